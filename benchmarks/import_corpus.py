@@ -4,7 +4,14 @@
 
 Every launcher file of the checkouts (scripts, job files, tables, recipes) is imported and the step it means predicted,
 on as many chips as it names or on the smallest of a ladder that its mesh divides. Counted by target: predicted,
-imported but refused by the predictor, refused (with the commonest reasons), and tracebacks, which are always wrong.
+imported but refused by the predictor, other work (files that do not train a decoder: generation, encoders, evaluation,
+conversion), refused (with the commonest reasons), and tracebacks, which are always wrong. A configuration of DeepSpeed
+names neither model nor sequence: those of `GIVEN` are given, as a user gives them with --model and --seq.
+A wheel stands for the files it holds, so what ships inside installable packages is a corpus too:
+
+    pip download --no-deps -d build/wheels torchtitan verl megatron-bridge
+    python benchmarks/import_corpus.py build/wheels/*.whl
+
 Nothing of a checkout is executed. Files that no target recognises are counted apart.
 """
 
@@ -21,6 +28,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import ZipFile
 
 import ridgeline
 from ridgeline.core.errors import InputError
@@ -37,6 +47,8 @@ CHIPS = {
     "primus": ("mi300x", "mi355x"),
 }
 USUAL = ("h100-sxm", "b200-sxm")
+GIVEN = {"deepspeed": {"model": "llama3-8b", "seq": 4096}}
+OTHER = "training of a decoder"  # what is expected of a file that does other work
 SUFFIXES = (".sh", ".slurm", ".sbatch", ".toml", ".yaml", ".yml", ".json", ".py")
 BIGGEST = 400_000  # bytes; no launcher file is larger
 
@@ -47,7 +59,7 @@ class Outcome:
 
     file: str
     target: str
-    how: str  # predicted, predict refuses, refused, traceback
+    how: str  # predicted, predict refuses, other work, refused, traceback
     why: str = ""
     step: str = ""
 
@@ -63,7 +75,8 @@ def main() -> int:
     given = parser.parse_args()
     found: list[Outcome] = []
     strange: Counter[str] = Counter()
-    for checkout in given.checkouts:
+    kept = TemporaryDirectory()
+    for checkout in (unpacked(path, Path(kept.name)) for path in given.checkouts):
         began = time.perf_counter()
         todo: list[tuple[str, str]] = []
         for path in launchers(checkout, given.only):
@@ -78,6 +91,20 @@ def main() -> int:
         given.list.write_text("".join(json.dumps(vars_of(one)) + "\n" for one in found))
     report(found, strange, given.top)
     return int(any(one.how == "traceback" for one in found))
+
+
+def unpacked(path: Path, under: Path) -> Path:
+    """A folder as it is; of a wheel, a folder with the files that could be launcher files."""
+    if path.suffix != ".whl":
+        return path
+    folder = under / path.name.split("-")[0]
+    with ZipFile(path) as wheel:
+        for part in wheel.infolist():
+            plain = part.filename.endswith(SUFFIXES) and part.file_size < BIGGEST and ".." not in part.filename
+            if plain and not part.filename.startswith("/"):
+                wheel.extract(part, folder)
+    (folder / "LICENSE").touch()  # the top of a checkout, inside which imports are followed
+    return folder
 
 
 def vars_of(one: Outcome) -> dict[str, str]:
@@ -129,7 +156,8 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
                     break
         return Outcome(file=name, target=first.target, how=how, why=reason(wrong))
     except InputError as problem:
-        return Outcome(file=name, target=target, how=how, why=reason(problem))
+        other = any(one.expected == OTHER for one in problem.problems)
+        return Outcome(file=name, target=target, how="other work" if other else how, why=reason(problem))
     except Exception as crash:
         last = traceback.extract_tb(crash.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
@@ -138,10 +166,11 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
 
 def imported(source: str, target: str) -> Imported:
     """What a file says by itself, or on a machine where it leaves a degree to that."""
+    given: dict[str, Any] = GIVEN.get(target, {})
     try:
-        return import_run(source)
+        return import_run(source, **given)
     except InputError:
-        return replace(import_run(source, system=f"64x{CHIPS.get(target, USUAL)[0]}"), chips=64)
+        return replace(import_run(source, system=f"64x{CHIPS.get(target, USUAL)[0]}", **given), chips=64)
 
 
 def divides(problem: InputError) -> bool:
@@ -163,13 +192,15 @@ def report(found: list[Outcome], strange: Counter[str], top: int) -> None:
     by: dict[str, Counter[str]] = defaultdict(Counter)
     for one in found:
         by[one.target][one.how] += 1
-    kinds = ("predicted", "predict refuses", "refused", "traceback")
+    kinds = ("predicted", "predict refuses", "refused", "traceback", "other work")
     print(f"{'target':<20}{'files':>7}" + "".join(f"{kind:>17}" for kind in kinds))
     for target, tally in [*sorted(by.items()), ("all", sum(by.values(), Counter()))]:
         files = sum(tally.values())
         print(f"{target:<20}{files:>7}" + "".join(f"{tally[kind]:>17}" for kind in kinds))
-    if found:
-        print(f"{sum(one.how == 'predicted' for one in found) / len(found):.0%} imported and predicted")
+    trains = [one for one in found if one.how != "other work"]
+    if trains:
+        good = sum(one.how == "predicted" for one in found)
+        print(f"{good / len(trains):.0%} of the files that train a decoder, {good / len(found):.0%} of all, predicted")
     reasons = Counter(f"{one.how}: {re.sub(r'[0-9]+', 'N', one.why)}" for one in found if one.how != "predicted")
     for why, count in reasons.most_common(top):
         print(f"{count:>6}  {why}")

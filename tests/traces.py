@@ -222,6 +222,8 @@ class Pipeline:
     """Sends and receives say with whom; otherwise kernels are called SendRecv and only their group is recorded."""
     ahead_us: float = 0.0
     """How far the clock of each rank is ahead of the one before."""
+    last: float = 1.0
+    """How many times as long as the others the last stage computes."""
 
     @property
     def span_us(self) -> float:
@@ -247,8 +249,9 @@ class Pipeline:
                         self._pass(makers, (stage - step, sent), (stage, posted[stage]), begin + self.transfer_us)
                         posted[stage] = begin + self.transfer_us
                     at = max(free[stage], posted[stage] if place else 0.0)
-                    self._kernel(makers[stage], "nvjet_gemm", COMPUTE, at, length)
-                    sent = free[stage] = at + length
+                    own = length * (self.last if stage == self.stages - 1 else 1.0)
+                    self._kernel(makers[stage], "nvjet_gemm", COMPUTE, at, own)
+                    sent = free[stage] = at + own
         return [maker.whole() for maker in makers]
 
     def _pass(

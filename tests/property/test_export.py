@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
-from ridgeline.targets.api import export, import_run
+from ridgeline.targets.api import import_run
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.megatron_bridge.names import FIELDS
-from ridgeline.targets.registry import TRAIN
+from ridgeline.targets.registry import TARGETS, TRAIN
 
 
 @st.composite
@@ -112,7 +112,7 @@ SPELLED = ("megatron", "megatron-bridge", "mindspeed")  # whose files spell the 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=scenarios())
 def test_no_decision_is_dropped(target: str, made: Scenario) -> None:
-    written = export(made, to=target)
+    written = TARGETS[target].write(made)
     lost = [part.path for part in written.lost]
     assert sorted([*written.expressed, *written.implied, *lost]) == sorted(decisions_of(made))
     assert not [part.path for part in written.lost if part.why == UNSPOKEN]
@@ -122,7 +122,7 @@ def test_no_decision_is_dropped(target: str, made: Scenario) -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=scenarios())
 def test_what_is_expressed_comes_back(target: str, made: Scenario) -> None:
-    written = export(made, to=target)
+    written = TARGETS[target].write(made)
     before = decisions_of(made)
     found = import_run(written.files, target=target)
     again, problems = assemble(found.settings)

@@ -13,6 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import Browser, browser, needs_browser
 from page_traces import ranks
+from planted import write_case
+from planted_blind import BLIND
 from traces import Recipe, make, write
 
 import ridgeline
@@ -377,4 +379,41 @@ def test_a_gap_of_a_finding_is_shown_with_what_the_host_did(tmp_path: Path) -> N
         gap = page.run("return ridgeline.stage.data.facts.findings.find(one => one.gap).gap")
         view = page.run("const s = ridgeline.stage; return [s.from + s.data.first_ns, s.to + s.data.first_ns]")
         assert view[0] <= gap["start_us"] * 1e3 < gap["end_us"] * 1e3 <= view[1], "the gap itself is shown"
+        assert page.complaints() == []
+
+
+def test_host_stacks_are_a_flame_graph_of_the_time_that_is_selected(tmp_path: Path) -> None:
+    """Python's functions, outermost on top; a gap without a finding has its stack too."""
+    run("analyze", str(write_case(BLIND["starved-rank"], tmp_path)), "--html", str(tmp_path / "flame.html"))
+    boxes = "[...document.querySelectorAll('#flame-boxes button')]"
+    with browser(tmp_path) as page:
+        opened(page, tmp_path / "flame.html")
+        whole = page.run(f"return {boxes}.length")
+        assert whole > 10
+        tree = page.run("""const root = ridgeline.flameOf(-Infinity, Infinity), {data} = ridgeline.stage;
+            let own = 0, most = 0;
+            const walk = box => {
+                const kids = [...box.kids.values()].reduce((sum, one) => sum + one.ns, 0);
+                most = Math.max(most, box.name < 0 ? 0 : kids - box.ns);
+                for (const one of box.kids.values()) walk(one);
+            };
+            walk(root);
+            return [root.ns, most, [...root.kids.keys()].map(code => data.names[code])];""")
+        assert tree[0] > 0
+        assert tree[1] < 1, "what is inside a box is not longer than the box"
+        page.run("""const {data} = ridgeline.stage, chip = data.processes.findIndex(one => !one.host && one.rank === 5);
+            let at = -1;
+            data.gap_process.forEach((one, place) => {
+                if (one === chip && (at < 0 || data.gap_length[place] > data.gap_length[at])) at = place; });
+            const start = (data.gap_start[at] + data.first_ns) / 1e3, end = start + data.gap_length[at] / 1e3;
+            ridgeline.showGap({process: data.processes[chip].name, start_us: start, end_us: end});""")
+        page.wait(READY)
+        box = page.run("return document.querySelector('#range').innerText")
+        assert "What the host did meanwhile" in box
+        assert "multiprocessing/queues.py(103): get" in box
+        titles = page.run(f"return {boxes}.map(one => one.title)")
+        assert any("selectors.py(402): select" in one for one in titles)
+        assert len(titles) < whole
+        page.run(f"{boxes}.find(one => one.title.includes('_next_data')).click()")
+        assert "_next_data" in page.run("return document.querySelector('#flame-about').innerText")
         assert page.complaints() == []

@@ -1,6 +1,7 @@
 """Turn `ridgeline export` and `ridgeline import` into calls of the library.
 
-0  done        2  the scenario cannot be exported, the files cannot be read, or a file would be overwritten
+0  done        1  the files would not run as planned: they no longer fit, are slower, or mean no run (--allow-misfit)
+               2  the scenario cannot be exported, the files cannot be read, or a file would be overwritten
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
-from ridgeline.targets.registry import IDS
+from ridgeline.targets.registry import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
-    from ridgeline.targets.target import Export, Imported
+    from ridgeline.targets.target import Export, Imported, Lost
 
 MOST = 8  # decisions named for one reason
+MISFIT = 1  # exit code: the files would not run as planned
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
 
@@ -37,41 +39,93 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
     ] = None,
+    launcher: Annotated[
+        str | None, typer.Option("--launcher", metavar="NAME", help=f"Who starts it: {', '.join(LAUNCHERS)}.")
+    ] = None,
+    job: Annotated[
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="time, partition, account, image, output.")
+    ] = None,
     settings: Settings = None,
+    allow_misfit: Annotated[
+        bool,
+        typer.Option("--allow-misfit", help="Write files that no longer fit, or are over 5 % slower, all the same."),
+    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express."""
+    """Write a scenario as a target's own configuration and launch scripts; say what the target cannot express.
+
+    The files are read again and predicted: where they would no longer fit, or take over 5 % longer than the plan,
+    nothing is written and the exit code is 1.
+    """
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.targets.api import export as library
 
-    found = library(read_scenario(scenario, settings or ()), to=to)
-    if output is not None:
+    asked = _variables(job or [], "--job")
+    found = library(read_scenario(scenario, settings or ()), to=to, launcher=launcher, job=asked)
+    refused = found.check is not None and found.check.refuses and not allow_misfit
+    if output is not None and not refused:
         _write(output, found, force)
     if json:
         print_json(_export_sheet(found))
-        return
+    elif refused:
+        for line in _refusal(found):
+            say(line, err=True)
+    else:
+        _tell(found, output)
+    if refused:
+        raise typer.Exit(MISFIT)
+
+
+def _tell(found: Export, output: Path | None) -> None:
+    """What was written, the account in figures, both predictions, and what is lost."""
+    from ridgeline.targets.ledger_text import check_lines
+
     for name, text in found.files.items():
         say(f"wrote {output / name}" if output is not None else f"==> {name} <==\n{text}")
     say(f"{found.target} {found.version}: {len(found.expressed)} decisions written, {len(found.implied)} implied")
+    for line in check_lines(found.check) if found.check else ():
+        say(line)
     for line in _lost(found):
         say(line, err=True)
+
+
+def _refusal(found: Export) -> Iterator[str]:
+    """Why the files would not run as planned: both figures, and the decisions that cause it."""
+    from ridgeline.core.encode import plain
+    from ridgeline.targets.ledger_text import check_lines
+
+    check = found.check
+    assert check is not None
+    told = {"misfit": "no longer fit in memory", "unreadable": "describe no run that can be predicted"}
+    slower = f"are {check.change:.1%} slower" if check.change is not None else ""
+    yield f"refused: the {found.target} files {told.get(check.verdict, slower)}; nothing was written"
+    yield from (f"  {line}" for line in check_lines(check))
+    for lost in check.causes[:MOST]:
+        yield _one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")
+    known = {lost.path for lost in check.causes}
+    for one in [one for one in check.differs if one.path not in known][:MOST]:
+        yield _one_line(f"  differs {one.path}: planned {plain(one.planned)}, written {plain(one.written)}")
+    yield "  choose a plan or a target that carries these, or add --allow-misfit"
 
 
 def _lost(found: Export) -> Iterator[str]:
     """A line for each reason, with the decisions it costs."""
     from ridgeline.core.encode import plain
 
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for part in found.lost:
-        reasons.setdefault(part.why, []).append(f"{part.path} = {plain(part.value)}")
-    for why, parts in reasons.items():
-        rest = f", and {len(parts) - MOST} more (--json lists them)" if len(parts) > MOST else ""
-        yield _one_line(f"lost {', '.join(parts[:MOST])}{rest}: {why}")
+        told = "yours" if part.yours else "lost"
+        reasons.setdefault((told, part.why), []).append(f"{part.path} = {plain(part.value)}")
+    for (told, why), parts in reasons.items():
+        rest = f", and {len(parts) - MOST} more (LEDGER.md lists them)" if len(parts) > MOST else ""
+        yield _one_line(f"{told} {', '.join(parts[:MOST])}{rest}: {why}")
 
 
 def import_run(
-    source: Annotated[Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, or a folder of them.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A run's configuration: a file, a folder, or 'bash run.sh WORDS'.")
+    ],
     target: Annotated[
         str | None, typer.Option("--from", metavar="TARGET", help="Software it is for; recognised when left out.")
     ] = None,
@@ -80,6 +134,9 @@ def import_run(
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model, where the files leave it to a script.")
+    ] = None,
+    seq: Annotated[
+        str | None, typer.Option("--seq", metavar="TOKENS", help="Tokens of a sequence, where a script says them.")
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Option("--arg", metavar="WORD", help="An argument the script is called with; in order.")
@@ -103,6 +160,7 @@ def import_run(
         target=target,
         system=system,
         model=model,
+        seq=_tokens(seq),
         arguments=arguments or (),
         environment=_variables(environment or []),
     )
@@ -121,7 +179,18 @@ def import_run(
         say(line, err=True)
 
 
-def _variables(given: list[str]) -> dict[str, str]:
+def _tokens(given: str | None) -> int | None:
+    """`4096` or `128k` as a number."""
+    from ridgeline.core.errors import InputError, Problem, UnitError
+    from ridgeline.core.units import parse_count
+
+    try:
+        return parse_count(given) if given is not None else None
+    except UnitError:
+        raise InputError(Problem(path="--seq", given=str(given)[:40], expected="tokens, 8192 or 8k")) from None
+
+
+def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
     """`NAME=VALUE` words as a table."""
     from ridgeline.core.errors import InputError, Problem
 
@@ -129,7 +198,7 @@ def _variables(given: list[str]) -> dict[str, str]:
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise InputError(Problem(path="--env", given=word[:60], expected="NAME=VALUE"))
+            raise InputError(Problem(path=option, given=word[:60], expected="NAME=VALUE"))
         found[name] = value
     return found
 
@@ -213,15 +282,43 @@ def _one_line(text: str) -> str:
 
 
 def _export_sheet(found: Export) -> dict[str, Any]:
-    from ridgeline.core.encode import plain
-
     return {
         "target": found.target,
         "version": found.version,
         "files": dict(found.files),
         "expressed": dict(found.expressed),
         "implied": dict(found.implied),
-        "lost": [{"path": part.path, "value": plain(part.value), "why": part.why} for part in found.lost],
+        "lost": [_lost_sheet(part) for part in found.lost],
+        "check": _check_sheet(found),
+    }
+
+
+def _lost_sheet(part: Lost) -> dict[str, Any]:
+    from ridgeline.core.encode import plain
+
+    return {"path": part.path, "value": plain(part.value), "why": part.why, "yours": part.yours}
+
+
+def _check_sheet(found: Export) -> dict[str, Any] | None:
+    """The files read again: both predictions, what differs and why."""
+    from dataclasses import asdict
+
+    from ridgeline.core.encode import plain
+
+    check = found.check
+    if check is None:
+        return None
+    return {
+        "verdict": check.verdict,
+        "refuses": check.refuses,
+        "planned": asdict(check.planned) if check.planned else None,
+        "written": asdict(check.written) if check.written else None,
+        "change": check.change,
+        "why": check.why,
+        "differs": [
+            {"path": one.path, "planned": plain(one.planned), "written": plain(one.written)} for one in check.differs
+        ],
+        "causes": [_lost_sheet(part) for part in check.causes],
     }
 
 

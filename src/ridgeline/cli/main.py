@@ -20,10 +20,13 @@ from ridgeline.cli import (
     calibrate,
     capture,
     collective,
+    diff,
+    explain,
     export,
     plan,
     predict,
     profile,
+    query,
     roofline,
     run,
     runtime,
@@ -159,6 +162,9 @@ plan.register(app)
 calibrate.register(app)
 export.register(app)
 trace.register(app)
+query.register(app)
+diff.register(app)
+explain.register(app)
 profile.register(app)
 roofline.register(app)
 collective.register(app)

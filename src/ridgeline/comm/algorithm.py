@@ -78,7 +78,7 @@ def steps_of(
     channel: int | NDArray[np.int8] = 0,
 ) -> Steps:
     """Columns of steps from any integers, sorted by round."""
-    order = slice(None) if np.all(round[1:] >= round[:-1]) else np.argsort(round, kind="stable")
+    order = slice(None) if np.all(round[1:] >= round[:-1]) else _by_round(round)
     size = len(round)
     return Steps(
         round=np.ascontiguousarray(round[order], np.int32),
@@ -88,6 +88,12 @@ def steps_of(
         op=np.ascontiguousarray(np.broadcast_to(np.asarray(op, np.int8), (size,))[order]),
         channel=np.ascontiguousarray(np.broadcast_to(np.asarray(channel, np.int8), (size,))[order]),
     )
+
+
+def _by_round(round: Index | Ints) -> Index:
+    """Rows by round, rows of one round as they stand; numbers of 16 bits are dealt to places instead of compared."""
+    few = int(round.min()) >= 0 and int(round.max()) < 1 << 15
+    return np.argsort(round.astype(np.int16) if few else round, kind="stable")
 
 
 def joined(parts: Sequence[Steps]) -> Steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 import numpy as np
@@ -79,12 +79,14 @@ class Candidate:
     """An algorithm that could run: its name, how many steps it has, how it is made, and what it cannot beat.
 
     floor   a lower bound of its seconds for a size; 0 where nothing is known without making it
+    exact   the floor is its time
     """
 
     name: str
     steps: int
     make: Callable[[], Algorithm]
     floor: Callable[[float], float] = _unknown
+    exact: bool = False
 
 
 def ring_order(graph: Graph) -> Index:
@@ -121,7 +123,7 @@ def candidates(collective: Collective, graph: Graph, root: int = 0) -> list[Cand
 
 
 def _changed(one: Candidate, change: Callable[[Algorithm], Algorithm], times: int) -> Candidate:
-    return Candidate(name=one.name, steps=one.steps * times, make=lambda: change(one.make()), floor=one.floor)
+    return replace(one, steps=one.steps * times, make=lambda: change(one.make()))
 
 
 def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
@@ -160,7 +162,7 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
             even = closes_evenly(graph)
             return bucket_seconds(graph, size, passes) if even else bucket_time(graph, _turns(graph), collective, size)
 
-        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=exact)
+        yield Candidate(name="bucket", steps=ways * whole, make=lambda: bucket(graph), floor=exact, exact=True)
     yield from _domain_gathers(graph, at_least)
     if graph.reducing >= 0:
         yield Candidate(name="in-switch", steps=8 * n * n, make=lambda: in_switch_allgather(n, graph.reducing, 8))
@@ -307,13 +309,34 @@ def beaten(
 ) -> tuple[Algorithm, Timing] | None:
     """The fastest of those that take less than so many seconds; those whose floor is above are not made."""
     best: tuple[Algorithm, Timing] | None = None
-    small = [one for one in known if one.steps <= MOST_STEPS]
-    floors = [(one.floor(size_bytes) if len(small) > 1 else 0.0, row) for row, one in enumerate(small)]
-    for floor, row in sorted(floors):
+    for floor, one in by_floor(known, size_bytes):
         if floor * (1 - 1e-9) >= seconds:
             break
-        made = small[row].make()
+        made = one.make()
         timed = time_algorithm(made, graph, size_bytes)
         if timed.seconds < seconds:
             best, seconds = (made, timed), timed.seconds
     return best
+
+
+def by_floor(known: Sequence[Candidate], size_bytes: float) -> list[tuple[float, Candidate]]:
+    """Those that can be held as steps, with their floors, the lowest first; of a single one it is not looked for."""
+    small = [one for one in known if one.steps <= MOST_STEPS]
+    floors = [(one.floor(size_bytes) if len(small) > 1 else 0.0, row) for row, one in enumerate(small)]
+    return [(floor, small[row]) for floor, row in sorted(floors)]
+
+
+def unbeaten(known: Sequence[Candidate], graph: Graph, size_bytes: float, seconds: float) -> Algorithm | None:
+    """As `beaten` without the times: one whose floor is its time is not timed, and made only if it wins."""
+    best: Candidate | Algorithm | None = None
+    for floor, one in by_floor(known, size_bytes):
+        if floor * (1 - 1e-9) >= seconds:
+            break
+        if one.exact and floor:
+            best, seconds = one, floor
+            continue
+        made = one.make()
+        spent = time_algorithm(made, graph, size_bytes).seconds
+        if spent < seconds:
+            best, seconds = made, spent
+    return best.make() if isinstance(best, Candidate) else best

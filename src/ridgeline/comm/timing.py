@@ -17,11 +17,13 @@ from itertools import pairwise
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.contract import Ints
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Array, Index
 
 DENSE = 1 << 27  # places (node, chunk) that are kept as one array
+CROWD = 2  # steps of a round on a way, on average, from which on they are looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,63 +48,113 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     if not len(steps):
         return Timing(seconds=0.0, round_ends=np.zeros(0), link_bytes=np.zeros(graph.links), crowding=0)
     ways, way_of = _ways(algorithm, graph)
-    alpha = np.where(ways >= 0, graph.latency_s[ways], 0.0).sum(axis=1)
     read, write, places = _places(algorithm)
     shares = algorithm.contract.chunk_share * size_bytes
-    there, free = np.zeros(places), np.zeros(graph.links + 1)
+    there, free = np.zeros(places), np.zeros(graph.links)
     total, ends = np.zeros(graph.links), []
-    starts = steps.starts()
     last, crowding = 0.0, 0
-    rate = np.append(graph.bytes_per_s, np.inf)
-    for low, high in pairwise(starts):
-        way = way_of[low:high]
-        over = ways[way]
-        size = shares if len(shares) == 1 else shares[steps.chunk[low:high]]
-        spread = np.broadcast_to(size, (high - low,))
-        load, most = _loads(over, spread, graph.links)
-        crowding = max(crowding, most)
-        total += load[:-1]
-        begin = np.maximum(there[read[low:high]], free[over].max(axis=1))
-        end = begin + alpha[way] + (load / rate)[over].max(axis=1)
+    for low, high in pairwise(steps.starts()):
+        used, row, count, sent = _messages(way_of[low:high], _sizes(shares, steps.chunk[low:high]), len(ways.count))
+        over = ways.links(used)
+        load = np.bincount(over.link, over.spread(sent), graph.links)
+        crowding = max(crowding, int(np.bincount(over.link, None if count is None else over.spread(count)).max()))
+        total += load
+        lasts = ways.latency_s[used] + over.most(load / graph.bytes_per_s)
+        end = np.maximum(there[read[low:high]], over.most(free)[row]) + lasts[row]
         np.maximum.at(there, write[low:high], end)
-        for hop in range(over.shape[1]):
-            np.maximum.at(free, over[:, hop], end)
-        free[-1] = 0.0
+        if count is None:
+            done = end
+        else:
+            done = np.zeros(len(used))
+            np.maximum.at(done, row, end)
+        np.maximum.at(free, over.link, over.spread(done))
         last = max(last, float(end.max()))
         ends.append(last)
     return Timing(seconds=last, round_ends=np.array(ends), link_bytes=total, crowding=crowding)
 
 
-def _ways(algorithm: Algorithm, graph: Graph) -> tuple[Index, Index]:
+def _sizes(shares: Array, chunk: Ints) -> Array:
+    """Bytes of each step."""
+    return np.broadcast_to(shares, chunk.shape) if len(shares) == 1 else shares[chunk]
+
+
+def _messages(way: Index | Ints, size: Array, ways: int) -> tuple[Index | Ints, Index | slice, Array | None, Array]:
+    """Steps of a round by the way they take: the ways, each step's row of them, steps and bytes of each.
+
+    Where many steps share few ways (whole blocks that move on together) links are looked at once a way, not once a
+    step; elsewhere steps are their own rows and not counted.
+    """
+    if len(way) <= CROWD * ways:
+        return way, slice(None), None, size
+    count = np.bincount(way, minlength=ways)
+    used = np.flatnonzero(count)
+    number = np.zeros(ways, np.int64)
+    number[used] = np.arange(len(used))
+    sent = count * size[0] if size.strides == (0,) else np.bincount(way, size, ways)
+    return used, number[way], count[used].astype(np.float64), sent[used]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Over:
+    """The links of some ways one after the other; where each way's begin, and how many they are (None: one each)."""
+
+    link: Index
+    first: Index | None
+    count: Index | None
+
+    def spread(self, values: Array) -> Array:
+        """A way's value for each of its links."""
+        return values if self.count is None else np.repeat(values, self.count)
+
+    def most(self, values: Array) -> Array:
+        """The largest value of a link, of each way."""
+        found = values[self.link]
+        return found if self.first is None else np.maximum.reduceat(found, self.first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Ways:
+    """Ways as their links one after the other, and the latency of each way."""
+
+    link: Index
+    first: Index
+    count: Index
+    latency_s: Array
+
+    def links(self, used: Index | Ints) -> _Over:
+        if len(self.link) == len(self.count):
+            return _Over(link=self.link[used], first=None, count=None)
+        count = self.count[used]
+        begin = np.cumsum(count) - count
+        rows = np.repeat(self.first[used] - begin, count) + np.arange(int(count.sum()))
+        return _Over(link=self.link[rows], first=begin, count=count)
+
+
+def _ways(algorithm: Algorithm, graph: Graph) -> tuple[_Ways, Index | Ints]:
     """The routes of all pairs that send, and which one each step takes."""
     key = algorithm.steps.source.astype(np.int64) * graph.nodes + algorithm.steps.target
-    seen = np.zeros(graph.nodes * graph.nodes, np.bool_) if graph.nodes <= 1 << 13 else None
-    if seen is None:
+    if graph.nodes > 1 << 13:
         pairs, way_of = np.unique(key, return_inverse=True)
     else:
+        seen = np.zeros(graph.nodes * graph.nodes, np.bool_)
         seen[key] = True
         pairs = np.flatnonzero(seen)
         number = np.zeros(len(seen), np.int32)
         number[pairs] = np.arange(len(pairs), dtype=np.int32)
-        way_of = number[key].astype(np.int64)
-    return routes(graph, pairs // graph.nodes, pairs % graph.nodes), way_of
+        way_of = number[key]
+    found = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    there = found >= 0
+    count = there.sum(axis=1)
+    latency = np.where(there, graph.latency_s[found], 0.0).sum(axis=1)
+    return _Ways(link=found[there], first=np.cumsum(count) - count, count=count, latency_s=latency), way_of
 
 
-def _places(algorithm: Algorithm) -> tuple[Index, Index, int]:
-    chunks = np.int64(algorithm.contract.chunks)
+def _places(algorithm: Algorithm) -> tuple[Index | Ints, Index | Ints, int]:
+    every = algorithm.nodes * algorithm.contract.chunks
+    chunks = np.int32(algorithm.contract.chunks) if every < 2**31 else np.int64(algorithm.contract.chunks)
     read = algorithm.steps.source * chunks + algorithm.steps.chunk
     write = algorithm.steps.target * chunks + algorithm.steps.chunk
-    if algorithm.nodes * chunks <= DENSE:
-        return read, write, int(algorithm.nodes * chunks)
+    if every <= DENSE:
+        return read, write, every
     known, index = np.unique(np.concatenate([read, write]), return_inverse=True)
     return index[: len(read)], index[len(read) :], len(known)
-
-
-def _loads(over: Index, size: Array, links: int) -> tuple[Array, int]:
-    """Bytes on each link in a round (the last entry stands for none), and the most steps on one."""
-    load, count = np.zeros(links + 1), np.zeros(links + 1, np.int64)
-    for hop in range(over.shape[1]):
-        load += np.bincount(over[:, hop] + (over[:, hop] < 0) * (links + 1), size, links + 1)
-        count += np.bincount(over[:, hop] + (over[:, hop] < 0) * (links + 1), minlength=links + 1)
-    load[-1] = 0.0
-    return load, int(count[:-1].max(initial=0))

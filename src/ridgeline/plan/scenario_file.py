@@ -29,6 +29,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check, check_known, unsupported
 from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
+from ridgeline.plan.media import with_images, with_length
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -83,7 +84,10 @@ def _located(problem: Problem, table: Table, settings: tuple[str, ...]) -> Probl
 
 
 def scenario(table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None) -> Scenario:
-    """The scenario a table describes; an impossible one is an `InputError` that lists every reason."""
+    """The scenario a table describes; an impossible one is an `InputError` that lists every reason.
+
+    From a program, `model` and `system` may also be a ModelSpec and a System.
+    """
     built, problems = assemble(table, settings, folder)
     if problems or built is None:
         raise InputError(problems)
@@ -95,7 +99,8 @@ def assemble(
 ) -> tuple[Scenario | None, tuple[Problem, ...]]:
     """The scenario as far as it can be built, and every problem: an impossible plan is a value with its reasons."""
     problems = unknown_keys(table)
-    data = copy.deepcopy(dict(table))
+    values = {key: value for key, value in table.items() if isinstance(value, (ModelSpec, System))}
+    data = {**copy.deepcopy({key: value for key, value in table.items() if key not in values}), **values}
     settings = tuple(settings)
     problems += confine(data, folder, settings) if folder else []
     problems += apply_settings(data, settings)
@@ -103,11 +108,13 @@ def assemble(
     system = _system(data, problems)
     raw = data.get("workload", {})
     raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
+    raw, sized = with_length(raw, model)
     workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
     if isinstance(plan_table, dict) and "engine" not in plan_table and (described := described_engine(data)):
         plan_table["engine"] = described
-    assumptions = _complete(plan_table, system, workload.workload if workload else None)
+    assumptions = [*sized, *_complete(plan_table, system, workload.workload if workload else None)]
+    model = with_images(model, workload.workload) if model and workload else model
     plan = decode_into(Plan, plan_table, "plan", problems)
     engine = _engine(data, _named_engine(plan_table), problems)
     if model is None or system is None or workload is None or plan is None:
@@ -207,6 +214,8 @@ def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None
             expected = "a catalog id, a path to a config.json or a table of dimensions"
             problems.append(Problem(path="model", given="nothing", expected=expected, todo='add model = "llama3-8b"'))
         return None
+    if isinstance(data["model"], ModelSpec):
+        return data["model"]
     try:
         return load_model(data["model"])
     except InputError as wrong:
@@ -222,6 +231,8 @@ def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
                 Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"')
             )
         return None
+    if isinstance(data["system"], System) and "chip" not in data:
+        return data["system"]
     chip = data.get("chip", {})
     if not isinstance(data["system"], (str, Mapping)) or not isinstance(chip, Mapping):
         key = "system" if isinstance(chip, Mapping) else "chip"

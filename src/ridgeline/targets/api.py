@@ -14,19 +14,31 @@ from pathlib import Path
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
 from ridgeline.hardware.load import system as load_system
-from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.job_request import job_request
 from ridgeline.targets.launch import system_in
+from ridgeline.targets.launchers import FILES, launched
+from ridgeline.targets.ledger_text import annotated
+from ridgeline.targets.per_rank import with_batch
 from ridgeline.targets.registry import TARGETS, detect
+from ridgeline.targets.reread import reread
 from ridgeline.targets.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
+from ridgeline.targets.shell_arguments import call_of, lacking, placed, refused, shown_call
 from ridgeline.targets.target import Export, Imported
+from ridgeline.targets.vendors import refuse_other_chips
 
 SUFFIXES = (".sh", ".sbatch", ".slurm", ".toml", ".json", ".yaml", ".yml", ".py")
 MOST_FILES = 64
 
 
-def export(scenario: Scenario, *, to: str) -> Export:
-    """The scenario as files of the target, with the account of every decision.
+def export(scenario: Scenario, *, to: str, launcher: str | None = None, job: Mapping[str, str] | None = None) -> Export:
+    """The scenario as files of the target, with the account of every decision, and what the files mean read again.
+
+    The account stands in the files too: what is lost at their heads, all of it in LEDGER.md. Chips that the target does
+    not run on are an `InputError`; files that no longer fit, or are slower, are for the caller to judge by `check`.
+
+    `launcher` names who starts the run on its nodes (`LAUNCHERS`), `job` what it is asked for: time, partition,
+    account, image, output.
 
     >>> import ridgeline
     >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
@@ -34,7 +46,11 @@ def export(scenario: Scenario, *, to: str) -> Export:
     >>> export(made, to="megatron").expressed["plan.tp"]
     '--tensor-model-parallel-size'
     """
-    return TARGETS[to].write(scenario)
+    target, asked = TARGETS[to], job_request(job or {})
+    refuse_other_chips(scenario, to)
+    made = target.write(scenario)
+    found = annotated(replace(made, check=reread(made, scenario)))
+    return found if launcher is None else launched(found, scenario, launcher, asked)
 
 
 def import_run(
@@ -43,47 +59,62 @@ def import_run(
     target: str | None = None,
     system: str | None = None,
     model: str | None = None,
+    seq: int | None = None,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Imported:
     """What a run's configuration says: a file, a folder of files, or texts by name. Text is parsed, never executed.
 
-    `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does. `model` names the
-    model where the configuration leaves it to a script. `arguments` and `environment` are what a script is called with.
+    `system` names the machine, which most configurations do not; a folder that Ridgeline wrote does. `model` and `seq`
+    name the model and the tokens of a sequence where the configuration leaves them to a script. `arguments` and
+    `environment` are what a script is called with; a whole command line, `TP=2 bash run.sh 7B 8`, says both in place of
+    the path.
     """
+    call = call_of(str(source)) if isinstance(source, (str, Path)) else None
+    source = call.path if call is not None else source
     files = read_files(Path(source)) if isinstance(source, (str, Path)) else RunFiles(source, Around())
-    files.around.arguments = tuple(arguments)
-    files.around.environment = dict(environment or {})
+    files.around.arguments = (*(call.arguments if call else ()), *arguments)
+    files.around.environment = {**(call.environment if call else {}), **(environment or {})}
     files.around.model = model
     files.around.chips = load_system(system).chips if system else None
-    found = (TARGETS[target] if target else detect(files)).read(files)
+    found = _read(files, target)
     if model is not None:
         found = replace(found, settings={**found.settings, "model": model})
+    if seq is not None:
+        workload = {**found.settings["workload"], "seq": seq}
+        found = replace(found, settings={**found.settings, "workload": workload})
     name = system or system_in(files)
     return found if name is None or "system" in found.settings else on_system(found, name)
+
+
+def _read(files: RunFiles, target: str | None) -> Imported:
+    """What the files say; a script that means nothing without its words, as documentation beside it calls it."""
+    try:
+        return (TARGETS[target] if target else detect(files)).read(files)
+    except InputError as problem:
+        wanted = lacking(files)
+        if not wanted:
+            raise
+        call = shown_call(files) if not files.around.arguments else None
+        if call is None:
+            raise refused(files, wanted, call) from problem
+    called = placed(files, call)
+    try:
+        found = (TARGETS[target] if target else detect(called)).read(called)
+    except InputError as problem:
+        raise InputError([*refused(files, wanted, call).problems, *problem.problems]) from problem
+    note = f"called as {call.where} shows: {str(call)[:400]}"
+    return replace(found, assumptions=(note, *found.assumptions))
 
 
 def on_system(found: Imported, name: str) -> Imported:
     """What was read, on a machine: the global batch follows where files say what one rank handles."""
     built = load_system(name)
-    placed = _with_batch(replace(found, settings={**found.settings, "system": name}), built)
+    placed = with_batch(replace(found, settings={**found.settings, "system": name}), built)
     if found.chips is None or found.chips == built.chips:
         return placed
     note = f"{built.chips} chips, where the files start the run on {found.chips}"
     return replace(placed, assumptions=(note, *placed.assumptions))
-
-
-def _with_batch(found: Imported, system: System) -> Imported:
-    """The global batch of files that only say what one data-parallel rank handles, now that the chips are known."""
-    workload, plan = found.settings.get("workload", {}), found.settings.get("plan", {})
-    if found.per_rank is None or "global_batch" in workload:
-        return found
-    inner = [plan.get(axis, 1) for axis in ("tp", "pp", "cp")]
-    ranks = plan.get("dp") or max(1, system.chips // (inner[0] * inner[1] * inner[2]))
-    batch = ranks * found.per_rank
-    note = f"global_batch = {batch}: {found.per_rank} sequences on each of {ranks} data-parallel ranks"
-    settings = {**found.settings, "workload": {**workload, "global_batch": batch}}
-    return replace(found, settings=settings, assumptions=(*found.assumptions, note))
 
 
 def read_files(path: Path) -> RunFiles:
@@ -98,7 +129,8 @@ def read_files(path: Path) -> RunFiles:
         folder = Path(os.path.realpath(path)).parent
         text = read_text(path, BIGGEST_TEXT)
         return RunFiles({f"{path.name}{mark}{chosen}": text}, Around(folder=folder, top=top_of(folder)))
-    named = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
+    parts = (part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
+    named = sorted(part for part in parts if part.name not in FILES)
     if not named or len(named) > MOST_FILES:
         given = f"{len(named)} configuration files" if named else "no configuration file"
         expected = f"1 to {MOST_FILES} files ending in {', '.join(SUFFIXES)}"

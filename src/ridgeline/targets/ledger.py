@@ -51,10 +51,11 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """What the target cannot express, whatever its value."""
+    """What the target cannot express, whatever its value; `yours`: the user's own script decides it."""
 
     path: str
     why: str
+    yours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
     """The account of all decisions; an option said twice with different values is a `ValueError`."""
     options: dict[str, Any] = {}
     said: dict[str, str] = {}
-    losing: dict[str, str] = {}
+    losing: dict[str, Lose] = {}
     fixed: dict[str, Fixed] = {}
     copies: list[Like] = []
     for piece in (*EVERYWHERE, *pieces):
@@ -101,7 +102,7 @@ def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
                 for pattern in piece.paths:
                     said |= {path: piece.option for path in matching(decisions, pattern) if path not in said}
             case Lose():
-                losing |= dict.fromkeys(matching(decisions, piece.path), piece.why)
+                losing |= dict.fromkeys(matching(decisions, piece.path), piece)
             case Fixed():
                 fixed |= dict.fromkeys(matching(decisions, piece.path), piece)
             case Like():
@@ -119,7 +120,7 @@ def _account(
     decisions: Mapping[str, Any],
     options: Mapping[str, Any],
     said: Mapping[str, str],
-    losing: Mapping[str, str],
+    losing: Mapping[str, Lose],
     fixed: Mapping[str, Fixed],
 ) -> Ledger:
     """Each decision in one place: lost, expressed, implied, or lost for want of anyone who speaks of it."""
@@ -128,7 +129,7 @@ def _account(
     lost: list[Lost] = []
     for path, value in decisions.items():
         if path in losing:
-            lost.append(Lost(path=path, value=value, why=losing[path]))
+            lost.append(Lost(path=path, value=value, why=losing[path].why, yours=losing[path].yours))
         elif path in said:
             expressed[path] = said[path]
         elif path == "plan.precision.kv":

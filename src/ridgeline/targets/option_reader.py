@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Unread
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
+REFERENCE = re.compile(r"\$\{(oc\.env:|oc\.select:)?([\w.]{1,120})(?:,([^{}]{0,120}))?\}")
+MOST_NOTES = 12
 STRANGE = "not an option this reader knows"
 
 
@@ -58,7 +61,13 @@ def tables(files: Files, *suffixes: str) -> Iterator[Table]:
     for name, text in files.items():
         path = Path(name)
         if path.suffix.lower() in (suffixes or SUFFIXES):
-            yield parse_table(path, text)
+            yield _table(path, text)
+
+
+@lru_cache(maxsize=16)
+def _table(path: Path, text: str) -> Table:
+    """A file parsed once, however many targets look at it; nobody changes what it holds."""
+    return parse_table(path, text)
 
 
 def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:
@@ -210,6 +219,36 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
             if said:
                 found.append((bool(wanted and re.search(wanted, " ".join(command[:12]))), said))
     yield from (said for held, said in sorted(found, key=lambda one: not one[0]))
+
+
+def interpolated(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options with OmegaConf's references filled in: another option, one with a default, the environment.
+
+    >>> interpolated({"a": "${b.c}", "b.c": 4, "d": "${oc.env:N,8}", "e": "${oc.select:x.y,null}"}, {})
+    {'a': 4, 'b.c': 4, 'd': 8, 'e': None}
+    """
+    found = dict(options)
+    for _ in range(4):  # references to references
+        for name, value in found.items():
+            whole = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if whole is None:
+                continue
+            kind, key, default = whole.groups()
+            known = environment.get(key) if kind == "oc.env:" else found.get(key)
+            if known is not None:
+                found[name] = _scalar(known) if isinstance(known, str) else known
+            elif default is not None:
+                found[name] = _scalar(default.strip())
+    return found
+
+
+def left_out(files: Files) -> list[str]:
+    """What was left out of shell scripts because only running them would tell, as assumptions."""
+    found: dict[str, None] = {}
+    for name, text in files.items():
+        if name.endswith((".sh", ".sbatch", ".slurm")):
+            found |= dict.fromkeys(f"left out: {note}" for note in read_script(text, around(files)).notes)
+    return list(found)[:MOST_NOTES]
 
 
 def _scalar(text: str) -> Any:

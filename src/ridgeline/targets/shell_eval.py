@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -50,7 +51,11 @@ def read_script(text: str, around: Around | None = None) -> Script:
     script = Script(arguments=list(place.arguments), given=place.environment)
     for name, value in {**asked(text), **place.environment}.items():
         script.variables[name] = [value]
-    _Shell(script, place).run(_parsed(text), 0)
+    with suppress(_Left, _Broke):  # a script ends where it returns
+        _Shell(script, place).run(_parsed(text), 0)
+    if script.asked:
+        numbers = ", ".join(str(number) for number in sorted(script.asked))
+        script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
     return script
 
 
@@ -274,7 +279,11 @@ class _Shell:
 
     def declare(self, words: list[Token]) -> list[Token]:
         export = isinstance(words[0], Word) and words[0].bare == "export"
-        rest = [word for word in words[1:] if not (isinstance(word, Word) and word.bare.startswith("-"))]
+        begins = next(  # what stands in an array may begin with a dash too
+            (at for at, word in enumerate(words) if at and not (isinstance(word, Word) and word.bare.startswith("-"))),
+            len(words),
+        )
+        rest = words[begins:]
         for word in rest:
             name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
             if export and name.isidentifier():
@@ -347,20 +356,28 @@ class _Shell:
             if text is None:
                 self.script.notes.append(f"{shown(words[1])[:60]}, which is sourced and not here")
                 return True
-            return self.run(_parsed(text), depth + 4)
+            return self.sourced(text, depth)
         elif name == "eval" and depth < DEEPEST:
             return self.run(_parsed(" ".join(words[1:])), depth + 4)
         return name != "false"
 
+    def sourced(self, text: str, depth: int) -> bool | None:
+        try:
+            return self.run(_parsed(text), depth + 4)
+        except _Left:
+            return True
+
     def call(self, body: tuple[Statement, ...], arguments: list[str], depth: int) -> bool | None:
         before = self.script.arguments
         self.script.arguments = arguments
+        self.script.inside += 1
         try:
             return self.run(body, depth + 2)
         except _Left:
             return None
         finally:
             self.script.arguments = before
+            self.script.inside -= 1
 
     def inner(self, words: list[str], depth: int) -> None:
         """`bash -c "..."` and `bash other.sh ...`: what they start is followed too."""

@@ -55,6 +55,8 @@ class Script:
     notes       what was left out
     texts       files that the script writes: names as it spells them, and their text
     arguments   the words it was called with
+    asked       numbers of words that it takes no default for and was not called with
+    inside      functions and other scripts that are being followed, whose words are not the script's
     """
 
     variables: dict[str, list[str]] = field(default_factory=dict)
@@ -64,6 +66,8 @@ class Script:
     texts: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    asked: set[int] = field(default_factory=set)
+    inside: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -191,11 +195,15 @@ def _close(text: str, start: int, opening: str, closing: str) -> int:
     return -1
 
 
-def _argument(script: Script, number: str) -> str:
+def _argument(script: Script, number: str, default: bool = False) -> str:
     index = int(number[:4])
     if index == 0:
         return "script.sh"
-    return script.arguments[index - 1] if index <= len(script.arguments) else mark(number)
+    if index <= len(script.arguments):
+        return script.arguments[index - 1]
+    if not default and not script.inside:
+        script.asked.add(index)
+    return mark(number)
 
 
 def _value(script: Script, name: str) -> str:
@@ -231,6 +239,8 @@ def _parameter(script: Script, text: str, depth: int) -> str:
         held = held or mark(f"{name}[{at}]")
     elif key == "0":
         held = (script.variables.get(name) or [mark(name)])[0]
+    elif name.isdigit():
+        held = _argument(script, name, default=re.match(r":?[-=+]", rest) is not None)
     else:
         held = _value(script, name)
     if length:
@@ -293,8 +303,11 @@ def _sum(script: Script, text: str, depth: int) -> str:
     for _ in range(3):
         filled = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled)
     if not is_open(filled):
+        chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", filled)  # C's choice, which Python spells otherwise
+        spelled = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else filled
+        spelled = spelled.replace("&&", " and ").replace("||", " or ")
         try:
-            return str(_evaluate(ast.parse(filled.strip(), mode="eval").body))
+            return str(_evaluate(ast.parse(spelled.strip(), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             pass
     script.notes.append(f"the value of $(({shown(text)[:60]}))")
@@ -314,6 +327,11 @@ def _evaluate(node: ast.expr) -> int:
         return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDER:
         return int(_ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
+    if isinstance(node, ast.IfExp):
+        return _evaluate(node.body if _evaluate(node.test) else node.orelse)
+    if isinstance(node, ast.BoolOp):
+        held = [_evaluate(value) != 0 for value in node.values]
+        return int(all(held) if isinstance(node.op, ast.And) else any(held))
     raise ValueError("not whole-number arithmetic")
 
 

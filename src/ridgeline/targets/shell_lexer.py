@@ -4,7 +4,8 @@
     str       an operator: newline, ;, (, ), |, &, <, > and their doubles
 
 `$( )` and backquotes are kept as text; whoever expands a word sees that they are there. The text of a here-document is
-the word behind its `<<`. The number of a stream before `<` or `>` belongs to the redirection and is no word.
+the word behind its `<<`. The number of a stream before `<` or `>` belongs to the redirection and is no word;
+`<WORDS OF THE AUTHOR>` is a gap to fill in, and one word.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ OPERATORS = frozenset("();|&<>\n")
 LONG_OPERATORS = ("<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", "&>", ">&", "<&")
 BLANK = " \t\r"
 _DELIMITER = re.compile(r"[ \t]*(['\"\\]?)(\w{0,60})['\"]?")
+# `<PATH TO vocab.json>`: a gap that the author leaves, not two redirections
+_GAP = re.compile(r"<[A-Za-z](?:[^<>|&;\n`$\"'\\]{0,78}[^<>|&;\s`$\"'\\])?>(?=[\s\"']|$)")
 CLOSERS = {"(": ")", "{": "}"}
 
 
@@ -78,6 +81,11 @@ def tokens(text: str) -> Iterator[Token]:
             end = _expansion(text, at)
             parts.append(WordPart(text[at:end], "plain"))
             at = end
+            continue
+        gap = _GAP.match(text, at) if char == "<" else None
+        if gap is not None:
+            parts.append(WordPart(gap.group(0), "single"))
+            at = gap.end()
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
             if parts and not (char in "<>" and _is_stream(parts)):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
@@ -26,11 +26,15 @@ Files = Mapping[str, str]  # relative file name -> text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A decision of the scenario that the target cannot express."""
+    """A decision of the scenario that the target cannot express.
+
+    yours   the files leave it to the user's own script, which can still do as planned
+    """
 
     path: str
     value: Any
     why: str
+    yours: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +51,62 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a prediction says of one step: whether it fits, and how long it takes."""
+
+    step_time_s: float
+    peak_memory_bytes: float
+    capacity_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A decision that means something else when the files are read again."""
+
+    path: str
+    planned: Any
+    written: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The files of an export read again and predicted, beside the plan they were made of.
+
+    planned, written  None where there is no prediction: of requests under load, or where something is impossible
+    why               why the files have none; empty where they have
+    differs           decisions that came back with another value, or not at all
+    causes            the lost decisions among these
+    """
+
+    verdict: Literal["same", "differs", "slower", "misfit", "unreadable", "not-predicted"]
+    planned: Figures | None = None
+    written: Figures | None = None
+    why: str = ""
+    differs: tuple[Difference, ...] = ()
+    causes: tuple[Lost, ...] = ()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the files would not run as planned: they no longer fit, are slower, or mean no run at all."""
+        return self.verdict in ("slower", "misfit", "unreadable")
+
+    @property
+    def change(self) -> float | None:
+        """How much longer the step of the files is than the plan's: 0.05 for 5 %."""
+        if self.planned is None or self.written is None:
+            return None
+        return self.written.step_time_s / self.planned.step_time_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """A scenario as one target reads it. Every decision stands in exactly one of `expressed`, `implied` and `lost`.
 
     files      relative file name -> text, launch scripts among them
     expressed  decision -> the option that carries it
     implied    decision -> why nothing has to be written for it: the target does so by itself
+    check      what the files mean when they are read again; None where a target's `write` was called by itself
     """
 
     target: str
@@ -61,6 +115,7 @@ class Export:
     expressed: Mapping[str, str]
     implied: Mapping[str, str]
     lost: tuple[Lost, ...]
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table
 from ridgeline.core.table import decode
 from ridgeline.hardware.system import System
@@ -22,9 +23,11 @@ FILE = Path(__file__).parent / "vendors.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """How Slurm is asked for chips of a node, what a framework calls one, and the targets that run on them."""
+    """How schedulers are asked for chips of a node, what a framework calls one, and the targets that run on them."""
 
     slurm: str = "--gpus-per-node={}"
+    kubernetes: str = "nvidia.com/gpu"
+    ray: str = "GPU"
     device: str = "cuda"
     targets: tuple[str, ...] = ()
 
@@ -41,7 +44,7 @@ def vendor_of(system: System) -> Vendor:
 
 
 def runs_on(scenario: Scenario, target: str) -> Iterator[Lose]:
-    """A loss where the target does not run on the scenario's chips; nothing where it does.
+    """A loss where the target does not run on the scenario's chips; nothing where it does, or makes no claim.
 
     >>> import ridgeline
     >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "tpu-v5p:2x2x2",
@@ -51,7 +54,20 @@ def runs_on(scenario: Scenario, target: str) -> Iterator[Lose]:
     """
     able = [name for name, vendor in vendors().items() if target in vendor.targets]
     vendor = scenario.system.chip.vendor
-    if vendor not in able:
+    if able and vendor not in able:
         *most, last = able
         names = f"{', '.join(most)} and {last}" if most else last
         yield Lose("system.chips", f"it runs on chips of {names}, not of {vendor}")
+
+
+def refuse_other_chips(scenario: Scenario, target: str) -> None:
+    """An `InputError` where the target is known not to run on the scenario's chips, with targets that do."""
+    vendor = scenario.system.chip.vendor
+    if vendor not in vendors():
+        return
+    for lost in runs_on(scenario, target):
+        others = ", ".join(vendors()[vendor].targets)
+        todo = f"use --to {vendors()[vendor].targets[0]}" if others else "no target of Ridgeline's runs on them"
+        given = f"{target} for {scenario.system.name}"
+        expected = f"one of {others}" if others else lost.why
+        raise InputError(Problem(path="--to", given=f"{given}: {lost.why}", expected=expected, todo=todo))

@@ -29,7 +29,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_there_and_back_again_and_predicted(tmp_path: Path) -> None:
     folder, back = tmp_path / "run", tmp_path / "back.toml"
     assert "launch.sh" in run("export", EXAMPLE, "--to", "megatron", "-o", str(folder))
-    assert sorted(path.name for path in folder.iterdir()) == ["args.yaml", "launch.sbatch", "launch.sh"]
+    assert sorted(path.name for path in folder.iterdir()) == ["LEDGER.md", "args.yaml", "launch.sbatch", "launch.sh"]
     run("import", str(folder), "-o", str(back))
     before = json.loads(run("predict", EXAMPLE, "--json"))
     after = json.loads(run("predict", str(back), "--json"))
@@ -49,8 +49,9 @@ def test_files_are_not_overwritten_unless_forced(tmp_path: Path) -> None:
 
 
 def test_json_names_every_decision() -> None:
-    sheet = json.loads(run("export", EXAMPLE, "--to", "megatron", "--set", "plan.schedule=zbv", "--json"))
-    assert set(sheet) == {"target", "version", "files", "expressed", "implied", "lost"}
+    words = ["export", EXAMPLE, "--to", "megatron", "--set", "plan.schedule=zbv", "--json"]
+    sheet = json.loads(run(*words, "--allow-misfit"))
+    assert set(sheet) == {"target", "version", "files", "expressed", "implied", "lost", "check"}
     assert {part["path"] for part in sheet["lost"]} >= {"plan.schedule.name", "plan.placement"}
 
 
@@ -80,3 +81,58 @@ def test_files_of_nobody_are_refused(tmp_path: Path) -> None:
         run("import", str(tmp_path / "a.yaml"))
     with pytest.raises(InputError, match="no such file"):
         run("import", str(tmp_path / "absent.sh"))
+
+
+ASCEND = """
+model = "deepseek-v3"
+system = "1024xascend-910b2"
+[workload]
+kind = "train"
+seq = 4096
+global_batch = 4096
+[plan]
+ep = 32
+shard = "zero3"
+recompute = "full"
+engine = "mindspeed"
+"""
+
+
+def test_files_that_no_longer_fit_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    """MindSpeed shards optimizer states only: what fits under zero3 does not as it would be written."""
+    plan, folder = tmp_path / "ascend.toml", tmp_path / "run"
+    plan.write_text(ASCEND)
+    words = ["export", str(plan), "--to", "mindspeed", "-o", str(folder)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 1
+    assert not folder.exists()
+    assert "no longer fit" in done.stderr
+    assert "because plan.shard = zero3: only optimizer states are sharded" in done.stderr
+    assert done.stderr.count(" GiB of 59.6 GiB") == 2
+    sheet = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    check = sheet["check"]
+    assert (check["verdict"], check["refuses"]) == ("misfit", True)
+    assert check["planned"]["fits"]
+    assert check["written"]["peak_memory_bytes"] > 3 * check["written"]["capacity_bytes"]
+    assert [part["path"] for part in check["causes"]] == ["plan.shard"]
+    run(*words, "--allow-misfit")
+    assert "does not fit" in (folder / "launch.sh").read_text()
+    assert "| plan.shard | zero3 |" in (folder / "LEDGER.md").read_text()
+
+
+def test_slower_files_are_refused_and_the_account_stands_in_the_files(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export", EXAMPLE, "--to", "torchtitan", "-o", str(tmp_path / "titan")])
+    assert done.exit_code == 1
+    assert "slower" in done.stderr
+    assert "because plan.shard = zero1" in done.stderr
+    run("export", EXAMPLE, "--to", "megatron", "-o", str(tmp_path))
+    head = (tmp_path / "launch.sh").read_text().split("set -euo")[0]
+    assert "(the same)" in head
+    assert "| plan.tp | --tensor-model-parallel-size |" in (tmp_path / "LEDGER.md").read_text()
+
+
+def test_chips_that_a_target_does_not_run_on_are_refused() -> None:
+    for target, system in (("megatron", "64xtpu-v5p"), ("maxtext", "64xascend-910b2"), ("mindspeed", "64xh100-sxm")):
+        words = ["export", EXAMPLE, "--to", target, "--set", f"system={system}", "--set", "plan.engine=generic"]
+        with pytest.raises(InputError, match="it runs on chips of"):
+            run(*words)

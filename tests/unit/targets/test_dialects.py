@@ -101,7 +101,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 7
     --seq-length 1024 {BATCH} --tensor-model-parallel-size $TP
 """
     )
-    with pytest.raises(InputError, match="argument 1 of the script"):
+    with pytest.raises(InputError, match=r"1 TP, 2 \(small\); say them in order with --arg"):
         import_run(path)
     found = import_run(path, arguments=("2", "small"), system="16xh100-sxm")
     assert settings(found)[1]["tp"] == 2
@@ -110,7 +110,7 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 7
 
 
 def test_what_is_no_training_of_a_decoder_is_refused() -> None:
-    for extra in ("--num-tokens-to-generate 8", "--encoder-num-layers 2", "--perform-rl-step"):
+    for extra in ("--num-tokens-to-generate 8 --img-h 224", "--encoder-num-layers 2", "--perform-rl-step"):
         with pytest.raises(InputError, match="training of a decoder"):
             import_run({"run.sh": f"torchrun pretrain_gpt.py {GPT} {BATCH} {extra}"})
 

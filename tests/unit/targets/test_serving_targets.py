@@ -21,7 +21,7 @@ from ridgeline.targets.api import export, import_run
 from ridgeline.targets.command_line import read_arguments
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.options import options
-from ridgeline.targets.registry import SERVE, detect
+from ridgeline.targets.registry import SERVE, TARGETS, detect
 from ridgeline.targets.serving_decisions import serving_decisions_of
 
 LLAMA = "meta-llama/Meta-Llama-3-8B"
@@ -83,7 +83,7 @@ def serving_scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenario=serving_scenarios())
 def test_no_decision_is_dropped_and_the_expressed_come_back(target: str, scenario: Scenario) -> None:
-    written = export(scenario, to=target)
+    written = TARGETS[target].write(scenario)
     before = serving_decisions_of(scenario)
     places = [*written.expressed, *written.implied, *(part.path for part in written.lost)]
     assert sorted(places) == sorted(before)

@@ -14,7 +14,7 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
-from ridgeline.comm.select import beaten, candidates, fastest
+from ridgeline.comm.select import candidates, fastest, unbeaten
 from ridgeline.comm.synthesis.exchange import balanced_ways
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
@@ -54,10 +54,8 @@ def synthesize(
         spent = _seconds(made, graph, size_bytes)
         if spent < seconds:
             best, seconds = made, spent
-    known = beaten(candidates(collective, graph, root), graph, size_bytes, seconds)
-    if known is not None:
-        return known[0]
-    return best or fastest(collective, graph, size_bytes, root=root)[0]
+    known = unbeaten(candidates(collective, graph, root), graph, size_bytes, seconds)
+    return known or best or fastest(collective, graph, size_bytes, root=root)[0]
 
 
 def _made(

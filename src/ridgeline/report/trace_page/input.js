@@ -20,8 +20,9 @@ function listen(stage) {
   canvas.addEventListener("wheel", event => onWheel(stage, event), { passive: false });
   canvas.addEventListener("keydown", event => onKey(stage, event));
   canvas.addEventListener("dblclick", event => {
-    const { place } = stage.hit(event.offsetX, event.offsetY);
-    if (place >= 0) stage.show(place);
+    const hit = stage.hit(event.offsetX, event.offsetY), gap = gapAt(stage, hit);
+    if (gap) showGap(stage, gap);
+    else if (hit.place >= 0) stage.show(hit.place);
   });
   canvas.addEventListener("pointerleave", () => hover(stage, null));
   stage.stage.addEventListener("scroll", () => stage.ask());

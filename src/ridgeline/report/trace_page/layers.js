@@ -106,6 +106,16 @@ function gapText(stage, { row, instant }) {
   return at < 0 ? "" : `idle ${inTime(stage.data.gap_length[at])}: ${stage.data.gap_causes[stage.data.gap_cause[at]]}`;
 }
 
+// the gap under an instant on a chip's line, as a finding would name it
+function gapAt(stage, { row, instant }) {
+  if (!row || row.kind !== "process" || !stage.gaps) return null;
+  const lane = stage.gaps.lanes.get(row.process), { data } = stage;
+  const at = lane ? spanAt(stage.gaps.data, lane, instant, 0) : -1;
+  if (at < 0) return null;
+  const start = data.gap_start[at] + data.first_ns;
+  return { process: data.processes[row.process].name, start_us: start / 1e3, end_us: (start + data.gap_length[at]) / 1e3 };
+}
+
 // zoom to a gap of a finding: its chip, and the host of its rank opened below
 function showGap(stage, gap) {
   const { data } = stage, start = gap.start_us * 1e3 - data.first_ns, end = gap.end_us * 1e3 - data.first_ns;
@@ -116,6 +126,6 @@ function showGap(stage, gap) {
   byId("timeline-section").scrollIntoView({ behavior: calm() ? "auto" : "smooth" });
   const room = (end - start) * 0.15;
   stage.go(start - room, end + room);
-  stage.range = { from: start, to: end };
-  rangeDetails(stage, gap.host);
+  stage.range = { from: start, to: end, rank: rank >= 0 ? rank : null };
+  rangeDetails(stage, gap.host || []);
 }

@@ -7,7 +7,7 @@ async function start() {
   layersOf(stage);
   rangeDrags(stage);
   stage.listeners.push(place => details(stage, place));
-  for (const part of [findings, breakdown, heatMap, classes, ops, rates, idle, collectives, criticalPath, whatIfForm, rest, doubts]) part(stage);
+  for (const part of [findings, breakdown, heatMap, classes, ops, rates, idle, flame, collectives, criticalPath, whatIfForm, rest, doubts]) part(stage);
   navigation();
   legend(stage);
   layerButtons(stage);
@@ -17,7 +17,7 @@ async function start() {
   stage.resize();
   listen(stage);
   byId("footer").append(` Ridgeline ${data.facts.version}.`);
-  window.ridgeline = { stage, whatIf: (factors, noGaps) => whatIf(data, new Map(factors), noGaps), rangeParts: (from, to) => rangeParts(stage, from, to), measure: count => measure(stage, count) };
+  window.ridgeline = { stage, whatIf: (factors, noGaps) => whatIf(data, new Map(factors), noGaps), rangeParts: (from, to) => rangeParts(stage, from, to), flameOf: (from, to) => flameOf(stage, from, to), showGap: gap => showGap(stage, gap), measure: count => measure(stage, count) };
 }
 
 // milliseconds a frame takes to draw while the view zooms in, pans and zooms out; the last pixel is read, so that

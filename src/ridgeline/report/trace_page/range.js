@@ -69,6 +69,7 @@ function rangeParts(stage, from, to) {
 
 function rangeDetails(stage, host = []) {
   const box = byId("range"), { data, range } = stage;
+  if (stage.flame) stage.flame(range);
   if (!range) return box.replaceChildren();
   const { length, many, busy, classes, idle } = rangeParts(stage, range.from, range.to);
   const line = (name, colour, ns) => {
@@ -83,7 +84,10 @@ function rangeDetails(stage, host = []) {
     ...order(idle).flatMap(([cause, ns]) => line(`idle: ${data.gap_causes[cause]}`, GAPS[data.gap_causes[cause]], ns / many)));
   const close = element("button", { type: "button" }, "Let go");
   close.addEventListener("click", () => { stage.range = null; rangeDetails(stage); stage.ask(); });
-  const stack = host.length ? element("div", {}, element("h3", {}, "What the host did meanwhile, outermost first"),
-    element("ol", { class: "stack" }, ...host.map(one => element("li", {}, data.place.has(one.span_id) ? spanButton(stage, data.place.get(one.span_id), one.name) : one.name, ` ${us(one.duration_us)}`)))) : null;
+  const told = host.length ? host.map(one => [one.name, data.place.get(one.span_id) ?? -1, us(one.duration_us)])
+    : stackOf(stage, range.from, range.to, range.rank ?? null).map(one => [data.names[one.name], one.longest, inTime(one.ns)]);
+  const stack = told.length ? element("div", {}, element("h3", {}, "What the host did meanwhile, outermost first"),
+    element("ol", { class: "stack" }, ...told.map(([name, place, time]) => element("li", {}, place >= 0 ? spanButton(stage, place, name) : name, ` ${time}`))),
+    element("p", { class: "note" }, element("a", { href: "#flame" }, "all stacks of this stretch"))) : null;
   box.replaceChildren(element("h3", {}, `${inTime(length)} selected`, element("small", {}, many > 1 ? `, mean of ${many} chips` : "")), close, list, ...(stack ? [stack] : []));
 }

@@ -41,8 +41,10 @@ def read(files: Files) -> Imported:
     batch = reader.count("train_batch_size")
     micro = reader.count("train_micro_batch_size_per_gpu")
     steps = reader.count("gradient_accumulation_steps")
-    if micro is None and steps is None and batch is not None:
+    if micro is None and steps is None:
         reader.assumptions.append("microbatch = 1: train_micro_batch_size_per_gpu is not given")
+    if micro is None and batch is None:  # left to the script
+        micro = 1
     plan |= pick({"microbatch": micro, "engine": "deepspeed"})
     if reader.count("pipeline.activation_checkpoint_interval") == 1 and plan["pp"] > 1:
         plan["recompute"] = "full"
@@ -116,7 +118,10 @@ def _read_formats(reader: OptionReader) -> dict[str, Any]:
 
 def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
     names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
-    name = reader.word("optimizer.type", among=names, default=None)
+    like = dict.fromkeys(("lamb", "onebitlamb"), "adamw") | {"cpuadam": "adamw", "fusedadam": "adamw"}
+    name = reader.word("optimizer.type", among=names | like, default=None)
+    if str(reader.options.get("optimizer.type", "")).lower() in ("lamb", "onebitlamb"):
+        reader.assumptions.append("optimizer = adamw: Lamb keeps the same states")
     if name is None:
         reader.assumptions.append("optimizer = adamw: the script builds it")
         name = "adamw"

@@ -33,11 +33,12 @@ from ridgeline.targets.maxtext.names import (
     parts_of,
 )
 from ridgeline.targets.maxtext.read_machine import filled_axes, machine_of, spare_axis, started
-from ridgeline.targets.option_reader import OptionReader, assigned, assigned_by, model_in, pick, tables
+from ridgeline.targets.option_reader import OptionReader, assigned, assigned_by, left_out, model_in, pick, tables
 from ridgeline.targets.run_files import around
+from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Imported, Unread
 
-PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe")
+PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
 # options of a model file beside its dimensions
 DESCRIBES = frozenset(
     {
@@ -50,6 +51,13 @@ DESCRIBES = frozenset(
     }
 )  # fmt: skip
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
+# part of a program's name -> what it does instead of training
+OTHER_WORK = dict.fromkeys(("inference", "decode", "maxengine", "generate"), "generation of text")
+OTHER_WORK |= dict.fromkeys(
+    ("to_huggingface", "to_maxtext", "conversion", "convert", "ckpt"), "conversion of checkpoints"
+)
+OTHER_WORK |= {"logit_checker": "an evaluation", "train_rl": "reinforcement learning", "grpo": "reinforcement learning"}
+OTHER_WORK |= {"train_distill": "distillation from a teacher", "standalone_": "a check of input or checkpoints"}
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
 APART = {
     "base_config": "the file this one changes",
@@ -89,13 +97,14 @@ def read(files: Files) -> Imported:
     if "base_emb_dim" in table.data and not MANY & set(table.data):
         note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
         found = replace(found, assumptions=(note, *found.assumptions))
+    found = replace(found, assumptions=(*left_out(files), *found.assumptions))
     return replace(found, chips=chips) if chips else found
 
 
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     """What the options of a configuration say; `named` stands in for a model that they do not tell."""
     reader = OptionReader(table)
-    found = _model(reader)
+    found = _model(reader, named)
     model = found or named
     if found is None and named is not None:
         reader.notes = [note for note in reader.notes if note.option != "model_name"]
@@ -125,6 +134,8 @@ def _merged(files: Files) -> Table:
     found = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
     trains = [one for one in assigned_by(files, TRAINS) if MANY & set(one)]
     words = {key: value for key, value in (trains[0] if trains else assigned(files)).items() if "." not in key}
+    if not found:
+        _refuse_other_work(files)
     if len(found) > 1 or not (found or MANY & set(words)):
         expected = "one YAML file, or a script whose arguments are MaxText's"
         raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
@@ -134,7 +145,26 @@ def _merged(files: Files) -> Table:
     return Table(data={**found[0].data, **known}, source=found[0].source, lines=found[0].lines)
 
 
-def _model(reader: OptionReader) -> Any:
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts whose only program does not train."""
+    texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
+    programs = [
+        " ".join(word for word in command[:8] if "=" not in word)
+        for text in texts
+        for command in read_script(text, around(files)).commands
+        if any(word.split("=")[0] in MANY for word in command)
+    ]
+    if any(re.search(TRAINS, program) for program in programs):
+        return
+    for program in programs:
+        other = next((means for sign, means in OTHER_WORK.items() if sign in program), None)
+        if other is not None:
+            given = f"{other} ({program[:80]})"
+            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=next(iter(files))))
+
+
+def _model(reader: OptionReader, named: str | None) -> Any:
+    """The model that the options name or spell; that of MaxText's defaults where nobody names one."""
     name = str(reader.take("model_name", default="default"))
     if name == "default" and "base_emb_dim" in reader:
         name = _file_named(reader)
@@ -143,14 +173,16 @@ def _model(reader: OptionReader) -> Any:
         if id is None:
             reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
         reader.take("mtp_num_layers")
-        return id
+        return _changed(reader, id)
     scale = reader.degree("global_parameter_scale")
     if scale != 1:
         if f"maxtext-{scale}b" in MODELS and "base_emb_dim" not in reader:
             return f"maxtext-{scale}b"
         reader.bad("global_parameter_scale", scale, "a scale whose model the catalog has, or dimensions", None)
     if "base_emb_dim" not in reader:
-        return None
+        if named is not None or {"student_overrides", "teacher_overrides"} & set(reader.table.data):
+            return None
+        reader.assumptions.append("model: the 1.1 billion parameters of MaxText's own defaults, as no model is named")
     block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
     normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
     biased = reader.switch("attention_bias", default=block == "qwen2")
@@ -176,7 +208,25 @@ def _model(reader: OptionReader) -> Any:
         },
         **mlp,
     }
+    if block == "gpt3":
+        table |= {"norm": "layer", "positions": reader.count("trainable_position_size", default=2048)}
+        table["attention"] |= {"positions": "learned", "qkv_bias": True, "out_bias": True}
+        table["mlp"] |= {"gated": False, "activation": "gelu", "bias": True}
     return known_as(table, ("context",))
+
+
+def _changed(reader: OptionReader, id: str | None) -> Any:
+    """A model of the catalog with the number of layers that the options give it; other dims that differ are told."""
+    if id is None:
+        return None
+    spec = MODELS[id]
+    asked = reader.count("base_num_decoder_layers")
+    if reader.options.get("base_emb_dim") not in (None, spec.hidden):
+        why = f"not the width of {id}, whose dims are taken"
+        value = str(reader.options["base_emb_dim"])[:20]
+        reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
+    stated = spec.layers // 2 if id == "longcat-flash" else spec.layers
+    return {"base": id, "layers": asked} if asked is not None and asked != stated else id
 
 
 def _file_named(reader: OptionReader) -> str:

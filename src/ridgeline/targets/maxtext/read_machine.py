@@ -51,7 +51,7 @@ def _inner(text: str) -> str:
 def _asked(text: str) -> str:
     """The chips that a manifest asks for, in the words of xpk."""
     kind = re.search(r"gke-tpu-accelerator:\s*([\w-]{1,40})", text)
-    shape = re.search(r"gke-tpu-topology:\s*([\dx]{1,20})", text)
+    shape = re.search(r"gke-tpu-(?:slice-)?topology:\s*([\dx]{1,20})", text)
     slices = re.search(r"^\s{0,8}replicas:\s*(\d{1,4})", text, re.MULTILINE)
     if kind is None or shape is None:
         return ""

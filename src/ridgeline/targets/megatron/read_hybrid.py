@@ -36,11 +36,10 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
     """
     given = reader.take("hybrid-layer-pattern", "hybrid-override-pattern")
     reader.take("is-hybrid-model")
+    if given is None and any(f"hybrid-{part}-ratio" in reader for part in ("attention", "mlp")):
+        shares = [reader.share(f"hybrid-{part}-ratio", default=0.0) for part in ("attention", "mlp")]
+        given = spread(reader.count("num-layers") or 0, *shares) if any(shares) else None
     if given is None:
-        for name in ("hybrid-attention-ratio", "hybrid-mlp-ratio"):
-            if name in reader:
-                expected = "a hybrid model spelled by --hybrid-layer-pattern"
-                raise InputError(Problem(path=f"--{name}", given=str(reader.options[name])[:40], expected=expected))
         return None
     text = str(given).replace(" ", "")
     main, *ahead = text.split("/")
@@ -49,6 +48,29 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
         expected = "layers spelled by M, G, *, D, +, - and E"
         raise InputError(Problem(path="--hybrid-layer-pattern", given=repr(text[:60]), expected=expected))
     return HybridPattern(layers="".join(parts), segments=tuple(len(part) for part in parts), ahead=tuple(ahead))
+
+
+def spread(layers: int, attention: float, mlp: float) -> str | None:
+    """The pattern of so many layers with shares of attention and of mlp, the rest Mamba, as Megatron-Core deals them.
+
+    Attention stands between stretches of Mamba of equal length; every stretch of Mamba layers between two mlps is as
+    long as the next.
+
+    >>> spread(8, 0.25, 0.0), spread(8, 0.125, 0.5)
+    ('MM*MM*MM', 'M-M-*-M-')
+    """
+    if not 0 < layers <= LONGEST:
+        return None
+    found = ["M"] * layers
+    attends, dense = round(layers * attention), round(layers * mlp)
+    left = length = (layers - attends) / (attends + 1)
+    for at in range(layers):
+        found[at], left = ("*", left + length) if left < 0.5 else ("M", left - 1)
+    if dense:
+        left = length = (layers - attends - dense) / dense
+        for at in (at for at in range(layers) if found[at] == "M"):
+            found[at], left = ("-", left + length) if left < 0.5 else ("M", left - 1)
+    return "".join(found)
 
 
 def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:

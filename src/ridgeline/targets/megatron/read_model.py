@@ -10,7 +10,12 @@ from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.megatron.layout import flags_of, layout_of
 from ridgeline.targets.megatron.names import POSITIONS
 from ridgeline.targets.megatron.read_hybrid import HybridPattern, hybrid_pattern, linear, mamba, spelled
-from ridgeline.targets.megatron.vocabulary import named_by_tokenizer, usual_vocabulary, vocabulary_of
+from ridgeline.targets.megatron.vocabulary import (
+    guessed_vocabulary,
+    named_by_tokenizer,
+    usual_vocabulary,
+    vocabulary_of,
+)
 from ridgeline.targets.option_reader import OptionReader
 
 ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects for kinds of rotary embedding
@@ -37,6 +42,8 @@ def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
     kind = reader.word("normalization", among={"LayerNorm": "layer", "RMSNorm": "rms"}, default="layer")
     if kind == "layer":
         table["norm"] = "layer"
+    if reader.switch("embed-layernorm", default=False):
+        table["embedding_norm"] = "layer"
     table |= _blocks(parts)
     table |= _ahead(reader, table, pattern)
     return _named(reader, table, vocab, hint)
@@ -83,6 +90,11 @@ def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern |
 
 
 def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
+    guessed = guessed_vocabulary(reader) if vocab is None else None
+    if guessed is not None and not (hint and known_as(table, unsure=("vocab",), prefer=hint) == hint):
+        note = f"vocab = {guessed}: usual for {reader.options.get('tokenizer-type')}; --set model.vocab changes it"
+        reader.assumptions.append(note)
+        return known_as({**table, "vocab": guessed}, prefer=hint)
     found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     if vocab is not None:
         return found
@@ -90,7 +102,7 @@ def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint:
         name = found if isinstance(found, str) else found["base"]
         reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
         return found
-    usual = usual_vocabulary(reader)
+    usual = usual_vocabulary(hint)
     reader.assumptions.append(f"vocab = {usual}: the files do not say it; --set model.vocab changes it")
     return {**found, "vocab": usual}
 
@@ -119,9 +131,11 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str
     bare = _skipped(str(skips), layers) if skips is not None else (False,) * layers
     recurrent = _linear_layers(reader, layers)
     state = linear(reader) if any(recurrent) else {}
+    norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
     for is_sparse, is_local, is_bare, is_linear in zip(sparse, windows, bare, recurrent, strict=True):
         own = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
-        yield {"attention": state if is_linear else own, **({"moe": experts} if is_sparse else {"mlp": dense})}
+        ffn_part = {"moe": experts} if is_sparse else {"mlp": dense}
+        yield {"attention": state if is_linear else own, **ffn_part, **norms}
 
 
 def _ffn(reader: OptionReader, hidden: int) -> int:
@@ -166,7 +180,8 @@ def _windows(reader: OptionReader, layers: int) -> tuple[int, tuple[bool, ...]]:
 def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     heads = _need(reader, "num-attention-heads")
     rotary = reader.switch("use-rotary-position-embeddings", default=False)
-    default = "rope" if rotary else "learned"
+    bare = reader.switch("no-position-embedding", default=False)
+    default = "rope" if rotary else "none" if bare else "learned"
     words = {word: kind for kind, word in POSITIONS.items()} | dict.fromkeys(ROTARY, "rope") | {"relative": "none"}
     positions = reader.word("position-embedding-type", among=words, default=default)
     positions = "rope" if rotary and positions == "learned" else positions
@@ -179,6 +194,8 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
         return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **found, **sparse}
     grouped = reader.switch("group-query-attention", default=False)
     groups = reader.count("num-query-groups", default=1)
+    if reader.word("attention-head-type", among={"multihead": 0, "multiquery": 1}, default=0):
+        grouped, groups = True, 1
     mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if grouped else heads}
     mixer["head_dim"] = reader.count("kv-channels") or hidden // heads
     qkv = reader.switch("add-qkv-bias", default=False) or biased

@@ -18,6 +18,7 @@ SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word i
 OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
     ("muon", "dist_muon", "adaptive_muon"), "muon"
 )
+METHODS = {"uniform": "uniform", "block": "block"}
 SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
 
 
@@ -124,6 +125,7 @@ def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
         shard = strategy
         reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
+        reader.take("init-model-with-meta-device")
     if reader.switch("use-torch-fsdp2", default=False):
         keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
         shard = "zero2" if keeps else "zero3"
@@ -142,13 +144,15 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
     kind = reader.word("recompute-granularity", among=kinds, default=None)
     if reader.switch("recompute-activations", default=False):
         kind = "selective"
-    if reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
+    earlier = reader.word("activations-checkpoint-method", among=METHODS, default=None)
+    if earlier or reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
         kind = kind or "full"  # before recompute had its name
         apart = reader.size("checkpoint-num-layers")
         if apart not in (None, 1):
             reader.assumptions.append(f"recompute: every layer's input is kept, not one of {apart}")
     reader.take("deepspeed-activation-checkpointing")
-    method, count = reader.take("recompute-method"), reader.size("recompute-num-layers")
+    method = reader.take("recompute-method") or earlier
+    count = reader.size("recompute-num-layers", "activations-checkpoint-num-layers")
     modules = reader.take("recompute-modules")
     if kind == "full":
         some = {"layers": count} if method == "block" and count is not None else {}

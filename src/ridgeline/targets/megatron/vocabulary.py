@@ -64,6 +64,8 @@ def vocabulary_of(reader: OptionReader) -> int | None:
         reader.assumptions.append(f"vocab = {MODELS[model].vocab}: the tokenizer is that of {model}")
         return MODELS[model].vocab
     kind = str(reader.options.get("tokenizer-type", ""))
+    patched = str(reader.options.get("patch-tokenizer-type", ""))
+    kind = patched if patched in TOKENIZERS else kind
     file = str(reader.options.get("vocab-file", ""))
     if kind not in TOKENIZERS and (re.search(r"gpt2|bpe", file) or (file and "merge-file" in reader)):
         kind = "GPT2BPETokenizer"
@@ -72,7 +74,11 @@ def vocabulary_of(reader: OptionReader) -> int | None:
     return TOKENIZERS.get(kind)
 
 
-def usual_vocabulary(reader: OptionReader) -> int:
-    """What is assumed where nothing tells the vocabulary."""
-    kind = str(reader.options.get("tokenizer-type", ""))
-    return GUESSED.get(kind, USUAL)
+def guessed_vocabulary(reader: OptionReader) -> int | None:
+    """The size that a kind of tokenizer usually has, where its own file would tell."""
+    return GUESSED.get(str(reader.options.get("tokenizer-type", "")))
+
+
+def usual_vocabulary(hint: str) -> int:
+    """What is assumed where nothing tells the vocabulary: that of the model which the file is named after."""
+    return MODELS[hint].vocab if hint in MODELS else USUAL

@@ -37,6 +37,7 @@ SECTIONS = frozenset(
         "rerun_state_machine",
     )
 )
+NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
 ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 
@@ -58,6 +59,7 @@ def read(files: Files) -> Imported:
         path, _, chosen = name.partition("::")
         if path.endswith(".py"):
             found = read_recipe(text, chosen, path, around(files))
+            _refuse_other_work(found, path)
             _refuse_unknown(found, path)
             options = translated(found, around(files).model)
             hint = model_in(files) or ""
@@ -73,6 +75,15 @@ def _chips(function: str) -> int | None:
     """Chips that a recipe's name says it is for."""
     found = re.search(r"_(\d{1,5})gpu_", function)
     return int(found.group(1)) if found else None
+
+
+def _refuse_other_work(found: RecipeFields, path: str) -> None:
+    """An `InputError` for recipes of models that are no decoders of text."""
+    provider = str(found.fields.get("model", ""))
+    kind = NO_DECODER.search(provider)
+    if kind is not None:
+        given = f"a diffusion model ({provider[:60]})"
+        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=path))
 
 
 def _refuse_unknown(found: RecipeFields, path: str) -> None:

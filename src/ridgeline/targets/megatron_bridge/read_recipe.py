@@ -19,7 +19,8 @@ from ridgeline.targets.python_eval import Interpreter, Stop
 from ridgeline.targets.python_values import MISSING, Bound, Class, Function, Made, Module, Outside, Unknown, shown
 from ridgeline.targets.run_files import Around
 
-DEEPEST = 50
+DEEPEST = 8  # objects inside each other
+MOST_FIELDS = 5000
 PUBLISHED = "published model "  # how the name of an object made from one begins
 HANDED_ON = frozenset({".to_megatron_provider", ".get_model_config", ".to_text_provider", ".finalize"})
 FINETUNED = ("sft", "finetune", "peft", "lora", "dora")
@@ -165,13 +166,14 @@ def _config(scope: dict[str, Any], reading: Interpreter, source: str, function: 
         if isinstance(found, Made) and found.parts:
             fields: dict[str, Any] = {}
             unknown: dict[str, str] = {}
-            _flatten(found, "", (fields, unknown), 0)
+            _flatten(found, "", (fields, unknown), ())
             notes = tuple(dict.fromkeys(reading.notes))
             return RecipeFields(fields=fields, notes=notes, unknown=unknown, function=function)
     raise InputError(Problem(path="", given="no configuration", expected="a recipe that returns cfg", where=source))
 
 
-def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]], depth: int) -> None:
+def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]], above: tuple[Made, ...]) -> None:
+    """Fields by dotted name; an object inside itself is followed once."""
     fields, unknown = found
     if made.name and path:
         fields[path] = made.name
@@ -179,8 +181,10 @@ def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]]
         name = f"{path}.{key}" if path else key
         if isinstance(value, (Function, Class, Module, Bound, dict)):
             continue
-        if isinstance(value, Made) and depth < DEEPEST:
-            _flatten(value, name, found, depth + 1)
+        if isinstance(value, Made):
+            again = any(value is one for one in (made, *above))
+            if not again and len(above) < DEEPEST and len(fields) + len(unknown) < MOST_FIELDS:
+                _flatten(value, name, found, (made, *above))
         elif isinstance(value, Unknown):
             unknown[name] = str(value)
         else:

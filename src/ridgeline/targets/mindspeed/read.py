@@ -24,6 +24,21 @@ UNSPELLED = {
     "n-hash-layers": "layers of DeepSeek-V4",
     "enable-mhc": "layers of DeepSeek-V4",
 }
+# files of layers whose layers are those that the options spell
+PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "phi35_moe", "plm", "minimax", "hunyuan", "gemma2", "grok")
+GATED_SPECS = ("qwen3_next", "qwen2_moe")  # whose shared expert has a gate
+ADAPTED = {
+    "linear_qkv": ("qkv",),
+    "query_key_value": ("qkv",),
+    "linear_q": ("qkv",),
+    "linear_proj": ("out",),
+    "dense": ("out",),
+    "linear_fc1": ("up", "gate"),
+    "dense_h_to_4h": ("up", "gate"),
+    "gate_proj": ("gate",),
+    "linear_fc2": ("down",),
+    "dense_4h_to_h": ("down",),
+}
 INDEXER = ("n-heads", "head-dim", "topk")
 EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
@@ -38,8 +53,11 @@ def read(files: Files) -> Imported:
     found = with_model(collect(files), files)
     said = dict(found.options)
     dual = said.pop("schedules-method", None) == "dualpipev"
+    stages = _per_rank(said)
     again = _again(said)
     _layers(said, dual)
+    task = _task(said)
+    _spec(said)
     _experts(said)
     _memory(said)
     _switches(said)
@@ -47,9 +65,69 @@ def read(files: Files) -> Imported:
     names = {other: own for own, other in OWN.items()}
     translated = {OWN.get(name, name): value for name, value in said.items()}
     imported = settings_of(replace(found, options=translated), ID, "mindspeed", names)
+    if imported.settings["workload"]["kind"] != "train":
+        return imported
+    if task:
+        workload = {**imported.settings["workload"], **task}
+        imported = replace(imported, settings={**imported.settings, "workload": workload})
+    if stages and imported.settings["plan"]["recompute"] != "none" and not (again and again["kind"] != "full"):
+        again = {**(again or {"kind": "full"}), "layers": stages}
     if again:
         imported = _with_plan(imported, recompute=again)
     return _with_plan(imported, schedule="dualpipe-v") if dual else imported
+
+
+def _task(said: dict[str, Any]) -> dict[str, Any]:
+    """Fine-tuning, adapters, and documents of one length inside a sequence."""
+    found: dict[str, Any] = {}
+    if str(said.get("stage", "")) in ("sft", "pt", "lora"):
+        found |= {"task": "finetune"} if said.pop("stage") != "pt" else {}
+    rank = said.get("lora-r")
+    if type(rank) is int and 0 < rank < 10_000:
+        named = said.get("lora-target-modules", ["linear_qkv", "linear_proj"])
+        words = [str(word) for word in (named if isinstance(named, list) else [named])]
+        targets = dict.fromkeys(part for word in words for part in ADAPTED.get(word, ()))
+        for name in ("lora-r", "lora-alpha", "lora-fusion", "lora-load", "lora-ckpt-filter"):
+            said.pop(name, None)
+        if all(word in ADAPTED for word in words):
+            said.pop("lora-target-modules", None)
+        found |= {"task": "lora", "lora": {"rank": rank, "targets": list(targets)}}
+    each = said.get("fix-sub-seq-length")
+    if said.get("reset-attention-mask") and type(each) is int and each > 0:
+        said.pop("fix-sub-seq-length")
+        found["document"] = each
+    return found
+
+
+def _spec(said: dict[str, Any]) -> None:
+    """The file of layers that a run names: those that the options spell, or layers known by that file."""
+    given = said.get("spec")
+    file = str(given[0] if isinstance(given, list) and given else given or "")
+    name = file.rpartition(".")[2].removesuffix("_spec")
+    if name in (*PLAIN_SPECS, *GATED_SPECS):
+        said.pop("spec")
+    if name in GATED_SPECS:
+        said["moe-shared-expert-gate"] = True
+    if name == "qwen3_next":
+        said["attention-output-gate"] = True
+    if name == "mamba":
+        said.pop("spec")
+        said["hybrid-layer-pattern"] = "M" * min(said["num-layers"], 1000)
+        expand = _number(said, "mamba-expand", 2)
+        size = max(1, _number(said, "mamba-head-dim", 64))
+        said.setdefault("mamba-num-heads", max(1, expand * _number(said, "hidden-size", 1) // size))
+        for part in ("mamba-expand", "mamba-d-conv", "mamba-chunk-size"):
+            said.pop(part, None)
+    if name == "longcat":
+        if (said.get("num-layers"), said.get("hidden-size"), said.get("num-experts")) == (28, 6144, 512):
+            said.setdefault("model", "longcat-flash")
+            said.pop("spec")
+        else:
+            said["moe-with-double-attention"] = True
+    span = said.pop("interleave-sliding-window", None)
+    if span is not None:  # every second layer sees all
+        said |= {"window-size": span, "window-attn-skip-freq": 2}
+    said.pop("input-embeds-norm", None)  # scales the embedding
 
 
 def _with_plan(imported: Imported, **changes: Any) -> Imported:
@@ -70,6 +148,18 @@ def _again(said: dict[str, Any]) -> dict[str, Any]:
     if type(some) is int and "recompute-granularity" not in said and 0 <= some <= 100_000:
         return {"kind": "selective", "layers": some, "parts": ["activation"]}
     return {}
+
+
+def _per_rank(said: dict[str, Any]) -> list[int]:
+    """Recomputed layers of each virtual stage where a number for each pipeline rank is given; else nothing."""
+    each, layers = said.get("num-layers-per-virtual-pipeline-stage"), said.get("num-layers")
+    asked = said.pop("enable-recompute-layers-per-pp-rank", False)
+    if not asked or type(each) is not int or type(layers) is not int or each < 1 or layers > 10_000:
+        return []
+    pp = max(1, _number(said, "pipeline-model-parallel-size", 1))
+    count = _number(said, "recompute-num-layers", 0)
+    # the first stages of a rank are filled first
+    return [max(0, min(each, count - stage // pp * each)) for stage in range(layers // each)]
 
 
 def _number(said: dict[str, Any], name: str, default: int) -> int:
@@ -139,12 +229,16 @@ def _linear(said: dict[str, Any]) -> None:
         said["experimental-attention-variant"] = "dsa"
         said |= {f"dsa-indexer-{key}": said.pop(f"index-{key}") for key in INDEXER if f"index-{key}" in said}
     for name, means in UNSPELLED.items():
-        if said.get(name):
+        if said.get(name) and "model" not in said:
             expected, todo = "layers that the options spell", "name the model with --model"
             raise InputError(Problem(path=f"--{name}", given=means, expected=expected, todo=todo))
 
 
 def _memory(said: dict[str, Any]) -> None:
+    early = any(said.get(name) for name in ("swap-attention", "recompute-in-advance", "recompute-in-bubble"))
+    if early and "recompute-num-layers" in said and "recompute-granularity" not in said:
+        # such layers are recomputed whole, without the word for it
+        said |= {"recompute-granularity": "full", "recompute-method": said.get("recompute-method", "block")}
     modules = [MODULES[part] for part, flag in PARTS.items() if said.get(flag.lstrip("-"))]
     if modules and "recompute-granularity" not in said:
         for name in PARTS.values():
@@ -163,7 +257,7 @@ def _switches(said: dict[str, Any]) -> None:
         said["cp-comm-type"] = EXCHANGES.get(str(algo), "p2p")
     flash = said.pop("use-flash-attn", False)
     said["attention-backend"] = "flash" if flash else "unfused"
-    for name in ("use-mc2", "use-ascend-coc"):
+    for name in ("use-mc2", "use-ascend-mc2", "use-ascend-coc"):
         if said.pop(name, False):
             said["tp-comm-overlap"] = True
     if said.pop("gelu-tanh", False):  # gated there

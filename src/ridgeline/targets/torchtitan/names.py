@@ -31,11 +31,19 @@ ALSO_FLAVORS = {
     ("llama3", "3B"): "llama3.2-3b",
     ("llama4", "17bx16e"): "llama4-scout",
     ("llama4", "17bx128e"): "llama4-maverick",
+    ("qwen3_5", "9B"): "qwen3.5-9b",
     ("qwen3_5", "27B"): "qwen3.5-27b",
     ("qwen3_5", "35B-A3B"): "qwen3.5-35b-a3b",
     ("qwen3_5", "122B-A10B"): "qwen3.5-122b-a10b",
     ("qwen3_5", "397B-A17B"): "qwen3.5-397b-a17b",
     ("kimi_k2_7", "Kimi-K2.5"): "kimi-k2.5",
+    ("kimi_k2_7", "moonlight-16B-A3B"): "moonlight-16b-a3b",
+}
+# flavors whose published model shares the matrix of its embedding, and whose own does not
+UNTIED = {
+    ("qwen3_5", "0.8B"): "qwen3.5-0.8b",
+    ("qwen3_5", "2B"): "qwen3.5-2b",
+    ("qwen3_5", "4B"): "qwen3.5-4b",
 }
 _QWEN3 = {"heads": 16, "kv_heads": 8, "head_dim": 128, "qk_norm": "head"}
 _SMALL = {"hidden": 256, "vocab": 2048}

@@ -14,7 +14,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
-from ridgeline.targets.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES
+from ridgeline.targets.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
 from ridgeline.targets.torchtitan.read_python import functions, is_registry, job_of
 
 __all__ = ["functions", "read", "read_job", "recognises"]
@@ -105,6 +105,8 @@ def _model(reader: OptionReader) -> str | dict[str, Any] | None:
     plain = re.sub(r"_(flex|varlen|sdpa|non_fused)\w*$", "", flavor)
     id = FLAVORS.get((family, plain)) or ALSO_FLAVORS.get((family, plain))
     folder = str(reader.take("model.hf_assets_path", "model.tokenizer_path", default=""))[:300]
+    if id is None and (family, plain) in UNTIED:
+        return {"base": UNTIED[family, plain], "tied": False}
     if id is None and (family, plain) in DEBUG:
         return {**DEBUG[family, plain], **({"mtp": ahead} if ahead else {})}
     if id is None:
@@ -139,6 +141,8 @@ def _mesh(reader: OptionReader) -> dict[str, Any]:
     if plan["tp"] > 1:
         plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
     reader.take("parallelism.enable_async_tensor_parallel")
+    if not reader.switch("parallelism.enable_sequence_parallel", default=True) and plan["tp"] > 1:
+        plan["sequence_parallel"] = False
     method = reader.take("parallelism.context_parallel_rotate_method", default="allgather")
     if plan["cp"] > 1:
         plan["cp_kind"] = "ring"

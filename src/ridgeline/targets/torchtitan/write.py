@@ -33,7 +33,7 @@ BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-
 
 def write(scenario: Scenario) -> Export:
     """job.toml and the launch scripts."""
-    ledger = gather(decisions_of(scenario), _pieces(scenario))
+    ledger = gather(decisions_of(scenario), pieces(scenario))
     title = options(ID).title
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
@@ -41,7 +41,8 @@ def write(scenario: Scenario) -> Export:
     return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
-def _pieces(scenario: Scenario) -> Iterator[Piece]:
+def pieces(scenario: Scenario) -> Iterator[Piece]:
+    """What a job file says of every decision."""
     yield from runs_on(scenario, ID)
     for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats, _switches):
         yield from part(scenario)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -11,12 +13,15 @@ from ridgeline.models.names import find_name
 from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.megatron.layout import placement_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
+from ridgeline.targets.model_names import named_by
 from ridgeline.targets.option_reader import (
     OPEN,
     OptionReader,
     assigned,
     assigned_by,
     flatten,
+    interpolated,
+    left_out,
     model_in,
     nested,
     pick,
@@ -27,6 +32,8 @@ from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, sft_workload
 
+DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
+PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 APART = {
@@ -57,6 +64,7 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
+    _refuse_other_work(files)
     table = _merged(files)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
         return _read_sft(files, table)
@@ -83,9 +91,18 @@ def read(files: Files) -> Imported:
         target=ID,
         settings=settings,
         unread=reader.unread(APART),
-        assumptions=tuple(reader.assumptions),
+        assumptions=(*left_out(files), *reader.assumptions),
         chips=nodes * each,
     )
+
+
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts that only generate or evaluate."""
+    for name, text in files.items():
+        program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
+        if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
+            given = f"generation of text ({program.group(1)})"
+            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=name))
 
 
 def _chosen(reader: OptionReader, files: Files) -> str | None:
@@ -95,7 +112,24 @@ def _chosen(reader: OptionReader, files: Files) -> str | None:
     if found is not None:
         reader.take(f"{MODEL}.path")
         return found[0]
-    return _model(reader) or model_in(files)
+    return _model(reader) or model_in(files) or _by_file(reader, files)
+
+
+def _by_file(reader: OptionReader, files: Files) -> str | None:
+    """The model of a file that leaves its path open: by the file's own name, or verl's default where it is silent."""
+    path = reader.options.get(f"{MODEL}.path")
+    if path is None:
+        reader.assumptions.append(f"model = {DEFAULT_MODEL}: verl's default, which the files do not change")
+        return DEFAULT_MODEL
+    if not PLACEHOLDER.search(str(path)):
+        return None
+    for name in files:
+        found = named_by(Path(name).stem)
+        if found is not None:
+            reader.notes = [note for note in reader.notes if note.option != f"{MODEL}.path"]
+            reader.assumptions.append(f"model = {found[0]}: the file's name; its path {str(path)[:60]} is left open")
+            return found[0]
+    return None
 
 
 def _read_sft(files: Files, table: Table) -> Imported:
@@ -112,7 +146,8 @@ def _read_sft(files: Files, table: Table) -> Imported:
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
     settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
     unread = reader.unread(APART)
-    return Imported(target=ID, settings=settings, unread=unread, assumptions=tuple(reader.assumptions), chips=world)
+    notes = (*left_out(files), *reader.assumptions)
+    return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
 
 
 def _veomni(reader: OptionReader) -> dict[str, Any]:
@@ -132,18 +167,20 @@ def _merged(files: Files) -> Table:
     if not found:
         return Table(data=nested(words), source=next(iter(files), ""))
     below = {key: value for table in found for key, value in flatten(table.data)}
-    return Table(data=nested(below | words), source=found[0].source, lines=found[0].lines)
+    filled = interpolated(below | words, around(files).environment)
+    return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
 
 
 def _model(reader: OptionReader) -> str | None:
     path = reader.take(f"{MODEL}.path")
     if not isinstance(path, str):
         return None
-    for name in (path[:200], path[:200].rstrip("/").split("/")[-1]):
-        found = find_name(name)
-        if found and not found[1]:
-            return found[0]
-    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it"))
+    found = named_by(path)
+    if found is not None:
+        if found[1]:
+            reader.assumptions.append(f"model = {found[0]}: by {found[1]} in {path[:80]}")
+        return found[0]
+    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it", matters=True))
     return None
 
 

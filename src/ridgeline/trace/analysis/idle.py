@@ -61,6 +61,12 @@ BEGINS = re.compile(
     r"GraphInstantiate|^(cuda|hip)Free$|compile_inner|compile_fx(?!\w*d\b)|backend_compile",
     re.IGNORECASE,
 )
+COMPILES = re.compile(
+    r"triton[/\\](compiler|runtime)[/\\]\w+\.py\(\d+\): (compile|_do_compile)$|: autotune_to_one_config$|"
+    r"_inductor[/\\]\w+\.py\(\d+\): (compile_fx\w*|codegen_and_compile)$|"
+    r"_dynamo[/\\]convert_frame\.py\(\d+\): _compile$"
+)
+"""Functions of Python that compile or try configurations."""
 PAUSE_NS = 1_000_000  # behind a wait: the host did something else
 REFILL = 16  # launches in which a host that does not wait gets ahead of the chip
 CLOSE_NS = 10_000  # a gap that one kernel leaves before the next without any cause
@@ -153,7 +159,10 @@ def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     rank = line.rank == line.rank[ended[0]]
     threads = np.isin(line.tracks(), np.unique(line.tracks(call[line.launch[ended] >= 0]))) & rank
     loading = _named(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
-    beginning = _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST))
+    beginning = union(
+        _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST)),
+        _named(line, COMPILES, threads & line.of_kind(PYTHON)),
+    )
     waiting = _named(line, WAITS, threads & line.of_kind(RUNTIME))
     polled = host_waits(line, np.flatnonzero(rank & line.is_work))
     silent = np.isin(polled.track, np.unique(line.tracks(call)))

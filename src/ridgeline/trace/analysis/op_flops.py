@@ -5,6 +5,7 @@
     convolution       2 N K Ho Wo (C/g) R S flops
     elementwise       0 flops counted;                     every operand read, the largest shape written
     copy, sum         0 flops counted;                     every operand moved once
+    rows added        0 flops counted;                     values read, as many rows of the table read and written
 
 B batch, H heads of the query, S sequence, D width of a head; N images, C and K channels in and out, R x S the window, g
 groups. Traffic is what must move once between memory and chip; what caches save or lose is not counted.
@@ -150,6 +151,16 @@ def _rows(shape: RecordedShape) -> OpWork | None:
     return OpWork(flops=0.0, size_bytes=2 * prod(numbers) * prod(table[1:]) * size, dtype=dtype)
 
 
+def _added_rows(values: int) -> Formula:
+    """Rows added to a table where their numbers say: values read, the table's rows read and written."""
+
+    def formula(shape: RecordedShape) -> OpWork | None:
+        dtype, size = _type(shape, values)
+        return OpWork(flops=0.0, size_bytes=3 * prod(shape.dims[values]) * size, dtype=dtype)
+
+    return formula
+
+
 def _states(times: float) -> Formula:
     """An optimizer over lists of tensors: weights, gradients and states; what is changed moves twice."""
 
@@ -218,6 +229,10 @@ FORMULAS: Mapping[str, Formula] = {
     "aten::convolution_backward": _convolution(1, stride=4, padding=5, factor=2),
     "aten::embedding": _rows,
     "aten::index_select": _rows,
+    "aten::index_put_": _added_rows(2),
+    "aten::_index_put_impl_": _added_rows(2),
+    "aten::index_add_": _added_rows(3),
+    "aten::embedding_dense_backward": _added_rows(0),
     "aten::_fused_adamw_": _states(7 / 4),
     "aten::_fused_adam_": _states(7 / 4),
     "aten::_fused_sgd_": _states(5 / 3),

@@ -3,7 +3,7 @@ in pieces; each as rows, so that no other rule speaks about them again.
 
     unfused attention    a product, work on each score, softmax, again such work, a product; backward likewise
     layout changes       kernels that turn NCHW into NHWC and back around convolutions
-    optimizer            kernels under `Optimizer.step` that nothing fused
+    optimizer            kernels under `Optimizer.step`, or a function of `torch/optim`, that nothing fused
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.call_stack import launching_ops, parents
 from ridgeline.trace.intervals import cover, covered
-from ridgeline.trace.timeline import ANNOTATION, KERNEL, Timeline
+from ridgeline.trace.timeline import ANNOTATION, KERNEL, PYTHON, Timeline
 
 Rows = NDArray[np.intp]
 BETWEEN = ("elementwise", "kernel-copy", "random", "softmax", "unknown")
@@ -28,6 +28,7 @@ LAYOUT = re.compile(
     re.IGNORECASE,
 )
 STEPS = re.compile(r"^Optimizer\.step#|^\W*optimizer([ _]step)?\W*$", re.IGNORECASE)
+OPTIM = re.compile(r"(^|[/\\])(torch[/\\]optim|apex[/\\]optimizers|deepspeed[/\\]ops[/\\]adam)[/\\]\w+\.py\(\d+\): ")
 FUSED = re.compile(r"multi_tensor|foreach|fused|apex|_opt_|triton", re.IGNORECASE)
 MANY = 50  # kernels of an optimizer a step
 
@@ -122,8 +123,9 @@ def _layouts(line: Timeline, counted: Mask) -> Rows:
 
 
 def _optimizer(line: Timeline, counted: Mask, steps: int) -> Rows:
-    inside = [code for code, name in enumerate(line.names) if STEPS.search(name[:200])]
-    marks = np.flatnonzero(line.of_kind(ANNOTATION) & np.isin(line.name, inside))
+    told = ((ANNOTATION, STEPS), (PYTHON, OPTIM))
+    some = [(np.flatnonzero(line.of_kind(kind)), pattern) for kind, pattern in told]
+    marks = np.concatenate([rows[line.named(pattern, rows)] for rows, pattern in some])
     rows = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
     if not len(marks) or not len(rows):
         return _none()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.core.arrays import Mask
+from ridgeline.trace.analysis.between_collectives import Between, compute_between
 from ridgeline.trace.analysis.pipeline_bubbles import Bubble, bubbles
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import Rules
@@ -71,6 +72,8 @@ class RankReport:
     """Sends with their receives."""
     alone: int = 0
     """Sends and receives whose other half is not in the timeline, or cannot be told."""
+    between: Between | None = None
+    """Compute between collectives; None without any."""
 
 
 def rank_report(line: Timeline, rules: Rules, counted: Mask, matched: MatchedCollectives | None = None) -> RankReport:
@@ -87,6 +90,7 @@ def rank_report(line: Timeline, rules: Rules, counted: Mask, matched: MatchedCol
         bubbles=bubbles(line, rules, counted, matched, (start, end)),
         pairs=len(matched.pairs),
         alone=matched.alone,
+        between=compute_between(line, rules, counted, matched.found),
     )
 
 

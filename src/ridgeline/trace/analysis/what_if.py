@@ -17,7 +17,7 @@ is not replayed. Of a single rank, communication includes the waiting for other 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem, near, not_among
 from ridgeline.trace.analysis.critical_path import step_ends
+from ridgeline.trace.analysis.fused_chains import Passes, Rows, Sizes, chains, no_passes, unknown_sizes
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph.dependency_graph import NEVER, Graph, replay
@@ -46,7 +47,6 @@ from ridgeline.trace.graph.edges import (
     Edges,
 )
 
-Rows = NDArray[np.intp]
 FASTER = re.compile(r"^(?P<what>.+?)\s*[x×*]\s*(?P<factor>\d+(?:\.\d+)?|\.\d+)$")
 FORMS = ("CLASS xN", "overlap CLASS", "no launch gaps", "fuse CLASS")
 LEAST, MOST = 1e-3, 1e6  # factors that make sense
@@ -133,15 +133,6 @@ class GraphChange:
     @classmethod
     def none(cls, graph: Graph) -> GraphChange:
         return cls(graph=graph, lag=graph.lag, delay=graph.delay)
-
-
-Sizes = Callable[[Rows], Longs]
-"""Nanoseconds the bytes of spans need at full bandwidth, 0 where they are not known."""
-
-
-def unknown_sizes(rows: Rows) -> Longs:
-    """No span's bytes are known."""
-    return np.zeros(len(rows), np.int64)
 
 
 def what_if(
@@ -245,13 +236,13 @@ def scaled(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> GraphC
     return replace(change, lag=lag)
 
 
-def no_launch_gaps(change: GraphChange, rank: int | None = None) -> GraphChange:
-    """Calls and host work take no time, and nothing that a launch held back is late any more; of one rank if named."""
+def no_launch_gaps(change: GraphChange, ranks: Sequence[int] = ()) -> GraphChange:
+    """Calls and host work take no time, nothing that a launch held back is late any more; of some ranks if named."""
     graph = change.graph
     host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
-    if rank is not None:
+    if ranks:
         row = graph.row_of(graph.dst)
-        host &= (row >= 0) & (graph.line.rank[np.maximum(row, 0)] == rank)
+        host &= (row >= 0) & np.isin(graph.line.rank[np.maximum(row, 0)], ranks)
     lag = np.where(host, np.minimum(change.lag, 0), change.lag)
     reach = graph.at[graph.src] + graph.lag
     last = np.full(len(graph.at), NEVER, np.int64)
@@ -310,11 +301,16 @@ def _with_edges(change: GraphChange, more: Edges) -> GraphChange:
     return replace(change, graph=marked, lag=marked.lag)
 
 
-def fused(change: GraphChange, rows: Rows, longest: bool, sizes: Sizes) -> GraphChange:
-    """Chains of these spans on a stream become their first, and the rest takes no time and no launch."""
+def fused(
+    change: GraphChange, rows: Rows, longest: bool, sizes: Sizes, passes: Passes = no_passes
+) -> GraphChange:  # fmt: skip
+    """Chains of these spans on a stream become their first, and the rest takes no time and no launch.
+
+    ``passes`` are what each span adds to a chain that has a longer such span (`reduction_passes`).
+    """
     graph = change.graph
     line, points = graph.line, graph.points
-    first, rest, length = _chains(graph, rows, longest, sizes)
+    first, rest, length = chains(graph, rows, longest, sizes, passes)
     into = np.zeros(len(line), np.int64)
     into[first] = length
     gone, begins = np.zeros(len(line), np.bool_), np.zeros(len(line), np.bool_)
@@ -338,29 +334,6 @@ def fused(change: GraphChange, rows: Rows, longest: bool, sizes: Sizes) -> Graph
     begins_at = points.start(rest)  # what a kernel was late by goes, a pause before it does not
     delay[begins_at] = np.where(delay[begins_at] < PAUSE_NS, 0, delay[begins_at])
     return replace(change, lag=lag, delay=delay)
-
-
-def _chains(graph: Graph, rows: Rows, longest: bool, sizes: Sizes) -> tuple[Rows, Rows, Longs]:
-    """First spans of chains of at least two, the others of them, and how long each chain takes as one."""
-    points = graph.points
-    order = np.lexsort((points.work, graph.at[points.start(points.work)], points.track(points.work)))
-    every = points.work[order]
-    small = np.isin(every, rows)
-    track = points.track(every)
-    joined = (
-        small[1:] & small[:-1] & (track[1:] == track[:-1]) & (graph.line.step[every[1:]] == graph.line.step[every[:-1]])
-    )
-    chain = np.concatenate([[0], np.cumsum(~joined)]) if len(every) else np.zeros(0, np.int64)
-    count = np.bincount(chain)
-    many = count[chain] > 1
-    chain, every, joined_to = chain[many], every[many], np.concatenate([[False], joined])[many]
-    took = graph.at[points.end(every)] - graph.at[points.start(every)]
-    needed = sizes(every)
-    took = took if longest else np.where(needed > 0, np.minimum(needed, took), took)
-    total = np.zeros(len(count), np.int64)
-    (np.maximum if longest else np.add).at(total, chain, took)
-    first = every[~joined_to]
-    return first, every[joined_to], total[chain[~joined_to]]
 
 
 # -- times -------------------------------------------------------------------------------------------------------------

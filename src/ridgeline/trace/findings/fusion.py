@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
+from ridgeline.trace.analysis.fused_chains import further_passes, reduction_passes
 from ridgeline.trace.analysis.op_flops import op_work
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.roofline import SOFTMAX
@@ -87,7 +88,8 @@ def layout_changes(facts: Facts) -> Iterator[Finding]:
 
 
 def fusible_chains(facts: Facts) -> Iterator[Finding]:
-    """Gain: each chain of kernels bound by memory becomes one launch and takes as long as its longest.
+    """Gain: each chain of kernels bound by memory becomes one launch and takes as long as its longest; a second
+    reduction in a chain, and each one more, makes it go over its rows again (`reduction_passes`).
 
     The share is the chains from first start to last end, gaps inside included: those go as well. The same kernel with
     the same operands again and again works on one tensor after the other: fusing such a row moves no byte less.
@@ -110,7 +112,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         members.append(rows[many[chain]])
         best += list(zip((extent - longest)[many].tolist(), rows[first[many]].tolist(), strict=True))
     if facts.worth(lost):
-        replayed = None if facts.gains is None else facts.gains.of_rows("fuse", np.concatenate(members), longest=True)
+        replayed = None if facts.gains is None else facts.gains.in_passes(np.concatenate(members))
         kernels = sum(map(len, members))
         yield facts.finding(
             f"{count:,} chains of {kernels / count:.1f} kernels bound by memory that follow each other",
@@ -123,7 +125,7 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
 def _chains(
     facts: Facts, rows: NDArray[np.intp], small: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Number of the chain of each row of a stream; place of each chain's first and last row, and its longest span."""
+    """Number of the chain of each row of a stream; place of each chain's first and last row, and its time as one."""
     start, end = facts.line.start_ns[rows], facts.line.end_ns[rows]
     step = facts.line.step[rows]
     joined = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS) & (step[1:] == step[:-1])
@@ -133,7 +135,8 @@ def _chains(
     np.maximum.at(longest, chain, end - start)
     first = np.searchsorted(chain, np.arange(count))
     last = np.searchsorted(chain, np.arange(count), side="right") - 1
-    return chain, first, last, longest
+    again = reduction_passes(facts.line, rows, end - start)
+    return chain, first, last, longest + further_passes(chain, again, count)
 
 
 def _repeated(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.hardware.chip import Chip
+from ridgeline.trace.analysis.fused_chains import Sizes, reduction_passes, unknown_sizes
 from ridgeline.trace.analysis.roofline import bytes_bound_ns
 from ridgeline.trace.analysis.what_if import (
     GraphChange,
     Question,
-    Sizes,
     apply,
     chosen_rows,
     faster,
@@ -22,7 +22,6 @@ from ridgeline.trace.analysis.what_if import (
     no_waits,
     scaled,
     span_ns,
-    unknown_sizes,
 )
 from ridgeline.trace.classes import Rules
 from ridgeline.trace.graph.dependency_graph import Graph, replay
@@ -42,9 +41,9 @@ class Gains:
         """Nanoseconds of all chips together that a question about everything saves."""
         return self.of_rows(form, chosen_rows(self.graph, self.rules, Question(text=form, form=form)))
 
-    def of_rows(self, form: str, rows: NDArray[np.intp], *, longest: bool = False) -> int:
+    def of_rows(self, form: str, rows: NDArray[np.intp]) -> int:
         """The same for a question about some spans; 0 where there are none."""
-        asked = Question(text=form, form=form, longest=longest)
+        asked = Question(text=form, form=form)
         if not len(rows):
             return 0
         return self._saved(apply(GraphChange.none(self.graph), asked, rows, unknown_sizes))
@@ -62,6 +61,10 @@ class Gains:
         """The same for spans of which each takes its own share of its time, from 0 to 1."""
         return self._saved(scaled(GraphChange.none(self.graph), rows, kept))
 
+    def in_passes(self, rows: NDArray[np.intp]) -> int:
+        """The same for chains of spans that become one each, as long as the longest and its further reductions need."""
+        return self._saved(fused(GraphChange.none(self.graph), rows, True, unknown_sizes, reduction_passes))
+
     def fused_to(self, rows: NDArray[np.intp], share: float) -> int:
         """The same for chains of spans that become one each, in a share of the time they took."""
         line = self.graph.line
@@ -71,9 +74,9 @@ class Gains:
 
         return self._saved(fused(GraphChange.none(self.graph), rows, False, sizes))
 
-    def without_gaps_of(self, rank: int) -> int:
-        """The same for a host of one rank that takes no time."""
-        return self._saved(no_launch_gaps(GraphChange.none(self.graph), rank))
+    def without_gaps_of(self, *ranks: int) -> int:
+        """The same for hosts of some ranks that take no time."""
+        return self._saved(no_launch_gaps(GraphChange.none(self.graph), ranks))
 
     def without_waits(self) -> int:
         """The same for hosts that never wait for the device."""

@@ -24,6 +24,11 @@ ALIGNED = {"fp32": 4, "tf32": 4, "fp16": 8, "bf16": 8, "fp8": 16, "int8": 16}  #
 FP32 = re.compile(r"sgemm|simt_s|scudnn|_S_B_|implicit_convolve_s|ffma|f32f32_f32f32_f32|fp32_fp32", re.IGNORECASE)
 LOOPS = re.compile(r"^triton_red_")  # reads its rows once for each reduction: operands are not its traffic
 MATRIX_UNIT = re.compile(r"tf32|s1688|s16816|tensorop", re.IGNORECASE)
+ADDS_ROWS = re.compile(r"index_put|index_add|embedding\w*_backward")
+ADDED = (
+    "rows with the same number are added one behind the other: F.embedding instead of table[numbers], index_add_ "
+    "instead of index_put_(accumulate=True), no deterministic algorithms where they are not needed"
+)
 ANY_FP32 = 2.0  # how much faster the matrix unit is at least, where the chip is not known
 
 
@@ -125,7 +130,7 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     yield facts.finding(
         f"kernels bound by memory at {roof / total:.0%} of the memory roof of {_name(facts.chip)} "
         f"({', '.join(parts)}); most in {worst.op} {operands(worst)}{_by(facts, rates)}",
-        worst.rows, total, gain, facts.software.says("traffic"),
+        worst.rows, total, gain, ADDED if ADDS_ROWS.search(worst.op) else facts.software.says("traffic"),
     )  # fmt: skip
 
 

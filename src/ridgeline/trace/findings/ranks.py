@@ -1,4 +1,4 @@
-"""Rules about several ranks: who computes longer, who comes late though he does not, stages without work."""
+"""Rules about several ranks: who computes longer, in all or in turn; who comes late though he does not; bubbles."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from collections.abc import Iterator
 import numpy as np
 
 from ridgeline.trace.analysis.breakdown import BreakdownRow
-from ridgeline.trace.analysis.idle import CAUSES
+from ridgeline.trace.analysis.idle import CAUSES, PAUSE_NS
+from ridgeline.trace.analysis.stragglers import Straggler
 from ridgeline.trace.classes import COMPUTE
 from ridgeline.trace.findings.finding import Facts, Finding, Gain
+from ridgeline.trace.findings.gains import Gains
 
 STAGGERED = 0.01  # of the window: stages that begin this close to each other are no pipeline
 LONGER = 1.03  # than the others compute: less is no imbalance
+UNEVEN = 0.1  # more than the mean between two collectives: less is noise
+IN_TURN = 0.5  # of all that is waited for: a rank that causes less is one of several
 TOGETHER = 0.9  # of a group's collectives: parts that end together belong to an exchange of all, not to a pipeline
 
 
 def uneven_ranks(facts: Facts) -> Iterator[Finding]:
-    """Gain: the slowest chip computing as long as the mean of the others, by replay."""
+    """Gain: the slowest chip computing as long as the mean of the others, by replay.
+
+    Stages of a pipeline all compute as long as the mean then: what one has less another has more.
+    """
     chips = facts.parts.chips
     if facts.ranks_seen < 2 or len(chips) < 2:
         return
@@ -30,6 +37,8 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
     rows = np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(slowest.process))
     factor = slowest.times.compute_ns / max(1.0, mean)
     replayed = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
+    if facts.ranks.pairs and facts.gains is not None:
+        replayed = _balanced(facts, facts.gains)
     experts = any(one.name == "alltoall" for one in facts.sizes)
     yield facts.finding(
         f"uneven ranks: rank {slowest.rank} computes {factor - 1:.0%} longer than the others "
@@ -38,6 +47,43 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
         "balance the work (tokens of experts: capacity, placement, auxiliary loss); if one chip is slow: its clock"
         if experts
         else "balance the work (tokens, experts, stages); if only one chip is slow, check its clock and neighbours",
+    )  # fmt: skip
+
+
+def _balanced(facts: Facts, gains: Gains) -> int:
+    """What equal compute of all chips saves."""
+    line, chips = facts.line, facts.parts.chips
+    mean = sum(row.times.compute_ns for row in chips) / len(chips)
+    rows = np.flatnonzero(facts.group(COMPUTE))
+    share = np.ones(len(line.processes))
+    for row in chips:
+        share[line.processes.index(row.process)] = mean / max(1, row.times.compute_ns)
+    return gains.lasting(rows, share[line.process[rows]])
+
+
+def moving_imbalance(facts: Facts) -> Iterator[Finding]:
+    """Gain: all ranks computing equally long from each collective to the next, by replay; sums are even already."""
+    between = facts.ranks.between
+    if between is None or facts.ranks_seen < 2 or between.uneven < UNEVEN or between.uneven < 2 * between.even:
+        return
+    most = between.compute_ns.max(axis=1)
+    lost = float((most - between.compute_ns.mean(axis=1)).sum()) * len(facts.parts.chips)
+    if not facts.worth(lost):
+        return
+    replayed = None if facts.gains is None else facts.gains.lasting(between.rows, between.shares)
+    last = between.compute_ns.argmax(axis=1)
+    worst = between.rows[(between.rank == last[between.at]) & (between.compute_ns.max(axis=1)[between.at] > 0)]
+    experts = any(one.name == "alltoall" for one in facts.sizes)
+    who = len(np.unique(last[most > (1 + UNEVEN) * between.compute_ns.mean(axis=1)]))
+    yield facts.finding(
+        f"uneven work that moves: from one collective to the next the longest rank computes {between.uneven:.0%} "
+        f"longer than the mean, {who} of {between.compute_ns.shape[1]} ranks in turn, though their sums differ by "
+        f"{between.even:.0%}",
+        facts.longest(worst), lost, Gain(lost, replayed),
+        "another rank holds the hot expert in each layer: replicate or place experts by load (EPLB), capacity, "
+        "auxiliary loss; links and overlap are not what waits"
+        if experts
+        else "balance each part between two exchanges, not the sum: sequences of equal length, equal shards",
     )  # fmt: skip
 
 
@@ -59,10 +105,10 @@ def _more_of(facts: Facts, chip: BreakdownRow) -> str:
 def late_ranks(facts: Facts) -> Iterator[Finding]:
     """Gain: what the others wait for a rank that comes last though it computes no longer than they do.
 
-    By replay: its host takes no time.
+    By replay: its host takes no time. Where no rank causes half of the waiting, `late_in_turn` speaks.
     """
     chips = facts.parts.chips
-    if not facts.ranks.stragglers or len(chips) < 2 or facts.ranks_seen < 2:
+    if not facts.ranks.stragglers or len(chips) < 2 or facts.ranks_seen < 2 or _in_turn(facts):
         return
     first = facts.ranks.stragglers[0]
     mean = sum(row.times.compute_ns for row in chips) / len(chips)
@@ -81,6 +127,41 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
         parts, lost, Gain(lost, replayed),
         facts.software.says("loader") + ", on that rank" if cause == "data loading"
         else "look at its host: launches, data loading, other programs; at its clock and network",
+    )  # fmt: skip
+
+
+def _in_turn(facts: Facts) -> list[Straggler]:
+    """Ranks that come late one after the other; none where one of them causes most."""
+    every = facts.ranks.stragglers
+    total = sum(one.caused_ns for one in every)
+    if len(every) < 3 or every[0].caused_ns >= IN_TURN * total or not facts.worth(total / (len(every) - 1)):
+        return []
+    return [one for one in every if one.caused_ns >= 0.05 * total]
+
+
+def late_in_turn(facts: Facts) -> Iterator[Finding]:
+    """Gain: what the others wait for ranks whose hosts stop at different times, by replay without these hosts."""
+    late = _in_turn(facts)
+    between = facts.ranks.between
+    if len(late) < 2 or (between is not None and between.uneven >= UNEVEN):
+        return
+    chips, others = facts.parts.chips, len(facts.ranks.stragglers) - 1
+    lost = sum(one.caused_ns for one in late) / max(1, others) * len(chips)
+    ranks = {one.rank for one in late}
+    silent = [place for place, row in enumerate(facts.gaps.ended.tolist()) if int(facts.line.rank[row]) in ranks]
+    longest = max((int(facts.gaps.length[place]) for place in silent), default=0)
+    if not facts.worth(lost) or longest < PAUSE_NS:
+        return
+    parts = [one.rows[one.ranks.index(one.last)] for one in facts.ranks.arrivals if one.last in ranks]
+    replayed = None if facts.gains is None else facts.gains.without_gaps_of(*ranks)
+    named = ", ".join(str(one.rank) for one in late[:6])
+    yield facts.finding(
+        f"late ranks in turn: ranks {named} come last to {sum(one.last for one in late):,} of "
+        f"{facts.ranks.collectives:,} collectives, one here and one there; their hosts pause for up to "
+        f"{longest / 1e6:,.1f} ms and all others wait",
+        parts, lost, Gain(lost, replayed),
+        "stops that every rank has at another time: collect garbage on all ranks in the same steps (gc.disable, "
+        "gc.collect every so many steps), no logging or checkpointing in between, no other programs on the hosts",
     )  # fmt: skip
 
 

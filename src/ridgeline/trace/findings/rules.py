@@ -20,7 +20,7 @@ from ridgeline.trace.findings.kernels import (
     unpacked_weights,
     without_matrix_unit,
 )
-from ridgeline.trace.findings.ranks import late_ranks, pipeline_bubble, uneven_ranks
+from ridgeline.trace.findings.ranks import late_in_turn, late_ranks, moving_imbalance, pipeline_bubble, uneven_ranks
 from ridgeline.trace.findings.start_up import start_up
 from ridgeline.trace.findings.steps import outlier_steps
 
@@ -78,7 +78,9 @@ RULES: tuple[Rule, ...] = (
     fusible_chains,
     unfused_optimizer,
     uneven_ranks,
+    moving_imbalance,
     late_ranks,
+    late_in_turn,
     pipeline_bubble,
     unknown_work,
 )

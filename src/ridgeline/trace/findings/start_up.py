@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.analysis.host_activity import short
-from ridgeline.trace.analysis.idle import BEGINS
+from ridgeline.trace.analysis.idle import BEGINS, COMPILES
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
 from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.timeline import PYTHON
 
 CONTEXT_NS = 50_000_000  # a call that frees nothing takes this long only where it makes a context first
 STARTS = (
-    ("compilation", re.compile(r"compile(?!d)|inductor|dynamo", re.IGNORECASE), ""),
+    ("compilation", re.compile(r"compile(?!d)|inductor|dynamo|autotune", re.IGNORECASE), ""),
     ("instantiating graphs", re.compile("graphinstantiate", re.IGNORECASE), "capture once, replay often"),
     ("allocation", re.compile("malloc|hostalloc|memcreate|memaddress|free", re.IGNORECASE),
      "the allocator asks the driver for memory, or gives it back and asks again (retries; empty_cache): "
@@ -33,7 +34,8 @@ def start_up(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(int(facts.gaps.length[places].sum())):
         return
     line = facts.line
-    calls = np.flatnonzero(line.named(BEGINS))
+    python = np.flatnonzero(line.of_kind(PYTHON))
+    calls = np.union1d(np.flatnonzero(line.named(BEGINS) & ~line.of_kind(PYTHON)), python[line.named(COMPILES, python)])
     end = line.start_ns[facts.gaps.ended[places]]
     start = end - facts.gaps.length[places]
     kind = _kinds(facts, calls)

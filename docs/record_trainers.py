@@ -1,0 +1,155 @@
+"""Record the documented options of trainers around transformers from their unpacked wheels.
+
+    python docs/record_trainers.py accelerate   ACCELERATE TRANSFORMERS TRL   unpacked wheels
+    python docs/record_trainers.py llamafactory LLAMAFACTORY TRANSFORMERS
+    python docs/record_trainers.py axolotl      AXOLOTL
+    python docs/record_trainers.py torchtitan-preset TORCHTITAN
+
+    pip download --no-deps accelerate trl transformers llamafactory axolotl     then unzip each into its own folder
+
+Source is read by its syntax tree, as by docs/record_options.py; nothing of it is imported or executed. Options have the
+name of the file of an export that they stand in: `train.`, `accelerate.`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+from record_options import OPTIONS, Found, Source, literal, release, text
+
+NESTED = ("fsdp_config", "deepspeed_config", "parallelism_config", "fp8_config", "dynamo_config", "megatron_lm_config")
+PREFIXES = {
+    "fsdp_config": ("fsdp_",),
+    "parallelism_config": ("parallelism_config_",),
+    "deepspeed_config": ("deepspeed_", "zero", "offload_", "gradient_"),
+}
+
+
+def fields(source: Source, module: str, name: str, prefix: str, found: Found) -> None:
+    """Every field of a dataclass, with the words that its annotation names."""
+    for one in source.fields(module, name).values():
+        words = source.words(one.kind, one.module)
+        found.add([f"{prefix}{one.name}"], alone=False, choices=words or None)
+
+
+def values_of(source: Source, module: str, name: str) -> list[str]:
+    """The values of an Enum's members."""
+    found = source.find(module, name)
+    nodes = [part for part in found[0].body if isinstance(part, ast.Assign)] if found else []
+    return [str(value) for node in nodes if (value := literal(node.value)) is not None]
+
+
+def accelerate(folder: Path, transformers: Path, trl: Path) -> tuple[Found, str, str]:
+    """Fields of ClusterConfig, the launcher's words for what is inside them, and the trainer's arguments."""
+    source, found = Source(folder, transformers, trl), Found()
+    for name in ("BaseConfig", "ClusterConfig"):
+        fields(source, "accelerate.commands.config.config_args", name, "accelerate.", found)
+    for call in ast.walk(source.tree("accelerate.commands.launch")):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+            word = literal(call.args[0]) if call.args else None
+            for key, starts in PREFIXES.items():
+                if isinstance(word, str) and word.removeprefix("--").startswith(starts):
+                    found.values.add(f"accelerate.{key}.{word.removeprefix('--')}")
+    kinds = values_of(source, "accelerate.utils.dataclasses", "DistributedType")
+    found.choices["accelerate.distributed_type"] = kinds
+    for module, name in (
+        ("transformers.training_args", "TrainingArguments"),
+        ("trl.trainer.base_config", "_BaseConfig"),
+        ("trl.trainer.sft_config", "SFTConfig"),
+        ("trl.trainer.model_config", "ModelConfig"),
+        ("trl.scripts.utils", "ScriptArguments"),
+        ("trl.scripts.utils", "DatasetMixtureConfig"),
+    ):
+        fields(source, module, name, "train.", found)
+    found.choices["train.optim"] = values_of(source, "transformers.training_args", "OptimizerNames")
+    version = release(folder, "accelerate")
+    beside = f"transformers {release(transformers, 'transformers')} and TRL {release(trl, 'trl')}"
+    return found, version, f"ClusterConfig and launch of accelerate {version}, arguments of {beside}"
+
+
+def torchtitan_preset(folder: Path) -> tuple[Found, str, str]:
+    """Fields of the parts of a Trainer.Config that a preset states, and parameters of the families' registries."""
+    source, found = Source(folder), Found()
+    for section, name in (
+        ("training", "TrainingConfig"),
+        ("parallelism", "ParallelismConfig"),
+        ("compile", "CompileConfig"),
+    ):
+        fields(source, "torchtitan.config.configs", name, f"{section}.", found)
+    for family in ("llama3", "qwen3", "deepseek_v3", "gpt_oss"):
+        for node in ast.walk(source.tree(f"torchtitan.models.{family}")):
+            if isinstance(node, ast.FunctionDef) and node.name == "model_registry":
+                found.values |= {f"model_registry.{word.arg}" for word in (*node.args.args, *node.args.kwonlyargs)}
+    found.values |= {"model_registry.family", "hf_assets_path", "activation_checkpoint"}
+    policies = ast.walk(source.tree("torchtitan.distributed.activation_checkpoint"))
+    names = [node.name for node in policies if isinstance(node, ast.ClassDef) and node.name.endswith("AC")]
+    found.choices["activation_checkpoint"] = [*names, "None"]
+    version = release(folder, "torchtitan")
+    return found, version, f"torchtitan/config/configs.py and registries of the torchtitan {version} wheel"
+
+
+def llamafactory(folder: Path, transformers: Path) -> tuple[Found, str, str]:
+    """Fields of the classes that its parser joins; Accelerate's file is Accelerate's."""
+    source, found = Source(folder, transformers), Found()
+    home = "llamafactory.hparams"
+    for module, name in (
+        ("transformers.training_args", "TrainingArguments"),
+        (f"{home}.training_args", "TrainingArguments"),
+        (f"{home}.finetuning_args", "FinetuningArguments"),
+        (f"{home}.data_args", "DataArguments"),
+        (f"{home}.model_args", "ModelArguments"),
+    ):
+        fields(source, module, name, "train.", found)
+    found.choices["train.flash_attn"] = values_of(source, "llamafactory.extras.constants", "AttentionFunction")
+    found.values |= {name for name in beside().values if name.startswith("accelerate.")}
+    version = release(folder, "llamafactory")
+    origin = f"llamafactory/hparams of the llamafactory {version} wheel, with transformers "
+    return found, version, origin + release(transformers, "transformers")
+
+
+def beside() -> Found:
+    """The recorded names of Accelerate, which other trainers are started by."""
+    (path,) = OPTIONS.glob("accelerate-v*.toml")
+    return Found(values=set(tomllib.loads(path.read_text(encoding="utf-8"))["values"]))
+
+
+def axolotl(folder: Path) -> tuple[Found, str, str]:
+    """Fields of the schema of its input, those of the classes it is made of included."""
+    source, found = Source(folder), Found()
+    fields(source, "axolotl.utils.schemas.config", "AxolotlInputConfig", "train.", found)
+    fields(source, "axolotl.utils.schemas.fsdp", "FSDPConfig", "train.fsdp_config.", found)
+    version = release(folder, "axolotl")
+    return found, version, f"axolotl/utils/schemas of the axolotl {version} wheel"
+
+
+READERS = {
+    "llamafactory": llamafactory,
+    "axolotl": axolotl,
+    "torchtitan-preset": torchtitan_preset,
+    "accelerate": accelerate,
+}
+TITLES = {
+    "llamafactory": "LLaMA-Factory",
+    "axolotl": "Axolotl",
+    "torchtitan-preset": "torchtitan",
+    "accelerate": "HF Accelerate",
+}
+
+
+def main() -> int:
+    target, *folders = sys.argv[1:]
+    found, version, origin = READERS[target](*map(Path, folders))
+    for old in OPTIONS.glob(f"{target}-v*.toml"):
+        old.unlink()
+    path = OPTIONS / f"{target}-v{version}.toml"
+    written = text(TITLES[target], found, version, origin).replace("record_options.py", "record_trainers.py")
+    path.write_text(written, encoding="utf-8")
+    print(f"{path.name}: {len(found.flags)} flags, {len(found.values)} values, {len(found.choices)} closed lists")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""What Accelerate and TRL call things; `train.` stands in train.yaml, `accelerate.` in accelerate.yaml."""
+
+from __future__ import annotations
+
+ID = "accelerate"
+
+MESH = "accelerate.parallelism_config.parallelism_config"
+FSDP = "accelerate.fsdp_config.fsdp"
+WORDS = {
+    "model": "train.model_name_or_path",
+    "dtype": "train.dtype",
+    "attention": "train.attn_implementation",
+    "flash": "flash_attention_2",
+    "seq": "train.max_length",
+    "packed": "train.packing",
+    "micro": "train.per_device_train_batch_size",
+    "steps": "train.gradient_accumulation_steps",
+    "bf16": "train.bf16",
+    "fp16": "train.fp16",
+    "mixed": "accelerate.mixed_precision",
+    "recompute": "train.gradient_checkpointing",
+    "optimizer": "train.optim",
+    "compiled": "train.torch_compile",
+    "rank": "train.lora_r",
+    "adapters": "train.lora_target_modules",
+    "offload_activations": "train.activation_offloading",
+    "fsdp": f"{FSDP}_version",
+    "reshard": f"{FSDP}_reshard_after_forward",
+    "offload": f"{FSDP}_offload_params",
+    "shard": f"{MESH}_dp_shard_size",
+    "replicate": f"{MESH}_dp_replicate_size",
+    "cp": f"{MESH}_cp_size",
+    "sp": f"{MESH}_sp_size",
+}
+TYPES = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}

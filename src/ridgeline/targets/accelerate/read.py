@@ -1,0 +1,164 @@
+"""Turn files of `accelerate launch`, arguments of transformers' Trainer (YAML, or words of a script) into settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.accelerate.names import ID, WORDS
+from ridgeline.targets.command_line import value_of
+from ridgeline.targets.hf_reader import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.option_reader import model_in, tables
+from ridgeline.targets.run_files import around
+from ridgeline.targets.shell_eval import read_script
+from ridgeline.targets.target import Files, Imported, Unread
+
+ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+# accelerate's own words for DeepSpeed -> those of DeepSpeed's file
+INLINE = {
+    "zero_stage": "stage",
+    "offload_optimizer_device": "offload_optimizer.device",
+    "offload_param_device": "offload_param.device",
+}
+READ_WORDS = {
+    **WORDS,
+    "tp": "accelerate.parallelism_config.parallelism_config_tp_size",
+    "seq_also": "train.max_seq_length train.model_max_length train.block_size train.max_seq_len",
+    "seq_default": "1024",
+    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
+    "recompute_default": "false",
+}
+
+
+def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The tables of `accelerate launch`, of the Trainer and of DeepSpeed, whichever there are."""
+    launch: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    zero: dict[str, Any] = {}
+    for table in tables(files, ".yaml", ".yml", ".json"):
+        if "distributed_type" in table.data:
+            launch |= table.data
+        elif "zero_optimization" in table.data or "train_micro_batch_size_per_gpu" in table.data:
+            zero |= table.data
+        elif _is_trainer(table.data):
+            train |= table.data
+    for command in commands(files):
+        said, flags = _words(command)
+        named = said.get("config_file") or flags.get("config_file")
+        launch |= (beside(files, named) or {}) if not launch else {}
+        inside = beside(files, said.pop("config", None))
+        train |= (inside or {}) | said
+        if not launch and "accelerate" in command[0]:
+            launch |= {"distributed_type": "MULTI_GPU"} | flags
+    return launch, train, zero
+
+
+def commands(files: Files) -> Iterator[list[str]]:
+    """Commands of scripts that start a trainer with arguments of transformers."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            for command in read_script(text, around(files)).commands:
+                words = " ".join(command[:60])
+                if re.search(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size", words):
+                    yield command
+
+
+def _words(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options behind the script's name, and those in front of it (of the launcher)."""
+    said: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
+    into, name = flags, ""
+    for word in command[1:]:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            if name in ARGUMENTS:
+                into = said
+            into[name] = value_of(value) if equals else True
+            name = "" if equals else name
+        elif name:
+            into[name] = value_of(word) if into[name] is True else f"{into[name]},{word}"
+            if into is flags:
+                name = ""
+        elif word.endswith(".py") or word in ("sft", "dpo", "grpo") or word.startswith("trl.scripts"):
+            into = said
+        if into is flags and name in ("m", "module"):
+            into, name = said, ""
+    return said, flags
+
+
+def read(files: Files) -> Imported:
+    """What the launch configuration and the Trainer's arguments say together."""
+    launch, train, zero = parts_of(files)
+    if not launch and not train:
+        expected = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
+        raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected))
+    notes: list[Unread] = []
+    named = train.pop("deepspeed", None) or _inner(launch, "deepspeed_config").get("deepspeed_config_file")
+    zero = zero or zero_file(files, named, notes) or _inline(launch)
+    if str(launch.get("distributed_type", "")).upper() == "DEEPSPEED" and not zero:
+        zero = {"zero_optimization": {"stage": 2}}
+    lora = train.pop("use_peft", False) is True or bool(train.pop("use_lora", False))
+    whole = train.pop("completion_only_loss", None) is False
+    parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
+    reader = gathered(parts, "the Trainer's arguments")
+    reader.notes += notes
+    task = Task(name="lora" if lora else "pretrain" if whole else "finetune")
+    found = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    return with_chips(found, launch)
+
+
+def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
+    """What was read, with the number of processes that the launcher starts."""
+    chips = launch.get("num_processes")
+    return replace(found, chips=chips) if type(chips) is int and chips > 0 else found
+
+
+def _inner(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = table.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _inline(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed as accelerate's own file says it."""
+    said = _inner(launch, "deepspeed_config")
+    if "zero_stage" not in said:
+        return {}
+    zero: dict[str, Any] = {}
+    for word, name in INLINE.items():
+        if word in said:
+            at, _, last = name.rpartition(".")
+            (zero.setdefault(at, {}) if at else zero)[last] = said[word]
+    steps = said.get("gradient_accumulation_steps")
+    return {"zero_optimization": zero} | ({"gradient_accumulation_steps": steps} if type(steps) is int else {})
+
+
+def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of tables inside with the prefix that accelerate gives those without."""
+    found = dict(launch)
+    for key, prefix in (("fsdp_config", "fsdp_"), ("parallelism_config", "parallelism_config_")):
+        inner = {str(name): value for name, value in _inner(launch, key).items()}
+        if inner:
+            found[key] = {
+                name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in inner.items()
+            }
+    return found
+
+
+def _is_trainer(data: Mapping[str, Any]) -> bool:
+    return any(key in data for key in ARGUMENTS) and "micro_batch_size" not in data
+
+
+def recognises(files: Files) -> bool:
+    """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
+    try:
+        found = any(
+            "distributed_type" in table.data or _is_trainer(table.data) for table in tables(files, ".yaml", ".yml")
+        )
+        return found or any(True for _ in commands(files))
+    except InputError:
+        return False

@@ -1,0 +1,64 @@
+"""Turn the path or name that a run's files give a model into the catalog entry it means.
+
+A path is tried as a whole, then by its parts from the last on, then by words inside a part
+(`multiturn-sft-qwen-2.5-32b-instruct`): only words that go up to the last size of the part, so that what was distilled
+from one model into another is not taken for the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ridgeline.models.names import find_name
+
+LONGEST = 200
+SIZE = re.compile(r"(\d{1,4}x)?\d{1,4}(\.\d{1,2})?[bm]|a\d{1,3}(\.\d{1,2})?b", re.IGNORECASE)
+# words that make another model of what they stand beside
+OTHERS = frozenset(
+    {"distill", "distilled", "vl", "omni", "audio", "vision", "draft", "reward", "rm", "critic", "embedding"}
+)
+_DEFAULT = re.compile(r"\$\{oc\.env:\w{1,80},([^{}]{1,200})\}|\$\{\w{1,80}:-?([^{}]{1,200})\}")
+
+
+def named_by(path: str) -> tuple[str, str] | None:
+    """The catalog id that a path means, and what it was told by where that is only a part of a name.
+
+    >>> named_by("$HOME/models/Qwen/Qwen2.5-7B-Instruct")
+    ('qwen2.5-7b', '')
+    >>> named_by("$PWD/checkpoint/multiturn-sft-qwen-2.5-32b-instruct/global_step_372")
+    ('qwen2.5-32b', 'qwen-2.5-32b-instruct')
+    """
+    default = _DEFAULT.fullmatch(path)
+    text = (default.group(1) or default.group(2) if default else path)[:LONGEST].strip("\"' ").rstrip("/")
+    parts = [part for part in reversed(text.split("/")) if part and part not in (".", "..")]
+    for name in (text, *parts):
+        found = find_name(name)
+        if found and not found[1]:
+            return found[0], ""
+    for part in parts:
+        for span in _spans(part):
+            found = find_name(span)
+            if found and not found[1]:
+                return found[0], span
+    return None
+
+
+def _spans(part: str) -> Iterator[str]:
+    """Words of a name up to its last size and on, longest first; `qwen2_5_7b` may mean a version 2.5."""
+    dotted = re.sub(r"(?<=\d)_(?=\d_)", ".", part)
+    for text in dict.fromkeys((dotted, part)):
+        yield from _spans_of([word for word in re.split(r"[-_ ]+", text) if word][:16])
+
+
+def _spans_of(words: list[str]) -> Iterator[str]:
+    if OTHERS & {word.lower() for word in words}:
+        return
+    sized = [at for at, word in enumerate(words) if SIZE.fullmatch(word) or re.search(r"[a-z]-?\d[\d.]*b$", word, re.I)]
+    if not sized:
+        return
+    last = sized[-1]
+    for start in range(last + 1):
+        for end in range(len(words), last, -1):
+            if end - start < len(words) or len(words) > 1:
+                yield "-".join(words[start:end])

@@ -1,0 +1,141 @@
+"""Turn an Export into a Check: its files read again by the target's own reader, predicted beside the plan.
+
+What the files leave to the user's own script (a model in a DeepSpeed script, which layers it recomputes) is taken as
+planned, for the files tell the user to do so. The engine is the plan's own where the target runs the same software.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from ridgeline.core.errors import InputError
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.per_rank import with_batch
+from ridgeline.targets.registry import TARGETS
+from ridgeline.targets.serving_decisions import serving_decisions_of
+from ridgeline.targets.target import Check, Difference, Export, Figures, Imported, Lost
+
+SLOWER = 0.05  # of a step: more than this and the files are refused
+SAME = 0.001  # of a step and of memory: less than this is the same prediction
+
+
+def reread(made: Export, scenario: Scenario) -> Check:
+    """What the files of an export mean when they are read again.
+
+    >>> import ridgeline
+    >>> asked = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
+    >>> plan = ridgeline.scenario({**asked, "plan": {"tp": 2, "shard": "zero1", "recompute": "full"}})
+    >>> reread(ridgeline.targets.registry.TARGETS["megatron"].write(plan), plan).verdict
+    'same'
+    """
+    try:
+        found = TARGETS[made.target].read(made.files)
+        meant = meaning(made, found, scenario)
+    except InputError as wrong:
+        return Check(verdict="unreadable", why=_one_line(wrong), causes=_planned_elsewhere(made))
+    differs = tuple(_differences(scenario, meant))
+    paths = {one.path for one in differs}
+    causes = tuple(lost for lost in _planned_elsewhere(made) if lost.path in paths)
+    if not isinstance(scenario.workload, Train):
+        return Check(verdict="not-predicted", differs=differs, causes=causes)
+    return _judged(scenario, meant, Check(verdict="same", differs=differs, causes=causes))
+
+
+def _planned_elsewhere(made: Export) -> tuple[Lost, ...]:
+    """The lost decisions that no script of the user's can make good."""
+    return tuple(lost for lost in made.lost if not lost.yours)
+
+
+def meaning(made: Export, found: Imported, scenario: Scenario) -> Scenario:
+    """The scenario that files mean on the plan's machine; an `InputError` where they mean none that can run."""
+    settings = with_batch(found, scenario.system).settings
+    workload = dict(settings.get("workload", {}))
+    script = {lost.path for lost in made.lost if lost.yours}
+    if isinstance(scenario.workload, Train) and "workload.seq" in script:
+        workload["seq"] = scenario.workload.seq
+    table: dict[str, Any] = {**settings, "workload": workload, "system": scenario.system}
+    if "model" not in settings or any(path.startswith("model.") for path in script):
+        table["model"] = scenario.model
+    built, problems = assemble(table)
+    if built is None:
+        raise InputError(problems)
+    built = _as_scripted(built, scenario, script)
+    if "plan.engine" in made.implied or "plan.engine" in made.expressed:
+        built = built.with_engine(scenario.engine)
+    return built
+
+
+def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scenario:
+    """What the user's own script decides, as planned."""
+    names = {(path.split(".")[0], path.split(".")[1]) for path in script}
+    for owner in ("plan", "workload"):
+        kept = getattr(built, owner)
+        known = {field.name for field in fields(kept)}
+        taken: dict[str, Any] = {
+            name: getattr(getattr(scenario, owner), name) for at, name in names if at == owner and name in known
+        }
+        changed: dict[str, Any] = {owner: replace(kept, **taken)}
+        built = replace(built, **changed)
+    if len(built.plan.placement) not in (0, built.plan.virtual_stages):  # of stages that the files do not have
+        built = replace(built, plan=replace(built.plan, placement=()))
+    return built
+
+
+def _differences(scenario: Scenario, meant: Scenario) -> Iterator[Difference]:
+    """Decisions that came back otherwise; parts that a model has nowhere else are absent there."""
+    of = decisions_of if isinstance(scenario.workload, Train) else serving_decisions_of
+    before, after = of(scenario), of(meant)
+    for path in dict.fromkeys((*before, *after)):
+        planned, written = before.get(path), after.get(path)
+        if planned != written and not _is_same(path, before, after):
+            yield Difference(path=path, planned=planned, written=written)
+
+
+def _is_same(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether two values mean the same to a step: what a model was made for, and numbers that are equal as numbers."""
+    if path == "model.context":
+        return True
+    one, other = before.get(path), after.get(path)
+    return isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and tuple(one) == tuple(other)
+
+
+def _judged(scenario: Scenario, meant: Scenario, check: Check) -> Check:
+    """The check with both predictions and what they come to."""
+    from ridgeline.sim.predict_step import predict  # heavy
+    from ridgeline.sim.prediction import Impossible
+
+    planned, written = predict(scenario), predict(meant)
+    if isinstance(planned, Impossible):
+        return replace(check, verdict="not-predicted", why=_one_line(InputError(planned.reasons)))
+    before = Figures(
+        step_time_s=planned.step_time_s,
+        peak_memory_bytes=planned.memory.peak_bytes,
+        capacity_bytes=planned.memory.capacity_bytes,
+        fits=planned.fits,
+    )
+    if isinstance(written, Impossible):
+        return replace(check, verdict="unreadable", planned=before, why=_one_line(InputError(written.reasons)))
+    after = Figures(
+        step_time_s=written.step_time_s,
+        peak_memory_bytes=written.memory.peak_bytes,
+        capacity_bytes=written.memory.capacity_bytes,
+        fits=written.fits,
+    )
+    check = replace(check, planned=before, written=after)
+    change = check.change or 0.0
+    if before.fits and not after.fits:
+        return replace(check, verdict="misfit")
+    if change > SLOWER:
+        return replace(check, verdict="slower")
+    grown = abs(after.peak_memory_bytes / before.peak_memory_bytes - 1) if before.peak_memory_bytes else 0.0
+    return replace(check, verdict="same" if abs(change) <= SAME and grown <= SAME else "differs")
+
+
+def _one_line(wrong: InputError) -> str:
+    told = [f"{one.path}: got {one.given}, expected {one.expected}" for one in wrong.problems] or [str(wrong)]
+    return "".join(char if char.isprintable() else " " for char in "; ".join(told[:3]))[:400]
