@@ -16,7 +16,7 @@ from ridgeline.runtime.capture.blocks import Within, block_of
 from ridgeline.runtime.capture.ends import Ends, ends_of
 from ridgeline.runtime.capture.graph import Shapes
 from ridgeline.runtime.capture.layers import LayerCall, Layers, layers_of, lists_of, signature
-from ridgeline.runtime.capture.recording import Recording
+from ridgeline.runtime.capture.recording import PRODUCTS, Recording
 
 SHOWN = 3  # modules that a sentence names
 
@@ -43,8 +43,8 @@ def spec_of(recording: Recording, module: nn.Module, *, id: str, by: str, tokens
 def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
     """A module without repeated parts is one layer."""
     last = max((node.out for node in recording.nodes if node.out), key=prod, default=())
-    if not last:
-        given, expected = "a forward without ops", "a module that multiplies its inputs with weights"
+    if not last or not any(node.op in PRODUCTS and node.weights for node in recording.nodes):
+        given, expected = "a forward without products", "a module that multiplies its inputs with weights"
         raise InputError(Problem(path="module", given=given, expected=expected))
     places = tuple(range(len(recording.nodes)))
     layer = LayerCall(path="", places=places, params=tuple(shapes), width=last[-1], rows=max(1, prod(last[:-1])))
@@ -87,8 +87,9 @@ def _joined(id: str, hidden: int, ends: Ends, blocks: list[Block], record: Captu
 def _learned(block: Block) -> Block:
     """Queries and keys that nothing turns take their positions from the rows of a table."""
     mixer = block.mixer
-    found = isinstance(mixer, Attention) and mixer.positions == "none"
-    return replace(block, mixer=replace(mixer, positions="learned")) if found and mixer else block
+    if not isinstance(mixer, Attention) or mixer.positions != "none":
+        return block
+    return replace(block, mixer=replace(mixer, positions="learned"))
 
 
 def _both(one: Captured | None, other: Captured | None) -> Captured | None:

@@ -81,7 +81,7 @@ class Recording:
         return self.calls[node.calls[-1]].path if node.calls else ""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -237,7 +237,9 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         mask = named.get("attn_mask", mask)
         return recorder.attend(q, k, v, causal=bool(named.get("is_causal")) or mask is not None, window=0)
 
+    checks = torch.distributions.Distribution._validate_args  # which would look at values
     fast = torch.backends.mha.get_fastpath_enabled()
+    torch.distributions.Distribution.set_default_validate_args(False)
     functional.scaled_dot_product_attention = attend
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -245,6 +247,7 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
     finally:
         functional.scaled_dot_product_attention = own
         torch.backends.mha.set_fastpath_enabled(fast)
+        torch.distributions.Distribution.set_default_validate_args(checks)
 
 
 def recorded(module: nn.Module, run: Callable[[Recorder], Any], inputs: Any) -> Recording:

@@ -36,7 +36,7 @@ def config_of(data: Mapping[str, Any]) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         expected = f"a type that transformers {transformers.__version__} knows"
