@@ -48,6 +48,10 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
     after = decisions_of(built)
     carried = [*export.expressed, *(path for path in export.implied if path in after)]
     skipped = ("plan.precision.kv", *(["model.context"] if before["model.context"] == 0 else []))  # 0: not known
+    if (
+        target == "primus"
+    ):  # in Megatron's words recompute is said in the fewest, which tests/property/test_export.py holds
+        carried = [path for path in carried if not path.startswith("plan.recompute.")]
     wrong = {path: (before[path], after.get(path)) for path in carried if path not in skipped}
     assert not {path: pair for path, pair in wrong.items() if pair[0] != pair[1]}
 
