@@ -8,7 +8,7 @@ from math import ceil
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
+from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op, Stream
 from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.spec import Attention
@@ -187,6 +187,18 @@ def _beyond(ctx: LoweringContext, seen: tuple[int, bool], extra: float) -> float
         return extra - MASKED
     slides = 0 < window < ctx.span and not chunked
     return extra * (2 - window / ctx.span if slides else 1.0)
+
+
+def softcapped(ctx: LoweringContext, mixer: Attention) -> Passes:
+    """A tanh of every score before the softmax: an exponential and a division of the special-function unit each, and
+    again in the backward; no bytes where a flash kernel does it, two passes over the score matrix where none does."""
+    if not mixer.softcap:
+        return [], []
+    visible = mean_visible(ctx.span, mixer.window, mixer.chunked, ctx.causal, ctx.queries) if ctx.flash else ctx.keys
+    each = ctx.tokens * mixer.heads / ctx.degrees.tp * visible
+    moved = 0.0 if ctx.flash else 2 * each * ctx.precision.activations.bytes_per_element
+    forward = Stream(label="softcap", stream_bytes=moved, exponentials=2 * each, kernels=0.0 if ctx.flash else 3.0)
+    return [forward], [replace(forward, label="softcap dX", stream_bytes=2 * moved)]
 
 
 def rotary(ctx: LoweringContext, elements: Num, mixer: Attention) -> list[Op]:

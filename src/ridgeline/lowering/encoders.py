@@ -106,16 +106,43 @@ def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
     inner = replace(
         ctx,
         model=replace(ctx.model, hidden=vision.hidden),
-        queries=(vision.image // vision.patch) ** 2,
-        keys=(vision.image // vision.patch) ** 2,
+        queries=vision.patches,
+        keys=vision.patches,
         causal=False,
         document=0,
         degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
+        forward=_shown(ctx, vision),
     )
-    kind = ctx.recompute.kind
-    whole = replace(lower_block(inner, _unwindowed(vision.block), kind), key=SectionKey(SectionRole.VISION))
-    windowed = replace(lower_block(inner, vision.block, kind), key=SectionKey(SectionRole.VISION_WINDOWED))
+    kind, block = ctx.recompute.kind, _both_ways(vision.block)
+    whole = replace(lower_block(inner, _unwindowed(block), kind), key=SectionKey(SectionRole.VISION))
+    windowed = replace(lower_block(inner, block, kind), key=SectionKey(SectionRole.VISION_WINDOWED))
+    if ctx.seen_frozen:
+        whole, windowed = _forward_alone(whole), _forward_alone(windowed)
     return _vision_ends(inner, vision), whole, windowed
+
+
+def _forward_alone(section: Section) -> Section:
+    """A layer that is not trained and that no gradient passes: nothing is saved for one."""
+    return Section(
+        key=section.key, forward=section.forward, backward_input=(), backward_weight=(), params=section.params
+    )  # fmt: skip
+
+
+def _shown(ctx: LoweringContext, vision: Vision) -> ForwardWork | None:
+    """Steps whose prompts are the patches of the images in them, which come with the prompts' tokens."""
+    if ctx.forward is None:
+        return None
+    steps = ctx.forward.steps
+    tokens = steps.prefill_tokens * ctx.images * vision.patches
+    none = 0.0 * tokens
+    own = replace(
+        steps, prefill_tokens=tokens, prefill_pairs=tokens * vision.patches / 2, decodes=none, kv_tokens=none
+    )  # fmt: skip
+    return ForwardWork(steps=own, tokens=np.maximum(tokens, 1.0), dp=ctx.forward.dp)
+
+
+def _both_ways(block: Block) -> Block:
+    return replace(block, mixer=replace(block.mixer, causal=False)) if isinstance(block.mixer, Attention) else block
 
 
 def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
@@ -125,20 +152,22 @@ def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
 
     p = pixels of a patch's side, e = encoder width. No tensor rank splits either. Pixels need no gradient.
     """
-    patches, tokens = inner.tokens, inner.degrees.microbatch * vision.tokens
+    patches = inner.tokens
+    tokens = patches / max(1, vision.patches) * vision.tokens
     embed = plain_matmul(inner, "patch embedding", patches, vision.hidden, 3 * vision.patch**2)
     project = plain_matmul(inner, "projector", tokens, vision.projector_params / vision.hidden, vision.hidden)
     products = [embed, project] if vision.projector_params else [embed]
     params = vision.projector_params + vision.other_params
+    learns = products[1:] if inner.seen_frozen else products
     grad = inner.gradient_bytes
     size = inner.precision.activations.bytes_per_element
     return Section(
         key=SectionKey(SectionRole.VISION_ENDS),
         forward=tuple(products),
-        backward_input=tuple(input_gradient(op) for op in products[1:]),
-        backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(products)),
+        backward_input=() if inner.seen_frozen else tuple(input_gradient(op) for op in products[1:]),
+        backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(learns)),
         params=params,
-        trained=0 if inner.frozen else params,
+        trained=0 if inner.frozen else vision.projector_params if inner.seen_frozen else params,
         saved=SavedActivations(inputs=(patches * 3 * vision.patch**2 + tokens * vision.hidden) * size),
     )
 

@@ -18,6 +18,7 @@ from ridgeline.lowering.context import (
     stream,
     weight_gradient,
 )
+from ridgeline.lowering.modulation import lower_latents
 from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
 from ridgeline.models.spec import Head
 
@@ -31,6 +32,8 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm        w = width of a row, h = hidden
     """
     model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    if model.latent_space is not None:
+        return lower_latents(ctx, model.latent_space)
     width = own.width or model.hidden
     elements = ctx.split_tokens * width
     forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]
@@ -168,6 +171,9 @@ def _language_head(ctx: LoweringContext) -> Section:
     fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
     passes = 3.0 if fused else 7.0
     loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
+        more = 0.0 if "elementwise" in ctx.fuses else 4.0
+        loss = replace(stream(ctx, "loss", values, 2 * passes + more, loss.kernels + more), exponentials=2 * values)
     norm = [stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)] if model.norm else []
     low, adapted = adapters(ctx, [logits])
     trained = low if ctx.frozen else [logits, *narrow]

@@ -132,6 +132,13 @@ def _norm(name: str, norm: Norm, width: int) -> Iterator[Tensor]:
 
 def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
     yield _hidden(ctx, "input")
+    if block.streams > 1:
+        once = replace(block, streams=1, cross=None, extra=0, captured=None)
+        for stream in range(1, block.streams):
+            for tensor in _block(ctx, once):
+                yield replace(tensor, name=f"stream{stream}.{tensor.name}") if tensor.kind == "weight" else tensor
+    if block.modulation:
+        yield Tensor(name="modulation.weight", dims=(block.modulation * ctx.model.hidden, ctx.model.hidden + 1))
     for place in range(block.norms):
         yield from _norm(f"norm.{place}", block.norm, ctx.model.hidden)
     if block.mixer is not None:
@@ -291,6 +298,10 @@ def _experts(ctx: LoweringContext, moe: Moe) -> Iterator[Tensor]:
 def _embedding(ctx: LoweringContext) -> Iterator[Tensor]:
     model, embedding = ctx.model, ctx.model.embedding
     width = embedding.width or model.hidden
+    if model.latent_space is not None:
+        yield Tensor(name="latents.embedding", dims=(model.latent_space.other_params,))
+        yield _hidden(ctx, "embedding.out")
+        return
     yield Tensor(name="embedding.weight", dims=(model.vocab, width), splits=_over(ctx, 0))
     if embedding.positions:
         yield Tensor(name="positions.weight", dims=(embedding.positions, model.hidden))
@@ -339,8 +350,8 @@ def _encoder(ctx: LoweringContext, encoder: Encoder) -> Iterator[Tensor]:
 
 
 def _inside_vision(ctx: LoweringContext, vision: Vision) -> LoweringContext:
-    patches = (vision.image // vision.patch) ** 2
-    return replace(ctx, model=replace(ctx.model, hidden=vision.hidden), queries=patches, keys=patches)
+    hidden, patches = vision.hidden, vision.patches
+    return replace(ctx, model=replace(ctx.model, hidden=hidden), queries=patches, keys=patches)
 
 
 def _vision_ends(vision: Vision) -> Iterator[Tensor]:

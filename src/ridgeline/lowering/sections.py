@@ -11,6 +11,7 @@ from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.lowering.cross_attention import lower_cross, lower_served_cross
 from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import lower_mixer
+from ridgeline.lowering.modulation import modulated
 from ridgeline.lowering.served_ffn import lower_served_ffn
 from ridgeline.lowering.served_mixers import lower_served_mixer
 from ridgeline.lowering.sublayer import SublayerOps, together
@@ -48,11 +49,15 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     to_mixer, to_ffn = (lower_served_mixer, lower_served_ffn) if served else (lower_mixer, lower_ffn)
     mixer = to_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
     ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
+    crossed: Num = 0
     if block.cross is not None:
-        mixer = together(mixer, lower_served_cross(ctx, block.cross) if served else lower_cross(ctx, block.cross))
+        cross = lower_served_cross(ctx, block.cross) if served else lower_cross(ctx, block.cross)
+        mixer, crossed = together(mixer, replace(cross, params=0)), cross.params
     rest = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
     norms, norms_back = _norms(ctx, block)
-    params = mixer.params + ffn.params + rest.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
+    rest = together(rest, modulated(ctx, block)) if block.modulation else rest
+    each = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden)
+    params = each * block.streams + crossed + rest.params + block.extra
     saved = _kept(ctx, mixer, together(ffn, rest), block)
     section = Section(
         key=SectionKey(SectionRole.BLOCK),

@@ -54,7 +54,8 @@ def lower_sampling(ctx: LoweringContext) -> Section:
     narrow = [matmul(ctx, "head projection", rows, own.width, model.hidden)] if own.width else []
     logits = plain_matmul(ctx, "logits", rows, padded / tp, own.width or model.hidden)
     norm: list[Op] = [stream(ctx, "final norm", ctx.tokens * model.hidden, 2.0)] if model.norm else []
-    sampling = Stream(label="sampling", stream_bytes=rows * padded * LOGIT_BYTES * SAMPLING[0], kernels=SAMPLING[1])
+    passes, kernels = (more + own.softcap for more in SAMPLING)
+    sampling = Stream(label="sampling", stream_bytes=rows * padded * LOGIT_BYTES * passes, kernels=kernels)
     gather: list[Op] = []
     if not (isinstance(tp, int) and tp == 1):
         payload = rows * padded * ctx.precision.activations.bytes_per_element

@@ -126,6 +126,11 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
     turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
     core = [*turn, *served_scores(ctx, mixer)]
+    if mixer.softcap:  # a tanh of every score: an exponential and a division
+        steps = steps_of(ctx)
+        pairs = windowed(steps.prefill_tokens, steps.prefill_pairs, mixer.window, mixer.chunked)
+        seen = pairs + cached_read(ctx, mixer.window) * steps.decode_tokens
+        core.append(Stream(label="softcap", stream_bytes=0.0, exponentials=2 * seen * heads / tp, kernels=0.0))
     return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
 
 

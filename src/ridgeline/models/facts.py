@@ -166,7 +166,7 @@ def image_flops(spec: ModelSpec) -> float:
     vision = spec.vision
     if vision is None:
         return 0.0
-    patches = (vision.image // vision.patch) ** 2
+    patches = vision.patches
     whole = block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
     windowed = block_flops(vision.block, vision.hidden, patches, causal=False).total
     layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed

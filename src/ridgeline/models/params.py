@@ -139,16 +139,18 @@ def block_params(block: Block, hidden: int) -> int:
 
 def block_parts(block: Block, hidden: int) -> ParamCount:
     """Parameters of one layer by part."""
+    many = block.streams
     parts = ParamCount(
-        attention=sum(mixer_params(part, hidden) for part in (block.mixer, block.cross) if part),
-        norms=block.norms * block.norm.params(hidden),
-        extra=block.extra + (block.captured.params if block.captured else 0),
+        attention=many * (mixer_params(block.mixer, hidden) if block.mixer else 0)
+        + (mixer_params(block.cross, hidden) if block.cross else 0),
+        norms=many * block.norms * block.norm.params(hidden),
+        extra=many * modulation_params(block, hidden) + block.extra + (block.captured.params if block.captured else 0),
     )
     match block.ffn:
         case None:
             return parts
         case Mlp():
-            return parts + ParamCount(mlp=ffn_params(block.ffn, hidden))
+            return parts + ParamCount(mlp=many * ffn_params(block.ffn, hidden))
         case Moe():
             moe = moe_params(block.ffn, hidden)
             return parts + ParamCount(
@@ -156,6 +158,11 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
             )
         case _:
             assert_never(block.ffn)
+
+
+def modulation_params(block: Block, hidden: int) -> int:
+    """Parameters of what makes a layer's modulation of the timestep: m * (h * h + h); m = vectors, h = hidden."""
+    return block.modulation * (hidden * hidden + hidden)
 
 
 def mixer_params(mixer: Mixer, hidden: int) -> int:
@@ -241,8 +248,11 @@ def _matrices(width: int, inner: int, gated: bool, bias: bool) -> int:
 
 
 def _embedding_params(spec: ModelSpec) -> int:
-    """vocab * w + positions * h + (w * h when w is not h) + norm; w = width of a row, h = hidden."""
+    """vocab * w + positions * h + (w * h when w is not h) + norm; w = width of a row, h = hidden. What embeds latents,
+    text and timestep instead where it has no words."""
     embedding = spec.embedding
+    if spec.latent_space is not None:
+        return spec.latent_space.other_params
     rows = spec.vocab * (embedding.width or spec.hidden) + embedding.positions * spec.hidden
     norm: Norm | None = embedding.norm
     return rows + embedding.width * spec.hidden + (norm.params(spec.hidden) if norm else 0)

@@ -36,7 +36,8 @@ def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
     """Softmax attention from heads, key-value heads and head size; head size is hidden / heads when nothing says it."""
     count = cfg.count("num_attention_heads")
     kv_heads = cfg.count("num_key_value_heads", count)
-    return Attention(heads=count, kv_heads=kv_heads, head_dim=head_dim(cfg, hidden, count), **traits)
+    size, capped = head_dim(cfg, hidden, count), bool(cfg.number("attn_logit_softcapping"))
+    return Attention(heads=count, kv_heads=kv_heads, head_dim=size, softcap=capped, **traits)
 
 
 def head_dim(cfg: Config, hidden: int, count: int) -> int:
@@ -146,7 +147,10 @@ def model(
         name="",
         hidden=hidden or hidden_size(cfg),
         vocab=cfg.count("vocab_size"),
-        embedding=embedding or Embedding(tied=cfg.flag("tie_word_embeddings", False)),
+        embedding=replace(
+            embedding or Embedding(tied=cfg.flag("tie_word_embeddings", False)),
+            softcap=bool(cfg.number("final_logit_softcapping")),
+        ),
         blocks=blocks,
         order=order,
         norm=norm,

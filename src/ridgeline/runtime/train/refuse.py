@@ -52,6 +52,8 @@ def model_refusals(model: ModelSpec) -> Iterator[Problem]:
         yield Problem(path="model.vision", given="an image encoder", expected="a language model alone")
     if model.encoder is not None:
         yield Problem(path="model.encoder", given="an encoder", expected="a language model alone")
+    if model.latent_space is not None:
+        yield Problem(path="model.latent_space", given="a diffusion transformer", expected="a language model")
     if model.head is not None:
         yield Problem(path="model.head", given=model.head.kind, expected="a language model's own head")
     if model.embedding.width:

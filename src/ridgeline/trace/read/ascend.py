@@ -61,7 +61,7 @@ def recognises(head: bytes) -> bool:
 
 def _header(head: bytes) -> list[str]:
     line = head.lstrip(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace")
-    return [name.strip(" \r\t\"") for name in line.split(",")]
+    return [name.strip(' \r\t"') for name in line.split(",")]
 
 
 def outputs(folder: Path) -> list[Output]:
