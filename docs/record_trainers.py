@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from pathlib import Path
 
 from record_options import OPTIONS, Found, Source, literal, release, text
@@ -90,8 +91,52 @@ def torchtitan_preset(folder: Path) -> tuple[Found, str, str]:
     return found, version, f"torchtitan/config/configs.py and registries of the torchtitan {version} wheel"
 
 
-READERS = {"torchtitan-preset": torchtitan_preset, "accelerate": accelerate}
-TITLES = {"torchtitan-preset": "torchtitan", "accelerate": "HF Accelerate"}
+def llamafactory(folder: Path, transformers: Path) -> tuple[Found, str, str]:
+    """Fields of the classes that its parser joins; Accelerate's file is Accelerate's."""
+    source, found = Source(folder, transformers), Found()
+    home = "llamafactory.hparams"
+    for module, name in (
+        ("transformers.training_args", "TrainingArguments"),
+        (f"{home}.training_args", "TrainingArguments"),
+        (f"{home}.finetuning_args", "FinetuningArguments"),
+        (f"{home}.data_args", "DataArguments"),
+        (f"{home}.model_args", "ModelArguments"),
+    ):
+        fields(source, module, name, "train.", found)
+    found.choices["train.flash_attn"] = values_of(source, "llamafactory.extras.constants", "AttentionFunction")
+    found.values |= {name for name in beside().values if name.startswith("accelerate.")}
+    version = release(folder, "llamafactory")
+    origin = f"llamafactory/hparams of the llamafactory {version} wheel, with transformers "
+    return found, version, origin + release(transformers, "transformers")
+
+
+def beside() -> Found:
+    """The recorded names of Accelerate, which other trainers are started by."""
+    (path,) = OPTIONS.glob("accelerate-v*.toml")
+    return Found(values=set(tomllib.loads(path.read_text(encoding="utf-8"))["values"]))
+
+
+def axolotl(folder: Path) -> tuple[Found, str, str]:
+    """Fields of the schema of its input, those of the classes it is made of included."""
+    source, found = Source(folder), Found()
+    fields(source, "axolotl.utils.schemas.config", "AxolotlInputConfig", "train.", found)
+    fields(source, "axolotl.utils.schemas.fsdp", "FSDPConfig", "train.fsdp_config.", found)
+    version = release(folder, "axolotl")
+    return found, version, f"axolotl/utils/schemas of the axolotl {version} wheel"
+
+
+READERS = {
+    "llamafactory": llamafactory,
+    "axolotl": axolotl,
+    "torchtitan-preset": torchtitan_preset,
+    "accelerate": accelerate,
+}
+TITLES = {
+    "llamafactory": "LLaMA-Factory",
+    "axolotl": "Axolotl",
+    "torchtitan-preset": "torchtitan",
+    "accelerate": "HF Accelerate",
+}
 
 
 def main() -> int:

@@ -27,8 +27,11 @@ ENGINE = {
     "maxtext": "maxtext",
     "verl": "megatron-core",
     "accelerate": "torch-eager",
+    "llamafactory": "torch-eager",
+    "axolotl": "torch-eager",
     "torchtitan-preset": "torchtitan",
 }
+SYSTEM = {"mindspeed": "16xascend-910c"}  # where the target does not run on the chips of the rest
 MODELS = (
     "llama3-8b",
     "gpt3-6.7b",
@@ -139,14 +142,15 @@ def served(model: str, engine: str, plan: dict[str, Any], load: dict[str, Any]) 
         return
 
 
-def samples(engine: str) -> Iterator[Scenario]:
+def samples(id: str) -> Iterator[Scenario]:
     """Plans that differ in one thing each, and models of every kind."""
+    engine, system = ENGINE.get(id, id), SYSTEM.get(id, "16xb200-sxm")
     for change in CHANGES:
-        yield from made("llama3-8b", {**BASE, **change}, {}, engine)
+        yield from made("llama3-8b", {**BASE, **change}, {}, engine, system)
     for change in WORKLOADS:
-        yield from made("llama3-8b", BASE, change, engine)
+        yield from made("llama3-8b", BASE, change, engine, system)
     for model in MODELS:
-        yield from made(model, {"shard": "zero1"}, {}, engine)
+        yield from made(model, {"shard": "zero1"}, {}, engine, system)
     for change in (
         {},
         {"moe_dispatch": "deepep"},
@@ -154,17 +158,17 @@ def samples(engine: str) -> Iterator[Scenario]:
         {"etp": 2},
         {"overlap": {"moe": True}},
     ):
-        yield from made("qwen3-30b-a3b", {"tp": 2, "ep": 4, **change}, {}, engine)
+        yield from made("qwen3-30b-a3b", {"tp": 2, "ep": 4, **change}, {}, engine, system)
 
 
-def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str) -> Iterator[Scenario]:
+def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str, system: str) -> Iterator[Scenario]:
     """The scenario, if it is possible."""
     plan = {"engine": engine, **plan}
     if plan.get("placement") == "uneven":
         plan["placement"] = [15, 17]
     table = {
         "model": model,
-        "system": "16xb200-sxm",
+        "system": system,
         "workload": {"seq": 4096, "global_batch": 64, **work},
         "plan": plan,
     }
@@ -198,8 +202,8 @@ def section(id: str) -> str:
     target = TARGETS[id]
     said: dict[str, dict[str, None]] = {}
     lost: dict[str, dict[str, None]] = {}
-    for scenario in served_samples(id) if id in SERVE else samples(ENGINE.get(id, id)):
-        found = ridgeline.export(scenario, to=id)
+    for scenario in served_samples(id) if id in SERVE else samples(id):
+        found = target.write(scenario)
         folded = ("model", *FOLDED) if id in SERVE else FOLDED
         for path, option in found.expressed.items():
             said.setdefault(general(path, folded), {})[option] = None

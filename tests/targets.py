@@ -64,8 +64,13 @@ GROUPS = {
         tests=("parsers", "trainers"),
     ),
     "trainers": Group(
-        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets"),
+        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets", "omegaconf"),
+        alone=("llamafactory==0.9.5", "axolotl==0.19.0"),
         tests=("trainers",),
+    ),
+    "launchers": Group(
+        needs=("kubeflow-trainer-api==2.3.0", "skypilot==0.14.1", "azure-ai-ml==1.35.2", "jsonschema"),
+        tests=("launchers",),
     ),
     "megatron": Group(
         needs=(

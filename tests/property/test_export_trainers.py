@@ -21,11 +21,11 @@ from ridgeline.targets.registry import TARGETS
 sys.path.insert(0, str(Path(__file__).parent))
 scenarios = importlib.import_module("test_export_files").scenarios
 
-TRAINERS = ("accelerate", "torchtitan-preset")
+TRAINERS = ("accelerate", "llamafactory", "axolotl", "torchtitan-preset")
 
 
 @pytest.mark.parametrize("target", TRAINERS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=scenarios())
 def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario) -> None:
     export = TARGETS[target].write(made)

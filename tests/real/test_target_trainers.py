@@ -1,20 +1,24 @@
-"""Exports against the parsers of trainers: Accelerate and TRL, torchtitan 0.3.
+"""Exports against the parsers of trainers: Accelerate and TRL, LLaMA-Factory, Axolotl, torchtitan 0.3.
 
 Skipped where the packages are absent; `make test-targets` installs them:
 
-    accelerate==1.15.0 trl==1.16.0 transformers==5.22.2 peft; torchtitan==0.3.0 (in the group `titan`)
+    accelerate==1.15.0 trl==1.16.0 transformers==5.22.2 peft; llamafactory==0.9.5 and axolotl==0.19.0 without what they
+    depend on, but omegaconf; torchtitan==0.3.0 (in the group `titan`)
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 import ridgeline
 from ridgeline.plan.scenario import Scenario
@@ -101,6 +105,43 @@ def test_trl_accepts(
     assert weights.use_peft == (scenario.workload.lora is not None)
 
 
+@pytest.mark.skipif(not version("llamafactory"), reason="LLaMA-Factory is not installed")
+@pytest.mark.parametrize(("model", "plan", "work"), PLANS)
+def test_llamafactory_accepts(
+    model: str, plan: dict[str, Any], work: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")  # it asks for an older transformers than TRL does
+    parser = pytest.importorskip("llamafactory.hparams.parser")
+    scenario = made(model, plan, work)
+    monkeypatch.chdir(written("llamafactory", scenario, tmp_path))
+    table = yaml.safe_load((tmp_path / "train.yaml").read_text(encoding="utf-8"))
+    if table.pop("deepspeed", None):  # the Trainer imports DeepSpeed, which is held against its own parser elsewhere
+        assert json.loads((tmp_path / "deepspeed.json").read_text(encoding="utf-8"))["zero_optimization"]
+    _, data, train, tuning, _ = parser._parse_train_args({**table, "use_cpu": True})
+    assert data.packing == scenario.workload.packed
+    assert data.cutoff_len == 4096 - data.packing  # packed sequences are padded to a multiple, by one word
+    assert tuning.finetuning_type == ("lora" if scenario.workload.lora else "full")
+    ranks = 64 // (scenario.plan.mesh.tp if scenario.plan.engine == "deepspeed" else 1)
+    assert train.per_device_train_batch_size * train.gradient_accumulation_steps * ranks == 512
+
+
+@pytest.mark.skipif(not version("axolotl"), reason="Axolotl is not installed")
+@pytest.mark.parametrize(("model", "plan", "work"), PLANS)
+def test_axolotl_accepts(
+    model: str, plan: dict[str, Any], work: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own schema, with the checks of combinations that belong to it; kernels that it asks for are stood in for."""
+    schema = pytest.importorskip("axolotl.utils.schemas.config")
+    monkeypatch.setitem(sys.modules, "ring_flash_attn", ModuleType("ring_flash_attn"))
+    scenario = made(model, plan, work)
+    path = written("axolotl", scenario, tmp_path) / "train.yaml"
+    read = schema.AxolotlInputConfig(**yaml.safe_load(path.read_text(encoding="utf-8")))
+    assert (read.sequence_len, read.sample_packing) == (4096, scenario.workload.packed)
+    if scenario.plan.engine != "deepspeed" and scenario.plan.sharding.shard != "none":
+        assert read.dp_shard_size * read.context_parallel_size == scenario.plan.shard_degree
+        assert read.fsdp_config.reshard_after_forward == (scenario.plan.sharding.shard == "zero3")
+
+
 TITANS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama3-8b", {"shard": "zero3", "recompute": "full"}),
     ("llama3-8b", {"shard": "none", "compiled": False}),
@@ -133,7 +174,7 @@ def test_torchtitan_accepts(model: str, plan: dict[str, Any], tmp_path: Path, mo
         assert [sum(name.startswith("layers.") for name in part) for part in parts] == list(scenario.placement)
 
 
-@pytest.mark.parametrize("target", ["accelerate", "torchtitan-preset"])
+@pytest.mark.parametrize("target", ["accelerate", "llamafactory", "axolotl", "torchtitan-preset"])
 def test_the_recorded_list_is_of_the_version_that_is_installed(target: str) -> None:
     package = target.removesuffix("-preset")
     if not version(package) or (target == "torchtitan-preset" and not version(package).startswith("0.3")):

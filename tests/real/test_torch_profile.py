@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.trace import Timeline  # noqa: E402
 from ridgeline.trace.analyze import analyze  # noqa: E402
+from ridgeline.trace.read.memory_snapshot import read_snapshot  # noqa: E402
 from ridgeline.trace.read.readers import read_timeline  # noqa: E402
 
 
@@ -86,3 +89,45 @@ def test_the_recipe_of_the_documentation_records_three_steps(tmp_path: Path, mon
     found = analyze(tmp_path / "rank0.json.gz")
     assert len(found.breakdown.steps) == 3
     assert found.breakdown.total.busy_ns > 0
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An execution trace and both memory timelines of one step, as torch writes them."""
+    folder = tmp_path_factory.mktemp("records")
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(folder / "et.json"))
+    model = torch.nn.Linear(64, 32)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True,
+        execution_trace_observer=observer,
+    ) as profiler:  # fmt: skip
+        for _ in range(2):
+            model(torch.randn(16, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    observer.unregister_callback()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        for name in ("m.raw.json.gz", "m.json.gz"):
+            profiler.export_memory_timeline(str(folder / name), device="cpu")
+    return folder
+
+
+def test_both_memory_timelines_say_the_same(records: Path) -> None:
+    """Every change by itself, and what torch summed up: the same peak, held by the same categories."""
+    (raw,), (summed,) = (read_snapshot(records / name) for name in ("m.raw.json.gz", "m.json.gz"))
+    assert raw.peak_bytes == summed.peak_bytes > 4 * (64 * 32 + 32) * 3, "weights and two states at least"
+    assert raw.holders == summed.holders
+    assert raw.active_bytes == summed.active_bytes
+
+
+def test_an_execution_trace_of_torch(records: Path) -> None:
+    found = read_timeline(records / "et.json")
+    assert found.about.format == "PyTorch execution trace"
+    assert [one for one in found.about.warnings if "unproven" in one] == []
+    rows = np.flatnonzero(found.named(re.compile("^aten::addmm$")))
+    assert len(rows) == 2
+    shape = found.detail.shapes[int(found.detail.shape.at(rows)[0])]
+    assert shape.dims[:3] == ((32,), (16, 64), (64, 32))

@@ -266,6 +266,70 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "youtu": ("youtu", {}),
 }
 
+LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+WHISPER = {"d_model": 1280, "encoder_layers": 32, "decoder_layers": 32, "encoder_attention_heads": 20}
+WHISPER |= {"decoder_attention_heads": 20, "encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120, "num_mel_bins": 128}
+XXL = {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}
+# name -> (class, model_type, keys that differ): heads other than a causal language model's, and encoders
+CLASSES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "bert-large": ("BertForMaskedLM", "bert", LARGE),
+    "bert-pretraining": ("BertForPreTraining", "bert", {}),
+    "bert-embedder": ("BertModel", "bert", {}),
+    "bert-classifier": ("BertForSequenceClassification", "bert", {"num_labels": 7}),
+    "bert-tagger": ("BertForTokenClassification", "bert", {"num_labels": 9}),
+    "roberta-large": ("RobertaForMaskedLM", "roberta", LARGE),
+    "bge-m3": ("XLMRobertaModel", "xlm-roberta", LARGE | {"vocab_size": 250002, "max_position_embeddings": 8194}),
+    "bge-reranker": ("XLMRobertaForSequenceClassification", "xlm-roberta", LARGE | {"num_labels": 1}),
+    "camembert": ("CamembertForMaskedLM", "camembert", {}),
+    "data2vec": ("Data2VecTextForMaskedLM", "data2vec-text", {}),
+    "distilbert": ("DistilBertForSequenceClassification", "distilbert", {}),
+    "electra": ("ElectraForPreTraining", "electra", {}),
+    "electra-generator": ("ElectraForMaskedLM", "electra", {}),
+    "electra-wide": ("ElectraForMaskedLM", "electra", {"embedding_size": 256, "hidden_size": 256}),
+    "ernie": ("ErnieForMaskedLM", "ernie", {"use_task_id": True}),
+    "eurobert": ("EuroBertForMaskedLM", "eurobert", {}),
+    "eurobert-classifier": ("EuroBertForSequenceClassification", "eurobert", {}),
+    "megatron-bert": ("MegatronBertForMaskedLM", "megatron-bert", {}),
+    "modernbert": ("ModernBertForMaskedLM", "modernbert", {}),
+    "modernbert-biased": (
+        "ModernBertForSequenceClassification", "modernbert",
+        {"norm_bias": True, "classifier_bias": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "mpnet": ("MPNetForMaskedLM", "mpnet", {}),
+    "prelayernorm": ("RobertaPreLayerNormForMaskedLM", "roberta-prelayernorm", {}),
+    "t5-xxl": ("T5ForConditionalGeneration", "t5", XXL),
+    "t5-small": ("T5ForConditionalGeneration", "t5", {"tie_word_embeddings": False, "num_decoder_layers": 3}),
+    "t5-text-encoder": ("T5EncoderModel", "t5", XXL),
+    "mt5": ("MT5ForConditionalGeneration", "mt5", {}),
+    "umt5": ("UMT5ForConditionalGeneration", "umt5", {}),
+    "bart-large": ("BartForConditionalGeneration", "bart", {}),
+    "mbart": ("MBartForConditionalGeneration", "mbart", {}),
+    "pegasus": ("PegasusForConditionalGeneration", "pegasus", {}),
+    "nllb": ("M2M100ForConditionalGeneration", "m2m_100", {}),
+    "marian": ("MarianMTModel", "marian", {}),
+    "blenderbot": ("BlenderbotForConditionalGeneration", "blenderbot", {}),
+    "plbart": ("PLBartForConditionalGeneration", "plbart", {}),
+    "whisper-large-v3": ("WhisperForConditionalGeneration", "whisper", WHISPER | {"vocab_size": 51866}),
+    "whisper-tiny": ("WhisperForConditionalGeneration", "whisper", {}),
+    "llama-reward": ("LlamaForSequenceClassification", "llama", {"num_hidden_layers": 2, "num_labels": 1}),
+    "qwen3-embedding": ("Qwen3Model", "qwen3", {"num_hidden_layers": 2}),
+    "qwen2-tagger": ("Qwen2ForTokenClassification", "qwen2", {"num_hidden_layers": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_class_that_was_saved_decides_the_head(name: str) -> None:
+    own, kind, changes = CLASSES[name]
+    config = transformers.AutoConfig.for_model(kind, **changes)
+    with torch.device("meta"):
+        built = getattr(transformers, own)(config)
+    theirs = sum(tensor.numel() for tensor in built.parameters() if tensor.requires_grad)
+    for diff in (False, True):
+        saved = {"model_type": kind, **json.loads(config.to_json_string(use_diff=diff)), "architectures": [own]}
+        if "num_labels" in changes:
+            saved["num_labels"] = changes["num_labels"]
+        assert count(from_config(saved)).total == theirs
+
 
 @cache
 def _config(name: str) -> Any:
@@ -325,7 +389,7 @@ def test_a_folder_written_by_save_pretrained_is_read(name: str, tmp_path: Path) 
 
 
 def test_every_reader_is_proven() -> None:
-    proven = {kind for kind, _ in CASES.values()} | {"kimi_k2"}
+    proven = {kind for kind, _ in CASES.values()} | {kind for _, kind, _ in CLASSES.values()} | {"kimi_k2"}
     nested = {"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_5_moe_text"}
     assert set(READERS) == proven | nested
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ridgeline.trace.analysis.reachable import ASSUMED
 from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.diff import coarse
+from ridgeline.trace.time_entries import coarse
 
 MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
 SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on

@@ -29,8 +29,9 @@ from ridgeline.sim import Impossible, Prediction, default_calibration, predict
 from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.diff import Diff, TimeEntry, diff_timelines, entries_of
+from ridgeline.trace.diff import Diff, diff_timelines
 from ridgeline.trace.policy import ALL
+from ridgeline.trace.time_entries import TimeEntry, entries_of
 from ridgeline.trace.timeline import Timeline
 
 

@@ -15,7 +15,7 @@ import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
-from ridgeline.targets.registry import IDS
+from ridgeline.targets.registry import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
     from ridgeline.targets.target import Export, Imported, Lost
@@ -39,6 +39,12 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder to write into; printed if left out.")
     ] = None,
+    launcher: Annotated[
+        str | None, typer.Option("--launcher", metavar="NAME", help=f"Who starts it: {', '.join(LAUNCHERS)}.")
+    ] = None,
+    job: Annotated[
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="time, partition, account, image, output.")
+    ] = None,
     settings: Settings = None,
     allow_misfit: Annotated[
         bool,
@@ -55,7 +61,8 @@ def export(
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.targets.api import export as library
 
-    found = library(read_scenario(scenario, settings or ()), to=to)
+    asked = _variables(job or [], "--job")
+    found = library(read_scenario(scenario, settings or ()), to=to, launcher=launcher, job=asked)
     refused = found.check is not None and found.check.refuses and not allow_misfit
     if output is not None and not refused:
         _write(output, found, force)
@@ -183,7 +190,7 @@ def _tokens(given: str | None) -> int | None:
         raise InputError(Problem(path="--seq", given=str(given)[:40], expected="tokens, 8192 or 8k")) from None
 
 
-def _variables(given: list[str]) -> dict[str, str]:
+def _variables(given: list[str], option: str = "--env") -> dict[str, str]:
     """`NAME=VALUE` words as a table."""
     from ridgeline.core.errors import InputError, Problem
 
@@ -191,7 +198,7 @@ def _variables(given: list[str]) -> dict[str, str]:
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise InputError(Problem(path="--env", given=word[:60], expected="NAME=VALUE"))
+            raise InputError(Problem(path=option, given=word[:60], expected="NAME=VALUE"))
         found[name] = value
     return found
 

@@ -15,7 +15,23 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import bringup, calibrate, collective, export, plan, predict, profile, roofline, run, runtime, trace
+from ridgeline.cli import (
+    bringup,
+    calibrate,
+    capture,
+    collective,
+    diff,
+    explain,
+    export,
+    plan,
+    predict,
+    profile,
+    query,
+    roofline,
+    run,
+    runtime,
+    trace,
+)
 from ridgeline.cli.refuse import DONE, STOPPED, refuse
 from ridgeline.cli.streams import finish, prepare, say, silence
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, count, print_json
@@ -87,7 +103,7 @@ def show(
     from ridgeline.report.catalog_sheets import Detail
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
-    sheets = library.show(*names, detail=detail, settings=tuple(settings or ()))
+    sheets = library.show(*map(capture.named_model, names), detail=detail, settings=tuple(settings or ()))
     if json:
         print_json(sheets)
         return
@@ -146,11 +162,15 @@ plan.register(app)
 calibrate.register(app)
 export.register(app)
 trace.register(app)
+query.register(app)
+diff.register(app)
+explain.register(app)
 profile.register(app)
 roofline.register(app)
 collective.register(app)
 runtime.register(app)
 run.register(app)
+capture.register(app)
 bringup.register(app)
 describe(app)
 

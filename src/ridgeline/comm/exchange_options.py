@@ -87,10 +87,12 @@ def _matrix(given: str | Path | Sequence[Sequence[float]] | None, ranks: int) ->
 
 def _read(path: Path, ranks: int) -> list[list[float]]:
     try:
-        if path.stat().st_size > MOST_CELLS:
-            raise _wrong("matrix", f"{path} of {path.stat().st_size} bytes", f"at most {MOST_CELLS}")
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.reader(file) if row and not row[0].lstrip().startswith("#")]
+        with path.open("rb") as file:
+            raw = file.read(MOST_CELLS + 1)
+        if len(raw) > MOST_CELLS:
+            raise _wrong("matrix", f"{path} of more than {MOST_CELLS} bytes", f"at most {MOST_CELLS}")
+        lines = csv.reader(raw.decode("utf-8-sig").splitlines())
+        rows = [row for row in lines if row and not row[0].lstrip().startswith("#")]
     except (OSError, UnicodeDecodeError, csv.Error) as broken:
         why = getattr(broken, "strerror", None) or broken
         raise _wrong("matrix", f"{path}: {why}"[:200], f"a CSV file of {ranks} rows") from None

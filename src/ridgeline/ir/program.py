@@ -25,6 +25,8 @@ class SectionRole(StrEnum):
     HEAD = "head"
     BLOCK = "block"
     MTP = "prediction block"
+    ENCODER_ENDS = "encoder ends"
+    ENCODER = "encoder"
     VISION_ENDS = "vision ends"
     VISION = "vision"
     VISION_WINDOWED = "vision, windowed"

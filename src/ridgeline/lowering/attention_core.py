@@ -8,7 +8,7 @@ from math import ceil
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op
+from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, Num, Op, Stream
 from ridgeline.lowering.context import LoweringContext, stream
 from ridgeline.models.facts import mean_visible
 from ridgeline.models.spec import Attention
@@ -60,6 +60,11 @@ def kernel_head_dim(library: str, head_dim: int) -> int:
     return next((size for size in sizes if size >= head_dim), -(-head_dim // 64) * 64)
 
 
+def both_ways(ctx: LoweringContext, mixer: Attention) -> LoweringContext:
+    """The context of an attention that may see what comes behind a query."""
+    return ctx if mixer.causal else replace(ctx, causal=False)
+
+
 def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[int, bool] = (0, False)) -> Passes:
     """Forward and backward of the score part. Flash executes what is visible; unfused all of it, through memory.
 
@@ -83,7 +88,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         forward = backward = each * min(visible + host_block(ctx.queries) / 2, float(ctx.span))
     else:
         forward, backward = (
-            each * (visible + _edges(ctx, seen) * extra + again * (extra - MASKED)) for extra in FLASH_EXTRA
+            each * (visible + _beyond(ctx, seen, extra) + again * (extra - MASKED)) for extra in FLASH_EXTRA
         )
     backward *= FLASH_BACKWARD
     once = 1 + again  # times that operands are read: by every step of a ring
@@ -173,12 +178,27 @@ def _score_passes(fuses: frozenset[str]) -> tuple[tuple[float, float], int]:
     return (SCORE_PASSES, 10) if "masked-softmax" in fuses else (LOOSE_SCORE_PASSES, 14)
 
 
-def _edges(ctx: LoweringContext, seen: tuple[int, bool]) -> float:
-    """Edges of what a query sees that cut through tiles: its own place, and where a sliding window begins, which the
-    first queries do not reach: 2 - w / s. Chunks and documents begin where tiles do."""
+def _beyond(ctx: LoweringContext, seen: tuple[int, bool], extra: float) -> float:
+    """Keys' worth of work beyond what is visible: `extra` for every edge that cuts through tiles, a query's own place
+    and where a sliding window begins, which the first queries do not reach: 2 - w / s. Chunks and documents begin where
+    tiles do. Where a query sees both ways no tile is masked in half."""
     window, chunked = seen
-    slides = ctx.causal and 0 < window < ctx.span and not chunked
-    return 2 - window / ctx.span if slides else 1.0
+    if not ctx.causal:
+        return extra - MASKED
+    slides = 0 < window < ctx.span and not chunked
+    return extra * (2 - window / ctx.span if slides else 1.0)
+
+
+def softcapped(ctx: LoweringContext, mixer: Attention) -> Passes:
+    """A tanh of every score before the softmax: an exponential and a division of the special-function unit each, and
+    again in the backward; no bytes where a flash kernel does it, two passes over the score matrix where none does."""
+    if not mixer.softcap:
+        return [], []
+    visible = mean_visible(ctx.span, mixer.window, mixer.chunked, ctx.causal, ctx.queries) if ctx.flash else ctx.keys
+    each = ctx.tokens * mixer.heads / ctx.degrees.tp * visible
+    moved = 0.0 if ctx.flash else 2 * each * ctx.precision.activations.bytes_per_element
+    forward = Stream(label="softcap", stream_bytes=moved, exponentials=2 * each, kernels=0.0 if ctx.flash else 3.0)
+    return [forward], [replace(forward, label="softcap dX", stream_bytes=2 * moved)]
 
 
 def rotary(ctx: LoweringContext, elements: Num, mixer: Attention) -> list[Op]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.ir.ops import Attend, MatMul, Num, Op
-from ridgeline.lowering.attention_core import Passes, scores
+from ridgeline.lowering.attention_core import Passes, both_ways, scores
 from ridgeline.lowering.context import LoweringContext, input_gradient, matmul, stream, weight_gradient
 from ridgeline.lowering.served_mixers import served_scores, steps_of
 from ridgeline.lowering.sublayer import SublayerOps
@@ -52,7 +52,7 @@ def _core(ctx: LoweringContext, part: Captured) -> Passes:
         if ctx.forward is not None:
             forward += served_scores(ctx, one)
             continue
-        ahead, back = scores(ctx, one.heads, one.head_dim, one.value_dim, (one.window, one.chunked))
+        ahead, back = scores(both_ways(ctx, one), one.heads, one.head_dim, one.value_dim, (one.window, one.chunked))
         forward += ahead
         backward += back
     flops = part.scan_flops * ctx.tokens + part.pair_flops * _pairs(ctx)

@@ -55,7 +55,9 @@ class LoweringContext:
     queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
-    images          images of one sequence
+    images          images of one sequence; of one prompt token where engine steps take the place of a microbatch
+    seen_frozen     the image encoder is not trained; what projects its output is
+    source          positions that the encoder reads for one sequence; 0 without one
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
     host            attention is torch's own for CPUs
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
@@ -71,6 +73,8 @@ class LoweringContext:
     recompute: Recompute = Recompute()
     backward: bool = True
     images: float = 0.0
+    seen_frozen: bool = False
+    source: int = 0
     systolic: bool = False
     host: bool = False
     document: int = 0
@@ -92,6 +96,11 @@ class LoweringContext:
         Activations that are sharded by width are as many elements: a share of each token instead of some tokens.
         """
         return self.tokens / self.degrees.tp if self.split_activations else self.tokens
+
+    @property
+    def sequences(self) -> Num:
+        """Sequences of a microbatch, or prompts of a step."""
+        return self.degrees.microbatch if self.forward is None else np.maximum(self.forward.steps.prefills, 1.0)
 
     @property
     def precision(self) -> Precision:
@@ -167,6 +176,8 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         recompute=plan.recompute,
         backward=train is not None,
         images=train.images if train else 0.0,
+        seen_frozen=train is not None and train.towers == "frozen",
+        source=scenario.source,
         systolic=scenario.system.chip.family == SYSTOLIC,
         host=scenario.system.chip.family == HOST,
         document=train.document_tokens if train and train.packed else 0,

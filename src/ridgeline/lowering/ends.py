@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.ir.ops import Collective, Op
+from ridgeline.ir.ops import Collective, Num, Op
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import (
     LoweringContext,
@@ -18,7 +18,9 @@ from ridgeline.lowering.context import (
     stream,
     weight_gradient,
 )
+from ridgeline.lowering.modulation import lower_latents
 from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
+from ridgeline.models.spec import Head
 
 LOSS_BYTES = 4  # of a token's largest logit, of its sum, of its target's: in 32 bits
 
@@ -30,6 +32,8 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm        w = width of a row, h = hidden
     """
     model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    if model.latent_space is not None:
+        return lower_latents(ctx, model.latent_space)
     width = own.width or model.hidden
     elements = ctx.split_tokens * width
     forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]
@@ -98,6 +102,59 @@ def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section
 
 
 def lower_head(ctx: LoweringContext) -> Section:
+    """What stands behind the last layer: logits of the vocabulary, or the head that the model has instead."""
+    own = ctx.model.head
+    if own is None:
+        return _language_head(ctx)
+    if own.kind == "language":
+        return _with_dense(ctx, _language_head(ctx), own)
+    return _scored(ctx, own)
+
+
+def head_rows(ctx: LoweringContext, head: Head) -> Num:
+    """Tokens that a head works on: all, or one of each sequence."""
+    return ctx.degrees.microbatch if head.kind == "sequence" else ctx.tokens
+
+
+def _with_dense(ctx: LoweringContext, section: Section, head: Head) -> Section:
+    """Logits behind a dense layer of their own (a masked language model's transform), on every tensor rank."""
+    hidden = ctx.model.hidden
+    dense = plain_matmul(ctx, "head dense", ctx.tokens, head.dense / hidden, hidden)
+    act = stream(ctx, "head activation and norm", ctx.tokens * hidden, 8.0, 4.0)
+    params = section.params + head.dense + head.extra
+    kept = replace(section.saved, inputs=section.saved.inputs + 3 * ctx.tokens * hidden * 2)
+    return replace(
+        section,
+        forward=(section.forward[0], dense, act, *section.forward[1:]),
+        backward_input=(*section.backward_input, act, input_gradient(dense)),
+        backward_weight=(*section.backward_weight, weight_gradient(dense, ctx.gradient_bytes)),
+        params=params,
+        trained=section.trained if ctx.frozen else params,
+        saved=kept,
+    )
+
+
+def _scored(ctx: LoweringContext, head: Head) -> Section:
+    """A head that is no language model's: dense layers and scores of every token or of one a sequence, whole on every
+    tensor rank. Adapters stand beside it: the head itself is trained even where the rest is frozen."""
+    model, rows, hidden = ctx.model, head_rows(ctx, head), ctx.model.hidden
+    norm: list[Op] = [stream(ctx, "final norm", ctx.split_tokens * hidden, 2.0)] if model.norm else []
+    products = [plain_matmul(ctx, "head dense", rows, head.dense / hidden, hidden)] if head.dense else []
+    products += [plain_matmul(ctx, "scores", rows, head.outputs, hidden)] if head.outputs else []
+    loss = stream(ctx, "loss", rows * max(head.outputs, 1), 7.0, 4.0)
+    params = head.outputs * hidden + head.dense + head.extra
+    return Section(
+        key=SectionKey(SectionRole.HEAD),
+        forward=(*norm, *products, loss),
+        backward_input=(replace(loss, label="loss dX"), *map(input_gradient, reversed(products))),
+        backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in reversed(products)),
+        params=params,
+        trained=params,
+        saved=SavedActivations(inputs=ctx.split_tokens * hidden * 2, logits=rows * head.outputs * 10),
+    )
+
+
+def _language_head(ctx: LoweringContext) -> Section:
     """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product.
 
     The vocabulary is padded to a multiple of the engine's own times tp (Megatron's --make-vocab-size-divisible-by), so
@@ -114,6 +171,9 @@ def lower_head(ctx: LoweringContext) -> Section:
     fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
     passes = 3.0 if fused else 7.0
     loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
+        more = 0.0 if "elementwise" in ctx.fuses else 4.0
+        loss = replace(stream(ctx, "loss", values, 2 * passes + more, loss.kernels + more), exponentials=2 * values)
     norm = [stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)] if model.norm else []
     low, adapted = adapters(ctx, [logits])
     trained = low if ctx.frozen else [logits, *narrow]

@@ -14,6 +14,7 @@ from ridgeline.lowering.program import sections_of, stages_of
 from ridgeline.models.spec import Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Prefill
 
 BEYOND = 16.0  # tokens between captured sizes beyond 256
 
@@ -52,12 +53,15 @@ def lower_forward(scenario: Scenario, steps: ForwardSteps, graph_batch: int = 0)
     graphed = (steps.prefill_tokens == 0) & (steps.tokens <= graph_batch)
     tokens = np.where(graphed, captured_size(steps.tokens), steps.tokens)
     work = ForwardWork(steps=steps, tokens=np.maximum(tokens, 1.0), dp=scenario.plan.mesh.dp)
+    asked = scenario.workload
     ctx = LoweringContext(
         model=scenario.model,
         engine=scenario.engine,
         resolved=resolve(scenario),
         degrees=expert_degrees(scenario),
         queries=1,
+        source=scenario.source,
+        images=asked.images / asked.seq if isinstance(asked, Prefill) else 0.0,
         keys=1,
         backward=False,
         forward=work,

@@ -7,7 +7,15 @@ from typing import assert_never
 import numpy as np
 
 from ridgeline.ir.ops import Num, Op
-from ridgeline.lowering.attention_core import Passes, context_exchange, output_gate, rotary, scores
+from ridgeline.lowering.attention_core import (
+    Passes,
+    both_ways,
+    context_exchange,
+    output_gate,
+    rotary,
+    scores,
+    softcapped,
+)
 from ridgeline.lowering.context import LoweringContext, matmul, stream
 from ridgeline.lowering.mixer_parts import MixerParts, assembled
 from ridgeline.lowering.sparse_attention import is_sparse, lower_indexer, lower_sparse
@@ -42,13 +50,14 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
     turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
     joined = [] if mixer.positions == "rope" else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
+    capped = softcapped(both_ways(ctx, mixer), mixer)
     gate, gate_back = output_gate(ctx, tokens * values / tp) if mixer.gate else ([], [])
     gated = 2 * wide if mixer.gate else 0  # the gate, and what it leaves of the output
     return MixerParts(
         into=[qkv],
         out_of=[out],
-        around=([*turn, *gate], [*gate_back, *turn, *joined]),
-        core=scores(ctx, mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
+        around=([*turn, *capped[0], *gate], [*gate_back, *capped[1], *turn, *joined]),
+        core=scores(both_ways(ctx, mixer), mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
         exchange=context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim)),
         biased=[op for op, bias in ((qkv, mixer.qkv_bias), (out, mixer.out_bias)) if bias],
         saved=tokens * (wide + values + gated + kv) / tp * ctx.precision.activations.bytes_per_element,

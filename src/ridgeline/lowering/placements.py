@@ -21,9 +21,11 @@ from ridgeline.ir.ops import Num
 from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.ir.tensors import Split, Tensor
 from ridgeline.lowering.context import LoweringContext
+from ridgeline.models.params import unbiased
 from ridgeline.models.spec import (
     Attention,
     Block,
+    Encoder,
     Ffn,
     GatedDeltaNet,
     Indexer,
@@ -41,6 +43,9 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "qkv": ("attention.query.weight", "attention.key_value.weight"),
         "attention out": ("attention.out.weight",),
+        "cross query": ("cross.query.weight",),
+        "cross key-value": ("cross.key_value.weight",),
+        "cross out": ("cross.out.weight",),
         "latent down": ("attention.latent.weight",),
         "query up": ("attention.query_up.weight",),
         "key-value up": ("attention.key_value_up.weight",),
@@ -74,6 +79,10 @@ def section_tensors(ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]
             return tuple(_block(ctx, model.blocks[key.block]))
         case SectionRole.MTP:
             return tuple(_prediction(ctx))
+        case SectionRole.ENCODER_ENDS:
+            return (Tensor(name="encoder.ends", dims=(model.encoder.other_params,)),) if model.encoder else ()
+        case SectionRole.ENCODER:
+            return tuple(_encoder(ctx, model.encoder)) if model.encoder else ()
         case SectionRole.VISION_ENDS:
             return tuple(_vision_ends(model.vision)) if model.vision else ()
         case SectionRole.VISION | SectionRole.VISION_WINDOWED:
@@ -123,10 +132,20 @@ def _norm(name: str, norm: Norm, width: int) -> Iterator[Tensor]:
 
 def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
     yield _hidden(ctx, "input")
+    if block.streams > 1:
+        once = replace(block, streams=1, cross=None, extra=0, captured=None)
+        for stream in range(1, block.streams):
+            for tensor in _block(ctx, once):
+                yield replace(tensor, name=f"stream{stream}.{tensor.name}") if tensor.kind == "weight" else tensor
+    if block.modulation:
+        yield Tensor(name="modulation.weight", dims=(block.modulation * ctx.model.hidden, ctx.model.hidden + 1))
     for place in range(block.norms):
         yield from _norm(f"norm.{place}", block.norm, ctx.model.hidden)
     if block.mixer is not None:
         yield from _mixer(ctx, block.mixer)
+    if block.cross is not None:
+        for tensor in _attention(ctx, block.cross):
+            yield replace(tensor, name=tensor.name.replace("attention.", "cross.", 1))
     if block.ffn is not None:
         yield from _ffn(ctx, block.ffn)
     if block.extra:
@@ -157,7 +176,8 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Iterator[Tensor]:
     yield Tensor(name="attention.key_value.weight", dims=(keys_values, hidden), splits=_over(ctx, 0, heads))
     if mixer.qkv_bias:
         yield Tensor(name="attention.query.bias", dims=(queries,), splits=_over(ctx, 0))
-        yield Tensor(name="attention.key_value.bias", dims=(keys_values,), splits=_over(ctx, 0, heads))
+        biased = keys_values - unbiased(mixer)
+        yield Tensor(name="attention.key_value.bias", dims=(biased,), splits=_over(ctx, 0, heads))
     if mixer.qk_norm == "head":
         yield Tensor(name="attention.qk_norm.weight", dims=(2, mixer.head_dim))
     elif mixer.qk_norm == "full":
@@ -278,6 +298,10 @@ def _experts(ctx: LoweringContext, moe: Moe) -> Iterator[Tensor]:
 def _embedding(ctx: LoweringContext) -> Iterator[Tensor]:
     model, embedding = ctx.model, ctx.model.embedding
     width = embedding.width or model.hidden
+    if model.latent_space is not None:
+        yield Tensor(name="latents.embedding", dims=(model.latent_space.other_params,))
+        yield _hidden(ctx, "embedding.out")
+        return
     yield Tensor(name="embedding.weight", dims=(model.vocab, width), splits=_over(ctx, 0))
     if embedding.positions:
         yield Tensor(name="positions.weight", dims=(embedding.positions, model.hidden))
@@ -293,6 +317,13 @@ def _head(ctx: LoweringContext) -> Iterator[Tensor]:
     width = embedding.width or model.hidden
     if model.norm:
         yield from _norm("norm", model.norm, model.hidden)
+    if model.head is not None:
+        sizes = (model.head.dense, model.head.extra, 0 if model.speaks else model.head.outputs * model.hidden)
+        for name, size in zip(("dense.weight", "dense.extra", "scores.weight"), sizes, strict=True):
+            if size:
+                yield Tensor(name=f"head.{name}", dims=(size,))
+        if not model.speaks:
+            return
     if embedding.width:
         yield Tensor(name="head.projection.weight", dims=(width, model.hidden))
     if not embedding.tied:
@@ -313,9 +344,14 @@ def _prediction(ctx: LoweringContext) -> Iterator[Tensor]:
     yield from _block(ctx, mtp.block)
 
 
+def _encoder(ctx: LoweringContext, encoder: Encoder) -> Iterator[Tensor]:
+    inner = replace(ctx, model=replace(ctx.model, hidden=encoder.hidden), queries=ctx.source, keys=ctx.source)
+    yield from _block(inner, encoder.block)
+
+
 def _inside_vision(ctx: LoweringContext, vision: Vision) -> LoweringContext:
-    patches = (vision.image // vision.patch) ** 2
-    return replace(ctx, model=replace(ctx.model, hidden=vision.hidden), queries=patches, keys=patches)
+    hidden, patches = vision.hidden, vision.patches
+    return replace(ctx, model=replace(ctx.model, hidden=hidden), queries=patches, keys=patches)
 
 
 def _vision_ends(vision: Vision) -> Iterator[Tensor]:

@@ -10,11 +10,12 @@ import numpy as np
 from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
 from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import LoweringContext, lowering_context
+from ridgeline.lowering.encoders import lower_encoder, lower_vision
 from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.mtp import lower_prediction
 from ridgeline.lowering.placements import data_parallel_split, section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
-from ridgeline.lowering.sections import lower_block, lower_vision
+from ridgeline.lowering.sections import lower_block
 from ridgeline.lowering.served_ends import lower_sampling, lower_served_embedding
 from ridgeline.lowering.step_ops import step_ops
 from ridgeline.plan.engine import RecomputeKind
@@ -22,6 +23,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 
 EMBEDDING, HEAD, MTP = (SectionKey(role) for role in (SectionRole.EMBEDDING, SectionRole.HEAD, SectionRole.MTP))
+ENCODER = SectionKey(SectionRole.ENCODER_ENDS), SectionKey(SectionRole.ENCODER)
 VISION = tuple(SectionKey(role) for role in (SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED))
 
 
@@ -60,14 +62,15 @@ def _sharded(scenario: Scenario, ctx: LoweringContext, key: SectionKey) -> tuple
 
 
 def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
-    """Embedding, head, distinct blocks, multi-token prediction, image encoder.
+    """Embedding, head, distinct blocks, multi-token prediction, encoder, image encoder.
 
     Where recompute stops after some layers each block stands twice: as recompute says, and as the rest runs.
     """
     model = ctx.model
     again = (False,) if ctx.recompute.layers is None else (False, True)
     blocks = (SectionKey(SectionRole.BLOCK, index, rest) for index in range(len(model.blocks)) for rest in again)
-    return (EMBEDDING, HEAD, *blocks, *((MTP,) if model.mtp else ()), *(VISION if _sees(ctx) else ()))
+    ahead = (MTP,) if model.mtp else ()
+    return (EMBEDDING, HEAD, *blocks, *ahead, *(ENCODER if model.encoder else ()), *(VISION if _sees(ctx) else ()))
 
 
 def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
@@ -78,6 +81,8 @@ def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
         if key.role is SectionRole.BLOCK:
             made[key] = replace(lower_block(ctx, ctx.model.blocks[key.block], _kind(ctx, key)), key=key)
     made.update(_prediction(ctx, made))
+    if ctx.model.encoder is not None:
+        made.update(zip(ENCODER, lower_encoder(ctx, ctx.model.encoder), strict=True))
     if _sees(ctx):
         made.update(zip(VISION, lower_vision(ctx), strict=True))
     if not ctx.backward:
@@ -146,7 +151,9 @@ def _behind(ctx: LoweringContext) -> dict[SectionKey, int]:
 
 def _before(ctx: LoweringContext) -> dict[SectionKey, int]:
     """What the first stage runs before its layers."""
-    vision = ctx.model.vision
+    vision, encoder = ctx.model.vision, ctx.model.encoder
+    if encoder is not None:
+        return {EMBEDDING: 1, ENCODER[0]: 1, ENCODER[1]: encoder.layers}
     if vision is None or not _sees(ctx):
         return {EMBEDDING: 1}
     sees = zip(VISION, (1, vision.layers - vision.windowed, vision.windowed), strict=True)

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.captured import lower_captured
-from ridgeline.lowering.context import LoweringContext, input_gradient, plain_matmul, stream, weight_gradient
+from ridgeline.lowering.context import LoweringContext, stream
+from ridgeline.lowering.cross_attention import lower_cross, lower_served_cross
 from ridgeline.lowering.ffn import lower_ffn
 from ridgeline.lowering.mixers import lower_mixer
+from ridgeline.lowering.modulation import modulated
 from ridgeline.lowering.served_ffn import lower_served_ffn
 from ridgeline.lowering.served_mixers import lower_served_mixer
 from ridgeline.lowering.sublayer import SublayerOps, together
 from ridgeline.lowering.tensor_boundary import Sides
-from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe, Vision
+from ridgeline.models.spec import Block, LatentAttention, Mlp, Moe
 from ridgeline.plan.engine import RecomputeKind
 
 
@@ -47,9 +49,15 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     to_mixer, to_ffn = (lower_served_mixer, lower_served_ffn) if served else (lower_mixer, lower_ffn)
     mixer = to_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
     ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
+    crossed: Num = 0
+    if block.cross is not None:
+        cross = lower_served_cross(ctx, block.cross) if served else lower_cross(ctx, block.cross)
+        mixer, crossed = together(mixer, replace(cross, params=0)), cross.params
     rest = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
     norms, norms_back = _norms(ctx, block)
-    params = mixer.params + ffn.params + rest.params + block.norms * block.norm.params(ctx.model.hidden) + block.extra
+    rest = together(rest, modulated(ctx, block)) if block.modulation else rest
+    each = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden)
+    params = each * block.streams + crossed + rest.params + block.extra
     saved = _kept(ctx, mixer, together(ffn, rest), block)
     section = Section(
         key=SectionKey(SectionRole.BLOCK),
@@ -72,7 +80,7 @@ def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
     both read: on all tokens of the rank, where norms and residuals have their share of them.
     """
     elements, joined = ctx.split_tokens * ctx.model.hidden, _joined(block)
-    parts = (block.mixer is not None) + (block.ffn is not None)
+    parts = _parts(block)
     norm_fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
     add_fused = "bias-dropout-add" in ctx.fuses or "elementwise" in ctx.fuses
     norm, norm_back = (2.0, 4.0) if norm_fused else (6.0, 9.0)
@@ -98,7 +106,7 @@ def _kept(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Blo
     between, and one normed input where both parts read the same."""
     size = ctx.precision.activations.bytes_per_element
     elements = ctx.split_tokens * ctx.model.hidden
-    parts = (block.mixer is not None) + (block.ffn is not None)
+    parts = _parts(block)
     between = 0 if block.parallel else parts - 1
     return SavedActivations(
         inputs=elements * size,
@@ -119,7 +127,12 @@ def _gathered_inputs(ctx: LoweringContext, block: Block) -> Num:
 
 def normed_inputs(block: Block) -> int:
     """Normed tensors that products of a layer read: one a part, one altogether where a parallel block shares it."""
-    return (block.mixer is not None) + (block.ffn is not None) - _joined(block).input
+    return _parts(block) - _joined(block).input
+
+
+def _parts(block: Block) -> int:
+    """Parts of a layer, each with a residual: mixer, cross attention, feed-forward."""
+    return (block.mixer is not None) + (block.cross is not None) + (block.ffn is not None)
 
 
 def _recomputed(
@@ -194,53 +207,3 @@ def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         elif isinstance(op, Stream):
             again.append(op)
     return tuple(again)
-
-
-def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
-    """The image encoder over the images of a microbatch, on the first stage: its ends, a layer that sees the whole
-    image, and one that stays inside its window. Patches see each other both ways."""
-    vision = ctx.model.vision
-    if vision is None:
-        raise ValueError("the model has no image encoder")
-    inner = replace(
-        ctx,
-        model=replace(ctx.model, hidden=vision.hidden),
-        queries=(vision.image // vision.patch) ** 2,
-        keys=(vision.image // vision.patch) ** 2,
-        causal=False,
-        document=0,
-        degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
-    )
-    kind = ctx.recompute.kind
-    whole = replace(lower_block(inner, _unwindowed(vision.block), kind), key=SectionKey(SectionRole.VISION))
-    windowed = replace(lower_block(inner, vision.block, kind), key=SectionKey(SectionRole.VISION_WINDOWED))
-    return _vision_ends(inner, vision), whole, windowed
-
-
-def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
-    """Patch embedding before the encoder and projector behind it.
-
-        patches * 2 * 3 p^2 e   and   image tokens * 2 * projector weights      flops forward
-
-    p = pixels of a patch's side, e = encoder width. No tensor rank splits either. Pixels need no gradient.
-    """
-    patches, tokens = inner.tokens, inner.degrees.microbatch * vision.tokens
-    embed = plain_matmul(inner, "patch embedding", patches, vision.hidden, 3 * vision.patch**2)
-    project = plain_matmul(inner, "projector", tokens, vision.projector_params / vision.hidden, vision.hidden)
-    products = [embed, project] if vision.projector_params else [embed]
-    params = vision.projector_params + vision.other_params
-    grad = inner.gradient_bytes
-    size = inner.precision.activations.bytes_per_element
-    return Section(
-        key=SectionKey(SectionRole.VISION_ENDS),
-        forward=tuple(products),
-        backward_input=tuple(input_gradient(op) for op in products[1:]),
-        backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(products)),
-        params=params,
-        trained=0 if inner.frozen else params,
-        saved=SavedActivations(inputs=(patches * 3 * vision.patch**2 + tokens * vision.hidden) * size),
-    )
-
-
-def _unwindowed(block: Block) -> Block:
-    return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block

@@ -126,17 +126,25 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
     turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
     core = [*turn, *served_scores(ctx, mixer)]
+    if mixer.softcap:  # a tanh of every score: an exponential and a division
+        steps = steps_of(ctx)
+        pairs = windowed(steps.prefill_tokens, steps.prefill_pairs, mixer.window, mixer.chunked)
+        seen = pairs + cached_read(ctx, mixer.window) * steps.decode_tokens
+        core.append(Stream(label="softcap", stream_bytes=0.0, exponentials=2 * seen * heads / tp, kernels=0.0))
     return [qkv], [*core, *(output_gate(ctx, tokens * values / tp)[0] if mixer.gate else [])], [out]
 
 
 def served_scores(ctx: LoweringContext, mixer: Attention) -> list[Op]:
-    """What attention does between its projections: its cache written, prompts by the tile, decodes against it."""
-    tp = ctx.degrees.tp
+    """What attention does between its projections: its cache written, prompts by the tile, decodes against it. Nothing
+    is cached for queries that see what comes behind them."""
+    tp, seen = ctx.degrees.tp, (mixer.window, mixer.chunked)
     heads, copies = held_heads(mixer, tp, (ctx.engine.serves or BARE).rank_cores)
     kept = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim) / tp
+    if not mixer.causal:
+        return [_prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, seen, causal=False)]
     return [
         cache_write(ctx, ctx.tokens * kept),
-        _prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
+        _prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, seen),
         _decode_scores(ctx, mixer, heads, kept),
     ]
 
@@ -148,11 +156,15 @@ def cache_write(ctx: LoweringContext, elements: Num) -> Stream:
 
 
 def _prefill_scores(
-    ctx: LoweringContext, heads: Num, qk: int, value: int, seen: tuple[int, bool] = (0, False)
+    ctx: LoweringContext, heads: Num, qk: int, value: int, seen: tuple[int, bool] = (0, False), causal: bool = True
 ) -> Attend:  # fmt: skip
-    """Flash attention of the step's prompt chunks: flops of visible pairs, and of the masked parts of tiles."""
+    """Flash attention of the step's prompt chunks: flops of visible pairs, and of the masked parts of tiles. Where
+    queries see both ways, sequences are read whole and every pair counts: twice those of a chunk."""
     steps, tp = steps_of(ctx), ctx.degrees.tp
     tokens, pairs = steps.prefill_tokens, windowed(steps.prefill_tokens, steps.prefill_pairs, *seen)
+    if not causal:
+        whole = 2 * steps.prefill_pairs
+        pairs = np.minimum(whole, tokens * seen[0]) if seen[0] else whole
     wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
     size = ctx.precision.activations.bytes_per_element
     return Attend(

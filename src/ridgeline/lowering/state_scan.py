@@ -17,7 +17,6 @@ from ridgeline.lowering.attention_core import Passes
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.spec import GatedDeltaNet, Mamba2
 
-SSD_CHUNK = 128  # tokens of a chunk: mamba_ssm's default is 256, Nemotron's models and NVIDIA's recipes say 128
 DELTA_CHUNK = 64  # of flash-linear-attention's gated delta rule
 MASK_TILE = 64  # rows of a tile: of a masked square of L x L, (L + tile) / 2 columns a row are worked on
 STATE, WIDE = 4.0, 4.0  # bytes of a state while it is summed up, and of products that several heads share
@@ -38,9 +37,10 @@ def ssd_scan(ctx: LoweringContext, mixer: Mamba2) -> Passes:
     tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     tokens, inner, shared = ctx.tokens, mixer.inner / tp, mixer.groups * mixer.state / tp
     stream, both = tokens * inner, tokens * shared
-    states, scored = stream * mixer.state / SSD_CHUNK, tokens * mixer.groups / tp * SSD_CHUNK
-    over_state, over_chunk = 2 * stream * mixer.state, stream * (SSD_CHUNK + MASK_TILE)
-    products = 2 * both * SSD_CHUNK
+    chunk = mixer.chunk
+    states, scored = stream * mixer.state / chunk, tokens * mixer.groups / tp * chunk
+    over_state, over_chunk = 2 * stream * mixer.state, stream * (chunk + MASK_TILE)
+    products = 2 * both * chunk
 
     def kernel(label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
         return Attend(

@@ -3,13 +3,15 @@
     hidden = 4096                      layers = 32                    vocab = 128256
     [attention]                        heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", "gated-delta" for others)
     [mlp]                              hidden, gated, activation, bias
+    [cross]                            heads, ... of attention that reads the encoder's output
+    [encoder]                          hidden, layers, block = { attention, mlp, norm }, reads, context, ...
+    [head]                             kind = "sequence", "tokens", "none" or "language", outputs, dense
     [moe]                              experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
     pattern = ["local*5", "global"]    names of [block.NAME] tables, repeated until all layers are spelled
 
-A [block.NAME] table holds attention, mlp, moe, norm, norms, parallel, extra, captured (`ridgeline capture` writes
-that one); what it leaves out comes from the top
-level (key by key, unless it changes the `kind`), and `attention = false`, `mlp = false` or `moe = false` leaves that
-part out. A layer with both mlp and moe is a moe layer.
+A [block.NAME] table holds attention, cross, mlp, moe, norm, norms, parallel, extra, captured (`ridgeline capture`
+writes that one); what it leaves out comes from the top level (key by key, unless it changes the `kind`), and
+`attention = false`, `mlp = false` or `moe = false` leaves that part out. A layer with both mlp and moe is a moe layer.
 
 `mtp = N` adds N layers of multi-token prediction: copies of the last layer, or of the [block.NAME] that `mtp_block`
 names, which no pattern has to use.
@@ -19,17 +21,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
 from ridgeline.models.spec import (
+    Attention,
     Block,
     Captured,
     CaptureRecord,
     Embedding,
+    Encoder,
+    Head,
     Mixer,
     Mlp,
     ModelSpec,
@@ -41,7 +46,7 @@ from ridgeline.models.spec import (
 )
 
 MOST_LAYERS = 10_000
-PARTS = ("attention", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
+PARTS = ("attention", "cross", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
 
 
 def _norm(value: Any) -> Any:
@@ -53,6 +58,7 @@ class Layer:
     """The parts of one kind of layer as written in a file."""
 
     attention: Mixer | None = None
+    cross: Attention | None = None
     mlp: Mlp | None = None
     moe: Moe | None = None
     norm: Annotated[Norm, Via(_norm)] = Norm()
@@ -65,6 +71,7 @@ class Layer:
         """The block these parts make."""
         return Block(
             mixer=self.attention,
+            cross=self.cross,
             ffn=self.moe or self.mlp,
             norm=self.norm,
             norms=self.norms,
@@ -76,6 +83,25 @@ class Layer:
     def problems(self) -> Iterable[Problem]:
         if self.attention is None and self.mlp is None and self.moe is None and self.captured is None:
             yield Problem(path="attention", given="nothing", expected="attention, mlp or moe", todo="add one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderTable:
+    """The encoder of a source as written in a file: `Encoder` with its block spelled as a layer."""
+
+    reads: Literal["tokens", "audio"] = "tokens"
+    hidden: Count
+    layers: Count
+    block: Layer
+    context: Size = 0
+    front: Size = 0
+    per_second: Size = 0
+    other_params: Size = 0
+
+    def encoder(self) -> Encoder:
+        """The encoder that this describes."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Encoder(**{**own, "block": self.block.block()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +135,15 @@ class Dimensions:
     embedding_width: Size = 0
     embedding_norm: Annotated[Norm | None, Via(_norm)] = None
     head_bias: bool = False
-    final_norm: Annotated[Norm | None, Via(_norm)] = None  # as the layers' norm
+    softcap: bool = False
+    final_norm: Annotated[Norm | bool | None, Via(_norm)] = None  # as the layers' norm; false: none
     first_dense: Size = 0
     mtp: Size = 0
     mtp_block: str = ""  # the last layer
     pattern: tuple[str, ...] = ()
     vision: VisionTable | None = None
+    encoder: EncoderTable | None = None
+    head: Head | None = None
     capture: CaptureRecord | None = None
 
 
@@ -169,6 +198,7 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         width=dims.embedding_width,
         norm=dims.embedding_norm,
         head_bias=dims.head_bias,
+        softcap=dims.softcap,
     )
     return ModelSpec(
         id=id,
@@ -178,13 +208,19 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         embedding=embedding,
         blocks=blocks,
         order=order,
-        norm=dims.final_norm or blocks[order[-1]].norm,
+        norm=None if dims.final_norm is False else _last_norm(dims.final_norm, blocks[order[-1]].norm),
         context=dims.context,
         mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
         vision=_vision(dims.vision),
         source=dims.source,
+        head=dims.head,
+        encoder=dims.encoder.encoder() if dims.encoder else None,
         capture=dims.capture,
     )
+
+
+def _last_norm(given: Norm | bool | None, layers: Norm) -> Norm:
+    return given if isinstance(given, Norm) else layers
 
 
 def _vision(table: VisionTable | None) -> Vision | None:

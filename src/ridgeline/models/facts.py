@@ -81,8 +81,10 @@ class Intensity:
 
 
 @lru_cache(maxsize=256)
-def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) -> FlopCount:
+def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True, source: int = 0) -> FlopCount:
     """Flops of one token in a forward pass over sequences of `context` tokens, averaged over the sequence.
+
+    source   positions of an encoder's output that cross attention sees; what the encoder does is in `encoder_flops`
 
         2 * weights a token passes through  +  sum over attention layers of 2 * n * H * (d + v)  +  2 * hidden * vocab
 
@@ -93,13 +95,13 @@ def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) 
     >>> f"{forward_flops_per_token(model('llama3-8b'), 8192).total:.4g}"
     '1.716e+10'
     """
-    flops = FlopCount(head=_head_flops(spec))
+    flops = FlopCount(head=_head_flops(spec) / (context if spec.head and spec.head.kind == "sequence" else 1))
     for block, layers in spec.counts():
-        flops = flops + _block_flops(block, spec.hidden, context, causal).times(layers)
+        flops = flops + block_flops(block, spec.hidden, context, causal, source).times(layers)
     return flops
 
 
-def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True) -> FlopCount:
+def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True, source: int = 0) -> FlopCount:
     """Flops of one token in a training step without recompute, multi-token prediction included.
 
         3 * (forward + mtp)          mtp = depth * (block + 2 * 2*h*h + head)
@@ -112,9 +114,9 @@ def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True)
     >>> f"{gpt3.total / 6 / 175e9:.3f}"  # the 6N rule of thumb
     '1.025'
     """
-    flops = forward_flops_per_token(spec, context, causal)
+    flops = forward_flops_per_token(spec, context, causal, source)
     if spec.mtp:
-        block = _block_flops(spec.mtp.block, spec.hidden, context, causal).total
+        block = block_flops(spec.mtp.block, spec.hidden, context, causal).total
         extra = spec.mtp.depth * (block + 4 * spec.hidden**2 + _head_flops(spec))
         flops = flops + FlopCount(mtp=extra)
     return flops.times(3)
@@ -164,9 +166,9 @@ def image_flops(spec: ModelSpec) -> float:
     vision = spec.vision
     if vision is None:
         return 0.0
-    patches = (vision.image // vision.patch) ** 2
-    whole = _block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
-    windowed = _block_flops(vision.block, vision.hidden, patches, causal=False).total
+    patches = vision.patches
+    whole = block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
+    windowed = block_flops(vision.block, vision.hidden, patches, causal=False).total
     layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed
     embed = 2 * 3 * vision.patch**2 * vision.hidden
     return patches * (embed + layers) + 2 * vision.tokens * vision.projector_params
@@ -265,7 +267,7 @@ def arithmetic_intensity_decode(spec: ModelSpec, batch: int, context: int, dtype
     """
     flops, read = _head_flops(spec), 0.0
     for block, layers in spec.counts():
-        layer = _block_flops(block, spec.hidden, 0, causal=False).total + _decode_scores(block.mixer, context)
+        layer = block_flops(block, spec.hidden, 0, causal=False).total + _decode_scores(block.mixer, context)
         flops += layers * layer
         read += layers * (_read(block.mixer, context) + _recorded(block) * context)
     cache = read * dtype.bytes_per_element + kv_cache_bytes_per_token(spec, dtype) + 2 * state_bytes(spec, dtype)
@@ -274,12 +276,18 @@ def arithmetic_intensity_decode(spec: ModelSpec, batch: int, context: int, dtype
 
 
 def _head_flops(spec: ModelSpec) -> float:
-    width = spec.embedding.width
-    return 2.0 * (spec.vocab * (width or spec.hidden) + spec.hidden * width)
+    width, own = spec.embedding.width, spec.head
+    if own is not None and not spec.speaks:
+        return 2.0 * (spec.hidden * own.outputs + own.dense)
+    return 2.0 * (own.dense if own else 0) + 2.0 * (spec.vocab * (width or spec.hidden) + spec.hidden * width)
 
 
-def _block_flops(block: Block, hidden: int, context: int, causal: bool) -> FlopCount:
+def block_flops(block: Block, hidden: int, context: int, causal: bool, source: int = 0) -> FlopCount:
+    """Flops of one token in one layer; of cross attention what works on the layer's own tokens, keys and values not."""
     mixer = _mixer_flops(block.mixer, hidden, context, causal) if block.mixer else FlopCount()
+    if block.cross is not None:
+        wide = block.cross.heads * (block.cross.head_dim + block.cross.value_dim)
+        mixer = mixer + FlopCount(projections=2.0 * hidden * wide, scores=2.0 * source * wide)
     rest = FlopCount(captured=captured_flops(block.captured, context, causal)) if block.captured else FlopCount()
     return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount()) + rest
 
@@ -297,7 +305,10 @@ def captured_flops(part: Captured, context: int, causal: bool = True) -> float:
     """
     products = sum(2.0 * one.rows * one.groups * one.inputs * one.outputs for one in part.products)
     scores = sum(
-        2.0 * mean_visible(context, one.window, one.chunked, causal) * one.heads * (one.head_dim + one.value_dim)
+        2.0
+        * mean_visible(context, one.window, one.chunked, causal and one.causal)
+        * one.heads
+        * (one.head_dim + one.value_dim)
         for one in part.scores
     )
     return products + scores + mean_visible(context, causal=causal) * part.pair_flops + part.scan_flops
@@ -321,7 +332,7 @@ def _mixer_flops(mixer: Mixer, hidden: int, context: int, causal: bool) -> FlopC
         case Attention():
             wide = mixer.heads * (mixer.head_dim * (2 if mixer.gate else 1) + mixer.value_dim)
             keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
-            seen = mean_visible(context, mixer.window, mixer.chunked, causal)
+            seen = mean_visible(context, mixer.window, mixer.chunked, causal and mixer.causal)
             scores = 2 * seen * mixer.heads * (mixer.head_dim + mixer.value_dim)
             return FlopCount(projections=2.0 * hidden * (wide + keys), scores=scores)
         case LatentAttention():
@@ -375,9 +386,11 @@ def _decode_scores(mixer: Mixer | None, context: int) -> float:
 
 
 def _cached(mixer: Mixer | None) -> int:
-    """Elements one token leaves in a layer's cache."""
+    """Elements one token leaves in a layer's cache; a query that sees what comes behind it leaves none to wait for."""
     match mixer:
         case Attention():
+            if not mixer.causal:
+                return 0
             return mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
         case LatentAttention():
             return mixer.kv_rank + mixer.rope_dim + _index_key(mixer)
@@ -426,7 +439,7 @@ def _state_elements(mixer: Mixer | None) -> int:
 def _touched_weights(spec: ModelSpec, tokens: int) -> float:
     """Parameters a pass over `tokens` reads: all but images, experts nobody picked, and embedding rows looked up."""
     parts = count(spec)
-    touched = float(parts.total - parts.experts - parts.vision)
+    touched = float(parts.total - parts.experts - parts.vision - parts.encoder)
     if not spec.embedding.tied:
         touched -= parts.embedding
     for block, layers in spec.counts():

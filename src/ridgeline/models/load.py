@@ -90,7 +90,7 @@ def _from_path(path: Path) -> ModelSpec:
 
 
 def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
-    if "model_type" in table:
+    if "model_type" in table or "_class_name" in table:
         from ridgeline.models import hf
 
         return hf.from_config(table, id=id)

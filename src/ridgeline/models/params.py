@@ -13,6 +13,7 @@ from typing import assert_never
 from ridgeline.models.spec import (
     Attention,
     Block,
+    Encoder,
     Ffn,
     GatedDeltaNet,
     Indexer,
@@ -42,6 +43,7 @@ class ParamCount:
     norms           norms of the hidden width, the final one included
     head            output matrix and bias; 0 when it is the embedding
     vision          image encoder and projector
+    encoder         the stack that cross attention reads; its layers, and what stands around them
     mtp             multi-token prediction
     extra           vectors that no other part describes, and what was captured beside the parts
     """
@@ -56,6 +58,7 @@ class ParamCount:
     norms: int = 0
     head: int = 0
     vision: int = 0
+    encoder: int = 0
     mtp: int = 0
     extra: int = 0
 
@@ -121,6 +124,7 @@ def count(spec: ModelSpec) -> ParamCount:
         head=_head_params(spec),
         norms=spec.norm.params(spec.hidden) if spec.norm else 0,
         vision=vision_params(spec.vision) if spec.vision else 0,
+        encoder=encoder_params(spec.encoder) if spec.encoder else 0,
         mtp=mtp_params(spec.mtp, spec.hidden) if spec.mtp else 0,
     )
     for block, layers in spec.counts():
@@ -135,16 +139,18 @@ def block_params(block: Block, hidden: int) -> int:
 
 def block_parts(block: Block, hidden: int) -> ParamCount:
     """Parameters of one layer by part."""
+    many = block.streams
     parts = ParamCount(
-        attention=mixer_params(block.mixer, hidden) if block.mixer else 0,
-        norms=block.norms * block.norm.params(hidden),
-        extra=block.extra + (block.captured.params if block.captured else 0),
+        attention=many * (mixer_params(block.mixer, hidden) if block.mixer else 0)
+        + (mixer_params(block.cross, hidden) if block.cross else 0),
+        norms=many * block.norms * block.norm.params(hidden),
+        extra=many * modulation_params(block, hidden) + block.extra + (block.captured.params if block.captured else 0),
     )
     match block.ffn:
         case None:
             return parts
         case Mlp():
-            return parts + ParamCount(mlp=ffn_params(block.ffn, hidden))
+            return parts + ParamCount(mlp=many * ffn_params(block.ffn, hidden))
         case Moe():
             moe = moe_params(block.ffn, hidden)
             return parts + ParamCount(
@@ -152,6 +158,11 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
             )
         case _:
             assert_never(block.ffn)
+
+
+def modulation_params(block: Block, hidden: int) -> int:
+    """Parameters of what makes a layer's modulation of the timestep: m * (h * h + h); m = vectors, h = hidden."""
+    return block.modulation * (hidden * hidden + hidden)
 
 
 def mixer_params(mixer: Mixer, hidden: int) -> int:
@@ -217,6 +228,11 @@ def vision_params(vision: Vision) -> int:
     return blocks + vision.projector_params + vision.other_params
 
 
+def encoder_params(encoder: Encoder) -> int:
+    """Parameters of the stack that cross attention reads: layers * block + what stands around them."""
+    return encoder.layers * block_params(encoder.block, encoder.hidden) + encoder.other_params
+
+
 def mtp_params(mtp: Mtp, hidden: int) -> int:
     """Parameters of multi-token prediction: depth * (block + 2*h*h + three norms). Embedding and head are the model's.
 
@@ -232,18 +248,27 @@ def _matrices(width: int, inner: int, gated: bool, bias: bool) -> int:
 
 
 def _embedding_params(spec: ModelSpec) -> int:
-    """vocab * w + positions * h + (w * h when w is not h) + norm; w = width of a row, h = hidden."""
+    """vocab * w + positions * h + (w * h when w is not h) + norm; w = width of a row, h = hidden. What embeds latents,
+    text and timestep instead where it has no words."""
     embedding = spec.embedding
+    if spec.latent_space is not None:
+        return spec.latent_space.other_params
     rows = spec.vocab * (embedding.width or spec.hidden) + embedding.positions * spec.hidden
     norm: Norm | None = embedding.norm
     return rows + embedding.width * spec.hidden + (norm.params(spec.hidden) if norm else 0)
 
 
 def _head_params(spec: ModelSpec) -> int:
-    """(vocab * w unless tied) + (h * w when w is not h) + bias; w = width of a row, h = hidden."""
-    embedding = spec.embedding
+    """(vocab * w unless tied) + (h * w when w is not h) + bias; w = width of a row, h = hidden.
+
+    Another head: h * outputs + its dense layers, biases and norms; before logits, these beside them.
+    """
+    embedding, own = spec.embedding, spec.head
+    dense = own.dense + own.extra if own else 0
+    if own is not None and not spec.speaks:
+        return spec.hidden * own.outputs + dense
     matrix = 0 if embedding.tied else spec.vocab * (embedding.width or spec.hidden)
-    return matrix + spec.hidden * embedding.width + spec.vocab * embedding.head_bias
+    return matrix + spec.hidden * embedding.width + spec.vocab * embedding.head_bias + dense
 
 
 def _attention_params(mixer: Attention, hidden: int) -> int:
@@ -254,7 +279,8 @@ def _attention_params(mixer: Attention, hidden: int) -> int:
         qk_norm   head: 2*d      full: (H + G)*d
         sinks     H
 
-    h = hidden, H = heads, G = kv_heads, d = head_dim, v = value head_dim; G*d instead of G*(d + v) with keys_as_values.
+    h = hidden, H = heads, G = kv_heads, d = head_dim, v = value head_dim; G*d instead of G*(d + v) with keys_as_values,
+    G*v in biases without key_bias.
 
     >>> _attention_params(Attention(heads=32, kv_heads=8, head_dim=128), 4096)
     41943040
@@ -263,8 +289,13 @@ def _attention_params(mixer: Attention, hidden: int) -> int:
     keys_values = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
     projected = queries + keys_values
     norms = {"none": 0, "head": 2, "full": mixer.heads + mixer.kv_heads}[mixer.qk_norm] * mixer.head_dim
-    biases = projected * mixer.qkv_bias + hidden * mixer.out_bias
+    biases = (projected - unbiased(mixer)) * mixer.qkv_bias + hidden * mixer.out_bias
     return hidden * projected + mixer.heads * mixer.value_dim * hidden + biases + norms + mixer.heads * mixer.sinks
+
+
+def unbiased(mixer: Attention) -> int:
+    """Projected elements that have no bias though queries have one: keys, where `key_bias` says so."""
+    return 0 if mixer.key_bias else mixer.kv_heads * mixer.head_dim
 
 
 def _latent_params(mixer: LatentAttention, hidden: int) -> int:

@@ -110,9 +110,10 @@ def order(scenario: Scenario) -> Iterator[Problem]:
 def tensor(scenario: Scenario) -> Iterator[Problem]:
     """Heads and feed-forward widths are split over tp; keys may be replicated instead."""
     tp = scenario.plan.mesh.tp
-    for block in scenario.model.blocks:
-        if block.mixer is not None:
-            yield from _heads(block.mixer, tp)
+    encoder = scenario.model.encoder
+    for block in (*scenario.model.blocks, *((encoder.block,) if encoder else ())):
+        for mixer in (block.mixer, block.cross):
+            yield from _heads(mixer, tp) if mixer else ()
         if tp > 1 and block.captured and block.captured.mixes:
             yield _whole("plan.tp", tp)
         match block.ffn:
@@ -251,6 +252,44 @@ def engine(scenario: Scenario) -> Iterator[Problem]:
         yield not_among("plan.engine", scenario.plan.engine, dict.fromkeys((*ENGINES, scenario.engine.id)))
 
 
+def encoders(scenario: Scenario) -> Iterator[Problem]:
+    """An encoder's output is read by every layer: both stand on the same ranks, with whole sequences on each."""
+    encoder, mesh, work = scenario.model.encoder, scenario.plan.mesh, scenario.workload
+    if encoder is None:
+        asked = None if isinstance(work, Serve) else work.encoder_seq
+        if asked is not None:
+            expected = f"nothing: {scenario.model.id} has no encoder"
+            yield Problem(path="workload.encoder_seq", given=str(asked), expected=expected, todo="leave it out")
+        return
+    why = f"1: cross attention of {scenario.model.id} reads its encoder's output in every layer"
+    for axis, degree in (("pp", mesh.pp), ("cp", mesh.cp)):
+        if degree > 1:
+            yield Problem(path=f"plan.{axis}", given=str(degree), expected=why, todo="use tp or dp instead")
+    if isinstance(work, Serve):
+        expected = "a model without an encoder: requests have no source lengths yet"
+        yield Problem(path="workload.kind", given="serve", expected=expected, todo="predict prefill and decode")
+
+
+def media(scenario: Scenario) -> Iterator[Problem]:
+    """Images take tokens of their sequence; sizes of images, video and sound ask for a model that has some."""
+    model, work = scenario.model, scenario.workload
+    if isinstance(work, Serve):
+        return
+    if work.audio_s is not None and (model.encoder is None or model.encoder.reads != "audio"):
+        yield Problem(path="workload.audio_s", given=f"{work.audio_s:g}", expected=f"nothing: {model.id} hears nothing")
+    if isinstance(work, Decode):
+        return
+    if work.height is not None and model.vision is None and model.latent_space is None:
+        yield Problem(path="workload.height", given=str(work.height), expected=f"nothing: {model.id} has no images")
+    if work.frames > 1 and model.latent_space is None:
+        expected = f"1: {model.id} makes no video; frames of one it sees are images"
+        yield Problem(path="workload.frames", given=str(work.frames), expected=expected)
+    if model.vision is not None and work.images * model.vision.tokens > work.seq:
+        most, each = work.seq // model.vision.tokens, model.vision.tokens
+        expected = f"at most {most}: an image of {model.vision.image} pixels is {each} of seq ({work.seq}) tokens"
+        yield Problem(path="workload.images", given=f"{work.images:g}", expected=expected, todo="use a longer seq")
+
+
 def blocks(scenario: Scenario) -> Iterator[Problem]:
     """Recompute by block names blocks the model has."""
     known = [str(index) for index in range(len(scenario.model.blocks))]
@@ -312,7 +351,7 @@ def _pools(scenario: Scenario) -> Iterator[Problem]:
 Rule = Callable[[Scenario], Iterable[Problem]]
 RULES: tuple[Rule, ...] = (
     ranks, order, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
-    recomputed, serving,
+    recomputed, serving, encoders, media,
 )  # fmt: skip
 
 

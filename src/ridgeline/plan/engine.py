@@ -102,6 +102,9 @@ class Supports:
         tuple[tuple[RecomputePart, ...], ...], Doc("parts that selective recompute takes together, a set each")
     ] = (("attention",), ("attention", "activation"))
     selective_in_experts: Annotated[tuple[RecomputePart, ...], Doc("parts it takes in experts only")] = ()
+    norms_in_products: Annotated[
+        bool, Doc("norms run inside the product that follows, save before experts and latents: no recompute of those")
+    ] = False
     recompute_layers: Annotated[
         Literal["all", "each", "any"], Doc("layers it recomputes: all, the first of each stage (full), or any by stage")
     ] = "all"

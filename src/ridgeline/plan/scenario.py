@@ -9,6 +9,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Plan
+from ridgeline.plan.serve import Serve
 from ridgeline.plan.workload import Train, Workload
 
 
@@ -39,6 +40,20 @@ class Scenario:
         if isinstance(self.workload, Train):
             return max(1, self.workload.sequences // (self.plan.mesh.dp * self.plan.microbatch))
         return 1
+
+    @property
+    def source(self) -> int:
+        """Positions that the encoder reads for one sequence: the workload's, those it was made for where it reads
+        audio, as many as the sequence has where it reads tokens; text that a diffusion transformer reads in cross
+        attention; 0 without either."""
+        encoder, space = self.model.encoder, self.model.latent_space
+        if space is not None and not space.joint:
+            return space.text
+        if encoder is None or isinstance(self.workload, Serve):
+            return 0
+        own = self.workload.seq if encoder.reads == "tokens" else encoder.context
+        heard = round((self.workload.audio_s or 0) * encoder.per_second)
+        return self.workload.encoder_seq or heard or own
 
     @property
     def placement(self) -> tuple[int, ...]:

@@ -166,9 +166,9 @@ def mixer_label(spec: ModelSpec) -> str:
         match block.mixer:
             case Attention() as mixer:
                 kind = "MHA" if mixer.kv_heads == mixer.heads else "MQA" if mixer.kv_heads == 1 else "GQA"
-                found[
-                    f"{kind} {mixer.heads}/{mixer.kv_heads}" + (f", window {mixer.window}" if mixer.window else "")
-                ] = None
+                both = "" if mixer.causal else ", both ways"
+                seen = f", window {mixer.window}" if mixer.window else ""
+                found[f"{kind} {mixer.heads}/{mixer.kv_heads}{seen}{both}"] = None
             case LatentAttention() as mixer:
                 sparse = f", top {mixer.indexer.topk} tokens" if mixer.indexer else ""
                 found[f"MLA {mixer.heads} heads, latent {mixer.kv_rank}+{mixer.rope_dim}{sparse}"] = None

@@ -8,10 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import DECIMAL
+from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import clean, grid
 from ridgeline.report.sheets.query import MemorySheet, QuerySheet
-from ridgeline.trace.read.memory_snapshot import FORMAT, read_snapshot
+from ridgeline.trace.read.memory_snapshot import format_of, read_snapshot
+from ridgeline.trace.read.unproven import doubt
 from ridgeline.trace.span_query import QueryAnswer
 
 WIDEST = 100  # characters of a cell
@@ -26,6 +27,7 @@ def query_sheet(found: QueryAnswer) -> QuerySheet:
         "columns": list(found.columns),
         "rows": [list(row) for row in found.rows],
         "truncated": found.truncated,
+        "warnings": list(found.warnings),
     }
 
 
@@ -38,6 +40,8 @@ def draw_query(sheet: QuerySheet, console: Console) -> None:
     for row in sheet["rows"]:
         table.add_row(*(Text(_cell(value)) for value in row))
     console.print(table)
+    for line in sheet["warnings"]:
+        console.print(Text(f"warning: {clean(line)}", style="yellow"))
     if sheet["truncated"]:
         console.print(Text(f"{len(sheet['rows']):,} rows shown, there are more: --limit N", style="dim"))
 
@@ -53,7 +57,8 @@ def memory_sheet(path: Path) -> MemorySheet:
     return {
         "kind": "memory",
         "sources": [path.name],
-        "format": FORMAT,
+        "format": (format := format_of(path)),
+        "warnings": list(doubt(format)),
         "devices": [
             {
                 "device": one.device,
@@ -76,19 +81,23 @@ def memory_sheet(path: Path) -> MemorySheet:
 
 def draw_memory(sheet: MemorySheet, console: Console) -> None:
     """Print who held the peak of every chip."""
+    for line in sheet["warnings"]:
+        console.print(Text(f"warning: {line}", style="yellow"))
     for one in sheet["devices"]:
-        giga = DECIMAL["G"]
-        console.print(Text(f"chip {one['device']}: {one['peak_bytes'] / giga:,.2f} GB at the peak", style="bold"))
+        console.print(
+            Text(f"chip {one['device']}: {format_quantity(one['peak_bytes'], 'B')} at the peak", style="bold")
+        )
         told = f"{one['events']:,} events"
         if one["before_bytes"]:
-            told += f"; {one['before_bytes'] / giga:,.2f} GB were allocated before the history began"
+            told += f"; {format_quantity(one['before_bytes'], 'B')} were allocated before the history began"
         if one["reserved_bytes"]:
-            told += f"; at the end {one['fragmentation']:.0%} of {one['reserved_bytes'] / giga:,.2f} GB reserved unused"
+            reserved = format_quantity(one["reserved_bytes"], "B")
+            told += f"; at the end {one['fragmentation']:.0%} of {reserved} reserved unused"
         if one["out_of_memory"]:
             told += f"; {one['out_of_memory']:,} allocations failed"
         console.print(Text(told, style="dim"))
         table = grid("right", "right", "left")
         for held in one["holders"][:SHOWN]:
             share = held["bytes"] / max(1, one["peak_bytes"])
-            table.add_row(f"{held['bytes'] / giga:,.3f} GB", f"{share:.1%}", clean(held["what"]))
+            table.add_row(format_quantity(held["bytes"], "B"), f"{share:.1%}", clean(held["what"]))
         console.print(table)

@@ -28,7 +28,8 @@ from ridgeline.version import __version__
 
 PARTS = Path(__file__).parent / "trace_page"
 SCRIPTS = ("data.js", "lanes.js", "paint.js", "stage.js", "over.js", "input.js", "panel.js",
-           "figures.js", "layers.js", "flame.js", "range.js", "replay.js", "sections.js", "charts.js", "main.js")  # fmt: skip
+           "figures.js", "layers.js", "flame.js", "range.js",
+           "replay.js", "sections.js", "charts.js", "main.js")  # fmt: skip
 OPS = 400  # names in the table of ops
 FEWEST = 1000  # spans it makes sense to keep
 _MARK = re.compile(r"\{\{(\w+)\}\}")

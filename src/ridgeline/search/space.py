@@ -21,6 +21,7 @@ from ridgeline.plan.mesh import Order
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
+from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 
 WIDEST = 64  # tensor ranks nobody goes beyond
 LARGEST_MICROBATCH = 16  # sequences of a microbatch
@@ -244,7 +245,8 @@ def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
 def _recomputes(scenario: Scenario) -> Iterable[Recompute]:
     """Nothing, the parts that the engine recomputes together and those the plan names, everything."""
     kinds = scenario.engine.supports.recompute
-    yield Recompute()
+    if "none" in kinds:
+        yield Recompute()
     if "selective" in kinds:
         yield from (Recompute(kind="selective", parts=parts) for parts in selective_parts(scenario))
     if "full" in kinds:
@@ -254,12 +256,16 @@ def _recomputes(scenario: Scenario) -> Iterable[Recompute]:
 def selective_parts(scenario: Scenario) -> tuple[tuple[RecomputePart, ...], ...]:
     """Sets of parts that the engine recomputes together, less what it takes in experts only where there are none.
 
-    Sets with the dense feed-forward part are for models without experts. What the plan itself recomputes comes last.
+    Sets with the dense feed-forward part are for models without experts. Norms are recomputed where nearly all stand
+    alone: what is priced is the recompute of all. What the plan itself recomputes comes last.
     """
     able, own = scenario.engine.supports, scenario.plan.recompute
     experts = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
+    away = () if experts else able.selective_in_experts
+    if able.norms_in_products and separate_norms(scenario.model) < NEARLY_ALL:
+        away = (*away, "norm")
     sets = (
-        tuple(part for part in parts if experts or part not in able.selective_in_experts)
+        tuple(part for part in parts if part not in away)
         for parts in able.selective
         if not (experts and "mlp" in parts)
     )

@@ -11,12 +11,14 @@ from itertools import chain
 from types import MappingProxyType
 
 from ridgeline.lowering.plan_columns import ring_is_hidden
+from ridgeline.models.params import vision_params
 from ridgeline.models.spec import Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
 _TAG = "says which type it is; what the type holds is priced"
+_SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
 IRRELEVANT: Mapping[str, str] = MappingProxyType(
     {
         "ModelSpec.id": "a name",
@@ -38,6 +40,12 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Mlp.kind": _TAG,
         "Moe.kind": _TAG,
         "Train.kind": _TAG,
+        "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
+        "Train.height": _SIZES,
+        "Train.width": _SIZES,
+        "Train.frames": _SIZES,
+        "LatentSpace.pixels": _SIZES,
+        "LatentSpace.frames": _SIZES,
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
         "Precision.kv": "a training step keeps no key-value cache",
         "Plan.serving": "knobs of a scheduler and a fleet: a training step serves no requests",
@@ -75,6 +83,11 @@ def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
         yield f"optimizer {work.optimizer.name}: {UNCOUNTED_OPTIMIZERS[work.optimizer.name]}"
     if work.images and scenario.model.vision is None:
         yield "images have no effect: the model has no image encoder"
+    if not work.images and scenario.model.vision is not None:
+        held = vision_params(scenario.model.vision)
+        yield f"images = 0: the image encoder and its {held:,} parameters take no part"
+    if work.towers == "frozen" and not (work.images and scenario.model.vision):
+        yield "towers = frozen has no effect: no image encoder runs"
     if work.lora and {"up", "gate", "down"} & set(work.lora.targets) and any(_experts(scenario)):
         yield "lora: routed experts have no adapters, whatever its targets say"
 

@@ -135,6 +135,9 @@ def _unserved(scenario: Scenario) -> Iterator[Problem]:
     if scenario.plan.mesh.cp > 1:
         given = str(scenario.plan.mesh.cp)
         yield Problem(path="plan.cp", given=given, expected="1: requests are not split over context ranks", todo="")
+    if isinstance(scenario.workload, Decode) and not scenario.model.writes:
+        expected = f"prefill: {scenario.model.id} reads its input at once and writes no tokens"
+        yield Problem(path="workload.kind", given="decode", expected=expected, todo='use kind = "prefill"')
     drafts = scenario.plan.speculation
     if drafts is not None and drafts.draft == "mtp" and scenario.model.mtp is None:
         todo = 'use draft = "eagle" or "ngram"'
@@ -148,7 +151,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCal
     memory = serving_memory(scenario)
     total = _through(scenario, priced)
     work, mesh = scenario.workload, scenario.plan.mesh
-    cached = -(-work.sequences // mesh.dp) * work.seq
+    cached = -(-work.sequences // mesh.dp) * work.seq if memory.kv_bytes_per_token else 0
     asked = "step" if isinstance(work, Decode) else "ttft"
     low, high, rows = serving_spread(scenario.engine, asked)
     basis = f"{rows} measured {'decodes' if asked == 'step' else 'prefills'} and serving runs of other configurations"

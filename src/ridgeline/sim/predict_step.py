@@ -29,7 +29,8 @@ from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import training_flops_per_token
+from ridgeline.models.facts import image_flops, training_flops_per_token
+from ridgeline.models.tower_flops import encoder_flops, latent_flops
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.scenario import Scenario
@@ -262,14 +263,24 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     plan, system, work = scenario.plan, scenario.system, scenario.workload
     mesh = plan.mesh
     assert isinstance(work, Train)
-    each = training_flops_per_token(scenario.model, work.document_tokens, causal).total
-    notes = ["causal attention counted at half" if causal else "attention counted over all pairs of tokens"]
+    each = training_flops_per_token(scenario.model, work.document_tokens, causal, scenario.source).total
+    halved = causal and scenario.model.causal
+    notes = ["causal attention counted at half" if halved else "attention counted over all pairs of tokens"]
     if work.document_tokens < work.seq:
         notes.append(_documents(work))
     if work.task == "lora":
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
     model_flops = each * work.useful_tokens
+    if work.images and scenario.model.vision:
+        passes = 1 if work.towers == "frozen" else 3
+        model_flops += passes * work.sequences * work.images * image_flops(scenario.model)
+        notes.append(f"the image encoder counted for {work.images:g} images a sequence, {passes} passes")
+    if scenario.model.latent_space:
+        model_flops += 3 * work.sequences * latent_flops(scenario.model, work.seq)
+    if scenario.model.encoder:
+        model_flops += 3 * work.sequences * encoder_flops(scenario.model, scenario.source)
+        notes.append(f"the encoder counted over {scenario.source} positions a sequence")
     executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
     key, peak = fastest_peak(scenario)
     able = step_s * system.chips * peak.value

@@ -15,7 +15,9 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.job_request import job_request
 from ridgeline.targets.launch import system_in
+from ridgeline.targets.launchers import FILES, launched
 from ridgeline.targets.ledger_text import annotated
 from ridgeline.targets.per_rank import with_batch
 from ridgeline.targets.registry import TARGETS, detect
@@ -29,11 +31,14 @@ SUFFIXES = (".sh", ".sbatch", ".slurm", ".toml", ".json", ".yaml", ".yml", ".py"
 MOST_FILES = 64
 
 
-def export(scenario: Scenario, *, to: str) -> Export:
+def export(scenario: Scenario, *, to: str, launcher: str | None = None, job: Mapping[str, str] | None = None) -> Export:
     """The scenario as files of the target, with the account of every decision, and what the files mean read again.
 
     The account stands in the files too: what is lost at their heads, all of it in LEDGER.md. Chips that the target does
     not run on are an `InputError`; files that no longer fit, or are slower, are for the caller to judge by `check`.
+
+    `launcher` names who starts the run on its nodes (`LAUNCHERS`), `job` what it is asked for: time, partition,
+    account, image, output.
 
     >>> import ridgeline
     >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
@@ -41,10 +46,11 @@ def export(scenario: Scenario, *, to: str) -> Export:
     >>> export(made, to="megatron").expressed["plan.tp"]
     '--tensor-model-parallel-size'
     """
-    target = TARGETS[to]
+    target, asked = TARGETS[to], job_request(job or {})
     refuse_other_chips(scenario, to)
     made = target.write(scenario)
-    return annotated(replace(made, check=reread(made, scenario)))
+    found = annotated(replace(made, check=reread(made, scenario)))
+    return found if launcher is None else launched(found, scenario, launcher, asked)
 
 
 def import_run(
@@ -123,7 +129,8 @@ def read_files(path: Path) -> RunFiles:
         folder = Path(os.path.realpath(path)).parent
         text = read_text(path, BIGGEST_TEXT)
         return RunFiles({f"{path.name}{mark}{chosen}": text}, Around(folder=folder, top=top_of(folder)))
-    named = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
+    parts = (part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
+    named = sorted(part for part in parts if part.name not in FILES)
     if not named or len(named) > MOST_FILES:
         given = f"{len(named)} configuration files" if named else "no configuration file"
         expected = f"1 to {MOST_FILES} files ending in {', '.join(SUFFIXES)}"

@@ -14,12 +14,17 @@ from typing import Any
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.numerics import numerics_of, unknown_numerics
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.plan import NARROW
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 
+# parts that few models have: decisions where a model has them, and a target that does not speak of them loses them
+RARE = frozenset(
+    {"causal", "key_bias", "softcap", "chunk", "cross", "head", "encoder", "streams", "modulation", "latent_space"}
+)
 LABELS = ("model.id", "model.name", "model.source")  # what a model is called decides nothing
 
 
@@ -70,6 +75,8 @@ def _workload(work: Train) -> dict[str, Any]:
         "workload.optimizer.states": work.optimizer.states.id,
         "workload.optimizer.master": work.optimizer.master.id if work.optimizer.master else "none",
     }
+    if work.encoder_seq is not None:
+        found["workload.encoder_seq"] = work.encoder_seq
     if work.document is not None:
         found["workload.document"] = work.document
     if work.lora is not None:
@@ -160,7 +167,18 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:
-    return {path: value for path, value in _flat("model", model) if path not in LABELS}
+    spec = {path: value for path, value in _flat("model", model) if path not in LABELS}
+    return spec | dict(_numerics(model))
+
+
+def _numerics(model: ModelSpec) -> Iterator[tuple[str, Any]]:
+    """What costs nothing and has to be right for the model to train, where it is known; what is not, by name."""
+    found = numerics_of(model)
+    for path, value in _flat("model.numerics", found):
+        if path != "model.numerics.models" and value is not None:
+            yield path, value
+    if unknown := unknown_numerics(model):
+        yield "model.numerics.unknown", unknown
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -169,6 +187,8 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value.id
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
+            if field.name in RARE and getattr(value, field.name) == field.default:
+                continue
             yield from _flat(f"{path}.{field.name}", getattr(value, field.name))
     elif isinstance(value, tuple) and value and is_dataclass(value[0]):
         for index, part in enumerate(value):

@@ -79,6 +79,7 @@ APART = {
     "train.special_tokens*": "which data decides nothing about speed",
     "train.tf32": "fp32 products beside mixed precision are few",
     "train.gradient_checkpointing_kwargs*": "how recompute is written is not priced",
+    "train.fsdp_config.*": "how FSDP wraps and loads is not priced",
     "accelerate.*": "how processes are started",
     "deepspeed.*_bucket_size": "bucket sizes are not priced",
     "deepspeed.scheduler*": "learning rates decide nothing about speed",
@@ -89,7 +90,8 @@ APART = {
 }
 MATTERS = (
     "*.load_in_4bit", "*.load_in_8bit", "*.quantization*", "*.use_liger*", "*.enable_liger*", "*.unsloth*",
-    "*.use_galore", "*.use_badam", "*.fp8*", "*.freeze*", "*.plugins", "*.expert_parallel*", "*.use_mca",
+    "*.use_galore", "*.use_badam", "*.fp8*", "*.freeze*", "*.plugins", "*.expert_parallel*", "*.unfrozen_parameters",
+    "*.liger_*", "*.use_apollo", "*.use_kt", "*.qat.*", "*.ebft.*", "*.trl.*", "*.lora_target_parameters", "*.relora*",
 )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the command line names the targets in its help, which has t
 
 # the order in which files are tried against `recognises`: a dialect before the software it is a dialect of
 TRAIN = (
+    "axolotl",
+    "llamafactory",
     "accelerate",
     "megatron-bridge",
     "verl",
@@ -28,7 +30,11 @@ SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
 # dialects that are read and not written, tried before the software they are dialects of
 READ_ONLY = ("primus", "megatron-deepspeed")
-READABLE = (*SERVE, *READ_ONLY, *TRAIN)
+# who starts a run on its nodes; the first two need nothing but a shell, and Slurm
+LAUNCHERS = ("torchrun", "slurm", "jobset", "trainjob", "volcano", "skypilot", "azureml", "ray")
+# those whose own keys tell them first: a trainer's file may hold options that a server has too
+FIRST = ("axolotl", "llamafactory")
+READABLE = tuple(dict.fromkeys((*FIRST, *SERVE, *READ_ONLY, *TRAIN)))
 
 
 class _Targets(Mapping[str, "Target"]):

@@ -23,9 +23,11 @@ FILE = Path(__file__).parent / "vendors.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """How Slurm is asked for chips of a node, what a framework calls one, and the targets that run on them."""
+    """How schedulers are asked for chips of a node, what a framework calls one, and the targets that run on them."""
 
     slurm: str = "--gpus-per-node={}"
+    kubernetes: str = "nvidia.com/gpu"
+    ray: str = "GPU"
     device: str = "cuda"
     targets: tuple[str, ...] = ()
 

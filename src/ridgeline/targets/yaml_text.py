@@ -24,3 +24,25 @@ def yaml_text(table: Mapping[str, Any]) -> str:
     name: 'say "hi": # no'
     """
     return str(yaml.safe_dump(plain(table), sort_keys=False, width=WIDTH))
+
+
+class _Blocks(yaml.SafeDumper):
+    """Texts of several lines as blocks, which people can read."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Blocks.add_representer(str, _text)
+
+
+def manifest_text(table: Mapping[str, Any]) -> str:
+    """As `yaml_text`, with texts of several lines written as blocks.
+
+    >>> print(manifest_text({"run": "set -e\\nls\\n"}), end="")
+    run: |
+      set -e
+      ls
+    """
+    return str(yaml.dump(plain(table), Dumper=_Blocks, sort_keys=False, width=WIDTH))

@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class QueryAnswer:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     truncated: bool
+    warnings: tuple[str, ...] = ()
+    """What is doubtful about the trace as it was read."""
 
     def frame(self) -> Any:
         """The same as a pandas DataFrame; pandas must be installed."""
@@ -84,7 +86,7 @@ def query(
     files = [one for one in traces if not isinstance(one, Timeline)]
     line = lines[0] if lines else read_timeline(*files, unit=unit, progress=progress)
     with closing(_filled(line)) as base:
-        return _answered(base, sql, limit, seconds)
+        return replace(_answered(base, sql, limit, seconds), warnings=line.about.warnings)
 
 
 def span_table(line: Timeline) -> dict[str, list[Any]]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from ridgeline.cli.main import app
 from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.choice_settings import choice_text
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
@@ -23,6 +24,7 @@ from ridgeline.comm.formats.tuner_csv import read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
 from ridgeline.comm.select import candidates
+from ridgeline.comm.synthesis.symmetric import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
@@ -368,6 +370,7 @@ class TestSettings:
 
     def test_hccl(self) -> None:
         found = library_choice("allreduce", on="64xascend-910b2", size=1e5, library="hccl")
+        assert choice_text(found).startswith('HCCL_ALGO="level0:NA;level1:')  # a shell would cut it at the semicolon
         (setting,) = read_hccl(Path("x"), choice_text(found))
         assert setting.levels == ((0, "NA"), (1, found.chosen.algorithm))
         (one,) = read_hccl(Path("x"), 'export HCCL_ALGO="allreduce=level0:NA;level1:NHR;level2:NB"')
@@ -390,6 +393,25 @@ def test_hostile_bytes(text: bytes, tmp_path: Path) -> None:
         read_collective(path)
     with pytest.raises(InputError):
         read_collective(tmp_path / "absent")
+
+
+def test_what_never_ends_or_is_far_too_large_is_refused_at_once() -> None:
+    for given in (lambda: read_collective(Path("/dev/zero")),
+                  lambda: answered("alltoallv", topology="ring:4", matrix="/dev/zero"),
+                  lambda: target_text(symmetric_allgather(topology("torus:32x32", 1e9)), "msccl")):  # fmt: skip
+        with pytest.raises(InputError, match="at most"):
+            given()
+
+
+def test_a_problem_of_every_order_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    plan = json.loads(target_text(named("allreduce", "ring:3", "ring"), "mscclpp"))
+    del plan["gpus"][0]["threadblocks"][0]["ops"][0]
+    path.write_text(json.dumps(plan))
+    found = read_collective(path).verification
+    assert found is not None
+    assert not found.ok
+    assert len(set(found.problems)) == len(found.problems)
 
 
 def test_no_byte_of_a_file_breaks_the_reader(tmp_path: Path) -> None:

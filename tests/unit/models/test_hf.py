@@ -451,7 +451,7 @@ def test_the_catalogs_words_change_a_config(tmp_path: Path) -> None:
 
 
 def test_configs_of_other_software_are_recognised() -> None:
-    with pytest.raises(InputError, match="a diffusers config of 'FluxTransformer2DModel'"):
-        from_config({"_class_name": "FluxTransformer2DModel", "num_layers": 19})
+    with pytest.raises(InputError, match="a diffusers config of 'UNet2DConditionModel'"):
+        from_config({"_class_name": "UNet2DConditionModel", "num_layers": 19})
     with pytest.raises(InputError, match="a DeepSpeed config"):
         from_config({"zero_optimization": {"stage": 3}})

@@ -16,6 +16,7 @@ from ridgeline.models.spec import (
     Attention,
     CaptureRecord,
     Embedding,
+    Head,
     Indexer,
     LatentAttention,
     ModelSpec,
@@ -104,6 +105,28 @@ BASES: Mapping[str, dict[str, Any]] = {
         "model": "llama3-8b", "system": "8xh100-sxm", "workload": {**WORK, "task": "lora", "lora": {"rank": 16}},
         "plan": {"tp": 2, "dp": 4},
     },
+    "bert": {
+        "model": {"model_type": "bert"}, "system": "8xh100-sxm", "workload": {"seq": 512, "global_batch": 64},
+        "plan": {"tp": 2, "dp": 4, "microbatch": 8},
+    },
+    "t5": {
+        "model": {"model_type": "t5", "num_layers": 12, "num_heads": 12, "d_model": 768, "d_ff": 3072},
+        "system": "8xh100-sxm", "workload": {"seq": 512, "global_batch": 64, "encoder_seq": 1024},
+        "plan": {"tp": 2, "dp": 4, "microbatch": 8},
+    },
+    "flux": {
+        "model": {"_class_name": "FluxTransformer2DModel", "num_layers": 4, "num_single_layers": 4},
+        "system": "8xh100-sxm", "workload": {"height": 512, "global_batch": 64}, "plan": {"tp": 2, "dp": 4},
+    },
+    "wan": {
+        "model": {"_class_name": "WanTransformer3DModel", "num_layers": 4, "num_attention_heads": 16},
+        "system": "8xh100-sxm", "workload": {"height": 256, "frames": 17, "global_batch": 64},
+        "plan": {"tp": 2, "dp": 4},
+    },
+    "whisper": {
+        "model": {"model_type": "whisper"}, "system": "8xh100-sxm", "workload": {"seq": 448, "global_batch": 64},
+        "plan": {"tp": 2, "dp": 4, "microbatch": 8},
+    },
     "grouped": {
         "model": "deepseek-v2", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 256},
         "plan": {"pp": 4, "ep": 16, "dp": 16, "shard": "zero1", "moe_dispatch": "deepep"},
@@ -155,13 +178,13 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("Norm", "dense", f"{BLOCK}.norm", kind="layer", bias=True, weight=False)
     yield from of("Attention", "dense", MIXER, heads=16, kv_heads=4, head_dim=64, v_head_dim=64, positions="none")
     yield from of("Attention", "dense", MIXER, qkv_bias=True, out_bias=True, qk_norm="head", gate=True, sinks=True)
-    yield from of("Attention", "dense", MIXER, keys_as_values=True)
+    yield from of("Attention", "dense", MIXER, keys_as_values=True, softcap=True)
     yield from of("Attention", "windowed", MIXER, window=1024, chunked=True)
     yield from of("LatentAttention", "sparse", MIXER, heads=64, q_rank=768, kv_rank=256, nope_dim=64, rope_dim=32)
     yield from of("LatentAttention", "sparse", MIXER, v_dim=64, bias=True, indexer=None)
     yield from of("Indexer", "sparse", f"{MIXER}.indexer", heads=32, head_dim=64, topk=1024, shared=True)
     yield from of("Mamba2", "mamba", MIXER, heads=64, head_dim=32, state=64, groups=4, conv=2, conv_bias=False)
-    yield from of("Mamba2", "mamba", MIXER, proj_bias=True)
+    yield from of("Mamba2", "mamba", MIXER, proj_bias=True, chunk=256)
     yield from of("GatedDeltaNet", "experts", MIXER, key_heads=8, value_heads=16, key_dim=64, value_dim=64, conv=2)
     yield from of("Mlp", "dense", FFN, hidden=8192, gated=False, activation="relu2", bias=True)
     moe = "model.blocks.1.ffn"
@@ -170,12 +193,13 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("Moe", "grouped", moe, groups=1, group_topk=8)
     yield from of("Moe", "experts", FFN, shared_gate=False)
     yield from of("Embedding", "dense", "model.embedding", positions=8192, width=512, head_bias=True)
-    yield from of("Embedding", "dense", "model.embedding", norm=Norm())
+    yield from of("Embedding", "dense", "model.embedding", norm=Norm(), softcap=True)
     yield from of("Embedding", "eager", "model.embedding", tied=True)
     yield from of("Mtp", "moe", "model.mtp", depth=2, block=_first_block)
     yield from of("Vision", "vision", "model.vision", hidden=512, layers=12, patch=28, image=224, tokens=144)
     yield "Vision.windowed", Probe(base="vision", path="model.vision", value=_windowed)
     yield from of("Vision", "vision", "model.vision", projector_params=10**6, other_params=10**6, block=_vision_block)
+    yield from _side_probes(of)
     yield from _plan_probes(of)
     yield from of("Train", "dense", "workload", seq=4096, global_batch=128, task="lora", packed=False, document=1024)
     yield from of("Train", "dense", "workload", images=1.0, optimizer=replace(Train(**WORK).optimizer, name="lion"))
@@ -183,6 +207,51 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("Train", "lora", "workload", lora=Lora(rank=64))
     yield from of("Optimizer", "dense", "workload.optimizer", name="muon", states=dtype("bf16"), master=None)
     yield from of("Lora", "lora", "workload.lora", rank=64, targets=("qkv", "out", "down"))
+
+
+def _side_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tuple[str, Probe]]:
+    """Heads, encoders and what reads them."""
+    yield from of("ModelSpec", "dense", "model", head=Head(kind="none"))
+    yield "ModelSpec.encoder", Probe(base="whisper", path="model", value=_without_encoder)
+    yield from of("Attention", "bert", MIXER, causal=True, key_bias=False)
+    yield "Block.cross", Probe(base="t5", path=f"{BLOCK}.cross", value=_narrow_cross)
+    yield from of("Head", "bert", "model.head", kind="none", dense=0, extra=10**7)
+    yield "Head.outputs", Probe(base="bert", path="model.head", value=Head(kind="tokens", outputs=1000))
+    yield from of("Encoder", "t5", "model.encoder", hidden=512, layers=6, block=_wide_encoder_block)
+    yield from of("Encoder", "t5", "model.encoder", other_params=10**7, front=10**6)
+    yield from of("Encoder", "whisper", "model.encoder", reads="tokens", context=3000, per_second=25)
+    yield from of("Train", "t5", "workload", encoder_seq=2048)
+    yield from of("Train", "whisper", "workload", audio_s=10.0)
+    yield from of("Train", "vision", "workload", towers="frozen")
+    yield from of("Train", "wan", "workload", height=512, width=512, frames=33)
+    yield from of("ModelSpec", "flux", "model", latent_space=_other_space)
+    yield from of("Block", "flux", BLOCK, streams=1, modulation=3)
+    space = "model.latent_space"
+    yield from of("LatentSpace", "flux", space, inputs=256, per_text=10**8, per_step=10**9, other_params=10**8)
+    yield from of("LatentSpace", "wan", space, text=1024, joint=True, pixels=8, frames=8)
+
+
+def _other_space(spec: Scenario) -> Any:
+    space = spec.model.latent_space
+    assert space is not None
+    return replace(space, inputs=4 * space.inputs)
+
+
+def _without_encoder(spec: Scenario) -> Any:
+    blocks = tuple(replace(block, cross=None) for block in spec.model.blocks)
+    return replace(spec.model, encoder=None, blocks=blocks)
+
+
+def _narrow_cross(spec: Scenario) -> Any:
+    cross = spec.model.blocks[0].cross
+    assert cross is not None
+    return replace(cross, heads=6, kv_heads=6)
+
+
+def _wide_encoder_block(spec: Scenario) -> Any:
+    encoder = spec.model.encoder
+    assert encoder is not None
+    return replace(encoder.block, norms=4)
 
 
 def _plan_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tuple[str, Probe]]:

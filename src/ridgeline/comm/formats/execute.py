@@ -81,7 +81,8 @@ def execute(program: Program) -> tuple[Algorithm, Verification]:
                 break
     assert first is not None
     algorithm = _lifted(program, first)
-    return algorithm, Verification(ok=not problems, steps=len(algorithm.steps), problems=tuple(problems[:MOST]))
+    told = tuple(dict.fromkeys(problems))[:MOST]  # in place and out of place may break alike
+    return algorithm, Verification(ok=not problems, steps=len(algorithm.steps), problems=told)
 
 
 def _lifted(program: Program, made: _Transfers) -> Algorithm:

@@ -62,7 +62,7 @@ def read_collective(path: Path, profile: str = "") -> CollectiveFile:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
         raise wrong("", "bytes that are not UTF-8", "a text file") from None
-    if head.startswith(b"{"):
+    if head.startswith((b"{", b"[")):
         return _json(path, text, wrong)
     if NAME in text[:4096]:
         return CollectiveFile(format="hccl", settings=read_hccl(path, text))
@@ -71,12 +71,15 @@ def read_collective(path: Path, profile: str = "") -> CollectiveFile:
 
 def _bytes(path: Path, wrong: Wrong) -> bytes:
     try:
-        size = path.stat().st_size
-        if size > BIGGEST:
-            raise wrong("", f"{size} bytes", f"at most {BIGGEST}")
-        return path.read_bytes()
+        if path.is_char_device() or path.is_block_device():
+            raise wrong("", "a device", f"a file of at most {BIGGEST} bytes")
+        with path.open("rb") as file:
+            raw = file.read(BIGGEST + 1)
     except OSError as broken:
         raise wrong("", broken.strerror or str(broken), "a file that can be read") from None
+    if len(raw) > BIGGEST:
+        raise wrong("", f"more than {BIGGEST} bytes", f"at most {BIGGEST}")
+    return raw
 
 
 def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:

@@ -1,8 +1,9 @@
 """Turn HCCL's choice between servers into its environment variable, and such a setting into levels that are checked.
 
-    HCCL_ALGO=level0:NA;level1:<algorithm>[;level2:<algorithm>]        or of one operator: allreduce=level0:NA;...
+    HCCL_ALGO="level0:NA;level1:<algorithm>[;level2:<algorithm>]"      or of one operator: allreduce=level0:NA;...
 
-Level 0, inside a server, is HCCL's own choice: NA.
+In quotes, since a shell takes a semicolon for the end of a command; files without them are read too. Level 0, inside a
+server, is HCCL's own choice: NA.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class HcclSetting:
 def hccl_text(algorithm: str) -> str:
     """The setting for one algorithm between servers; `mesh` and one server leave all to HCCL."""
     between = algorithm if algorithm in ALGORITHMS else "NA"
-    return f"{NAME}=level0:NA;level1:{between}\n"
+    return f'{NAME}="level0:NA;level1:{between}"\n'
 
 
 def read_hccl(path: Path, text: str) -> tuple[HcclSetting, ...]:

@@ -12,8 +12,10 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+import numpy as np
+
 from ridgeline.comm.algorithm import REDUCE, Algorithm
-from ridgeline.comm.formats.program import Connection, Instruction, Place, Program, Target
+from ridgeline.comm.formats.program import MOST_INSTRUCTIONS, Connection, Instruction, Place, Program, Target
 from ridgeline.core.errors import InputError, Problem
 
 WHOLE = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
@@ -35,6 +37,18 @@ def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
     if _root(algorithm) != 0:
         given = f"root {_root(algorithm)}"
         raise InputError(Problem(path=f"--to {target}", given=given, expected="root 0: the file has no other"))
+    least = 2 * _messages(algorithm)
+    if least > MOST_INSTRUCTIONS:
+        given = f"{algorithm.ranks} ranks with at least {least:,} sends and receives"
+        expected = f"at most {MOST_INSTRUCTIONS:,} in a file"
+        raise InputError(Problem(path=f"--to {target}", given=given, expected=expected, todo="take fewer ranks"))
+
+
+def _messages(algorithm: Algorithm) -> int:
+    """How many messages there are at least: chunks of a round, a connection and a channel may go together."""
+    steps = algorithm.steps
+    pair = steps.source.astype(np.int64) * algorithm.nodes + steps.target
+    return len(np.unique((steps.round * np.int64(algorithm.nodes**2) + pair) * 128 + steps.channel))
 
 
 def _root(algorithm: Algorithm) -> int:

@@ -4,7 +4,8 @@
     from_config({...})               the same from a table already in memory
     READERS                          the reader of each model_type
 
-A key that a reader does not understand and that may change the architecture is an error that names it.
+A key that a reader does not understand and that may change the architecture is an error that names it. A type without a
+reader is captured from the model that an installed transformers builds of it (`generic`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,47 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
+from ridgeline.models.hf import encdec, encoder
 from ridgeline.models.hf.config import Config, shown
+from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
+from ridgeline.models.hf.heads import decoder_head
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.parts import Reader, defaults
 from ridgeline.models.hf.text import TEXT
 from ridgeline.models.hf.words import in_its_keys
 from ridgeline.models.spec import ModelSpec
 
-READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL})
+ENCODERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "bart": encdec.bart,
+        "bert": encoder.bert,
+        "blenderbot": encdec.blenderbot,
+        "camembert": encoder.roberta,
+        "data2vec-text": encoder.roberta,
+        "distilbert": encoder.distilbert,
+        "electra": encoder.electra,
+        "ernie": encoder.ernie,
+        "eurobert": encoder.eurobert,
+        "m2m_100": encdec.pegasus,
+        "marian": encdec.marian,
+        "mbart": encdec.mbart,
+        "megatron-bert": encoder.megatron_bert,
+        "modernbert": encoder.modernbert,
+        "mpnet": encoder.mpnet,
+        "mt5": encdec.t5,
+        "pegasus": encdec.pegasus,
+        "plbart": encdec.bart,
+        "roberta": encoder.roberta,
+        "roberta-prelayernorm": encoder.roberta_prelayernorm,
+        "t5": encdec.t5,
+        "umt5": encdec.umt5,
+        "whisper": encdec.whisper,
+        "xlm-roberta": encoder.roberta,
+    }
+)
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **ENCODERS})
 BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 
@@ -63,18 +95,30 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
     if not isinstance(data, Mapping) or _too_deep(data):
         raise InputError(Problem(path="", given=shown(type(data).__name__), expected="a table of keys, not too deep"))
     kind = data.get("model_type")
+    named = data.get("_class_name")
+    if kind is None and isinstance(named, str) and named in DIFFUSION:
+        return _diffusion(data, named, id, ignore)
     if not isinstance(kind, str):
         raise InputError(_of_no_type(data, kind))
     reader = READERS.get(kind)
     if reader is None:
-        raise UnknownId(
-            "model_type", kind[:60], READERS, todo="describe its dimensions instead, in a table or TOML file"
-        )
+        from ridgeline.models.hf.generic import captured  # most configs never pay for it
+
+        return captured(data, READERS, id)
     cfg = Config(in_its_keys(data), defaults(kind))
     cfg.ignore(*ignore)
-    spec = reader(cfg)
+    spec = decoder_head(cfg, reader(cfg))
     cfg.finish()
     return replace(spec, id=id or kind, name=id or kind)
+
+
+def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[str]) -> ModelSpec:
+    """The diffusion transformer that diffusers' own config describes."""
+    cfg = Config(in_its_keys(data), USUAL[named])
+    cfg.ignore("_class_name", "_diffusers_version", *ignore)
+    spec = DIFFUSION[named](cfg)
+    cfg.finish()
+    return replace(spec, id=id or named, name=id or named)
 
 
 def _of_no_type(data: Mapping[str, Any], kind: object) -> Problem:
@@ -82,8 +126,9 @@ def _of_no_type(data: Mapping[str, Any], kind: object) -> Problem:
     named = data.get("_class_name")
     if isinstance(named, str):
         given = f"a diffusers config of {shown(named)}"
-        todo = "diffusion models are not read; describe a transformer of the same dimensions"
-        return Problem(path="model_type", given=given, expected="the config of a language model", todo=todo)
+        expected = f"a model_type, or one of the classes {', '.join(DIFFUSION)}"
+        todo = "record it with ridgeline capture, or describe a transformer of the same dimensions"
+        return Problem(path="_class_name", given=given, expected=expected, todo=todo)
     if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"} & set(data):
         expected = "the config.json of a model"
         return Problem(path="model_type", given="a DeepSpeed config", expected=expected, todo="try ridgeline import")

@@ -57,6 +57,16 @@ class Config:
         """A whole number that may be 0."""
         return self.count(keys, null, least=0)
 
+    def number(self, keys: Keys) -> float:
+        """A finite number; 0 where it is absent or null."""
+        key, value = self._value(keys)
+        if value is None:
+            return 0.0
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= BIGGEST:
+            return float(value)
+        self.bad(key, value, "a number")
+        return 0.0
+
     def layers(self, keys: Keys = "num_hidden_layers") -> int:
         """A number of layers: a count small enough to spell the layers one by one."""
         found = self.count(keys)

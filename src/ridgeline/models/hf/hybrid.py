@@ -19,6 +19,7 @@ from ridgeline.models.hf.parts import (
 from ridgeline.models.spec import Attention, Block, Ffn, GatedDeltaNet, Mamba2, Mlp, ModelSpec, Moe
 
 LINEAR = "linear_attention"
+MAMBA_CHUNK = 256  # tokens of a chunk where a file says nothing: the default of mamba_ssm
 LETTERS = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
@@ -77,8 +78,8 @@ def qwen3_5_moe(cfg: Config) -> ModelSpec:
 
 def _ignore_steps(cfg: Config) -> None:
     """How the recurrence is discretised and computed changes no shape."""
-    cfg.ignore(*(f"time_step_{part}" for part in ("rank", "min", "max", "floor", "limit")), "chunk_size")
-    cfg.ignore("mamba_chunk_size", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor")
+    cfg.ignore(*(f"time_step_{part}" for part in ("rank", "min", "max", "floor", "limit")))
+    cfg.ignore("mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor")
     cfg.ignore("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_hidden_act", "norm_before_gate")
 
 
@@ -95,6 +96,7 @@ def mamba2(cfg: Config) -> ModelSpec:
         conv=cfg.count("conv_kernel"),
         conv_bias=cfg.flag("use_conv_bias"),
         proj_bias=cfg.flag("use_bias"),
+        chunk=cfg.count("chunk_size", MAMBA_CHUNK),
     )
     if cfg.count("expand") * hidden_size(cfg) != mixer.inner:
         cfg.clash("num_heads", mixer.heads, f"num_heads * head_dim = expand * hidden_size, not {mixer.inner}")
@@ -115,6 +117,7 @@ def _bamba_mixer(cfg: Config, hidden: int) -> Mamba2:
         conv=cfg.count("mamba_d_conv"),
         conv_bias=cfg.flag("mamba_conv_bias"),
         proj_bias=cfg.flag("mamba_proj_bias"),
+        chunk=cfg.count(("mamba_chunk_size", "chunk_size"), MAMBA_CHUNK),
     )
 
 
@@ -189,6 +192,7 @@ def _nemotron_parts(cfg: Config) -> dict[str, Block]:
         conv=cfg.count(("conv_kernel", "mamba_d_conv")),
         conv_bias=cfg.flag(("use_conv_bias", "mamba_conv_bias")),
         proj_bias=cfg.flag("use_bias"),
+        chunk=cfg.count(("chunk_size", "mamba_chunk_size"), 128),
     )
     attention = heads(cfg, hidden_size(cfg), positions="none", window=cfg.size("sliding_window", 0))
     dense = mlp(cfg, act="mlp_hidden_act", gated=False)

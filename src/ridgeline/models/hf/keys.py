@@ -36,7 +36,7 @@ _SCALES = """
     rope_scaling rope_parameters rope_interleave rope_local_base_freq rotary_base rotary_dim rotary_pct rotary_emb_base
     partial_rotary_factor rope_pct rope_type rope_ratio original_max_position_embeddings embedding_multiplier
     logits_scaling residual_multiplier attention_multiplier logit_scale query_pre_attn_scalar softmax_scale
-    final_logit_softcapping attn_logit_softcapping attn_scale floor_scale attn_temperature_tuning swiglu_limit
+    attn_scale floor_scale attn_temperature_tuning swiglu_limit
     swiglu_alpha scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn slow_but_exact
     scale_embedding clip_qkv alibi_bias_max indexer_rope_interleave mrope_section use_mrope
     attention_softmax_in_fp32 masked_softmax_fusion

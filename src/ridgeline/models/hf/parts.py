@@ -36,7 +36,8 @@ def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
     """Softmax attention from heads, key-value heads and head size; head size is hidden / heads when nothing says it."""
     count = cfg.count("num_attention_heads")
     kv_heads = cfg.count("num_key_value_heads", count)
-    return Attention(heads=count, kv_heads=kv_heads, head_dim=head_dim(cfg, hidden, count), **traits)
+    size, capped = head_dim(cfg, hidden, count), bool(cfg.number("attn_logit_softcapping"))
+    return Attention(heads=count, kv_heads=kv_heads, head_dim=size, softcap=capped, **traits)
 
 
 def head_dim(cfg: Config, hidden: int, count: int) -> int:
@@ -135,6 +136,7 @@ def model(
     norm: Norm | None = RMS,
     embedding: Embedding | None = None,
     mtp: Mtp | None = None,
+    hidden: int = 0,
 ) -> ModelSpec:
     """The whole from its layers; the id is given later. Tying is read here unless the embedding is given."""
     blocks, order = from_layers(layers)
@@ -143,9 +145,12 @@ def model(
     return ModelSpec(
         id="",
         name="",
-        hidden=hidden_size(cfg),
+        hidden=hidden or hidden_size(cfg),
         vocab=cfg.count("vocab_size"),
-        embedding=embedding or Embedding(tied=cfg.flag("tie_word_embeddings", False)),
+        embedding=replace(
+            embedding or Embedding(tied=cfg.flag("tie_word_embeddings", False)),
+            softcap=bool(cfg.number("final_logit_softcapping")),
+        ),
         blocks=blocks,
         order=order,
         norm=norm,

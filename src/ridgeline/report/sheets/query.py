@@ -10,6 +10,7 @@ class QuerySheet(TypedDict):
 
     rows        a list of values a row, in the order of `columns`
     truncated   there were more rows than `--limit`
+    warnings    what is doubtful about the trace as it was read
     """
 
     kind: Literal["query"]
@@ -17,6 +18,7 @@ class QuerySheet(TypedDict):
     columns: list[str]
     rows: list[list[Any]]
     truncated: bool
+    warnings: list[str]
 
 
 class HolderSheet(TypedDict):
@@ -53,4 +55,5 @@ class MemorySheet(TypedDict):
     kind: Literal["memory"]
     sources: list[str]
     format: str
+    warnings: list[str]
     devices: list[DeviceMemorySheet]

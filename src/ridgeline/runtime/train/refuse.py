@@ -50,6 +50,12 @@ def model_refusals(model: ModelSpec) -> Iterator[Problem]:
     """What of an architecture the reference engine does not build."""
     if model.vision is not None:
         yield Problem(path="model.vision", given="an image encoder", expected="a language model alone")
+    if model.encoder is not None:
+        yield Problem(path="model.encoder", given="an encoder", expected="a language model alone")
+    if model.latent_space is not None:
+        yield Problem(path="model.latent_space", given="a diffusion transformer", expected="a language model")
+    if model.head is not None:
+        yield Problem(path="model.head", given=model.head.kind, expected="a language model's own head")
     if model.embedding.width:
         yield Problem(path="model.embedding_width", given=str(model.embedding.width), expected="as wide as hidden")
     for block in all_blocks(model):
@@ -80,6 +86,7 @@ def _block(block: Block) -> Iterator[str]:
         yield "layers that are not pre-norm"
     if isinstance(mixer, Attention):
         odd = {"gate": mixer.gate, "sinks": mixer.sinks, "chunked": mixer.chunked, "alibi": mixer.positions == "alibi"}
+        odd |= {"both ways": not mixer.causal, "relative positions": mixer.positions == "relative"}
         odd |= {"keys as values": mixer.keys_as_values, "a norm over all heads": mixer.qk_norm == "full"}
         yield from (f"attention with {name}" for name, there in odd.items() if there)
     elif isinstance(mixer, LatentAttention):

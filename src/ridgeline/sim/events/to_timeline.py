@@ -264,6 +264,9 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
     return made
 
 
+BEFORE = (SectionRole.EMBEDDING, SectionRole.VISION, SectionRole.ENCODER_ENDS, SectionRole.ENCODER)
+
+
 def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:
     """By virtual stage, its sections in the order they run: name, place among the distinct ones, layer."""
     keys, model = given.workload.keys, given.scenario.model
@@ -271,7 +274,7 @@ def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:
     found, layer = [], 0
     for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
         left = {key: count for key, count in zip(keys, counts, strict=True) if count}
-        first = [key for key in keys if key.role in (SectionRole.EMBEDDING, SectionRole.VISION)]
+        first = [key for key in keys if key.role in BEFORE]
         made = [(str(key), place[key], NO_LAYER) for key in first for _ in range(left.pop(key, 0))]
         for _ in range(held):
             block = SectionKey(SectionRole.BLOCK, model.order[layer])

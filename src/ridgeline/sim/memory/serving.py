@@ -144,7 +144,7 @@ def activation_bytes(scenario: Scenario, limits: ServingLimits) -> float:
     widest = max((_width(block, model.hidden) for block in model.blocks), default=model.hidden)
     tokens = limits.max_num_batched_tokens
     rows = min(tokens, limits.max_num_seqs)
-    return tokens * (3 * model.hidden + widest / tp) * size + rows * model.vocab * (STATE_BYTES + size)
+    return tokens * (3 * model.hidden + widest / tp) * size + rows * model.outputs * (STATE_BYTES + size)
 
 
 def _width(block: Block, hidden: int) -> float:
@@ -171,7 +171,7 @@ def cached_bytes(scenario: Scenario, block: Block) -> float:
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
     match block.mixer:
         case Attention():
-            if block.mixer.window and drops_windows(scenario):
+            if not block.mixer.causal or (block.mixer.window and drops_windows(scenario)):
                 return 0.0
             return _kv(block.mixer, tp) * size
         case LatentAttention():
@@ -187,11 +187,19 @@ def drops_windows(scenario: Scenario) -> bool:
 
 
 def request_bytes(scenario: Scenario, block: Block) -> float:
-    """Bytes of a layer that a request holds whatever its length: the window of sliding attention, or a state."""
+    """Bytes of a layer that a request holds whatever its length: the window of sliding attention, or a state, and what
+    cross attention made of its source."""
+    tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
+    crossing = scenario.source * _kv(block.cross, tp) * size if block.cross else 0.0
+    return crossing + _own_bytes(scenario, block)
+
+
+def _own_bytes(scenario: Scenario, block: Block) -> float:
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
     match block.mixer:
         case Attention():
-            return block.mixer.window * _kv(block.mixer, tp) * size if drops_windows(scenario) else 0.0
+            slides = block.mixer.causal and drops_windows(scenario)
+            return block.mixer.window * _kv(block.mixer, tp) * size if slides else 0.0
         case Mamba2():
             return block.mixer.inner * block.mixer.state / tp * STATE_BYTES
         case GatedDeltaNet():

@@ -104,15 +104,16 @@ def read(files: Files) -> Imported:
         zero = {"zero_optimization": {"stage": 2}}
     lora = train.pop("use_peft", False) is True or bool(train.pop("use_lora", False))
     whole = train.pop("completion_only_loss", None) is False
-    parts = {"train": train, "accelerate": _prefixed(launch)} | ({"deepspeed": zero} if zero else {})
+    parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = gathered(parts, "the Trainer's arguments")
     reader.notes += notes
     task = Task(name="lora" if lora else "pretrain" if whole else "finetune")
     found = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
-    return _with_chips(found, launch)
+    return with_chips(found, launch)
 
 
-def _with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
+def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
+    """What was read, with the number of processes that the launcher starts."""
     chips = launch.get("num_processes")
     return replace(found, chips=chips) if type(chips) is int and chips > 0 else found
 
@@ -136,7 +137,7 @@ def _inline(launch: Mapping[str, Any]) -> dict[str, Any]:
     return {"zero_optimization": zero} | ({"gradient_accumulation_steps": steps} if type(steps) is int else {})
 
 
-def _prefixed(launch: Mapping[str, Any]) -> dict[str, Any]:
+def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of tables inside with the prefix that accelerate gives those without."""
     found = dict(launch)
     for key, prefix in (("fsdp_config", "fsdp_"), ("parallelism_config", "parallelism_config_")):

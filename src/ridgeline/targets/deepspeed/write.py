@@ -13,28 +13,42 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGES
+from ridgeline.targets.deepspeed.write_train import FILE as TRAIN
+from ridgeline.targets.deepspeed.write_train import train_script
 from ridgeline.targets.launch import Command, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
 from ridgeline.targets.target import Export
-from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.vendors import runs_on, vendor_of
 
 FILE = "ds_config.json"
+ENVIRONMENT = {
+    "cuda": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    "npu": {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"},
+    "cpu": {"DS_ACCELERATOR": "cpu"},
+}
 OURS = ("SGD", "Adafactor")  # torch's own, which ZeRO takes only when told to
-SCRIPT = "the script that DeepSpeed wraps builds this, not its configuration"
+SCRIPT = "the script that DeepSpeed wraps (train.py) builds this, not its configuration"
 NOTE = "# train.py is your script: it builds the model and the data and calls deepspeed.initialize"
-CODE = "which layers are recomputed is written in the model's code"
+WRITTEN = "# train.py builds the model on made-up data: put your data and weights there; STEPS and MODEL are variables"
+CODE = "which layers are recomputed is written in the script (train.py)"
 
 
 def write(scenario: Scenario) -> Export:
     """ds_config.json and the launch scripts."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
     text = json.dumps(nested(ledger.options), indent=2) + "\n"
-    command = Command(words=("train.py", "--deepspeed", "--deepspeed_config", FILE), before=NOTE)
     title = options(ID).title
-    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+    script = train_script(scenario, title)
+    command = Command(
+        words=("train.py", "--deepspeed", "--deepspeed_config", FILE),
+        before=WRITTEN if script else NOTE,
+        environment=ENVIRONMENT.get(vendor_of(scenario.system).device, {}),
+    )
+    files = {FILE: text, **scripts(scenario, command, title)}
+    return exported(ID, files | ({TRAIN: script} if script else {}), ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -232,6 +246,8 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
         yield Say("optimizer.params.momentum", 0.9, "workload.optimizer.name")
     if name in ("adam", "adamw"):
         yield Say("optimizer.params.adam_w_mode", name == "adamw", "workload.optimizer.name")
+        if vendor_of(scenario.system).device == "cpu":  # no kernel is compiled for a host
+            yield Say("optimizer.params.torch_adam", True)
     if kind in OURS and stage:
         yield Say("zero_allow_untested_optimizer", True)
     master = work.optimizer.master.id if work.optimizer.master else "none"

@@ -127,6 +127,7 @@ def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
         shard = strategy
         reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
+        reader.take("init-model-with-meta-device")
     if reader.switch("use-torch-fsdp2", default=False):
         keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
         shard = "zero2" if keeps else "zero3"

@@ -8,16 +8,20 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Piece, Say, admitted, exported, gather
 from ridgeline.targets.megatron.names import ID
-from ridgeline.targets.megatron.write_model import MODEL, Writer
+from ridgeline.targets.megatron.write_model import MODEL as SPEC
+from ridgeline.targets.megatron.write_model import Writer
+from ridgeline.targets.megatron.write_numerics import numerics
 from ridgeline.targets.megatron.write_plan import PLAN
 from ridgeline.targets.options import options
 from ridgeline.targets.target import Export
 from ridgeline.targets.yaml_text import yaml_text
 
+MODEL: tuple[Writer, ...] = (*SPEC, numerics)
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
 RUN: Mapping[str, Any] = MappingProxyType(
     {
@@ -30,6 +34,8 @@ RUN: Mapping[str, Any] = MappingProxyType(
         "--log-interval": 1,
         "--log-throughput": True,
         "--eval-iters": 0,
+        "--manual-gc": True,
+        "--manual-gc-interval": 100,
     }
 )
 
@@ -46,15 +52,28 @@ def write(scenario: Scenario) -> Export:
     model = list(admitted(pieces(scenario, MODEL), options(ID)))
     found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
     fsdp = "--use-megatron-fsdp" in found.options
-    environment = {} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    environment = ALLOCATOR | ({} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
     command = Command(
         words=(),
         environment=environment,
-        before=arrays(found.options, RUN, said_by(model)),
+        before=arrays(found.options, RUN | fusions(scenario), said_by(model)),
         tail='"${MEGATRON_LM:-Megatron-LM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
     return with_arguments(ID, scenario, command, found)
+
+
+def fusions(scenario: Scenario) -> dict[str, Any]:
+    """Fused kernels that the prediction counts on and the parser leaves off."""
+    fused = scenario.engine.fuses
+    found: dict[str, Any] = {}
+    if has_experts(scenario.model) and "permute" in fused:
+        found["--moe-permute-fusion"] = True
+    if has_experts(scenario.model) and "router" in fused:
+        found["--moe-router-fusion"] = True
+    if "cross-entropy" in fused:
+        found |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return found
 
 
 def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ridgeline.models.spec import Moe
 from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
@@ -146,6 +148,8 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--data-parallel-sharding-strategy", STRATEGIES[shard], "plan.shard")
         yield Say("--no-gradient-accumulation-fusion", True)
         yield Say("--ckpt-format", "fsdp_dtensor")
+        if shard == "zero3":  # otherwise every rank first builds all weights of its stage
+            yield Say("--init-model-with-meta-device", True)
     yield Fixed("plan.shard", "none", OFF)
 
 
@@ -153,13 +157,35 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Whole layers, all or some of each virtual stage; or named modules of every layer."""
     written = said(scenario)
     yield from recompute_words(scenario, written)
-    yield from changed(scenario, written, "one number for all stages, and modules in all layers")
+    fused = without_fused_norms(scenario) is not scenario
+    yield from changed(scenario, written, FUSED if fused else "one number for all stages, and modules in all layers")
+    if written.kind == "selective" and "norm" in written.parts and separate_norms(scenario.model) < NEARLY_ALL:
+        yield Lose("plan.recompute.parts", PARTLY)
 
 
 def said(scenario: Scenario) -> Recompute:
-    """What is written of recompute: activations of experts need grouped products, which are bf16."""
+    """What is written of recompute: activations of experts need grouped products, which are bf16; norms that run inside
+    products are left out."""
     grouped = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
-    return nearest(scenario, [part for part in MODULES if part != "activation" or grouped])
+    parts = [part for part in MODULES if part != "activation" or grouped]
+    return nearest(without_fused_norms(scenario), parts)
+
+
+FUSED = "norms run inside the product that follows, where recompute has nothing to free; left out"
+PARTLY = "norms before attention or dense layers run inside the product that follows: only the others are recomputed"
+
+
+def without_fused_norms(scenario: Scenario) -> Scenario:
+    """The scenario without recompute of norms where none stands alone: it would do nothing."""
+    own = scenario.plan.recompute
+    if "norm" not in own.parts or "selective" not in (own.kind, own.rest) or separate_norms(scenario.model):
+        return scenario
+    parts = tuple(part for part in own.parts if part != "norm")
+    if parts:
+        own = replace(own, parts=parts)
+    else:
+        own = Recompute() if own.kind == "selective" else replace(own, rest="none", parts=Recompute().parts)
+    return replace(scenario, plan=replace(scenario.plan, recompute=own))
 
 
 def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:

@@ -108,6 +108,20 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "fp4-param-gather": "mixed_precision.fp4_param_gather",
         "reuse-grad-buf-for-mxfp8-param-ag": "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
         "ckpt-format": "checkpoint.ckpt_format",
+        "rotary-base": "model.rotary_base",
+        "norm-epsilon": "model.layernorm_epsilon",
+        "use-rope-scaling": "model.rope_scaling",
+        "rope-scaling-factor": "model.rope_scaling_factor",
+        "rope-type": "model.rope_type",
+        "rotary-scaling-factor": "model.rotary_scaling_factor",
+        "moe-router-score-function": "model.moe_router_score_function",
+        "moe-router-enable-expert-bias": "model.moe_router_enable_expert_bias",
+        "moe-router-topk-scaling-factor": "model.moe_router_topk_scaling_factor",
+        "moe-permute-fusion": "model.moe_permute_fusion",
+        "moe-router-fusion": "model.moe_router_fusion",
+        "cross-entropy-loss-fusion": "model.cross_entropy_loss_fusion",
+        "cross-entropy-fusion-impl": "model.cross_entropy_fusion_impl",
+        "init-model-with-meta-device": "model.init_model_with_meta_device",
     }
 )
 # fields that are not guessed where only running the recipe would tell them

@@ -10,7 +10,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Piece, Say, admitted, exported, gather, matching
-from ridgeline.targets.megatron.write import pieces
+from ridgeline.targets.megatron.write import ALLOCATOR, fusions, pieces
 from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
 from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
 from ridgeline.targets.options import Options, options
@@ -58,7 +58,9 @@ def write(scenario: Scenario) -> Export:
     found = gather(decisions, [*told, *_twins(told)])
     title = known.title
     fields = {name: value for name, value in found.options.items() if "." in name}
-    environment = {name: value for name, value in found.options.items() if name.isupper()}
+    whole = found.options.get("ddp.use_megatron_fsdp") is True
+    environment = ALLOCATOR | ({} if whole else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    environment |= {name: value for name, value in found.options.items() if name.isupper()}
     files = {FILE: recipe(scenario, fields, title)}
     files |= scripts(scenario, Command(words=(FILE,), environment=environment), title)
     return exported(ID, files, found)
@@ -94,7 +96,8 @@ def _twins(told: list[Piece]) -> Iterator[Piece]:
 
 def spoken(scenario: Scenario) -> Iterator[Piece]:
     """Megatron's pieces as fields of the ConfigContainer."""
-    for piece in pieces(scenario):
+    kernels = (Say(option, value) for option, value in fusions(scenario).items())
+    for piece in (*pieces(scenario), *kernels):
         if isinstance(piece, Say) and piece.option.startswith("--"):
             yield from fields_of(piece, scenario)
         else:

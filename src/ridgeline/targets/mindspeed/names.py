@@ -15,6 +15,8 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "--qk-pos-emb-head-dim": "--qk-rope-head-dim",
         "--moe-router-num-groups": "--n-group",
         "--moe-router-group-topk": "--topk-group",
+        "--rotary-scaling-factor": "--rope-scaling-factor",
+        "--moe-router-topk-scaling-factor": "--routed-scaling-factor",
         "--tp-comm-overlap": "--use-mc2",
         "--overlap-moe-expert-parallel-comm": "--moe-fb-overlap",
         "--grad-reduce-in-bf16": "--o2-gradient",

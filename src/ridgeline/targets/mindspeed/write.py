@@ -15,9 +15,9 @@ from ridgeline.targets.launch import Command
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
 from ridgeline.targets.megatron import write_plan as plan_words
 from ridgeline.targets.megatron.layout import flags_of
-from ridgeline.targets.megatron.write import arrays, said_by, with_arguments
+from ridgeline.targets.megatron.write import MODEL, arrays, said_by, with_arguments
 from ridgeline.targets.megatron.write_formats import precision
-from ridgeline.targets.megatron.write_model import MODEL, Writer
+from ridgeline.targets.megatron.write_model import Writer
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normalized
@@ -247,6 +247,12 @@ def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
                     yield Lose(path, f"a multiple of the width of one expert ({width})")
         case "--window-size":
             yield Say("--sliding-window", int(str(value).split(",")[0]), *paths)
+        case "--use-rope-scaling":
+            yield Say("--rope-scaling-type", "llama3", *paths)
+        case "--rope-type":
+            if value == "yarn":
+                yield Say("--rope-scaling-type", "yarn", *paths)
+                yield Say("--rope-scaling-original-max-position-embeddings", 4096)
         case "--cp-comm-type":
             yield Say("--context-parallel-algo", ALGORITHMS[value], *paths)
         case _:

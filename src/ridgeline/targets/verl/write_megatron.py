@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -10,6 +11,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import layout_of
 from ridgeline.targets.megatron.names import MODULES, RECIPES
+from ridgeline.targets.megatron.write_plan import FUSED, without_fused_norms
 from ridgeline.targets.recompute_fallback import changed, same_in_stages
 from ridgeline.targets.verl.names import DDP, LAYER, MEGATRON, MODEL, OPTIM
 
@@ -80,8 +82,11 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
-    recompute = same_in_stages(scenario)
-    yield from changed(scenario, recompute, "one number of layers for all stages")
+    bare = without_fused_norms(scenario)
+    recompute = same_in_stages(bare)
+    if recompute.kind == "selective" and not set(recompute.parts) & set(MODULES):  # more rather than less
+        recompute = replace(recompute, kind="full", layers=None, rest="none")
+    yield from changed(scenario, recompute, FUSED if bare is not scenario else "one number of layers for all stages")
     kind = None if recompute.kind == "none" else recompute.kind
     if kind is None and scenario.plan.recompute.kind != "none":
         yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")

@@ -30,8 +30,8 @@ def chip_id(name: str, memory_bytes: int = 0) -> str | None:
 
     >>> chip_id("NVIDIA A100-SXM4-80GB", 84990623744), chip_id("NVIDIA A100-PG509-200", 42297524224)
     ('a100-80-sxm', 'a100-40-sxm')
-    >>> chip_id("Tesla V100-SXM2-32GB"), chip_id("Tesla V100-PCIE-32GB") is None
-    ('v100-32-sxm', True)
+    >>> chip_id("Tesla V100-SXM2-32GB"), chip_id("Tesla V100-PCIE-16GB"), chip_id("GeForce GTX 1080") is None
+    ('v100-32-sxm', 'v100-16-pcie', True)
     """
     for pattern, (least, below), id in _patterns():
         if pattern.search(name) and (not memory_bytes or least <= memory_bytes < below):

@@ -24,7 +24,7 @@ from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds
 from ridgeline.trace.side_tables import About, RecordedShape, Sparse
 from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, SYNC
 
-FORMAT = "Ascend kernel_details"
+FORMAT, SUMMARY = "Ascend kernel_details", "msprof summary"
 START = ("Start Time(us)", "Task Start Time(us)", "task_start(us)")
 DURATION = ("Duration(us)", "Task Duration(us)", "task_time(us)")
 NAME = ("Name", "Op Name", "Kernel Name", "kernel_name")
@@ -55,8 +55,13 @@ class Output:
 
 def recognises(head: bytes) -> bool:
     """Whether a file begins with the header of a table of kernels with their starts."""
+    columns = _header(head)
+    return any(name in columns for name in START) and any(name in columns for name in DURATION)
+
+
+def _header(head: bytes) -> list[str]:
     line = head.lstrip(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace")
-    return any(name in line for name in START) and any(name in line for name in DURATION)
+    return [name.strip(' \r\t"') for name in line.split(",")]
 
 
 def outputs(folder: Path) -> list[Output]:
@@ -99,7 +104,7 @@ def read(source: Source) -> TracePart:
         )  # fmt: skip
     about = About(
         sources=(source.name,),
-        format=FORMAT,
+        format=FORMAT if START[0] in _header(source.head()) else SUMMARY,
         kept=rows.kept(),
         dropped={what: count for what, count in rows.dropped.items() if count},
         warnings=tuple(rows.warnings),

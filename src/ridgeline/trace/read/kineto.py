@@ -367,9 +367,10 @@ class Finish:
         told = self.facts.get("distributedInfo")
         size = told.get("world_size") if isinstance(told, Mapping) else 0
         counts = np.bincount(kind, minlength=len(table)).tolist()
+        mtia = any(word.lower().startswith("mtia") for word in self.gathered.categories)
         return About(
             sources=(self.source.name,),
-            format="Ridgeline" if self.own is not None else self.format or self.dialect.format,
+            format="Ridgeline" if self.own is not None else (self.format or self.dialect.format) + " of MTIA" * mtia,
             chips=_chips(self.facts.get("deviceProperties")),
             world_size=size if isinstance(size, int) and 0 <= size < 2**30 else 0,
             kept={word: count for word, count in zip(table, counts, strict=True) if count},

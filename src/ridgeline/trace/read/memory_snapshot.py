@@ -23,14 +23,15 @@ from ridgeline.trace.read.plain_pickle import MAGIC, NotPlain, plain
 from ridgeline.trace.read.source import Source, refuse
 
 FORMAT = "PyTorch memory snapshot"
+NANO = 1000  # nanoseconds of a microsecond
 LARGEST = int(2 * BINARY["Gi"])  # bytes of a file that are read
 LISTED = 20  # holders named
 CATEGORIES = (
     "parameters", "optimizer states", "inputs", "temporaries", "activations", "gradients", "autograd details", "other",
 )  # fmt: skip
 """Categories of the profiler's memory timeline, by number."""
-PREEXISTING, CREATE, VERSION, DESTROY = range(4)
-_RAW = re.compile(rb"^\s*\[\s*\[\s*-?\d+(?:\.\d+)?\s*,\s*[0-3]\s*,\s*\d+\s*,\s*\d")
+TIMELINE = "PyTorch memory timeline"
+_RAW = re.compile(rb"^\s*\[\s*\[\s*-?\d+(?:\.\d+)?\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*\d")
 _SUMMED = re.compile(rb"^\s*\[\s*\[\s*-?\d+(?:\.\d+)?\s*,\s*\d{6,}")
 _LIBRARY = re.compile(r"(torch/(nn|autograd|_|utils|cuda|optim)|<frozen|\.cpp$|\.h$|\?\?|^$)")
 
@@ -72,6 +73,11 @@ class DeviceMemory:
 def recognises(head: bytes) -> bool:
     """Whether a file begins like a pickle, or like one of the profiler's memory timelines."""
     return head.startswith(MAGIC) or bool(_RAW.match(head[:400]) or _SUMMED.match(head[:400]))
+
+
+def format_of(path: Path) -> str:
+    """Which sort of record a file is."""
+    return FORMAT if Source(path).head().startswith(MAGIC) else TIMELINE
 
 
 def read_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
@@ -153,14 +159,18 @@ def _blocks(segments: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, str]]:
 
 
 def _of_changes(changes: Sequence[Sequence[Any]]) -> DeviceMemory:
-    """A raw timeline: [time, action, bytes, category]."""
-    held = [0] * (len(CATEGORIES) + 1)
-    best, when = list(held), 0.0
-    for at, action, size, category in changes:
-        place = min(max(0, int(category)), len(CATEGORIES) - 1)
-        held[place] += int(size) if action in (PREEXISTING, CREATE) else -int(size) if action == DESTROY else 0
-        if sum(held) > sum(best):
-            best, when = list(held), float(at)
+    """A raw timeline: [nanoseconds, action, bytes, category]; what goes has negative bytes.
+
+    A new version of a tensor leaves one category and enters another with two changes at one time.
+    """
+    held = [0] * len(CATEGORIES)
+    best, when, total, most = list(held), 0.0, 0, 0
+    for place, (at, _, size, category) in enumerate(changes):
+        held[min(max(0, int(category)), len(CATEGORIES) - 1)] += int(size)
+        total += int(size)
+        settled = place + 1 == len(changes) or changes[place + 1][0] != at
+        if settled and total > most:
+            best, when, most = list(held), max(0.0, float(at)) / NANO, total
     return _summed(best, when, len(changes), sum(held))
 
 

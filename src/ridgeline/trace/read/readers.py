@@ -25,6 +25,7 @@ from ridgeline.trace.read.join import TracePart, join
 from ridgeline.trace.read.name_collectives import name_collectives
 from ridgeline.trace.read.source import Progress, Source, refuse
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
+from ridgeline.trace.read.unproven import doubt
 from ridgeline.trace.read.unreadable import what_it_is
 from ridgeline.trace.read.vendor_check import overlap_doubts
 from ridgeline.trace.timeline import Timeline
@@ -108,7 +109,11 @@ def _placed(part: TracePart, found: Found) -> TracePart:
     try:
         return ascend.attached(part, Source(found.beside))
     except InputError as wrong:
-        return replace(part, about=replace(part.about, warnings=(*part.about.warnings, f"not read: {wrong}")))
+        return _with_warnings(part, f"not read: {wrong}")
+
+
+def _with_warnings(part: TracePart, *more: str) -> TracePart:
+    return replace(part, about=replace(part.about, warnings=(*part.about.warnings, *more))) if more else part
 
 
 def _told(line: Timeline, more: Sequence[str]) -> Timeline:
@@ -122,6 +127,7 @@ def _read(source: Source) -> TracePart:
     for reader in READERS:
         if reader.recognises(head) and what not in NEVER and not memory_snapshot.recognises(head):
             part = reader.read(source)
+            part = _with_warnings(part, *doubt(part.about.format))
             return part if not source.nanos else _forced(part, source.nanos, reader)
     known = ", ".join(reader.name for reader in READERS)
     if not head:
@@ -136,7 +142,7 @@ def _read(source: Source) -> TracePart:
 def _forced(part: TracePart, nanos: int, reader: Reader) -> TracePart:
     """The part with a word about the unit that was asked for."""
     said = f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else f"{reader.name} has nanoseconds only"
-    return replace(part, about=replace(part.about, warnings=(*part.about.warnings, said)))
+    return _with_warnings(part, said)
 
 
 def _size(path: Path) -> int:

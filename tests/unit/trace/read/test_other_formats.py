@@ -23,6 +23,7 @@ from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
 from ridgeline.trace.read.memory_snapshot import read_snapshot
 from ridgeline.trace.read.plain_pickle import NotPlain, plain
 from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.span_query import query
 
 
 def total(line: Timeline) -> BusyTimes:
@@ -301,10 +302,18 @@ class TestMemory:
         assert (chip.fragmentation, chip.out_of_memory) == (0.6, 1)
 
     def test_the_profilers_timelines(self, tmp_path: Path) -> None:
-        raw = [[1, 0, 1000, 0], [2, 1, 500, 4], [3, 3, 500, 4], [4, 1, 100, 5]]
+        raw = [
+            [-1, 1, 1000, 0],
+            [2000, 2, 500, 4],
+            [3000, 4, -500, 4],
+            [4000, 2, 100, 5],
+            [5, 3, -100, 5],
+            [5, 3, 100, 0],
+        ]
         (tmp_path / "m.raw.json").write_text(json.dumps(raw))
         (chip,) = read_snapshot(tmp_path / "m.raw.json")
         assert (chip.peak_bytes, [one.what for one in chip.holders]) == (1500, ["parameters", "activations"])
+        assert (chip.peak_us, chip.active_bytes) == (2.0, 1100)
         with pytest.raises(InputError, match="allocator"):
             read_timeline(tmp_path / "m.raw.json")
 
@@ -371,3 +380,27 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(data[: chance.randrange(len(data) // 2, len(data) + 1)])
             with contextlib.suppress(InputError):
                 assert len(read_timeline(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["op_summary.csv", "kernel_details.csv"])
+def test_what_no_profiler_wrote_for_us_is_told(name: str, tmp_path: Path) -> None:
+    """Of a reader built from a schema alone the answer says so; of one that files went through it does not."""
+    columns = {
+        "op_summary.csv": "Task Start Time(us),Task Duration(us)",
+        "kernel_details.csv": "Start Time(us),Duration(us)",
+    }
+    (tmp_path / name).write_text(f"Op Name,Task Type,{columns[name]}\nMatMul,AI_CORE,10,5\n")
+    told = read_timeline(tmp_path / name).about.warnings
+    assert [one.startswith("unproven reader: msprof summary") for one in told] == ([True] if "op" in name else [])
+    answer = query(tmp_path / name, sql="SELECT count(*) FROM spans")
+    assert answer.warnings == told
+
+
+def test_mtia_is_unproven(tmp_path: Path) -> None:
+    span = {"ph": "X", "pid": 0, "tid": 1, "ts": 0, "dur": 50}
+    file = {
+        "traceEvents": [span | {"cat": "mtia_ccp_events", "name": "fc"}, span | {"cat": "cpu_op", "name": "aten::mm"}]
+    }
+    about = read_timeline(write(file, tmp_path / "m.json")).about
+    assert about.format == "Kineto JSON of MTIA"
+    assert about.warnings[-1].startswith("unproven reader: Kineto JSON of MTIA")

@@ -1,0 +1,185 @@
+"""Turn configs of encoders, from BERT to ModernBERT and the embedders among them, into ModelSpecs.
+
+Their layers see both ways, and `architectures` decides what stands behind them (`hf.heads`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.models.hf.config import Config
+from ridgeline.models.hf.heads import Kind, architecture, head_kind, labels
+from ridgeline.models.hf.parts import FULL, LAYER, SLIDING, biased, divide, heads, hidden_size, mlp, model
+from ridgeline.models.spec import Attention, Block, Embedding, Head, Mlp, ModelSpec, Norm
+
+
+def _attention(cfg: Config, hidden: int, **traits: Any) -> Attention:
+    """Every head its own keys and values, biases everywhere; causal only where the file makes a decoder of it."""
+    count = cfg.count(("num_attention_heads", "n_heads"))
+    usual = {"positions": "learned", "qkv_bias": True, "out_bias": True}
+    size = divide(cfg, "num_attention_heads", hidden, count)
+    causal = cfg.flag("is_decoder", False)
+    return Attention(heads=count, kv_heads=count, head_dim=size, causal=causal, **{**usual, **traits})
+
+
+def _head(cfg: Config, hidden: int, *, pooler: bool, sequence: str, norm: Norm = LAYER) -> Head:
+    """What BERT's relatives have behind their layers.
+
+    language   a dense layer and a norm before logits
+    sequence   scores behind a pooler, or behind a dense layer of the head's own ("dense"), or at once ("plain")
+    none       a pooler, where the family has one
+    """
+    kind = head_kind(cfg)
+    square, bias = hidden**2, hidden
+    if kind == "language":
+        both = architecture(cfg).endswith("ForPreTraining") and pooler
+        extra = bias + norm.params(hidden) + (bias + 2 * hidden + 2 if both else 0)
+        return Head(kind="language", dense=square * (2 if both else 1), extra=extra)
+    if kind == "none":
+        return Head(kind="none", dense=square if pooler else 0, extra=bias if pooler else 0)
+    many = labels(cfg)
+    inner = kind == "sequence" and sequence != "plain"
+    return Head(kind=kind, outputs=many, dense=square if inner else 0, extra=many + (bias if inner else 0))
+
+
+def _embedding(cfg: Config, head: Head, rows: int, **traits: Any) -> Embedding:
+    speaks = head.kind == "language"
+    tied = cfg.flag("tie_word_embeddings", True)
+    return Embedding(positions=rows, norm=LAYER, tied=tied and speaks, head_bias=speaks, **traits)
+
+
+def _bert(cfg: Config, *, sequence: str = "pooler", rows: int = 0, pooler: bool = True, **traits: Any) -> ModelSpec:
+    """A norm after the embedding and after each part, learned positions, rows for the kinds of segments."""
+    cfg.ignore("position_embedding_type", "classifier_dropout", "gradient_checkpointing", "use_task_id")
+    cfg.only("position_embedding_type", "absolute")
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    head = _head(cfg, hidden, pooler=pooler, sequence=sequence)
+    block = Block(mixer=_attention(cfg, hidden, **traits), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
+    rows = rows or cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0)
+    found = model(cfg, [block] * layers, norm=None, embedding=_embedding(cfg, head, rows))
+    return replace(found, head=head)
+
+
+def bert(cfg: Config) -> ModelSpec:
+    """BERT, and embedders and rerankers made of it: a pooler before the scores of a sequence."""
+    return _bert(cfg)
+
+
+def ernie(cfg: Config) -> ModelSpec:
+    """ERNIE 1 to 3: BERT with rows for the kind of task, by switch."""
+    tasks = cfg.count("task_type_vocab_size", 3) if cfg.flag("use_task_id", False) else 0
+    cfg.ignore("task_type_vocab_size")
+    return _bert(cfg, rows=cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0) + tasks)
+
+
+def roberta(cfg: Config) -> ModelSpec:
+    """RoBERTa, XLM-RoBERTa, CamemBERT, BGE's and E5's: BERT with a dense layer in the head of a sequence."""
+    return _bert(cfg, sequence="dense", pooler=head_kind(cfg) == "none")
+
+
+def mpnet(cfg: Config) -> ModelSpec:
+    """MPNet: RoBERTa with one table of relative positions for all layers."""
+    buckets = cfg.count("relative_attention_num_buckets") * cfg.count("num_attention_heads")
+    found = _bert(cfg, sequence="dense", pooler=head_kind(cfg) == "none")
+    first = replace(found.blocks[0], extra=buckets)
+    return replace(found, blocks=(first, found.blocks[0]), order=(0, *(1,) * (found.layers - 1)))
+
+
+def megatron_bert(cfg: Config) -> ModelSpec:
+    """Megatron's BERT: norms before each part and one at the end, none after the embedding."""
+    found = _bert(cfg)
+    return replace(found, norm=LAYER, embedding=replace(found.embedding, norm=None))
+
+
+def roberta_prelayernorm(cfg: Config) -> ModelSpec:
+    """RoBERTa with norms before each part and one at the end."""
+    return replace(roberta(cfg), norm=LAYER)
+
+
+def electra(cfg: Config) -> ModelSpec:
+    """ELECTRA: BERT with narrow rows; no pooler. Its discriminator, a score for every token, is its pretraining."""
+    hidden, layers, narrow = hidden_size(cfg), cfg.layers(), cfg.count("embedding_size")
+    ignored = ("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "type_vocab_size")
+    cfg.ignore(*ignored, "position_embedding_type")
+    rows = cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0)
+    if architecture(cfg).endswith("ForPreTraining"):
+        head = Head(kind="tokens", outputs=1, dense=hidden**2, extra=hidden + 1)
+    else:
+        head = _head(cfg, hidden, pooler=False, sequence="dense")
+    if head.kind == "language":  # its dense layer leads to the width of a row
+        head = replace(head, dense=hidden * narrow, extra=narrow + LAYER.params(narrow))
+    block = Block(mixer=_attention(cfg, hidden), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
+    embedding = _embedding(cfg, head, 0)
+    found = model(cfg, [block] * layers, norm=None, embedding=replace(embedding, norm=None))
+    if narrow == hidden:
+        return replace(found, head=head, embedding=replace(found.embedding, norm=LAYER, positions=rows))
+    # rows, their positions and norm are narrow; one projection widens them
+    around = rows * narrow + LAYER.params(narrow) + hidden
+    extra = head.extra + around - (hidden * narrow if head.kind == "language" else 0)
+    wide = replace(found.embedding, width=narrow)
+    return replace(found, head=replace(head, extra=max(extra, 0)), embedding=wide)
+
+
+def distilbert(cfg: Config) -> ModelSpec:
+    """DistilBERT: BERT without segments and pooler."""
+    cfg.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds")
+    cfg.only("sinusoidal_pos_embds", False)
+    hidden, layers = cfg.count(("dim", "hidden_size")), cfg.layers(("n_layers", "num_hidden_layers"))
+    head = _head(cfg, hidden, pooler=False, sequence="dense")
+    ffn = Mlp(hidden=cfg.count("hidden_dim"), gated=False, bias=True, activation=cfg.word("activation"))
+    block = Block(mixer=_attention(cfg, hidden), ffn=ffn, norm=LAYER)
+    embedding = _embedding(cfg, head, cfg.count("max_position_embeddings"))
+    blocks = [block] * layers
+    return replace(model(cfg, blocks, norm=None, embedding=embedding, hidden=hidden), head=head)
+
+
+def modernbert(cfg: Config) -> ModelSpec:
+    """ModernBERT: rotary positions, gated mlps, windows on all layers but every third; no norm before the first."""
+    cfg.ignore("classifier_pooling", "classifier_activation", "deterministic_flash_attn", "sparse_prediction")
+    cfg.ignore(
+        "sparse_pred_ignore_index", "initializer_cutoff_factor", "cls_token_id", "mlp_dropout", "repad_logits_with_grad"
+    )
+    cfg.ignore("global_rope_theta", "local_rope_theta", "reference_compile")
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    norm = Norm(kind="layer", bias=cfg.flag("norm_bias"))
+    every = cfg.count("global_attn_every_n_layers", 3)
+    listed = cfg.words("layer_types", layers, (FULL, SLIDING))
+    kinds = listed or tuple(SLIDING if index % every else FULL for index in range(layers))
+    window = cfg.count("local_attention")
+    attention = _attention(cfg, hidden, positions="rope", **biased(cfg))
+    ffn = mlp(cfg, act="hidden_activation", bias=cfg.flag("mlp_bias"))
+    block = Block(mixer=attention, ffn=ffn, norm=norm)
+    blocks = [
+        replace(block, mixer=replace(attention, window=window if kind == SLIDING else 0), norms=2 if index else 1)
+        for index, kind in enumerate(kinds)
+    ]
+    head = _modern_head(cfg, hidden, norm)
+    speaks = head.kind == "language"
+    embedding = Embedding(
+        tied=cfg.flag("tie_word_embeddings") and speaks, norm=norm, head_bias=cfg.flag("decoder_bias") and speaks
+    )
+    return replace(model(cfg, blocks, norm=norm, embedding=embedding), head=head)
+
+
+def _modern_head(cfg: Config, hidden: int, norm: Norm) -> Head:
+    """A dense layer and a norm before every kind of scores."""
+    kind: Kind = head_kind(cfg)
+    bias = cfg.flag("classifier_bias")
+    if kind == "none":
+        return Head(kind="none")
+    inner = hidden * bias + norm.params(hidden)
+    many = 0 if kind == "language" else labels(cfg)
+    return Head(kind=kind, outputs=many, dense=hidden**2, extra=inner + many)
+
+
+def eurobert(cfg: Config) -> ModelSpec:
+    """EuroBERT: Llama's layers that see both ways; no dense layer before the logits."""
+    cfg.ignore("classifier_pooling", "mask_token_id", "mask_token", "clf_pooling")
+    attention = replace(heads(cfg, hidden_size(cfg), **biased(cfg)), causal=False)
+    block = Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")))
+    found = model(cfg, [block] * cfg.layers())
+    if head_kind(cfg) != "sequence":
+        return found
+    head = _head(cfg, found.hidden, pooler=False, sequence="dense")
+    return replace(found, head=head, embedding=replace(found.embedding, tied=False))

@@ -1,0 +1,71 @@
+"""Turn `architectures`, the class that a checkpoint was saved from, into the head behind the last layer.
+
+    ...ForCausalLM, ...ForConditionalGeneration, ...ForMaskedLM     logits of the vocabulary
+    ...ForSequenceClassification, ...ForRewardModel                 scores of a sequence
+    ...ForTokenClassification, ...ForQuestionAnswering              scores of every token
+    ...Model                                                        none: hidden states, as embedders use them
+
+`head = "none"` (from --set model.head=none) says it where a checkpoint of an embedder was saved as a language model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from ridgeline.models.hf.config import Config
+from ridgeline.models.spec import Head, ModelSpec
+
+Kind = Literal["language", "sequence", "tokens", "none"]
+SUFFIXES: tuple[tuple[str, Kind], ...] = (
+    ("ForSequenceClassification", "sequence"),
+    ("ForSequenceRegression", "sequence"),
+    ("ForRewardModel", "sequence"),
+    ("RewardModel", "sequence"),
+    ("ForTokenClassification", "tokens"),
+    ("ForQuestionAnswering", "tokens"),
+    ("LMHeadModel", "language"),
+    ("LMHead", "language"),
+    ("EncoderModel", "none"),
+    ("Model", "none"),
+)
+
+
+def head_kind(cfg: Config) -> Kind:
+    """Which head a config says its model has."""
+    said = cfg.data.get("head")
+    cfg.ignore("head")
+    if said is not None:
+        known = get_args(Kind)
+        if said in known:
+            return said  # type: ignore[no-any-return]
+        cfg.bad("head", said, f"one of {', '.join(known)}")
+    name = architecture(cfg)
+    return next((kind for suffix, kind in SUFFIXES if name.endswith(suffix)), "language")
+
+
+def architecture(cfg: Config) -> str:
+    """The class that a checkpoint was saved from; empty where the file does not say."""
+    listed = cfg.data.get("architectures")
+    return listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else ""
+
+
+def labels(cfg: Config) -> int:
+    """Scores of a classification head: `num_labels`, or as many as are named; two where nothing says, as transformers
+    builds it."""
+    cfg.ignore("num_labels", "id2label", "label2id")
+    named = cfg.data.get("id2label")
+    if cfg.has("num_labels"):
+        return cfg.count("num_labels")
+    return len(named) if isinstance(named, dict) and 0 < len(named) <= 10**6 else 2
+
+
+def decoder_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
+    """A language model under the head that its config says: one matrix for classes, with a bias where every token has
+    some, or nothing."""
+    kind = head_kind(cfg)
+    if kind == "language" or spec.head is not None:
+        return spec
+    many = 0 if kind == "none" else labels(cfg)
+    own = Head(kind=kind, outputs=many, extra=many if kind == "tokens" else 0)
+    return replace(spec, head=own, embedding=replace(spec.embedding, tied=False, head_bias=False), mtp=None)

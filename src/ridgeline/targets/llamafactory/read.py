@@ -1,0 +1,77 @@
+"""Turn LLaMA-Factory's YAML, and Accelerate's or DeepSpeed's file that it runs with, into settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.accelerate.read import fsdp_parts, with_chips
+from ridgeline.targets.hf_reader import Task, gathered, read_run, zero_file
+from ridgeline.targets.llamafactory.names import ID, WORDS
+from ridgeline.targets.option_reader import model_in, tables
+from ridgeline.targets.run_files import around
+from ridgeline.targets.target import Files, Imported, Unread
+
+READ_WORDS = {
+    **WORDS,
+    "seq_default": "2048",
+    "rank_default": "8",
+    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
+}
+MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "use_mca")
+ELSEWHERE = {"export_dir": "merges weights", "infer_backend": "generates"}
+OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass of one model
+
+
+def read(files: Files) -> Imported:
+    """What the trainer's YAML says, with the files beside it."""
+    found = [table for table in tables(files, ".yaml", ".yml") if _is_ours(table.data)]
+    if len(found) != 1:
+        expected = "one YAML file with stage and finetuning_type"
+        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
+    train: dict[str, Any] = {str(key): value for key, value in found[0].data.items()}
+    _refuse(train, found[0].source)
+    notes: list[Unread] = []
+    stage = str(train.pop("stage", "sft"))[:40]
+    if stage in OTHERS:
+        why = "a step of this stage runs more than one model; read as one pass of the model that is trained"
+        notes.append(Unread(option="train.stage", value=stage, why=why, matters=True))
+    launch = next((table.data for table in tables(files, ".yaml", ".yml") if "distributed_type" in table.data), {})
+    zero = zero_file(files, train.pop("deepspeed", None), notes)
+    kind = str(train.pop("finetuning_type", "lora"))[:40]
+    lora = kind == "lora"
+    if kind not in ("lora", "full"):
+        notes.append(Unread(option="train.finetuning_type", value=kind, why="read as all weights", matters=True))
+    task = Task(name="lora" if lora else "pretrain" if stage == "pt" else "finetune")
+    packed = train.get("packing")
+    train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
+    parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
+    reader = gathered(parts, found[0].source)
+    reader.notes += notes
+    made = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    return with_chips(made, launch)
+
+
+def _refuse(train: Mapping[str, Any], source: str) -> None:
+    """An `InputError` for a file that trains with Megatron, or does not train."""
+    megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
+    if megatron:
+        given, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
+        raise InputError(Problem(path=megatron[0], given=given, expected="FSDP or DeepSpeed", todo=todo, where=source))
+    other = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
+    if other:
+        given = f"a file that {ELSEWHERE[other[0]]}"
+        raise InputError(Problem(path=other[0], given=given, expected="a file that trains", where=source))
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    return "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file with LLaMA-Factory's stage and kind of fine-tuning."""
+    try:
+        return any(_is_ours(table.data) for table in tables(files, ".yaml", ".yml"))
+    except InputError:
+        return False
