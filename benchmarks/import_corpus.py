@@ -103,6 +103,7 @@ def unpacked(path: Path, under: Path) -> Path:
             plain = part.filename.endswith(SUFFIXES) and part.file_size < BIGGEST and ".." not in part.filename
             if plain and not part.filename.startswith("/"):
                 wheel.extract(part, folder)
+    (folder / "LICENSE").touch()  # the top of a checkout, inside which imports are followed
     return folder
 
 

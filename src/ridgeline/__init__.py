@@ -36,6 +36,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     preflight                                  ranks of torchrun -> Preflight: slow chips, slow links, wrong settings
     pack                                       documents -> Packed: a file of tokens that a run reads
     run                                        Scenario -> RunOutcome: trained here by its plan; or its Verification
+    capture                                    torch module, example inputs -> ModelSpec: one forward, recorded
     bringup                                    ModelSpec, device -> BringUp: every op of it there, judged against fp64
     dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
@@ -90,6 +91,7 @@ if TYPE_CHECKING:  # the same names for type checkers, which do not run `__getat
     from ridgeline.plan.schedules import build
     from ridgeline.report.show import show as show
     from ridgeline.runtime.bringup.supervise import bringup as bringup
+    from ridgeline.runtime.capture import capture as capture
     from ridgeline.runtime.collective_run import collective_run as collective_run
     from ridgeline.runtime.measure import characterize as characterize
     from ridgeline.runtime.preflight import preflight as preflight
@@ -163,6 +165,7 @@ _HOMES = {
     "preflight": "ridgeline.runtime.preflight",
     "run": "ridgeline.runtime.train.run_scenario",
     "bringup": "ridgeline.runtime.bringup.supervise",
+    "capture": "ridgeline.runtime.capture",
     "pack": "ridgeline.runtime.train.token_files",
     "analyze": "ridgeline.api",
     "read_timeline": "ridgeline.trace.read.readers",

@@ -18,6 +18,7 @@ import typer
 from ridgeline.cli import (
     bringup,
     calibrate,
+    capture,
     collective,
     diff,
     explain,
@@ -102,7 +103,7 @@ def show(
     from ridgeline.report.catalog_sheets import Detail
 
     detail = Detail(seq=seq, batch=batch, stages=stages, microbatches=microbatches, chunks=chunks, dtype=dtype)
-    sheets = library.show(*names, detail=detail, settings=tuple(settings or ()))
+    sheets = library.show(*map(capture.named_model, names), detail=detail, settings=tuple(settings or ()))
     if json:
         print_json(sheets)
         return
@@ -169,6 +170,7 @@ roofline.register(app)
 collective.register(app)
 runtime.register(app)
 run.register(app)
+capture.register(app)
 bringup.register(app)
 describe(app)
 

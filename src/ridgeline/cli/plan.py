@@ -102,11 +102,13 @@ def plan(
     that keep an objective at the least cost, or serve the most on what there is.
     """
     from ridgeline.api import calibration_of, priced_of
+    from ridgeline.cli.capture import named_model
     from ridgeline.cli.plan_serve import plan_serve
     from ridgeline.search.request import PlanRequest
 
     with _answering(json):
         _writable(output, html, picture)
+        model = named_model(model, beside=output)
         if serve or _serves(model):
             run = {"tokens": tokens, "days": days, "chips": chips, "headroom": headroom, "frontier": frontier}
             _refuse_training(seq=seq, global_batch=global_batch, **run)

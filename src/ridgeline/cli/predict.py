@@ -135,11 +135,12 @@ def _predict_step(built: Scenario, json: bool, simulated: Asked | None, **priced
 
 def _scenario(named: str, options: PlanOptions) -> Scenario:
     """The scenario in a file, or the one that a model and options mean."""
+    from ridgeline.cli.capture import named_model
     from ridgeline.core.files import SUFFIXES
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.search.cases import one_scenario
 
-    settings = options.get("settings", ())
+    named, settings = named_model(named), options.get("settings", ())
     if named.lower().endswith(SUFFIXES) and not any(value for key, value in options.items() if key != "settings"):
         return read_scenario(named, settings)
     return one_scenario(named, **options)

@@ -139,6 +139,14 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
             ),
         ),
+        "capture": Verb(
+            summary="Any torch model as a model file: one forward, recorded.",
+            examples=(
+                "ridgeline capture downloaded/config.json -o mine.toml",
+                "ridgeline capture mine.py:build -o mine.toml",
+                "ridgeline capture mine.py:build --json",
+            ),
+        ),
         "bringup": Verb(
             summary="Whether a device computes a model right, op by op.",
             examples=(

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -123,8 +123,7 @@ class Profile:
 
         The best, not the median: copies of 1 GiB and more are another engine's, at two thirds of that on an H200.
         """
-        large = [row for row in self.of("copy") if row.dims.get("bytes", 0) >= LARGE_COPY]
-        return max((2 * row.dims["bytes"] / row.seconds for row in large), default=None)
+        return _copy_bytes_per_s(self)
 
     def update_bytes_per_s(self, dtype: str) -> float | None:
         """Bytes that the largest fused AdamW with states of that format reads and writes in a second; None where none
@@ -168,6 +167,13 @@ class Profile:
         """A short name for people."""
         device = str(self.device.get("name") or self.chip or "a device")
         return f"{device}, {self.taken}" if self.taken else device
+
+
+@lru_cache(maxsize=64)
+def _copy_bytes_per_s(profile: Profile) -> float | None:
+    """Bytes/s of the fastest large copy, looked for once: every priced step asks for it."""
+    large = [row for row in profile.of("copy") if row.dims.get("bytes", 0) >= LARGE_COPY]
+    return max((2 * row.dims["bytes"] / row.seconds for row in large), default=None)
 
 
 def read_profile(path: Path | str) -> Profile:

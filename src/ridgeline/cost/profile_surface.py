@@ -19,6 +19,7 @@ from ridgeline.cost.kernel_roof import Sheet
 from ridgeline.cost.profile import Measurement
 
 NEAR = 0.5  # doublings over which neighbours share in an answer
+NOTHING = -100.0  # exponents below add nothing; smaller ones make denormal numbers, which are slow
 EXACT = 0.002  # squared doublings within which a measured kernel speaks for itself
 BLOCK = 4_000_000  # distances worked out at once
 SAME, REACH, END = 0.05, 1.5, 4.0  # doublings: the kernel itself; interpolated up to; nothing measured counts beyond
@@ -51,7 +52,10 @@ class Surface:
             own = where[start : start + step]
             apart = np.maximum((own**2).sum(1)[:, None] + squares - 2 * own @ self.points.T, 0.0)
             least = apart.min(1)
-            weight = np.exp((least[:, None] - apart) / (2 * NEAR**2)) / (apart + EXACT)
+            weight = (least[:, None] - apart) / (2 * NEAR**2)
+            np.exp(np.maximum(weight, NOTHING, out=weight), out=weight)
+            apart += EXACT
+            weight /= apart
             ratios[start : start + step] = weight @ self.ratios / weight.sum(1)
             distance[start : start + step] = np.sqrt(least)
         return ratios, distance

@@ -136,7 +136,7 @@ class Dimensions:
     embedding_norm: Annotated[Norm | None, Via(_norm)] = None
     head_bias: bool = False
     softcap: bool = False
-    final_norm: Annotated[Norm | None, Via(_norm)] = None  # as the layers' norm
+    final_norm: Annotated[Norm | bool | None, Via(_norm)] = None  # as the layers' norm; false: none
     first_dense: Size = 0
     mtp: Size = 0
     mtp_block: str = ""  # the last layer
@@ -208,7 +208,7 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         embedding=embedding,
         blocks=blocks,
         order=order,
-        norm=dims.final_norm or blocks[order[-1]].norm,
+        norm=None if dims.final_norm is False else _last_norm(dims.final_norm, blocks[order[-1]].norm),
         context=dims.context,
         mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
         vision=_vision(dims.vision),
@@ -217,6 +217,10 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         encoder=dims.encoder.encoder() if dims.encoder else None,
         capture=dims.capture,
     )
+
+
+def _last_norm(given: Norm | bool | None, layers: Norm) -> Norm:
+    return given if isinstance(given, Norm) else layers
 
 
 def _vision(table: VisionTable | None) -> Vision | None:

@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     _rule("number format of the weights", r"[-_ ](bf16|fp16|fp8|fp4|nvfp4|mxfp4|mxfp8|int8|int4|awq|gptq|w4a16|w8a8)$"),
     _rule("checkpoint format", r"[-_ ](hf|dynamic|kv|eagle)$"),
     _rule("date of a checkpoint", r"[-_ ](0[1-9]|1[0-2]|2[4-6])\d\d$"),
-    _rule("what it was tuned for", r"[-_ ](instruct|chat|base|it|thinking|terminus|exp)(?=(-v[\d.]+)?$)"),
+    _rule("what it was tuned for", r"[-_ ](instruct|chat|base|it|pt|thinking|terminus|exp)(?=(-v[\d.]+)?$)"),
     _rule("context it was extended to", r"[-_ ]\d{1,4}k$"),
     _rule("version of a checkpoint", r"-v[\d.]+$"),
 )

@@ -135,12 +135,17 @@ def models(sheets: Sequence[Sheet]) -> RenderableType:
             if any(text not in ("", "0", DASH) for text in cells):
                 table.add_row(Text(name, style=style), *(clean(text) for text in cells))
         table.add_section()
-    return Group(table, Text(sheets[0]["flops_per_token"]["convention"], style="dim"))
+    untold = [
+        f"{sheet['id']}: {line}" for sheet in sheets if sheet["capture"] for line in sheet["capture"]["untold"]
+    ]  # fmt: skip
+    convention = Text(sheets[0]["flops_per_token"]["convention"], style="dim")
+    return Group(table, convention, *listed("captured; could not be told", untold))
 
 
 def _shape_rows() -> list[Row]:
     return [
         ("layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}", ""),
+        ("captured", lambda sheet: f"by {sheet['capture']['by']}" if sheet["capture"] else DASH, ""),
         ("attention", lambda sheet: str(sheet["attention"]), ""),
         ("experts", lambda sheet: str(sheet["experts"] or DASH), ""),
         ("vocabulary", lambda sheet: f"{sheet['vocab']:,}", ""),

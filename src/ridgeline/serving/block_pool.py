@@ -44,6 +44,11 @@ class BlockPool:
         self._queue: deque[FreeRun] = deque([self._unused])
         self._sharers: dict[int, int] = {}  # holders of a block beyond the first
 
+    def close(self) -> None:
+        """Runs and chains refer to each other: part them, so that both are freed at once."""
+        for run in self._queue:
+            run.parts.clear()
+
     # ---- hits
 
     def lookup(self, spans: list[Span], limit: int) -> Hit:

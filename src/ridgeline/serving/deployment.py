@@ -276,20 +276,21 @@ def price_of(scenario: Scenario, priced: Priced, budget: int = 0) -> Price:
         if stages == 1:
             return price_forward(scenario, steps, *known).seconds
         filled = np.clip(np.ceil(steps.prefill_tokens / most), 1.0, stages)
-        part = replace(
-            steps,
-            prefill_tokens=steps.prefill_tokens / filled,
-            prefill_pairs=steps.prefill_pairs / filled,
-            prefills=np.where(steps.prefills > 0, np.maximum(steps.prefills / filled, 1.0), 0.0),
-            decodes=np.ceil(steps.decodes / stages),
-            kv_tokens=steps.kv_tokens / stages,
-        )
+        chunks = np.where(steps.prefills > 0, np.maximum(steps.prefills / filled, 1.0), 0.0)
+        decodes, cached = np.ceil(steps.decodes / stages), steps.kv_tokens / stages
         none = np.zeros(len(steps))
-        alone = replace(part, prefill_tokens=none, prefill_pairs=none, prefills=none)
-        others = np.where(part.decodes > 0, price_forward(scenario, alone, *known).interval_s, 0.0)
-        first = price_forward(scenario, part, *known)
-        entering = filled * first.interval_s + (stages - filled) * others
-        return np.asarray(np.maximum(first.seconds, entering), dtype=np.float64)
+        both = replace(  # microbatches with prompts, then those of decodes alone, priced in one pass
+            steps,
+            prefill_tokens=np.concatenate([steps.prefill_tokens / filled, none]),
+            prefill_pairs=np.concatenate([steps.prefill_pairs / filled, none]),
+            prefills=np.concatenate([chunks, none]),
+            decodes=np.tile(decodes, 2),
+            kv_tokens=np.tile(cached, 2),
+        )
+        found = price_forward(scenario, both, *known)
+        first, others = np.split(found.interval_s, 2)
+        entering = filled * first + (stages - filled) * np.where(decodes > 0, others, 0.0)
+        return np.asarray(np.maximum(found.seconds[: len(steps)], entering), dtype=np.float64)
 
     return seconds
 

@@ -36,6 +36,7 @@ def simulate(requests: Iterable[Request], policy: Policy, cost: StepCost, *, col
     with collector_paused():
         engine.advance()
     refuse_unsent(followers)
+    policy.close()
     return served_columns(engine.done, engine.done_s, engine.gaps, steps=engine.steps, events=engine.events)
 
 

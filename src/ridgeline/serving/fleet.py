@@ -98,11 +98,18 @@ def simulate_fleet(
 ) -> FleetRun:
     """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
     with collector_paused():
-        run = _Run(requests, fleet, sample=sample, progress=progress)
-        if misses is not None and not run.disaggregated and not fleet.failures:
-            for member in run.members:
-                member.engine.watched(misses)
+        return _simulated(_Run(requests, fleet, sample=sample, progress=progress), misses)
+
+
+def _simulated(run: _Run, misses: Misses | None) -> FleetRun:
+    """A run from its first event to its end; all that it held is free afterwards."""
+    if misses is not None and not run.disaggregated and not run.fleet.failures:
+        for member in run.members:
+            member.engine.watched(misses)
+    try:
         return run.run()
+    finally:
+        run.close()
 
 
 @dataclass(slots=True)
@@ -126,6 +133,7 @@ class _Run:
         self.members = [_Member(engine=pool.make(), pool=pool) for pool in fleet.pools for _ in range(pool.count)]
         self.disaggregated = any(pool.role == "prefill" for pool in fleet.pools)
         self.routers = {role: fleet.router() for role in ("both", "prefill", "decode")}
+        self.able: dict[Role, list[tuple[int, Replica]]] = {}  # who takes requests, until that changes
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.order = 0
         self.followers: dict[str, list[Request]] = defaultdict(list)
@@ -231,19 +239,24 @@ class _Run:
         self._give(place, part, at, (sent, 0.0, 0.0) if sent < at else None)
 
     def _choose(self, request: Request, role: Role, at: float) -> int | None:
-        able = [
-            (place, member.engine)
-            for place, member in enumerate(self.members)
-            if member.active and member.pool.role == role
-        ]
+        able = self.able.get(role)
+        if able is None:
+            able = self.able[role] = [
+                (place, member.engine)
+                for place, member in enumerate(self.members)
+                if member.active and member.pool.role == role
+            ]
         if not able:
             return None
+        if len(able) == 1:
+            return able[0][0]
         router = self.routers[role]
-        if router.looks_at_load and len(able) > 1:
+        if router.looks_at_load:
             for place, engine in able:
                 engine.advance(at)
-                self.members[place].bound = NEVER if not self.coupled else engine.next_finish()
-        return router.choose(request, able) if len(able) > 1 else able[0][0]
+                if self.coupled:
+                    self.members[place].bound = engine.next_finish()
+        return router.choose(request, able)
 
     def _give(self, place: int, request: Request, at: float, before: tuple[float, float, float] | None) -> None:
         member = self.members[place]
@@ -310,9 +323,17 @@ class _Run:
 
     def _switch(self, place: int, *, active: bool, at: float) -> None:
         self.members[place].active = active
+        self.able.clear()
         self.changes.append((at, self._active_count()))
 
     # ---- the end
+
+    def close(self) -> None:
+        """Part what refers to itself in a circle: events, who is told of finishes, caches."""
+        self.events.clear()
+        for member in self.members:
+            member.engine.finish = None
+            member.engine.policy.close()
 
     def _retire(self, place: int) -> None:
         """Keep what an engine noted."""

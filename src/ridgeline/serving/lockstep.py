@@ -17,6 +17,8 @@ from ridgeline.serving.step_cost import StepCost
 from ridgeline.serving.token_notes import TokenNotes
 
 WAITING_WEIGHT = 4  # a waiting request weighs as much as this many running ones
+IDLE = Step()
+"""The step of a rank without work: nothing in it, and nobody writes to it."""
 
 
 def load_score(waiting: int, running: int) -> int:
@@ -33,10 +35,11 @@ class RankSteps(Step):
         super().__init__()
         self.parts = parts
         for part in parts:
-            self.decodes += part.decodes
-            self.chunks += part.chunks
-            self.preempted += part.preempted
-            self.finishing += part.finishing
+            if part is not IDLE:
+                self.decodes += part.decodes
+                self.chunks += part.chunks
+                self.preempted += part.preempted
+                self.finishing += part.finishing
 
 
 class Ranks:
@@ -56,11 +59,15 @@ class Ranks:
         return self.policies[chosen].add(request)
 
     def schedule(self) -> RankSteps:
-        return RankSteps([policy.schedule() if policy.unfinished else Step() for policy in self.policies])
+        return RankSteps([policy.schedule() if policy.unfinished else IDLE for policy in self.policies])
 
     def update(self, step: Step) -> list[RequestState]:
         assert isinstance(step, RankSteps)
-        return [state for policy, part in zip(self.policies, step.parts, strict=True) for state in policy.update(part)]
+        finished: list[RequestState] = []
+        for policy, part in zip(self.policies, step.parts, strict=True):
+            if part is not IDLE:
+                finished += policy.update(part)
+        return finished
 
     def decode_room(self, limit: int) -> int:
         return min((policy.decode_room(limit) for policy in self.policies if policy.unfinished), default=0)
@@ -70,7 +77,7 @@ class Ranks:
         return sum(count for count, _ in loads), sum(tokens for _, tokens in loads)
 
     def decode_run(self, steps: int) -> RankSteps:
-        return RankSteps([policy.decode_run(steps) if policy.unfinished else Step() for policy in self.policies])
+        return RankSteps([policy.decode_run(steps) if policy.unfinished else IDLE for policy in self.policies])
 
     def load(self) -> tuple[int, int]:
         loads = [policy.load() for policy in self.policies]
@@ -83,6 +90,10 @@ class Ranks:
         for policy in self.policies:
             policy.rest()
 
+    def close(self) -> None:
+        for policy in self.policies:
+            policy.close()
+
     @property
     def unfinished(self) -> bool:
         return any(policy.unfinished for policy in self.policies)
@@ -91,11 +102,12 @@ class Ranks:
 class Lockstep(Replica):
     """A replica of several ranks: one clock, one note-taker for each rank."""
 
-    __slots__ = ("notes", "ranks")
+    __slots__ = ("_slowest", "notes", "ranks")
 
     def __init__(self, ranks: Ranks, cost: StepCost, *, collapse: bool = True) -> None:
         super().__init__(ranks, cost, collapse=collapse)
         self.ranks = ranks
+        self._slowest = (0.0, 0.0)
         self.notes = tuple(TokenNotes() for _ in ranks.policies)
         for notes in self.notes:
             notes.gaps = self.gaps
@@ -108,7 +120,8 @@ class Lockstep(Replica):
     def note(self, step: Step, begin: float, end: float) -> None:
         assert isinstance(step, RankSteps)
         for notes, part in zip(self.notes, step.parts, strict=True):
-            notes.note(part, begin, end)
+            if part is not IDLE:
+                notes.note(part, begin, end)
 
     def decoded_run(self, step: Step, one: float, first: float, growth: float, steps: int) -> None:
         assert isinstance(step, RankSteps)
@@ -119,31 +132,36 @@ class Lockstep(Replica):
     def _seconds(self, step: Step) -> float:
         """Seconds of the busiest rank; what prefill adds is beyond the busiest decode."""
         assert isinstance(step, RankSteps)
-        found = [step_seconds(part, self.cost) for part in step.parts]
-        seconds = max(whole for whole, _ in found)
-        stall = seconds - max(whole - added for whole, added in found)
-        for notes in self.notes:
-            notes.stall_s += stall
+        seconds = alone = 0.0
+        for part in step.parts:
+            if part is not IDLE:
+                whole, added = step_seconds(part, self.cost)
+                seconds, alone = max(seconds, whole), max(alone, whole - added)
+        if seconds > alone:
+            for notes in self.notes:
+                notes.stall_s += seconds - alone
         return seconds
 
     def _lines(self) -> list[tuple[float, float]]:
         lines = []
+        line = self.cost.decode_line
         for policy in self.ranks.policies:
             if policy.unfinished:
                 decodes, kv_tokens = policy.decode_load()
-                fixed, per_token = self.cost.decode_line(decodes)
+                fixed, per_token = line(decodes)
                 lines.append((fixed + per_token * (kv_tokens + decodes), per_token * decodes))
         return lines
 
     def _line(self) -> tuple[float, float]:
-        return max(self._lines())
+        """That of the slowest rank; as `_room`, which is asked right before, found it."""
+        return self._slowest
 
     def _room(self) -> int:
         """Steps in which the rank that is slowest now stays the slowest."""
         room = super()._room()
         if room > 1:
             lines = self._lines()
-            first, growth = max(lines)
+            first, growth = self._slowest = max(lines)
             for other, faster in lines:
                 if faster > growth:
                     room = min(room, max(int((first - other) / (faster - growth)), 1))

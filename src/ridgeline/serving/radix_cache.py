@@ -78,6 +78,14 @@ class RadixCache:
         self._oldest: list[tuple[int, int, Node]] = []  # heap of leaves by recency; entries may be out of date
         self._entries = 0
 
+    def close(self) -> None:
+        """Nodes and their parents refer to each other: part them, so that all are freed at once."""
+        below = [self.root]
+        while below:
+            node = below.pop()
+            below += node.children.values()
+            node.children.clear()
+
     def _aligned(self, key: Runs) -> Runs:
         tokens = length(key)
         return key if tokens % self.page == 0 else cut(key, tokens // self.page * self.page)[0]

@@ -38,6 +38,14 @@ class Request:
     def prompt_tokens(self) -> int:
         return sum(piece.tokens for piece in self.prompt)
 
+    def sent_at(self, arrival_s: float) -> Request:
+        """The same request at another time: `replace` of one field, at half its cost where there are many."""
+        return Request(
+            id=self.id, arrival_s=arrival_s, prompt=self.prompt, output_tokens=self.output_tokens,
+            max_new_tokens=self.max_new_tokens, priority=self.priority, output_seed=self.output_seed, after=self.after,
+            remote_tokens=self.remote_tokens,
+        )  # fmt: skip
+
     @property
     def answer(self) -> Piece:
         """The answer's text: what a later prompt of the session quotes."""

@@ -53,10 +53,8 @@ class LeastLoaded:
         self._last = -1
 
     def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
-        def score(one: tuple[int, Replica]) -> tuple[int, bool, int]:
-            return outstanding(one[1]), one[0] <= self._last, one[0]
-
-        self._last = min(replicas, key=score)[0]
+        last = self._last
+        self._last = min([(outstanding(one), place <= last, place) for place, one in replicas])[2]
         return self._last
 
 

@@ -20,6 +20,9 @@ class SglangCache:
         free = self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)
         return 1 - free / self.settings.max_total_tokens
 
+    def close(self) -> None:
+        self.tree.close()
+
     def text(self, state: RequestState, tokens: int) -> Runs:
         """The first tokens of prompt and answer."""
         request = state.request

@@ -40,6 +40,9 @@ class StaticBatcher:
     def rest(self) -> None:
         """Nothing is remembered between batches."""
 
+    def close(self) -> None:
+        """Nothing here refers to itself."""
+
     def load(self) -> tuple[int, int]:
         return len(self._waiting), self._clock.count
 

@@ -161,3 +161,6 @@ class Policy(Protocol):
 
     def rest(self) -> None:
         """Nothing is left to do before the next arrival."""
+
+    def close(self) -> None:
+        """No step follows: part what refers to itself in a circle, so that it is freed without being looked for."""

@@ -83,6 +83,9 @@ class VllmScheduler:
     def rest(self) -> None:
         """An idle engine remembers its cache and forgets nothing else."""
 
+    def close(self) -> None:
+        self.pool.close()
+
     def load(self) -> tuple[int, int]:
         return self.waiting_count, len(self.running)
 

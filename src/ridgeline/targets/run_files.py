@@ -20,6 +20,7 @@ from ridgeline.targets.target import Files
 BIGGEST_TEXT = 1024 * 1024  # bytes of one configuration file
 MOST_NEARBY = 200  # files that one configuration may refer to
 TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "LICENSE")
+INSTALLED = ("site-packages", "dist-packages")  # where installed software lies
 HIGHEST = 12  # folders above the file
 
 
@@ -78,7 +79,8 @@ def top_of(folder: Path) -> Path:
     """The checkout that a folder is in: the nearest folder above with the marks of one, else the folder itself."""
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
-        if len(above.parts) > 2 and any(os.path.exists(above / mark) for mark in TOPS):
+        marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
+        if len(above.parts) > 2 and marked:
             return above
     package = real
     while os.path.exists(package / "__init__.py") and len(package.parts) > 3:

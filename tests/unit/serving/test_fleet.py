@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -221,3 +222,22 @@ def test_a_run_is_given_up_just_where_its_percentile_is_missed(rate: float) -> N
         with pytest.raises(Hopeless) as missed:
             simulate_fleet(asked, fleet, misses=Misses(Objective(percentile=95.0, **{name: decides * 0.9999}), asked))
         assert missed.value.limit == name
+
+
+@pytest.mark.parametrize("make", [vllm, sglang])
+def test_a_run_leaves_nothing_that_must_be_looked_for(make: Callable[[], Replica]) -> None:
+    """What a run held is free when it ends: no cycle of caches, events or finishes, given up or not."""
+    asked = load(120)
+    fleets = (
+        (Fleet(pools=[pool(2, make=make)], router=LeastLoaded), None),
+        (Fleet(pools=[pool(1, make=make)], router=RoundRobin), Misses(Objective(ttft=0.02), asked)),
+        (Fleet(pools=[pool(1, make=make, role="prefill", transfer=LINK), pool(1, make=make, role="decode")],
+               router=RoundRobin), None),
+    )  # fmt: skip
+    for fleet, misses in fleets:
+        gc.collect()
+        try:
+            simulate_fleet(asked, fleet, misses=misses)
+        except Hopeless:
+            assert misses is not None
+        assert gc.collect() < 20

@@ -4,7 +4,8 @@
     from_config({...})               the same from a table already in memory
     READERS                          the reader of each model_type
 
-A key that a reader does not understand and that may change the architecture is an error that names it.
+A key that a reader does not understand and that may change the architecture is an error that names it. A type without a
+reader is captured from the model that an installed transformers builds of it (`generic`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
 from ridgeline.models.hf import encdec, encoder, seeing
 from ridgeline.models.hf.config import Config, shown
@@ -114,9 +115,9 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
         raise InputError(_of_no_type(data, kind))
     reader = READERS.get(kind)
     if reader is None:
-        raise UnknownId(
-            "model_type", kind[:60], READERS, todo="describe its dimensions instead, in a table or TOML file"
-        )
+        from ridgeline.models.hf.generic import captured  # most configs never pay for it
+
+        return captured(data, READERS, id)
     cfg = Config(in_its_keys(data), defaults(kind))
     cfg.ignore(*ignore)
     spec = decoder_head(cfg, reader(cfg))

@@ -24,7 +24,7 @@ UNIT = {
 }
 
 
-END = 0.2  # share of the noise of a constant that is near its end
+END = 0.1  # share of the noise of a constant that is near its end
 
 
 def spacing(y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -103,15 +103,15 @@ class Draw:
 
     def common(self, x: Tensor, units: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
         """x by a factor that is the same for all elements: a rounded constant, a biased approximation."""
-        return x if self.source is None else x * (1 + UNIT[dtype] * units * self._one_for_all())
+        return x if self.source is None else x * (1 + UNIT[dtype] * units * self.one_for_all())
 
     def tilted(self, x: Tensor, scale: Tensor, units: float = 1.0) -> Tensor:
         """x off by the same share of a scale in all elements: an argument of an exponential that is scaled."""
         if self.source is None:
             return x
-        return x + UNIT[torch.float32] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self._one_for_all()
+        return x + UNIT[torch.float32] * units * scale.nan_to_num(posinf=0.0, neginf=0.0) * self.one_for_all()
 
-    def _one_for_all(self) -> Tensor:
+    def one_for_all(self) -> Tensor:
         """Noise that does not average out; every fourth draw is near an end of it, as a right device may be."""
         noise = self.uniform(())
         return noise.sign() * (1 - END * (1 - noise.abs())) if self.number % 4 == 0 else noise
@@ -124,7 +124,8 @@ class Draw:
         """a b accumulated in 32 bits, as the arithmetic unit does it.
 
         TF32:       every factor off by up to 2^-11
-        cuts off:   each of K / step sums loses up to a unit of its size, always toward zero
+        cuts off:   each of K / step sums loses half an ulp of what it is by then, always toward zero: as a sum grows
+                    like the root of its terms, two thirds of a unit a step of what it becomes
         """
         if self.source is not None and self.unit.factor_bits < 24 and self.format == torch.float32:
             off = 2.0**-self.unit.factor_bits
@@ -136,6 +137,6 @@ class Draw:
         noisy = self.summed(y, scale, a.shape[-1])
         if self.unit.cuts_off:
             steps = max(1.0, a.shape[-1] / self.unit.step)
-            lost = UNIT[torch.float32] * 2 * steps**0.5 * torch.maximum(scale, y.abs())
-            noisy = noisy - y.sign() * lost * torch.rand((), generator=self.source, dtype=torch.float64)
+            lost = UNIT[torch.float32] * max(steps * 2 / 3, 2 * steps**0.5) * torch.maximum(scale, y.abs())
+            noisy = noisy - y.sign() * lost * self.one_for_all().abs()
         return noisy

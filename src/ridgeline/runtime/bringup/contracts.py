@@ -294,8 +294,7 @@ def scaled_mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     among = terms if told.get("use_fast_accum") else min(terms, PROMOTED)
     y = draw.off(y, scale, units=1.0 + (1024.0 * among**0.5 if cut else 512.0 * (terms / 32) ** 0.5))
     if cut and draw.source is not None:
-        share = torch.rand((), generator=draw.source, dtype=torch.float64)
-        y = y - y.sign() * 2.0**-13 * among**0.5 * torch.maximum(scale, y.abs()) * share
+        y = y - y.sign() * 2.0**-13 * among**0.5 * torch.maximum(scale, y.abs()) * draw.one_for_all().abs()
     y = y if told.get("bias") is None else y + told["bias"]
     told_scale = told.get("scale_result")
     return [y if told_scale is None else y * told_scale]

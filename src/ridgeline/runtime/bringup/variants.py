@@ -16,7 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.calls import Call
 from ridgeline.runtime.bringup.choices import is_random
+from ridgeline.runtime.bringup.contracts import name_of
 
+ALIGNED = ("_grouped_mm", "_scaled_mm", "_scaled_grouped_mm")  # whose operands must be, by their documentation
 MOST, CUT = 96, 65  # sizes beyond the first become the second: no multiple of eight
 Samples = dict[tuple[Any, ...], Call]
 
@@ -48,6 +50,7 @@ def hard_variants(samples: Samples) -> Iterator[Call]:
     """Every call in every way that changes it."""
     for call in list(samples.values()):
         for why, change in CHANGES.items():
+            change = _apart_aligned if change is _apart and name_of(call.op) in ALIGNED else change
             args, kwargs = tree_map(change, (call.args, call.kwargs))
             if why == "small sizes" or _differ((args, kwargs), (call.args, call.kwargs)):
                 yield Call(
@@ -71,6 +74,16 @@ def _apart(value: Any) -> Any:
     wide = torch.zeros((*value.shape[:-1], value.shape[-1] + 3), dtype=value.dtype)
     wide[..., 2:-1] = value
     return wide[..., 2:-1]
+
+
+def _apart_aligned(value: Any) -> Any:
+    """The same, where every row begins at a multiple of 16 bytes."""
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[-1] == 1 or not value.is_floating_point():
+        return _same(value)
+    size = value.shape[-1]
+    wide = torch.zeros((*value.shape[:-1], -(-size // 16) * 16 + 32), dtype=value.dtype)
+    wide[..., 16 : 16 + size] = value
+    return wide[..., 16 : 16 + size]
 
 
 def _turned(value: Any) -> Any:

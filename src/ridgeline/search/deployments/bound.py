@@ -11,6 +11,7 @@ so what misses the objective here is not simulated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.shape import Shape
-from ridgeline.serving.deployment import Priced, instances_of, price_of
+from ridgeline.serving.deployment import Instance, Priced, instances_of, price_of
 from ridgeline.serving.serving_prediction import FRONT_END_S
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.step_cost import LinearStepCost
@@ -62,6 +63,8 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     """The best case of a shape under a load."""
     told = Priced(calibration=priced.calibration, serving=priced.serving, cost=UNPRICED)
     (one,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
+    if not one.memory.fits:
+        return _none(shape, one)
     settings = one.settings
     assert isinstance(settings, VllmSettings | SglangSettings)
     tokens, seqs = (
@@ -80,10 +83,10 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     each = max((budget - few) / max(tokens - FEW, 1.0), budget / tokens / 4)
     prefill = isl * share * each
     tpot = min(objective.tpot or np.inf, objective.itl or np.inf)
-    room = one.memory.requests(isl + osl / 2) if one.memory.fits else 0.0
+    room = one.memory.requests(isl + osl / 2)
     able = (batches <= max(room, 1.0)) & (step / gained <= tpot)
     decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / gained if able.any() else np.inf
-    works = one.memory.fits and np.isfinite(decode)
+    works = bool(np.isfinite(decode))
     ranks = shape.mesh.dp
     ttft = prompt * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
     return Bound(
@@ -97,6 +100,14 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
         decode_rate=float(ranks / max(decode, 1e-12)) if works else 0.0,
         batch=float(batches[able].max()) if able.any() else 0.0,
     )
+
+
+def _none(shape: Shape, one: Instance) -> Bound:
+    """Of a replica whose chips do not hold the model: nothing is priced."""
+    return Bound(
+        shape=shape, memory=one.memory, longest=one.longest, ttft_s=inf, tpot_s=inf, rate=0.0, prefill_rate=0.0,
+        decode_rate=0.0, batch=0.0,
+    )  # fmt: skip
 
 
 def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> ForwardSteps:

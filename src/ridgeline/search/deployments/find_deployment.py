@@ -192,7 +192,7 @@ def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
     """Replicas that prefill and decode: the best degrees, then their settings."""
     seen: list[Capacity] = []
     tuned: Shape | None = None
-    for bound in _by_mesh(able)[:MESHES]:
+    for bound in sorted(_by_mesh(able), key=lambda one: _fewest_chips(work, one))[:MESHES]:
         dear = _dear(work, bound, seen)
         if dear and not _faster(work, bound, seen):
             continue
@@ -216,7 +216,14 @@ def _dear(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
     most, chips = STABLE * bound.rate, bound.shape.chips
     if work.goal == "goodput":
         return most * (work.chips // chips) < max(one.rate * (work.chips // one.shape.chips) for one in held)
-    return ceil(work.rate / most) * chips > min(fewest(one, work.rate).chips for one in held)
+    return _fewest_chips(work, bound) > min(fewest(one, work.rate).chips for one in held)
+
+
+def _fewest_chips(work: _Work, bound: Bound) -> int:
+    """Chips of as many replicas as hold the load at their best: none needs fewer. Goodput takes all chips there are."""
+    if work.goal == "goodput":
+        return work.chips
+    return ceil(work.rate / (STABLE * bound.rate)) * bound.shape.chips
 
 
 def _faster(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:

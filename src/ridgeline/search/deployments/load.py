@@ -6,7 +6,8 @@ in time to the rate that is asked for, from where it is busiest; of a generated 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -54,35 +55,37 @@ class Load:
 
     def part(self, rate: float, most: int) -> tuple[Request, ...]:
         """At most so many requests as a replica sees them that gets this mean rate of the whole load."""
-        roots = [request for request in self.requests if request.after is None]
+        roots, times = self._roots
         thinned = max(round(self.rate / rate), 1) if self.traced else 1
         thinned = max(min(thinned, len(roots) // most), 1)
-        kept = roots[::thinned]
-        begin = self._busiest(kept, most) if self.traced else 0
-        kept = kept[begin : begin + most]
+        begin = self._busiest(times[::thinned], most) if self.traced else 0
+        kept = roots[begin * thinned : (begin + most) * thinned : thinned]
         stretch = float(self.rate / thinned / rate)  # a clock of numpy scalars is a slow one
         start = kept[0].arrival_s
-        moved = [replace(one, arrival_s=(one.arrival_s - start) * stretch) for one in kept]
-        return (*moved, *self._followers(kept))
+        moved = [one.sent_at((one.arrival_s - start) * stretch) for one in kept]
+        return (*moved, *self._followers(kept)) if len(roots) < len(self.requests) else tuple(moved)
 
     def at(self, rate: float) -> tuple[Request, ...]:
         """All requests, stretched in time to a mean rate."""
         stretch = float(self.rate / rate)
         if stretch == 1.0:
             return self.requests
-        return tuple(
-            replace(one, arrival_s=one.arrival_s * stretch) if one.after is None else one for one in self.requests
-        )
+        return tuple(one.sent_at(one.arrival_s * stretch) if one.after is None else one for one in self.requests)
+
+    @cached_property
+    def _roots(self) -> tuple[tuple[Request, ...], Array]:
+        """The requests that follow no answer, and when they are sent."""
+        roots = tuple(request for request in self.requests if request.after is None)
+        return roots, np.array([one.arrival_s for one in roots])
 
     @staticmethod
-    def _busiest(kept: list[Request], most: int) -> int:
+    def _busiest(times: Array, most: int) -> int:
         """Where the shortest time begins in which so many requests come."""
-        times = np.array([one.arrival_s for one in kept])
         if len(times) <= most:
             return 0
         return int(np.argmin(times[most - 1 :] - times[: len(times) - most + 1]))
 
-    def _followers(self, kept: list[Request]) -> list[Request]:
+    def _followers(self, kept: Sequence[Request]) -> list[Request]:
         """The requests of sessions that these begin."""
         names = {one.id for one in kept}
         found = []

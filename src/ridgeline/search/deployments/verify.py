@@ -73,6 +73,8 @@ def verified(
     check = _Check(bench=bench, goal=goal, replicas=replicas)
     found: list[Verified] = []
     for one in candidates:
+        if goal != "goodput" and outdone(one, found):
+            continue
         if not go_on(f"the busiest requests on {one.words}"):
             break
         made = _raised(check, one, one.rate, whole=False) if goal == "goodput" else _sized(check, one)
@@ -87,6 +89,13 @@ def verified(
             if done.met:
                 break
     return tuple(sorted(found, key=lambda fleet: (not fleet.whole, _rank(check, fleet))))
+
+
+def outdone(one: Candidate, found: Sequence[Verified]) -> bool:
+    """Whether two deployments hold the load on no more chips than one replica of each of its pools takes: it is neither
+    the best nor the next best."""
+    least = sum(shape.chips for shape in one.shapes)
+    return sum(done.met and done.candidate.chips <= least for done in found) > 1
 
 
 def _rank(check: _Check, done: Verified) -> tuple[float, ...]:

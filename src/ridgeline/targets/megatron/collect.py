@@ -25,11 +25,8 @@ NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 SIGNS = ("num-layers", "hybrid-layer-pattern", "hybrid-override-pattern")  # of a run that spells its model
 LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a run whose model is named elsewhere
 ARGUMENTS = ("MODEL_ARGS", "model_args")
+GENERATES = "generation of text"
 OTHER_WORK = {
-    "num-tokens-to-generate": "generation of text",
-    "tokens-to-generate": "generation of text",
-    "max-new-tokens": "generation of text",
-    "out-seq-length": "generation of text",
     "perform-rl-step": "reinforcement learning",
     "encoder-num-layers": "a model with an encoder",
     "encoder-seq-length": "a model with an encoder",
@@ -40,6 +37,7 @@ OTHER_WORK = {
     "biencoder-projection-dim": "retrieval",
     "export-kd-teacher-load": "distillation from a teacher",
     "kd": "distillation from a teacher",
+    **dict.fromkeys(("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length"), GENERATES),
 }
 ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
     ("vit", "multimodal", "mimo"), "a model that sees"
@@ -53,14 +51,14 @@ PROGRAMS = {
     "pretrain_vlm": "a model that sees",
     "pretrain_mimo": "a model that sees",
     "tasks/": "a task for classification",
-    "generate": "generation of text",
-    "text_gen": "generation of text",
+    "generate": GENERATES,
+    "text_gen": GENERATES,
     "eval": "an evaluation",
     "convert": "a conversion of checkpoints",
     "preprocess": "preparation of data",
     "analyze_data": "preparation of data",
     "train_rl": "reinforcement learning",
-    "inference": "generation of text",
+    "inference": GENERATES,
 }
 
 
@@ -234,8 +232,11 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
-def refuse_other_work(found: Given) -> None:
-    """An `InputError` for runs that do not train a decoder, which is what a scenario holds."""
+def other_work(found: Given) -> str:
+    """What a run does that does not train a decoder; nothing for one that does.
+
+    A run that generates text is followed; an `InputError` refuses what a scenario cannot hold.
+    """
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     option = next((name for name in OTHER_WORK if name in found.options), None)
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
@@ -244,9 +245,14 @@ def refuse_other_work(found: Given) -> None:
     elif folder and not found.program and "num-layers" in found.options:  # the test's folder tells the program
         what = what or ENCODERS[folder.group(1)]
     if what is None and option is None:
-        return
+        return ""
+    asked = OTHER_WORK[option] if option else ""
+    if GENERATES in (what, asked) and {what, asked} <= {GENERATES, None, ""}:
+        return GENERATES
+    if what == GENERATES:  # of a model that a scenario cannot hold
+        what = None
     given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
-    given = given or f"{OTHER_WORK[option or '']} (--{option})"
+    given = given or f"{asked} (--{option})"
     expected = "training of a decoder"
     raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
 

@@ -11,8 +11,9 @@ from ridgeline.core.errors import InputError
 from ridgeline.core.files import Table
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.megatron.collect import Given, collect, refuse_other_work, speaking
+from ridgeline.targets.megatron.collect import Given, collect, other_work, speaking
 from ridgeline.targets.megatron.names import ID
+from ridgeline.targets.megatron.read_generation import decoding, decoding_plan
 from ridgeline.targets.megatron.read_model import read_model
 from ridgeline.targets.megatron.read_plan import Seen, read_plan, read_workload
 from ridgeline.targets.megatron.unread import changes_step
@@ -48,7 +49,7 @@ def with_model(found: Given, files: Files) -> Given:
 
 def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:
     """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
-    refuse_other_work(found)
+    generates = bool(other_work(found))
     said = {OLDER.get(name, name): value for name, value in found.options.items() if name != "model"}
     reader = OptionReader(Table(data=said, source=found.source))
     if "model" in found.options:  # named rather than spelled
@@ -57,12 +58,14 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     else:
         model = read_model(reader, found.hint or named_by_path(found.path))
     spec = load_model(model)
-    workload = read_workload(reader)
+    workload = decoding(reader) if generates else read_workload(reader)
     seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
     plan = read_plan(reader, seen)
+    if generates:
+        plan = decoding_plan(plan)
     known = options(target if target not in ("primus", "megatron-deepspeed") else ID)
     unread = tuple(_renamed(part, known, names or {}) for part in reader.unread({}))
-    per_rank = None if "global_batch" in workload else plan["microbatch"]
+    per_rank = None if generates or "global_batch" in workload else plan["microbatch"]
     notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
     return Imported(
         target=target,

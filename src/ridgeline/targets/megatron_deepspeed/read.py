@@ -41,6 +41,8 @@ def read(files: Files) -> Imported:
     _experts(said)
     _recompute(said, config)
     imported = settings_of(replace(found, options=said), ID, ID)
+    if imported.settings["workload"]["kind"] != "train":
+        return imported
     plan: dict[str, Any] = dict(imported.settings["plan"])
     if plan["pp"] > 1 and shard in ("zero2", "zero3"):
         notes.append(f"shard = zero1, where the files say {shard}: the pipeline engine shards optimizer states only")

@@ -65,6 +65,8 @@ def read(files: Files) -> Imported:
     names = {other: own for own, other in OWN.items()}
     translated = {OWN.get(name, name): value for name, value in said.items()}
     imported = settings_of(replace(found, options=translated), ID, "mindspeed", names)
+    if imported.settings["workload"]["kind"] != "train":
+        return imported
     if task:
         workload = {**imported.settings["workload"], **task}
         imported = replace(imported, settings={**imported.settings, "workload": workload})

@@ -16,6 +16,7 @@ from ridgeline.report.plan_sheet import Took
 from ridgeline.search.deployments.capacity import capacity
 from ridgeline.search.deployments.question import DeploymentRequest
 from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
+from ridgeline.search.deployments.verify import outdone
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 
 FEW = ["workload.requests=300"]
@@ -130,6 +131,16 @@ def test_a_model_that_does_not_fit_is_told_in_bytes() -> None:
     assert made.best is None
     assert made.problems[0].path == "memory"
     assert "GiB" in made.problems[0].given
+
+
+def test_what_two_outdo_is_not_simulated(found: DeploymentAnswer) -> None:
+    """Two that hold the load on no more chips than one replica of each pool takes: neither best nor next best."""
+    best = found.best
+    assert best is not None
+    one, several = (replace(best, candidate=best.candidate.with_replicas(many)) for many in (1, 3))
+    assert not outdone(best.candidate, [one])
+    assert outdone(best.candidate, [one, one])
+    assert not outdone(best.candidate, [one, several])  # as few as one of its replicas might do
 
 
 def test_pins_are_kept() -> None:

@@ -1,0 +1,85 @@
+"""Turn a ModelSpec into the table of dimensions that reads back as the same model: what a model file holds.
+
+Every kind of layer is a [block.NAME] table, and `pattern` spells the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import groupby
+from typing import Any
+
+from ridgeline.models.spec import Block, Mlp, ModelSpec, Moe, Norm, Vision
+
+
+def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
+    """The table of a model; `ridgeline.models.dimensions.read_dimensions` is its inverse.
+
+    >>> from ridgeline.models.load import model
+    >>> from ridgeline.models.dimensions import read_dimensions
+    >>> llama = model("llama3-8b")
+    >>> read_dimensions(llama.id, dimensions_of(llama)) == llama
+    True
+    """
+    embedding = spec.embedding
+    table: dict[str, Any] = {
+        "name": spec.name, "source": spec.source, "hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab,
+        "context": spec.context, "tied": embedding.tied, "positions": embedding.positions,
+        "embedding_width": embedding.width, "embedding_norm": _plain(embedding.norm),
+        "head_bias": embedding.head_bias, "final_norm": _whole(spec.norm) if spec.norm else False,
+        "pattern": list(_pattern(spec.order)),
+    }  # fmt: skip
+    blocks = {f"b{place}": _layer(block) for place, block in enumerate(spec.blocks)}
+    if spec.mtp:
+        table |= {"mtp": spec.mtp.depth, "mtp_block": "ahead"}
+        blocks["ahead"] = _layer(spec.mtp.block)
+    if spec.vision:
+        table["vision"] = _vision(spec.vision)
+    if spec.capture:
+        table["capture"] = _plain(spec.capture)
+    kept = {key: value for key, value in table.items() if value not in (None, "", 0) or key == "final_norm"}
+    return {**kept, "block": blocks}
+
+
+def _pattern(order: tuple[int, ...]) -> Iterator[str]:
+    for place, run in groupby(order):
+        times = len(list(run))
+        yield f"b{place}*{times}" if times > 1 else f"b{place}"
+
+
+def _layer(block: Block) -> dict[str, Any]:
+    """A block as a [block.NAME] table; what is not there is said to be not there."""
+    return {
+        "attention": _plain(block.mixer) or False,
+        "mlp": _plain(block.ffn) if isinstance(block.ffn, Mlp) else False,
+        "moe": _plain(block.ffn) if isinstance(block.ffn, Moe) else False,
+        "norm": _whole(block.norm),
+        "norms": block.norms,
+        "parallel": block.parallel,
+        "extra": block.extra,
+        **({"captured": _plain(block.captured)} if block.captured else {}),
+    }
+
+
+def _vision(vision: Vision) -> dict[str, Any]:
+    table = {key: value for key, value in (_plain(vision) or {}).items() if key != "block"}
+    return {**table, "block": {key: part for key, part in _layer(vision.block).items() if part is not False}}
+
+
+def _whole(norm: Norm) -> dict[str, Any]:
+    return {"kind": norm.kind, "bias": norm.bias, "weight": norm.weight}
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass as a table of what differs from its defaults, and its kind; tuples as lists."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if not is_dataclass(value):
+        return value
+    held = {field.name: (getattr(value, field.name), field) for field in fields(value)}
+    return {name: _plain(one) for name, (one, field) in held.items() if name == "kind" or one != _default(field)}
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default is not MISSING else MISSING

@@ -1,0 +1,48 @@
+"""Capture a model in a process of its own: a request as JSON on stdin, the model's table or its problems on stdout.
+
+    {"config": {...}, "id": "name"}          a config of transformers
+    {"reference": "file.py:function"}        a function of the user's that returns (module, example_inputs)
+
+What the user's code prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.model_file import dimensions_of
+
+
+def main() -> None:
+    """Answer one request."""
+    out, sys.stdout = sys.stdout, sys.stderr
+    try:
+        answer: dict[str, Any] = {"table": dimensions_of(_captured(json.load(sys.stdin)))}
+    except InputError as wrong:
+        answer = {"problems": [asdict(problem) for problem in wrong.problems]}
+    except Exception as wrong:
+        told = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:200]}"
+        expected = "a model whose forward can be recorded"
+        answer = {"problems": [asdict(Problem(path="model", given=told, expected=expected))]}
+    out.write(json.dumps(answer))
+
+
+def _captured(request: dict[str, Any]) -> Any:
+    from ridgeline.runtime.capture import capture, capture_config
+
+    if "reference" in request:
+        from ridgeline.runtime.bringup.subject import made_module
+        from ridgeline.runtime.bringup.target import OwnModule
+
+        reference = str(request["reference"])
+        module, inputs = made_module(OwnModule(reference=reference))
+        return capture(module, inputs, id=reference.rpartition(":")[2])
+    return capture_config(request["config"], id=str(request.get("id", "")))
+
+
+if __name__ == "__main__":
+    main()

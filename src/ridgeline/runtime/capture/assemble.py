@@ -1,0 +1,138 @@
+"""Turn a recording of a module's forward into a ModelSpec: layers as blocks, the two ends, what could not be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from math import prod
+
+from torch import nn
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.params import count
+from ridgeline.models.spec import Attention, Block, Captured, CaptureRecord, Embedding, ModelSpec, from_layers
+from ridgeline.runtime.capture.blocks import Within, block_of
+from ridgeline.runtime.capture.ends import Ends, ends_of
+from ridgeline.runtime.capture.graph import Shapes
+from ridgeline.runtime.capture.layers import LayerCall, Layers, layers_of, lists_of, signature
+from ridgeline.runtime.capture.recording import PRODUCTS, Recording
+
+SHOWN = 3  # modules that a sentence names
+
+
+def spec_of(recording: Recording, module: nn.Module, *, id: str, by: str, tokens: tuple[int, ...]) -> ModelSpec:
+    """The model that a recorded forward is."""
+    shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters() if weight.requires_grad}
+    shapes = shapes or {name: tuple(weight.shape) for name, weight in module.named_parameters()}
+    layers = layers_of(recording, module, shapes)
+    layers = layers if layers.calls else _one_layer(recording, shapes)
+    hidden, rows = _common(layers.calls)
+    within = Within(
+        recording=recording, shapes=shapes, hidden=hidden, tokens=rows, modules=dict(module.named_modules()),
+        lists=lists_of(module),
+    )  # fmt: skip
+    blocks = _blocks(within, layers.calls)
+    ends = ends_of(recording, layers, shapes, hidden, rows)
+    spec = _joined(id, hidden, ends, blocks, CaptureRecord(by=by, tokens=tokens))
+    spec = _counted(spec, sum(prod(shape) for shape in shapes.values()))
+    untold = tuple(_untold(recording, spec, ends, shapes))
+    return replace(spec, capture=CaptureRecord(by=by, tokens=tokens, untold=untold))
+
+
+def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
+    """A module without repeated parts is one layer."""
+    last = max((node.out for node in recording.nodes if node.out), key=prod, default=())
+    if not last or not any(node.op in PRODUCTS and node.weights for node in recording.nodes):
+        given, expected = "a forward without products", "a module that multiplies its inputs with weights"
+        raise InputError(Problem(path="module", given=given, expected=expected))
+    places = tuple(range(len(recording.nodes)))
+    layer = LayerCall(path="", places=places, params=tuple(shapes), width=last[-1], rows=max(1, prod(last[:-1])))
+    return Layers(calls=(layer,), outside=())
+
+
+def _common(calls: Sequence[LayerCall]) -> tuple[int, int]:
+    """The width and the tokens that most layers have, weighed by their parameters."""
+    weights: Counter[tuple[int, int]] = Counter()
+    for order, call in enumerate(calls):
+        weights[(call.width, call.rows)] += 1 + len(call.params) + order // len(calls)
+    return weights.most_common(1)[0][0]
+
+
+def _blocks(within: Within, calls: Iterable[LayerCall]) -> list[Block]:
+    """Every layer's block; equal ones are read once."""
+    seen: dict[tuple[object, ...], Block] = {}
+    found = []
+    for layer in calls:
+        key = signature(within.recording, layer, within.shapes)
+        if key not in seen:
+            seen[key] = block_of(within, layer)
+        found.append(seen[key])
+    return found
+
+
+def _joined(id: str, hidden: int, ends: Ends, blocks: list[Block], record: CaptureRecord) -> ModelSpec:
+    blocks = list(blocks)
+    blocks[0] = replace(blocks[0], captured=_both(ends.before, blocks[0].captured))
+    blocks[-1] = replace(blocks[-1], captured=_both(blocks[-1].captured, ends.behind))
+    if ends.embedding.positions:
+        blocks = [_learned(block) for block in blocks]
+    kinds, order = from_layers(blocks)
+    return ModelSpec(
+        id=id, name=id, hidden=hidden, vocab=ends.vocab, embedding=ends.embedding, blocks=kinds, order=order,
+        norm=ends.norm, capture=record, source=f"captured by {record.by}",
+    )  # fmt: skip
+
+
+def _learned(block: Block) -> Block:
+    """Queries and keys that nothing turns take their positions from the rows of a table."""
+    mixer = block.mixer
+    if not isinstance(mixer, Attention) or mixer.positions != "none":
+        return block
+    return replace(block, mixer=replace(mixer, positions="learned"))
+
+
+def _both(one: Captured | None, other: Captured | None) -> Captured | None:
+    """Two captured parts as one."""
+    if one is None or other is None:
+        return one or other
+    summed = {field.name: getattr(one, field.name) + getattr(other, field.name) for field in fields(Captured)}
+    return Captured(**{**summed, "mixes": one.mixes or other.mixes})
+
+
+def _counted(spec: ModelSpec, total: int) -> ModelSpec:
+    """The spec with exactly the module's parameters: what no part holds is extra of the first layer."""
+    rest = total - count(spec).total
+    if rest < 0:
+        spec = replace(spec, vocab=1, embedding=Embedding(tied=True), norm=None)
+        rest = total - count(spec).total
+    if rest < 0:
+        given = f"{count(spec).total} parameters in its parts"
+        raise InputError(Problem(path="module", given=given, expected=f"the {total} that it has"))
+    if not rest:
+        return spec
+    layers = [spec.layer(place) for place in range(spec.layers)]
+    layers[0] = replace(layers[0], extra=layers[0].extra + rest)
+    blocks, order = from_layers(layers)
+    return replace(spec, blocks=blocks, order=order)
+
+
+def _untold(recording: Recording, spec: ModelSpec, ends: Ends, shapes: Shapes) -> Iterable[str]:
+    """What the recording leaves open, a sentence each."""
+    yield from sorted(recording.guessed)
+    used = {name for node in recording.nodes for name in node.weights}
+    unused: Counter[str] = Counter()
+    for name, shape in shapes.items():
+        if name not in used:
+            unused[".".join(name.split(".")[:2])] += prod(shape)
+    idle = [(path, size) for path, size in unused.most_common(SHOWN) if size > spec.hidden]
+    if idle and sum(unused.values()) > 0.001 * sum(prod(shape) for shape in shapes.values()):
+        told = ", ".join(f"{path} ({size} parameters)" for path, size in idle)
+        yield f"modules that did not run with these inputs, counted and not priced: {told}"
+    if ends.headless:
+        yield "no output of the vocabulary: the head that is priced is the embedding's transpose"
+    mixing = sum(times for block, times in spec.counts() if block.captured and block.captured.mixes)
+    if mixing:
+        yield f"how ranks would share {mixing} of {spec.layers} layers, whose tokens meet in a way no known part has"
+    if any(node.facts.get("unfused") for node in recording.nodes):
+        yield "windows of attention, where it ran unfused and a mask cuts them"

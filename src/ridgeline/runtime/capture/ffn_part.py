@@ -1,0 +1,173 @@
+"""Turn recorded products into feed-forward parts: up and down with an activation between them, or experts and a router.
+
+Experts are told by their matrices: a stack of them in one parameter, or modules of one shape in a list, of which a
+forward without values runs the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ridgeline.models.spec import Mlp, Moe
+from ridgeline.runtime.capture.graph import LayerGraph, Multiplied
+
+ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh", "elu", "softplus", "hardswish", "mish")
+GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
+Lists = Mapping[str, int]
+"""Lists of modules by path, with their length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMlp:
+    """A dense feed-forward with the products it explains."""
+
+    part: Mlp
+    used: frozenset[int]
+    enters: tuple[int, ...]
+    leaves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundMoe:
+    """Experts with router, shared part and the products they explain."""
+
+    part: Moe
+    used: frozenset[int]
+    enters: tuple[int, ...]
+
+
+def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[FoundMlp]:
+    """Every pair of up and down products of the hidden width."""
+    found: list[FoundMlp] = []
+    free = {one.node for one in unused}
+    for down in unused:
+        if down.outputs != hidden or down.groups != 1 or down.depthwise:
+            continue
+        places = graph.before(graph.nodes[down.node].inputs)
+        ups = [graph.by_place[one] for one in places if one in graph.by_place]
+        wide = sum(up.outputs for up in ups)
+        if not ups or len(ups) != len(places) or any(up.inputs != hidden or up.node not in free for up in ups):
+            continue
+        if any(up.depthwise for up in ups) or wide not in (down.inputs, 2 * down.inputs):
+            continue
+        part = Mlp(
+            hidden=down.inputs, gated=wide == 2 * down.inputs, bias=all(one.bias for one in (*ups, down)),
+            activation=activation(graph, down.node),
+        )  # fmt: skip
+        used = frozenset({down.node, *(up.node for up in ups)})
+        found.append(FoundMlp(part=part, used=used, enters=tuple(up.node for up in ups), leaves=down.node))
+    return found
+
+
+def activation(graph: LayerGraph, down: int) -> str:
+    """The name of what stands between up and down."""
+    ops = {graph.nodes[at].op.rstrip("_") for at in graph.between(graph.nodes[down].inputs)}
+    found = next((name for name in ACTIVATIONS if name in ops), "")
+    if found == "relu" and {"pow", "square"} & ops:
+        return "relu2"
+    if found == "tanh" and ({"pow"} & ops or {"mul", "add"} <= ops):
+        return "gelu_new"
+    if found == "sigmoid":
+        return "silu"
+    return found or "identity"
+
+
+def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists: Lists) -> FoundMoe | None:
+    """The mixture of experts of a layer, if there is one, with its shared part."""
+    own = {one.node: size for one in unused if (size := _experts_of(graph, one, lists)) > 1}
+    if not own or len(set(own.values())) != 1:
+        return None
+    count = next(iter(own.values()))
+    products = [graph.by_place[node] for node in own]
+    first = min(products, key=lambda one: one.node)
+    inner = first.inputs
+    downs = [one for one in products if one.outputs == inner and one.node != first.node]
+    if not downs:
+        return None
+    ups = [one for one in products if one.inputs == inner and one.node < downs[0].node]
+    wide, width = sum(up.outputs for up in ups), downs[0].inputs
+    if wide not in (width, 2 * width):
+        return None
+    routers = [one for one in unused if one.outputs == count and one.inputs == hidden and one.node not in own]
+    routers = [one for one in routers if _leads_to_choice(graph, one.node)] or routers
+    if not routers:
+        return None
+    used = {*own, routers[0].node}
+    latent = 0
+    if inner != hidden:
+        around = [one for one in unused if {one.inputs, one.outputs} == {hidden, inner} and one.node not in used]
+        if len(around) != 2:
+            return None
+        latent, used = inner, used | {one.node for one in around}
+    topk, groups, group_topk = _chosen(graph, count, routers[0], products)
+    shared = mlps(graph, hidden, [one for one in unused if one.node not in used])
+    gates = [one for one in unused if one.outputs == 1 and one.inputs == hidden and one.node not in used]
+    part = Moe(
+        experts=count,
+        topk=topk,
+        hidden=width,
+        gated=wide == 2 * width,
+        latent=latent,
+        shared_hidden=sum(one.part.hidden for one in shared),
+        shared_gate=bool(shared and gates),
+        activation=activation(graph, downs[0].node),
+        bias=all(one.bias for one in products) or _stacked_biases(graph, count, products),
+        router_bias=bool(routers[0].bias),
+        groups=groups,
+        group_topk=group_topk,
+    )
+    used |= {node for one in shared for node in one.used} | ({gates[0].node} if part.shared_gate else set())
+    return FoundMoe(part=part, used=frozenset(used), enters=(routers[0].node,))
+
+
+def _experts_of(graph: LayerGraph, one: Multiplied, lists: Lists) -> int:
+    """How many experts a product is one of; 1 where it is none."""
+    shape = graph.shapes.get(one.weight, ())
+    if len(shape) == 3 and not one.depthwise:
+        return shape[0]
+    path = graph.path(one.node)
+    for match in list(re.finditer(r"\.(\d+)(?=\.|$)", path))[1:]:  # the first is the layer itself
+        size = lists.get(path[: match.start()], 0)
+        if size > 1 and one.rows * 2 <= _rows(graph):
+            return size
+    return 1
+
+
+def _rows(graph: LayerGraph) -> int:
+    return max((one.rows for one in graph.products if one.groups == 1 and one.weight), default=0)
+
+
+def _stacked_biases(graph: LayerGraph, count: int, products: Sequence[Multiplied]) -> bool:
+    """Whether vectors of all experts in one parameter, as wide as what they make, are looked up."""
+    widths = {(count, one.outputs) for one in products}
+    held = {one.weight for one in graph.products}
+    names = {name for node in graph.nodes.values() for name in node.weights} - held
+    return any(graph.shapes.get(name) in widths for name in names)
+
+
+def _leads_to_choice(graph: LayerGraph, place: int) -> bool:
+    """Whether a top-k follows a product without another product between them."""
+    ahead, seen = list(graph.readers.get(place, ())), set[int]()
+    while ahead:
+        here = ahead.pop()
+        if here in seen or here in graph.by_place:
+            continue
+        seen.add(here)
+        if "k" in graph.nodes[here].facts:
+            return True
+        ahead += graph.readers.get(here, ())
+    return False
+
+
+def _chosen(graph: LayerGraph, count: int, router: Multiplied, products: Sequence[Multiplied]) -> tuple[int, int, int]:
+    """Experts of a token; groups of experts, and how many of them are chosen first."""
+    picks = [(node.shapes[0], int(node.facts["k"])) for node in graph.nodes.values() if "k" in node.facts]
+    grouped = [(shape[-1], k) for shape, k in picks if len(shape) == 2 and 1 < shape[-1] < count and k < shape[-1]]
+    groups, group_topk = next(((size, k) for size, k in grouped if count % size == 0), (1, 1))
+    dispatched = max(one.rows for one in products) // max(1, router.rows)
+    if all(graph.nodes[one.node].op in GROUPED for one in products) and 0 < dispatched <= count:
+        return dispatched, groups, group_topk
+    whole = next((k for shape, k in reversed(picks) if shape[-1] == count), 0)
+    return whole or min(max(1, dispatched), count), groups, group_topk

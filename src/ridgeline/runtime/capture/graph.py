@@ -1,0 +1,206 @@
+"""Turn the ops of one layer into a graph of its matrix products and attentions, and what stands between them.
+
+A product is told by its numbers: rows that it multiplies, of `inputs` to `outputs`, in `groups` with a matrix each.
+Softmax of scores between two products of activations is one attention, as a fused kernel runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from ridgeline.runtime.capture.recording import ATTEND, PRODUCTS, Node, Recording
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Parameters by name."""
+SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
+MOVES = frozenset({"_unsafe_view", "clone", "_to_copy", "copy_", "contiguous", "expand", "lift_fresh", "detach"})
+GATHERS = frozenset({"embedding", "input"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multiplied:
+    """A product as numbers: `weight` names the matrix, `bias` what is added; no weight: two activations."""
+
+    node: int
+    rows: int
+    inputs: int
+    outputs: int
+    groups: int = 1
+    weight: str = ""
+    bias: str = ""
+    depthwise: bool = False
+
+    @property
+    def flops(self) -> float:
+        """Two for each multiply-add; rows are those of all groups together."""
+        return 2.0 * self.rows * self.inputs * self.outputs
+
+
+def multiplied(place: int, node: Node, shapes: Shapes) -> Multiplied:
+    """The numbers of a product; of a convolution those of the product that it is."""
+    tensors = list(zip(node.shapes, node.inputs, strict=True))
+    bias = ""
+    if node.op in ("addmm", "baddbmm", "addbmm"):
+        bias = next((name for name in node.weights if len(shapes.get(name, ())) == 1), "") if tensors[0][1] < 0 else ""
+        tensors = tensors[1:]
+    named = next((name for name in node.weights if name != bias), "")
+    if node.op == "convolution":
+        (read, _), (kernel, held) = tensors[:2]
+        groups = max(1, read[1] // kernel[1])
+        rows, size = node.out[0] * prod(node.out[2:]), kernel[1] * prod(kernel[2:])
+        bias = next((name for name in node.weights if len(shapes.get(name, ())) == 1), "")
+        return Multiplied(
+            node=place, rows=rows * groups, inputs=size, outputs=max(1, node.out[1] // groups), groups=groups,
+            weight=named if held < 0 else "", bias=bias, depthwise=groups > 1 and groups == read[1],
+        )  # fmt: skip
+    (left, first), (right, second) = tensors[:2]
+    if node.op in ("_grouped_mm", "grouped_mm_fallback"):
+        return Multiplied(
+            node=place, rows=left[0], inputs=right[-2], outputs=right[-1], groups=right[0], weight=named, bias=bias
+        )
+    groups = left[0] if len(left) == 3 else 1
+    weight = named if first < 0 or second < 0 else ""
+    if first < 0 and weight:  # the matrix stands left
+        left, right = (*right[:-2], right[-1], right[-2]), (*left[:-2], left[-1], left[-2])
+    return Multiplied(
+        node=place, rows=groups * left[-2], inputs=left[-1], outputs=right[-1], groups=groups, weight=weight, bias=bias
+    )
+
+
+class LayerGraph:
+    """Ops of one call, by their place in the recording."""
+
+    def __init__(self, recording: Recording, places: Sequence[int], shapes: Shapes) -> None:
+        self.recording, self.shapes = recording, shapes
+        self.nodes: dict[int, Node] = {place: recording.nodes[place] for place in places}
+        self.scored: set[int] = set()
+        self._join_attentions()
+
+    @cached_property
+    def readers(self) -> Mapping[int, tuple[int, ...]]:
+        """Who reads a result, inside the layer."""
+        found: dict[int, list[int]] = {}
+        for place, node in self.nodes.items():
+            for source in node.inputs:
+                if source in self.nodes:
+                    found.setdefault(source, []).append(place)
+        return {place: tuple(own) for place, own in found.items()}
+
+    @cached_property
+    def products(self) -> tuple[Multiplied, ...]:
+        """Products that are no part of an attention, in order."""
+        return tuple(
+            multiplied(place, node, self.shapes)
+            for place, node in self.nodes.items()
+            if node.op in PRODUCTS and place not in self.scored
+        )
+
+    @cached_property
+    def by_place(self) -> Mapping[int, Multiplied]:
+        """Products by their place."""
+        return {one.node: one for one in self.products}
+
+    @property
+    def attentions(self) -> tuple[int, ...]:
+        """Places of attentions."""
+        return tuple(place for place, node in self.nodes.items() if node.op == ATTEND)
+
+    def path(self, place: int) -> str:
+        """The module that ran an op."""
+        return self.recording.path(self.nodes[place])
+
+    def _stops(self, place: int) -> bool:
+        node = self.nodes[place]
+        if node.op == ATTEND:
+            return True
+        return node.op in PRODUCTS and place not in self.scored and bool(self.by_place[place].weight)
+
+    def before(self, places: Iterable[int]) -> tuple[int, ...]:
+        """Products with weights and attentions that results were made of, the nearest ones."""
+        return tuple(sorted(set(self._walk(places, lambda place: self.nodes[place].inputs, True))))
+
+    def behind(self, place: int) -> tuple[int, ...]:
+        """Products with weights and attentions that read a result, the nearest ones."""
+        return tuple(sorted(set(self._walk(self.readers.get(place, ()), lambda at: self.readers.get(at, ()), True))))
+
+    def above(self, places: Iterable[int]) -> frozenset[int]:
+        """Everything in the layer that results were made of, through products too."""
+        return frozenset(self._walk(places, lambda place: self.nodes[place].inputs, False))
+
+    def between(self, places: Iterable[int]) -> frozenset[int]:
+        """Pointwise ops that stand before results, up to the products that made them."""
+        return frozenset(
+            place for place in self._walk(places, self._sources, False) if place not in self.by_place
+        )  # fmt: skip
+
+    def _sources(self, place: int) -> tuple[int, ...]:
+        return () if self._stops(place) else self.nodes[place].inputs
+
+    def _walk(self, places: Iterable[int], step: object, stop: bool) -> Iterator[int]:
+        ahead, seen = [place for place in places if place in self.nodes], set[int]()
+        while ahead:
+            place = ahead.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if stop and self._stops(place):
+                yield place
+                continue
+            if not stop:
+                yield place
+            ahead += [near for near in step(place) if near in self.nodes]  # type: ignore[operator]
+
+    def _join_attentions(self) -> None:
+        """Softmax between two products of activations becomes one op."""
+        for place, node in list(self.nodes.items()):
+            if node.op not in SOFTMAX or len(node.out) < 3:
+                continue
+            scores = self._scores_before(place)
+            values = self._values_behind(place)
+            if scores is None or values is None:
+                continue
+            first, second = self.nodes[scores], self.nodes[values]
+            query, key = first.inputs[-2:]
+            heads = node.elements // (node.out[-1] * node.out[-2])
+            wide, deep = first.shapes[-2][-1], second.shapes[-1][-1]
+            sizes = ((heads, node.out[-2], wide), (heads, node.out[-1], wide), (heads, node.out[-1], deep))
+            self.nodes[values] = replace(
+                second, op=ATTEND, inputs=(query, key, second.inputs[-1]), weights=(), shapes=sizes,
+                facts={"causal": True, "window": 0, "unfused": True},
+            )  # fmt: skip
+            self.scored |= {scores}
+        self.__dict__.pop("readers", None)
+
+    def _scores_before(self, place: int) -> int | None:
+        """The product of queries and keys before a softmax, through pointwise ops."""
+        ahead, seen = [place], set[int]()
+        while ahead:
+            here = ahead.pop()
+            if here in seen or here not in self.nodes:
+                continue
+            seen.add(here)
+            node = self.nodes[here]
+            if node.op in PRODUCTS:
+                return here if not node.weights and all(source >= 0 for source in node.inputs[-2:]) else None
+            if len(seen) > 40:
+                return None
+            ahead += [source for source in node.inputs if source >= 0]
+        return None
+
+    def _values_behind(self, place: int) -> int | None:
+        ahead, seen = list(self.readers.get(place, ())), set[int]()
+        while ahead:
+            here = ahead.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            node = self.nodes[here]
+            if node.op in PRODUCTS:
+                return here if not node.weights else None
+            if len(seen) > 40:
+                return None
+            ahead += self.readers.get(here, ())
+        return None

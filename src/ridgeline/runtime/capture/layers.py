@@ -1,0 +1,100 @@
+"""Turn a recording into layers: which calls repeat, which ops belong to each, and what stands outside.
+
+A layer is a call of a module out of a list (`nn.ModuleList`, or `nn.Sequential` of equal modules), the outermost one,
+that multiplies with weights. Calls that did the same with parameters of the same shapes are one kind of layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from ridgeline.runtime.capture.graph import Shapes
+from ridgeline.runtime.capture.recording import PRODUCTS, Recording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCall:
+    """One call of a layer: the ops in it, and the parameters under its path that it is the first to use."""
+
+    path: str
+    places: tuple[int, ...]
+    params: tuple[str, ...]
+    width: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """All layers in the order of their calls, and ops before, between and behind them."""
+
+    calls: tuple[LayerCall, ...]
+    outside: tuple[int, ...]
+
+
+def lists_of(module: nn.Module) -> Mapping[str, int]:
+    """Paths of lists of modules that have parts, with their lengths; sequences count where they repeat one."""
+    found: dict[str, int] = {}
+    for path, part in module.named_modules():
+        if isinstance(part, nn.ModuleList) and any(next(child.children(), None) is not None for child in part):
+            found[path] = len(part)
+        elif isinstance(part, nn.Sequential) and len(part) > 1:
+            kinds = Counter(type(child) for child in part)
+            if len(kinds) == 1 and any(next(child.children(), None) is not None for child in part):
+                found[path] = len(part)
+    return found
+
+
+def layers_of(recording: Recording, module: nn.Module, shapes: Shapes) -> Layers:
+    """The layers of a recorded forward."""
+    lists = lists_of(module)
+    inside: dict[int, list[int]] = {}
+    outside: list[int] = []
+    for place, node in enumerate(recording.nodes):
+        call = next((one for one in node.calls if _in_list(recording.calls[one].path, lists)), None)
+        if call is None:
+            outside.append(place)
+        else:
+            inside.setdefault(call, []).append(place)
+    weighty = {
+        call
+        for call, places in inside.items()
+        if any(recording.nodes[at].op in PRODUCTS and recording.nodes[at].weights for at in places)
+    }
+    outside += [place for call, places in inside.items() if call not in weighty for place in places]
+    claimed: set[str] = set()
+    ordered = sorted(weighty, key=lambda one: inside[one][0])
+    found = tuple(_layer(recording, call, inside[call], shapes, claimed) for call in ordered)
+    return Layers(calls=found, outside=tuple(sorted(outside)))
+
+
+def _in_list(path: str, lists: Mapping[str, int]) -> bool:
+    parent, _, last = path.rpartition(".")
+    return last.isdigit() and parent in lists
+
+
+def _layer(recording: Recording, call: int, places: list[int], shapes: Shapes, claimed: set[str]) -> LayerCall:
+    """A call with the parameters of its module, and those from elsewhere that it uses; each belongs to one layer."""
+    path, out = recording.calls[call].path, recording.calls[call].out
+    under = [name for name in shapes if name.startswith(f"{path}.")]
+    reached = [name for place in places for name in recording.nodes[place].weights]
+    params = tuple(name for name in dict.fromkeys((*under, *reached)) if name in shapes and name not in claimed)
+    claimed.update(params)
+    rows = 1
+    for size in out[:-1]:
+        rows *= size
+    return LayerCall(path=path, places=tuple(places), params=params, width=out[-1] if out else 0, rows=rows)
+
+
+def signature(recording: Recording, layer: LayerCall, shapes: Shapes) -> tuple[object, ...]:
+    """What makes two layers one kind: the same ops on the same shapes, and parameters of the same shapes."""
+    ops = tuple(
+        (recording.nodes[at].op, recording.nodes[at].out, tuple(recording.nodes[at].facts.items()))
+        for at in layer.places
+        if not recording.nodes[at].view
+    )
+    owned = tuple(sorted((name.removeprefix(layer.path), shapes[name]) for name in layer.params))
+    return layer.width, layer.rows, ops, owned

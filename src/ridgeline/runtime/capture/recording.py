@@ -1,0 +1,272 @@
+"""Run a module once without its weights and write down what it does: a graph of ops, each with the module at work.
+
+    recorded(module, inputs)   ->   Recording
+
+Weights and activations live on the meta device, which has shapes and no values; whole numbers and masks are real, so
+that what a model decides by positions and ids is decided. What it decides by its activations (which expert, whether to
+stop) is answered with "the first" and "no".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ridgeline.core.errors import InputError, Problem
+
+LARGEST_REAL = 1 << 22  # elements of a tensor that is made for real: masks and positions
+MOST_OPS = 400_000
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "grouped_mm_fallback", "convolution", "addbmm"})
+FACTORIES = frozenset(
+    {"arange", "ones", "zeros", "full", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices"}
+)
+ATTEND = "attend"
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One op: what it is called, in which call of which module, what it read and what came of it.
+
+    inputs    nodes whose results it reads, by argument; -1 for what no op made
+    weights   parameters that it reads, as they are or through ops on parameters alone
+    shapes    of its tensors, by argument
+    calls     numbers of the module calls it is inside, outermost first
+    facts     what only this op has: k of a top-k, the window of an attention
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    weights: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    out: tuple[int, ...]
+    calls: tuple[int, ...]
+    view: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def elements(self) -> int:
+        """Elements of its result."""
+        return prod(self.out)
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One call of a module: its path, and the width of what it returned."""
+
+    path: str
+    kind: str
+    out: tuple[int, ...] = ()
+    read: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """Everything one forward did: its ops, its module calls, and what it decided by activations, guessed."""
+
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    guessed: set[str] = field(default_factory=set)
+
+    def path(self, node: Node) -> str:
+        """The path of the module that ran an op."""
+        return self.calls[node.calls[-1]].path if node.calls else ""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self.stack: list[int] = []
+        self.made: dict[int, int] = {}  # tensor -> node
+        self.weights: dict[int, tuple[str, ...]] = {key: (name,) for key, name in names.items()}
+        self.bases: dict[int, int] = {}  # view -> what it is a view of
+        self.alive: list[Any] = []  # a tensor that is gone would lend its number to another
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        name = func.overloadpacket.__name__
+        tensors = [x for x in tree_leaves((args, given)) if isinstance(x, Tensor)]
+        answer = self._answered(name, tensors)
+        if answer is not None:
+            return answer[0]
+        inner, given = self._placed(name, tensors, args, given)
+        result = func(*inner, **given)
+        self._note(func, name, tensors, result, args)
+        return result
+
+    def _answered(self, name: str, tensors: list[Tensor]) -> tuple[Any] | None:
+        """What a meta tensor cannot tell: numbers are 0, comparisons are no, the first element is the one."""
+        if not tensors or not tensors[0].is_meta:
+            return None
+        if name == "_local_scalar_dense":
+            self.recording.guessed.add("numbers read from activations are taken to be 0")
+            kind = tensors[0].dtype
+            return (False if kind == torch.bool else 0.0 if kind.is_floating_point else 0,)
+        if name in ("is_nonzero", "equal"):
+            return (name == "equal",)
+        if name == "nonzero":
+            self.recording.guessed.add("of rows picked by activations one is taken")
+            return (torch.empty((1, tensors[0].dim()), dtype=torch.int64, device="meta"),)
+        return None
+
+    def _placed(self, name: str, tensors: list[Tensor], args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Arguments on one device: all on meta where one is, and small new tensors real."""
+        if any(x.is_meta for x in tensors):
+            args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
+            if given.get("device") is not None:
+                given["device"] = torch.device("meta")
+            return _one_format(name, args), given
+        if not tensors and name in FACTORIES and str(given.get("device")) == "meta":
+            sizes = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
+            if prod(int(size) for size in sizes if isinstance(size, int)) <= LARGEST_REAL:
+                given["device"] = torch.device("cpu")
+        return args, given
+
+    def _note(self, func: Any, name: str, tensors: list[Tensor], result: Any, args: Any) -> None:
+        outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        self.alive.append((outputs, tensors))
+        if not outputs or name == "new_empty":
+            return
+        sources = [self.made.get(id(x), -1) for x in tensors]
+        held = tuple(dict.fromkeys(one for x in tensors for one in self.weights.get(id(x), ())))
+        if not any(source >= 0 for source in sources) and held and name != "embedding":
+            self.weights.update({id(x): held for x in outputs})
+            return
+        view = bool(func.is_view)
+        if view and tensors:
+            self.bases.update({id(x): id(tensors[0]) for x in outputs if x is not tensors[0]})
+        if all(source < 0 for source in sources) and not held:
+            return
+        facts = {"k": args[1]} if name == "topk" and len(args) > 1 else {}
+        self.add(name, sources, held, tensors, outputs, facts, view=view)
+        if name.endswith("_"):
+            self._written_through(id(outputs[0]))
+
+    def _written_through(self, view: int) -> None:
+        """What is written into a view is written into what it is a view of."""
+        base, seen = self.bases.get(view), {view}
+        while base is not None and base not in seen:
+            seen.add(base)
+            self.made[base] = len(self.recording.nodes) - 1
+            base = self.bases.get(base)
+
+    def add(
+        self, op: str, sources: list[int], held: tuple[str, ...], tensors: list[Tensor], outputs: list[Tensor],
+        facts: Mapping[str, Any], view: bool = False,
+    ) -> None:  # fmt: skip
+        """One more node, whose results are these."""
+        node = Node(
+            op=op, inputs=tuple(sources), weights=held, shapes=tuple(tuple(x.shape) for x in tensors),
+            out=tuple(outputs[0].shape), calls=tuple(self.stack), view=view, facts=facts,
+        )  # fmt: skip
+        self.recording.nodes.append(node)
+        if len(self.recording.nodes) > MOST_OPS:
+            raise InputError(
+                Problem(path="model", given="a forward without an end", expected=f"at most {MOST_OPS} ops of a forward")
+            )
+        self.made.update({id(x): len(self.recording.nodes) - 1 for x in outputs})
+
+    def entered(self, tensors: list[Tensor]) -> None:
+        """What the forward is given: activations that no op made."""
+        for x in tensors:
+            self.alive.append(x)
+            self.add("input", [], (), [], [x], {})
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: Any) -> Tensor:
+        """Softmax attention as one op: heads are the second dim from the front, or the third from behind."""
+        out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        self.alive.append((query, key, value, out))
+        tensors = [query, key, value]
+        held = tuple(one for x in (facts.pop("sinks", None),) if x is not None for one in self.weights.get(id(x), ()))
+        self.add(ATTEND, [self.made.get(id(x), -1) for x in tensors], held, tensors, [out], facts)
+        return out
+
+
+def _one_format(name: str, args: Any) -> Any:
+    """Factors of a product in the format of the first: no value is lost where there are none."""
+    if name not in PRODUCTS:
+        return args
+    first = next(x for x in args if isinstance(x, Tensor))
+    return tuple(x.to(first.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in args)
+
+
+@contextmanager
+def _followed(module: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Keep the stack of calls through every forward of a module and its parts."""
+
+    def enter(path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
+        recorder.stack.append(len(recorder.recording.calls))
+        first = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), None)
+        read = tuple(first.shape) if first is not None else ()
+        recorder.recording.calls.append(Call(path=path, kind=type(part).__name__, read=read))
+
+    def leave(_part: nn.Module, _args: Any, output: Any) -> None:
+        first = next((x for x in tree_leaves(output) if isinstance(x, Tensor)), None)
+        call = recorder.stack.pop()
+        recorder.recording.calls[call].out = tuple(first.shape) if first is not None else ()
+
+    handles = []
+    for path, part in module.named_modules():
+        handles.append(part.register_forward_pre_hook(partial(enter, path), with_kwargs=True))
+        handles.append(part.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _whole_attention(recorder: Recorder) -> Iterator[None]:
+    """torch's attention is one op while this lasts."""
+    functional = nn.functional
+    own: Callable[..., Tensor] = functional.scaled_dot_product_attention
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: Any, **named: Any) -> Tensor:
+        mask = named.get("attn_mask", mask)
+        return recorder.attend(q, k, v, causal=bool(named.get("is_causal")) or mask is not None, window=0)
+
+    checks = torch.distributions.Distribution._validate_args  # which would look at values
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.distributions.Distribution.set_default_validate_args(False)
+    functional.scaled_dot_product_attention = attend
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = own
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch.distributions.Distribution.set_default_validate_args(checks)
+
+
+def recorded(module: nn.Module, run: Callable[[Recorder], Any], inputs: Any) -> Recording:
+    """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
+    names = {id(weight): name for name, weight in module.named_parameters()}
+    recorder = Recorder(names)
+    with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder):
+        recorder.entered([x for x in tree_leaves(inputs) if isinstance(x, Tensor)])
+        with recorder:
+            run(recorder)
+    return recorder.recording
+
+
+def failed(name: str, wrong: Exception) -> Problem:
+    """Why a forward could not be recorded."""
+    told = " ".join(str(wrong).split())[:200]
+    return Problem(
+        path="module",
+        given=f"{name}: {type(wrong).__name__}: {told}",
+        expected="a forward that runs without values, on the meta device",
+        todo="give example_inputs that its forward takes",
+    )

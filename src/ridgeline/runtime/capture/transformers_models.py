@@ -1,0 +1,161 @@
+"""Turn a Hugging Face config into a module of transformers on the meta device, with inputs to call it with.
+
+Only code that transformers itself ships runs: what a config names of its own (`auto_map`) is not looked at. Attention
+is told whole, with its window, where a model asks transformers' interface for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.runtime.capture.recording import Recorder, Recording, failed, recorded
+
+NAME = "ridgeline"
+AUTOS = (
+    "AutoModelForCausalLM",
+    "AutoModelForImageTextToText",
+    "AutoModelForMultimodalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForMaskedLM",
+    "AutoModel",
+)
+FIRST_ID = 11  # of tokens that the module is called with: small ones are often special
+
+
+def config_of(data: Mapping[str, Any]) -> Any:
+    """The config object of a table; a message where transformers does not know or take it."""
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    kind = data.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        expected = f"a type that transformers {transformers.__version__} knows"
+        raise InputError(Problem(path="model_type", given=str(kind)[:60], expected=expected))
+    plain = {key: _decoded(value) for key, value in data.items() if key not in ("auto_map", "quantization_config")}
+    try:
+        return CONFIG_MAPPING[kind].from_dict(plain)
+    except Exception as wrong:
+        raise _refused("config", wrong) from None
+
+
+def built(config: Any, *, told: bool = True) -> nn.Module:
+    """The module that a config describes, on the meta device and in bf16; `told`: with attention told whole."""
+    import transformers
+
+    named = [getattr(transformers, str(name), None) for name in getattr(config, "architectures", None) or ()]
+    own = [kind for kind in named if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)]
+    last: Exception | None = None
+    for make in (*(kind._from_config for kind in own), *(getattr(transformers, auto).from_config for auto in AUTOS)):
+        try:
+            with warnings.catch_warnings(), torch.device("meta"), _format(torch.bfloat16):
+                warnings.simplefilter("ignore")
+                chosen = {"attn_implementation": NAME} if told else {}
+                module: nn.Module = make(copy.deepcopy(config), **chosen)
+                return module.eval()
+        except Exception as wrong:
+            last = last if "Unrecognized configuration class" in str(wrong) and last is not None else wrong
+    raise _refused("model", last)
+
+
+def inputs_of(module: nn.Module, tokens: int) -> dict[str, Any]:
+    """Token ids that a language model is called with; of an encoder and a decoder both."""
+    config = getattr(module, "config", None)
+    vocab = int(getattr(config.get_text_config(), "vocab_size", 0) or 0) if config is not None else 0
+    ids = (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
+    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    if getattr(config, "is_encoder_decoder", False):
+        given["decoder_input_ids"] = ids.clone()
+    return given
+
+
+def forward_of(config: Any, tokens: int, *, told: bool) -> tuple[nn.Module, Recording]:
+    """The module of a config and its forward over so many tokens, recorded."""
+    holder: list[Recorder] = []
+    with whole_attention(holder):
+        module = built(config, told=told)
+        named = inputs_of(module, tokens)
+
+        def run(recorder: Recorder) -> None:
+            holder.append(recorder)
+            module(**named)
+
+        try:
+            return module, recorded(module, run, named)
+        except InputError:
+            raise
+        except Exception as wrong:
+            raise InputError(failed(type(module).__name__, wrong)) from None
+
+
+@contextmanager
+def whole_attention(holder: list[Recorder]) -> Iterator[None]:
+    """transformers' attention interface hands every attention to the recorder in `holder`."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> tuple[Any, None]:
+        window, chunked = _seen(module, named)
+        causal = named.get("is_causal")
+        causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
+        out = holder[-1].attend(
+            query, key, value, window=window, chunked=chunked, causal=causal, sinks=named.get("s_aux")
+        )
+        return out.transpose(1, 2).contiguous(), None
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for table in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+            type(table)._global_mapping.pop(NAME, None)
+
+
+def _decoded(value: Any) -> Any:
+    """A value of a config as transformers wrote it: floats that JSON has no word for are tables of one."""
+    if isinstance(value, Mapping):
+        if set(value) == {"__float__"}:
+            return float(str(value["__float__"]))
+        return {key: _decoded(one) for key, one in value.items()}
+    return [_decoded(one) for one in value] if isinstance(value, list) else value
+
+
+def _seen(module: nn.Module, named: Mapping[str, Any]) -> tuple[int, bool]:
+    """Tokens a query sees, 0 for all of them, and whether they are a fixed chunk of the sequence."""
+    config = getattr(module, "config", None)
+    kinds, place = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    kind = kinds[place] if isinstance(kinds, list) and isinstance(place, int) and place < len(kinds) else ""
+    if kind == "chunked_attention":
+        return int(getattr(config, "attention_chunk_size", 0) or 0), True
+    if kind == "full_attention":
+        return 0, False
+    window = named.get("sliding_window", getattr(module, "sliding_window", None))
+    return (window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else 0), False
+
+
+@contextmanager
+def _format(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _refused(what: str, wrong: Exception | None) -> InputError:
+    import transformers
+
+    told = " ".join(str(wrong).split())[:200]
+    expected = f"a {what} that transformers {transformers.__version__} can build"
+    return InputError(Problem(path=what, given=f"{type(wrong).__name__}: {told}", expected=expected))

@@ -1,0 +1,89 @@
+"""Captured architectures against their readers: parameters equal, flops within 1 %, predicted step within 3 %.
+
+    python -m pytest -m slow tests/real/test_capture.py
+
+Each type's default config is built by transformers on the meta device, one forward of it is recorded, and what comes of
+that is held against what the reader makes of the same config. Every raw product is summed up as well: what was recorded
+must be the reader's flops before any part is recognised.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from ridgeline import predict, scenario
+from ridgeline.models.facts import forward_flops_per_token
+from ridgeline.models.hf import from_config
+from ridgeline.models.params import count
+from ridgeline.plan.scenario import Scenario
+from ridgeline.sim.prediction import Prediction
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+TYPES = (
+    "afmoe", "apertus", "arcee", "bamba", "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2", "cohere2_moe",
+    "cwm", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone4", "exaone_moe", "falcon", "flex_olmo", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "granite", "granitemoe",
+    "granitemoehybrid", "helium", "llama", "llama4_text", "mamba2", "minicpm3", "mistral", "mixtral", "mpt",
+    "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe",
+    "qwen3", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "stablelm", "starcoder2", "xglm",
+)  # fmt: skip
+SEQ = 4096
+PAIRED = ("scores", "state")  # of a reader's flops, what is no product with a weight
+
+
+def config_of(kind: str) -> dict[str, Any]:
+    """A type's default config as transformers saves it."""
+    made = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]()
+    return json.loads(made.to_json_string(use_diff=False)) | {"model_type": kind}
+
+
+@cache
+def base() -> Scenario:
+    """Sharded data parallel, which takes any model."""
+    plan = {"dp": 64, "shard": "zero3", "recompute": "full"}
+    work = {"seq": SEQ, "global_batch": 64}
+    return scenario({"model": "llama3-8b", "system": "64xh100-sxm", "workload": work, "plan": plan})
+
+
+def step_s(model: Any) -> float:
+    """Seconds of a predicted step."""
+    found = predict(replace(base(), model=model))
+    assert isinstance(found, Prediction)
+    return found.step_time_s
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_captured_type_is_what_its_reader_reads(kind: str) -> None:
+    from ridgeline.runtime.capture import capture_config
+
+    data = config_of(kind)
+    read, captured = from_config(data), capture_config(data)
+    assert count(captured).total == count(read).total
+    assert count(captured).active == count(read).active
+    flops = [forward_flops_per_token(model, SEQ).total for model in (captured, read)]
+    assert flops[0] == pytest.approx(flops[1], rel=0.01)
+    assert step_s(captured) == pytest.approx(step_s(read), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "deepseek_v3", "mixtral", "gpt_oss", "falcon", "qwen3_moe"])
+def test_the_products_that_ran_are_the_readers_flops(kind: str) -> None:
+    from ridgeline.runtime.capture import TOKENS
+    from ridgeline.runtime.capture.graph import LayerGraph
+    from ridgeline.runtime.capture.transformers_models import config_of as to_config
+    from ridgeline.runtime.capture.transformers_models import forward_of
+
+    data = config_of(kind)
+    module, recording = forward_of(to_config(data), TOKENS, told=True)
+    shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
+    graph = LayerGraph(recording, range(len(recording.nodes)), shapes)
+    ran = sum(one.flops for one in graph.products if one.weight) / TOKENS
+    parts = forward_flops_per_token(from_config(data), SEQ)
+    assert ran == pytest.approx(parts.total - sum(getattr(parts, name) for name in PAIRED), rel=0.01)
