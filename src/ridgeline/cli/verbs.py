@@ -144,8 +144,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             examples=(
                 "ridgeline capture downloaded/config.json -o mine.toml",
                 "ridgeline capture mine.py:build -o mine.toml",
-                "ridgeline predict mine.toml --on 8xh100-sxm --seq 4096 --global-batch 64",
-                "ridgeline plan mine.py:build --on 64xh100-sxm",
+                "ridgeline capture mine.py:build --json",
             ),
         ),
         "bringup": Verb(

@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-MEASURE = {"bringup", "characterize", "preflight", "run"}  # take a device; tests/unit/runtime has them
+MEASURE = {"bringup", "capture", "characterize", "preflight", "run"}  # take torch; tests/unit/runtime has them
 
 
 def _text(folder: Path) -> Path:

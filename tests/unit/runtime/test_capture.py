@@ -1,4 +1,4 @@
-"""A torch module captured from one forward: known parts where it has them, a rest where it has not, nothing left out."""
+"""A torch module captured from one forward: known parts where it has them, a rest elsewhere, nothing left out."""
 
 from __future__ import annotations
 
@@ -82,21 +82,30 @@ def captured(odd: bool = False) -> tuple[ModelSpec, Any]:
 def test_known_parts_are_found_with_every_parameter() -> None:
     spec, module = captured()
     block = spec.blocks[0]
-    assert spec.order == (0,) * LAYERS and spec.vocab == VOCAB and not spec.embedding.tied
+    assert spec.order == (0,) * LAYERS
+    assert spec.vocab == VOCAB
+    assert not spec.embedding.tied
     assert block.mixer == Attention(
         heads=HEADS, kv_heads=HEADS, head_dim=16, positions="learned", qkv_bias=True, out_bias=True
     )  # fmt: skip
     assert block.ffn == Mlp(hidden=256, gated=False, activation="gelu", bias=True)
-    assert block.norms == 2 and block.norm.bias and block.captured is None and spec.embedding.positions == 128
+    assert block.norms == 2
+    assert block.norm.bias
+    assert block.captured is None
+    assert spec.embedding.positions == 128
     assert count(spec).total == sum(weight.numel() for weight in module.parameters())
-    assert spec.capture is not None and spec.capture.tokens == (TOKENS,) and spec.capture.untold == ()
+    assert spec.capture is not None
+    assert spec.capture.tokens == (TOKENS,)
+    assert spec.capture.untold == ()
     assert next(module.parameters()).device.type == "cpu", "the module stays as it is"
 
 
 def test_what_no_part_describes_is_captured_op_by_op_and_refused_where_ranks_would_split_it() -> None:
     spec, module = captured(odd=True)
     last = spec.layer(LAYERS - 1)
-    assert last.mixer is None and last.ffn is not None and last.captured is not None
+    assert last.mixer is None
+    assert last.ffn is not None
+    assert last.captured is not None
     assert {one.label for one in last.captured.products} >= {"mix"}
     assert count(spec).total == sum(weight.numel() for weight in module.parameters())
     assert forward_flops_per_token(spec, TOKENS).captured == captured_flops(last.captured, TOKENS) > 2 * WIDTH**2
@@ -110,7 +119,9 @@ def test_what_no_part_describes_is_captured_op_by_op_and_refused_where_ranks_wou
             {"model": dimensions_of(spec), "system": "8xh100-sxm", "workload": work, "plan": plan}
         )  # fmt: skip
         found = predict(asked)
-        assert isinstance(found, Prediction) and found.step_time_s > 0 and split is not None
+        assert isinstance(found, Prediction)
+        assert found.step_time_s > 0
+        assert split is not None
         assert any("captured by torch" in line for line in found.assumptions)
 
 
@@ -124,10 +135,10 @@ def test_a_model_file_reads_back_as_the_same_model(tmp_path: Path) -> None:
 def test_a_forward_that_fails_is_told_without_a_traceback() -> None:
     from ridgeline import capture
 
-    with pytest.raises(InputError, match="Linear.*expected a forward that runs without values"):
+    with pytest.raises(InputError, match=r"Linear.*expected a forward that runs without values"):
         capture(nn.Linear(4, 4), torch.zeros((1, 8)))
     with pytest.raises(InputError, match="multiplies its inputs"):
-        capture(nn.Identity(), ())
+        capture(nn.Identity(), torch.zeros((1, 8)))
 
 
 def test_a_type_without_a_reader_names_the_nearest_and_the_way_to_capture_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +193,8 @@ def test_a_captured_config_is_what_its_reader_reads(kind: str) -> None:
     more, mixer, ffn = CASES[kind]
     data = json.loads(json.dumps({"model_type": kind, **SMALL, **more}))
     read, found = from_config(data), capture_config(data)
-    assert isinstance(found.blocks[0].mixer, mixer) and isinstance(found.blocks[0].ffn, ffn)
-    assert count(found).total == count(read).total and count(found).active == count(read).active
+    assert isinstance(found.blocks[0].mixer, mixer)
+    assert isinstance(found.blocks[0].ffn, ffn)
+    assert count(found).total == count(read).total
+    assert count(found).active == count(read).active
     assert forward_flops_per_token(found, 512).total == pytest.approx(forward_flops_per_token(read, 512).total)

@@ -11,12 +11,12 @@ from torch import nn
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.params import count
-from ridgeline.models.spec import Attention, Block, Captured, CaptureRecord, Embedding, ModelSpec, from_layers
+from ridgeline.models.spec import Attention, Block, Captured, CaptureRecord, Embedding, Head, ModelSpec, from_layers
 from ridgeline.runtime.capture.blocks import Within, block_of
 from ridgeline.runtime.capture.ends import Ends, ends_of
 from ridgeline.runtime.capture.graph import Shapes
 from ridgeline.runtime.capture.layers import LayerCall, Layers, layers_of, lists_of, signature
-from ridgeline.runtime.capture.recording import Recording
+from ridgeline.runtime.capture.recording import PRODUCTS, Recording
 
 SHOWN = 3  # modules that a sentence names
 
@@ -43,8 +43,8 @@ def spec_of(recording: Recording, module: nn.Module, *, id: str, by: str, tokens
 def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
     """A module without repeated parts is one layer."""
     last = max((node.out for node in recording.nodes if node.out), key=prod, default=())
-    if not last:
-        given, expected = "a forward without ops", "a module that multiplies its inputs with weights"
+    if not last or not any(node.op in PRODUCTS and node.weights for node in recording.nodes):
+        given, expected = "a forward without products", "a module that multiplies its inputs with weights"
         raise InputError(Problem(path="module", given=given, expected=expected))
     places = tuple(range(len(recording.nodes)))
     layer = LayerCall(path="", places=places, params=tuple(shapes), width=last[-1], rows=max(1, prod(last[:-1])))
@@ -81,14 +81,16 @@ def _joined(id: str, hidden: int, ends: Ends, blocks: list[Block], record: Captu
     return ModelSpec(
         id=id, name=id, hidden=hidden, vocab=ends.vocab, embedding=ends.embedding, blocks=kinds, order=order,
         norm=ends.norm, capture=record, source=f"captured by {record.by}",
+        head=Head(kind="none") if ends.headless else None,
     )  # fmt: skip
 
 
 def _learned(block: Block) -> Block:
     """Queries and keys that nothing turns take their positions from the rows of a table."""
     mixer = block.mixer
-    found = isinstance(mixer, Attention) and mixer.positions == "none"
-    return replace(block, mixer=replace(mixer, positions="learned")) if found and mixer else block
+    if not isinstance(mixer, Attention) or mixer.positions != "none":
+        return block
+    return replace(block, mixer=replace(mixer, positions="learned"))
 
 
 def _both(one: Captured | None, other: Captured | None) -> Captured | None:
@@ -129,7 +131,7 @@ def _untold(recording: Recording, spec: ModelSpec, ends: Ends, shapes: Shapes) -
         told = ", ".join(f"{path} ({size} parameters)" for path, size in idle)
         yield f"modules that did not run with these inputs, counted and not priced: {told}"
     if ends.headless:
-        yield "no output of the vocabulary: the head that is priced is the embedding's transpose"
+        yield "what stands behind the layers has no output of the vocabulary: none is priced as a head"
     mixing = sum(times for block, times in spec.counts() if block.captured and block.captured.mixes)
     if mixing:
         yield f"how ranks would share {mixing} of {spec.layers} layers, whose tokens meet in a way no known part has"

@@ -93,9 +93,10 @@ def _assembled(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Part
     norm, norms = _norms(within, graph, layer, parts)
     parallel = bool(parts.mixer and parts.ffn and parts.leaves >= 0 and parts.leaves not in graph.above(parts.enters))
     block = Block(mixer=parts.mixer, ffn=parts.ffn, norm=norm, norms=norms, parallel=parallel)
-    block = _within_its_parameters(block, within.hidden, total)
-    if block is None:
+    fitting = _within_its_parameters(block, within.hidden, total)
+    if fitting is None:
         return None
+    block = fitting
     rest = total - block_params(block, within.hidden)
     left = {name for one in graph.products if one.node not in parts.used for name in (one.weight, one.bias)}
     owned = sum(prod(within.shapes[name]) for name in left if name in layer.params)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ridgeline.models.spec import Mlp, Moe
 from ridgeline.runtime.capture.graph import LayerGraph, Multiplied
+from ridgeline.runtime.capture.recording import GROUPED
 
 ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh", "elu", "softplus", "hardswish", "mish")
-GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 Lists = Mapping[str, int]
 """Lists of modules by path, with their length."""
 
@@ -128,7 +128,7 @@ def _experts_of(graph: LayerGraph, one: Multiplied, lists: Lists) -> int:
     if len(shape) == 3 and not one.depthwise:
         return shape[0]
     path = graph.path(one.node)
-    for match in re.finditer(r"\.(\d+)(?=\.|$)", path):
+    for match in list(re.finditer(r"\.(\d+)(?=\.|$)", path))[1:]:  # the first is the layer itself
         size = lists.get(path[: match.start()], 0)
         if size > 1 and one.rows * 2 <= _rows(graph):
             return size
@@ -136,7 +136,7 @@ def _experts_of(graph: LayerGraph, one: Multiplied, lists: Lists) -> int:
 
 
 def _rows(graph: LayerGraph) -> int:
-    return max((one.rows for one in graph.products if one.groups == 1), default=0)
+    return max((one.rows for one in graph.products if one.groups == 1 and one.weight), default=0)
 
 
 def _stacked_biases(graph: LayerGraph, count: int, products: Sequence[Multiplied]) -> bool:

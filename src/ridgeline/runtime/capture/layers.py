@@ -36,10 +36,10 @@ class Layers:
 
 
 def lists_of(module: nn.Module) -> Mapping[str, int]:
-    """Paths of module lists with their lengths; sequences count where they repeat a module that has parts."""
+    """Paths of lists of modules that have parts, with their lengths; sequences count where they repeat one."""
     found: dict[str, int] = {}
     for path, part in module.named_modules():
-        if isinstance(part, nn.ModuleList):
+        if isinstance(part, nn.ModuleList) and any(next(child.children(), None) is not None for child in part):
             found[path] = len(part)
         elif isinstance(part, nn.Sequential) and len(part) > 1:
             kinds = Counter(type(child) for child in part)

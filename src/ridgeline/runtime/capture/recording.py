@@ -29,6 +29,8 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "grouped_m
 FACTORIES = frozenset(
     {"arange", "ones", "zeros", "full", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices"}
 )
+GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
+PICKS = frozenset({"index", "index_put", "index_put_", "_unsafe_index"})
 ATTEND = "attend"
 
 
@@ -81,7 +83,7 @@ class Recording:
         return self.calls[node.calls[-1]].path if node.calls else ""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -101,7 +103,7 @@ class Recorder(TorchDispatchMode):
         if answer is not None:
             return answer[0]
         inner, given = self._placed(name, tensors, args, given)
-        result = func(*inner, **given)
+        result = _grouped(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **given)
         self._note(func, name, tensors, result, args)
         return result
 
@@ -126,6 +128,9 @@ class Recorder(TorchDispatchMode):
             args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
                 given["device"] = torch.device("meta")
+            if name in PICKS and any(x.is_meta and x.dtype == torch.bool for x in tensors[1:]):
+                self.recording.guessed.add("masks made of activations are taken to pick everything")
+                args = _picked(args)
             return _one_format(name, args), given
         if not tensors and name in FACTORIES and str(given.get("device")) == "meta":
             sizes = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
@@ -193,6 +198,21 @@ class Recorder(TorchDispatchMode):
         return out
 
 
+def _grouped(args: Any) -> Tensor:
+    """The result of a product by groups, whose kernel would ask for aligned rows."""
+    left, right = args[:2]
+    return torch.empty((left.shape[0], right.shape[-1]), dtype=left.dtype, device="meta")
+
+
+def _picked(args: Any) -> Any:
+    """A mask that picks elements, without values: it picks all of them."""
+    places: list[Tensor | None] = []
+    for one in args[1]:
+        masks = isinstance(one, Tensor) and one.dtype == torch.bool
+        places += [torch.empty((one.numel(),), dtype=torch.int64, device="meta")] * one.dim() if masks else [one]
+    return (args[0], places, *args[2:])
+
+
 def _one_format(name: str, args: Any) -> Any:
     """Factors of a product in the format of the first: no value is lost where there are none."""
     if name not in PRODUCTS:
@@ -237,7 +257,9 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         mask = named.get("attn_mask", mask)
         return recorder.attend(q, k, v, causal=bool(named.get("is_causal")) or mask is not None, window=0)
 
+    checks = torch.distributions.Distribution._validate_args  # which would look at values
     fast = torch.backends.mha.get_fastpath_enabled()
+    torch.distributions.Distribution.set_default_validate_args(False)
     functional.scaled_dot_product_attention = attend
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -245,6 +267,7 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
     finally:
         functional.scaled_dot_product_attention = own
         torch.backends.mha.set_fastpath_enabled(fast)
+        torch.distributions.Distribution.set_default_validate_args(checks)
 
 
 def recorded(module: nn.Module, run: Callable[[Recorder], Any], inputs: Any) -> Recording:

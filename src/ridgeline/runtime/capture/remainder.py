@@ -31,7 +31,7 @@ def remainder(
     scores = tuple(_scores(graph, place) for place in graph.attentions if place not in attended)
     written = [place for place in _written(graph) if place not in looped] if streams else []
     scan = sum(graph.nodes[place].elements for place in looped if graph.nodes[place].op not in PRODUCTS) / tokens
-    mixing = bool(scores or pairs or scanned or scan or any(one.depthwise for one in left))
+    mixing = bool(scores or pairs or rows or scanned or scan or any(one.depthwise for one in left))
     if not (products or rows or mixing or params):
         return None
     return Captured(
