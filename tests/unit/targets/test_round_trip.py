@@ -35,7 +35,8 @@ TARGETS = {
 }
 # software that has no such model at all: refused, not written
 ABSENT = {
-    ("torchtitan", "hybrid"), ("torchtitan", "vision"), ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"),
+    ("torchtitan", "hybrid"), ("torchtitan", "vision"),
+    ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"),
     ("maxtext", "hybrid"), ("maxtext", "vision"),
     ("megatron", "hybrid"), ("megatron-bridge", "hybrid"), ("mindspeed", "hybrid"),
 }  # fmt: skip
