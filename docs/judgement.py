@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from planted import CASES, Case, write_case  # noqa: E402
+from planted_again import AGAIN  # noqa: E402
 from planted_blind import BLIND  # noqa: E402
 from planted_held_back import HELD_BACK  # noqa: E402
 
@@ -157,7 +158,7 @@ def main() -> int:
     rows: dict[str, list[Row]] = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else {}
     if given.check:
         return 0 if written(PAGE.read_text(encoding="utf-8"), rows) == PAGE.read_text(encoding="utf-8") else 1
-    for key, cases in (("planted", CASES), ("held back", HELD_BACK), ("blind", BLIND)):
+    for key, cases in (("planted", CASES), ("held back", HELD_BACK), ("blind", BLIND), ("again", AGAIN)):
         rows[key] = list(planted(cases))
     rows["shared"] = list(shared()) or rows.get("shared", [])
     rows["h200"] = list(h200(given.h200)) if given.h200 else rows.get("h200", [])

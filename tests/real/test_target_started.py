@@ -2,7 +2,7 @@
 
     RIDGELINE_DEEPSPEED=/path/to/python python -m pytest -m real tests/real/test_target_started.py
 
-That Python has torch, transformers and deepspeed 0.19.8 (`make test-targets` runs it in the environment of its parsers).
+That Python has torch, transformers and deepspeed 0.19.8; `make test-targets` runs it in the environment of its parsers.
 What runs is the exported folder as it is, through torchrun and deepspeed.initialize, from another folder.
 """
 

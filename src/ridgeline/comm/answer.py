@@ -17,11 +17,12 @@ from ridgeline.comm.exchange_options import EXCHANGES, ExchangeOptions, exchange
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
 from ridgeline.comm.graph import Graph, grouped, slowed
 from ridgeline.comm.graph import without as degraded
-from ridgeline.comm.select import beaten, fastest, named
+from ridgeline.comm.select import Candidate, beaten, fastest, named
 from ridgeline.comm.simulation.conditions import Asked, conditions
 from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.synthesis.synthesize import synthesize as build
+from ridgeline.comm.synthesis.synthesize import synthesize_exchange
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.topologies import topology as graph_named
@@ -132,13 +133,17 @@ def collective(
     size_bytes = _sized(size, root, graph)
     own = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
     spent: float | None = None
-    if kind in EXCHANGES:
-        made, timed = _exchanged(kind, graph, size_bytes, algorithm, cast(ExchangeOptions, own))
-    elif synthesize:
+    known = exchange_candidates(kind, graph.ranks, cast(ExchangeOptions, own)) if kind in EXCHANGES else []
+    if synthesize:
         begun = time.perf_counter()
-        made = build(kind, graph, size_bytes, chunks=chunks, root=root)
+        if known:
+            made = synthesize_exchange(known, graph, size_bytes)
+        else:
+            made = build(kind, graph, size_bytes, chunks=chunks, root=root)
         spent = time.perf_counter() - begun
         timed = time_algorithm(made, graph, size_bytes)
+    elif known:
+        made, timed = _quickest(named(known, algorithm), graph, size_bytes)
     else:
         made, timed = fastest(kind, graph, size_bytes, name=algorithm, root=root)
     found = answer(kind, graph, size_bytes, made, timed, spent, root)
@@ -157,11 +162,8 @@ def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collec
     return cast(Collective, plain)
 
 
-def _exchanged(
-    kind: Collective, graph: Graph, size_bytes: float, algorithm: str, own: ExchangeOptions
-) -> tuple[Algorithm, Timing]:
+def _quickest(known: list[Candidate], graph: Graph, size_bytes: float) -> tuple[Algorithm, Timing]:
     """The fastest of an exchange's algorithms."""
-    known = named(exchange_candidates(kind, graph.ranks, own), algorithm)
     found = beaten(known, graph, size_bytes, float("inf"))
     assert found is not None
     return found
@@ -200,7 +202,7 @@ def answer(
         algorithm=made,
         timing=timed,
         bound=least,
-        chunked_bound_s=max(chunked, least.latency_s) if chunked else 0.0,
+        chunked_bound_s=max(chunked, least.seconds) if chunked else 0.0,
         verification=verify(made),
         synthesis_seconds=spent,
     )

@@ -12,7 +12,8 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
     chunked           a link carries one chunk after the other, each in alpha + c/b: a rank that needs n chunks over d
                       equal links waits ceil(n/d) (alpha + c/b); for direct links and algorithms that send so
 
-Sets tried: every rank alone, every domain, every slab of a mesh or torus. Each is a valid bound, the largest is given.
+Sets tried: every rank alone, every domain, every slab of a mesh or torus, sweeps of other graphs (`sweep_cuts`). Each
+is a valid bound, the largest is given.
 In-switch sums only help all-reduce: M / B.
 """
 
@@ -25,6 +26,7 @@ import numpy as np
 from ridgeline.comm.concurrent_flow import exchange_seconds
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.sweep_cuts import sweep_cuts
 from ridgeline.core.arrays import Array, Index, Mask
 
 FLOW_RANKS = 256  # ranks up to which an all-to-all's concurrent flow is bounded
@@ -102,7 +104,15 @@ def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     out = np.concatenate([graph.out_bytes_per_s()[:alone], leaves])
     into = np.concatenate([graph.in_bytes_per_s()[:alone], enters])
     rooted = np.concatenate([np.arange(alone) == root, [mask[root] for mask in masks]]).astype(np.bool_)
-    return inside, out, into, rooted
+    if graph.shape:
+        return inside, out, into, rooted
+    swept = sweep_cuts(graph, root)
+    return (
+        np.concatenate([inside, swept[0]]),
+        np.concatenate([out, swept[1]]),
+        np.concatenate([into, swept[2]]),
+        np.concatenate([rooted, swept[3]]),
+    )
 
 
 def domain_sets(graph: Graph) -> list[Mask]:

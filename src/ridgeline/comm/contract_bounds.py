@@ -4,6 +4,7 @@ For a rank or a domain S: a chunk that ends in S and has a contribution from out
 in S and ends outside must leave it once.
 
     T >= bytes that must enter S / rate into S,    bytes that must leave S / rate out of S
+    T >= what all chunks' ways take of all links (`concurrent_flow`), on graphs of up to 320 nodes
     T >= the quickest way from a rank that contributes to a chunk to one where it must end, of the farthest such pair
 """
 
@@ -12,11 +13,13 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.comm.bounds import Bound, domain_sets
+from ridgeline.comm.concurrent_flow import Trips, flow_seconds
 from ridgeline.comm.contract import Contract
 from ridgeline.comm.graph import Graph, sums_by
 from ridgeline.core.arrays import Array, Index
 
 MOST_PAIRS = 4_000_000  # of a begin and an end that are looked at for the latency
+FLOW_NODES, FLOW_PAIRS = 320, 400_000  # up to which the concurrent flow is bounded
 
 
 def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> Bound:
@@ -37,7 +40,12 @@ def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> Bound
         with np.errstate(divide="ignore", invalid="ignore"):
             need = np.concatenate([np.where(leave > 0, leave / out, 0.0), np.where(enter > 0, enter / into, 0.0)])
         best = max(best, float(need.max(initial=0.0)))
-    return Bound(bandwidth_s=best, latency_s=_farthest(graph, begins, ends))
+    pairs = _pairs(begins, ends)
+    if pairs is None:
+        return Bound(bandwidth_s=best, latency_s=0.0)
+    if graph.nodes <= FLOW_NODES and len(pairs[0]) <= FLOW_PAIRS:
+        best = max(best, flow_seconds(graph, _trips(*pairs, bytes_)))
+    return Bound(bandwidth_s=best, latency_s=_farthest(graph, *pairs[:2]))
 
 
 def _places(places: Index | None, contract: Contract) -> Index:
@@ -79,19 +87,39 @@ def _crossing(group: Index, here: Index, there: Index, bytes_: Array) -> Array:
     return sums_by(mine[outside] // chunks, bytes_[mine[outside] % chunks], count)
 
 
-def _farthest(graph: Graph, begins: Index, ends: Index) -> float:
-    """The latency between the two ranks of a chunk that are farthest apart."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import dijkstra
-
+def _pairs(begins: Index, ends: Index) -> tuple[Index, Index, Index] | None:
+    """Source, target and chunk of every begin and end of a chunk, by chunk; None where they are very many."""
     order = np.argsort(ends[:, 1], kind="stable")
+    begins = begins[np.argsort(begins[:, 1], kind="stable")]
     count = np.bincount(ends[:, 1], minlength=int(begins[:, 1].max()) + 1)
     if not len(begins) or int(count[begins[:, 1]].sum()) > MOST_PAIRS:
-        return 0.0
+        return None
     many = count[begins[:, 1]]
     first = (np.cumsum(count) - count)[begins[:, 1]]
     place = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
     source, target = np.repeat(begins[:, 0], many), ends[order, 0][np.repeat(first, many) + place]
+    return source, target, np.repeat(begins[:, 1], many)
+
+
+def _trips(source: Index, target: Index, chunk: Index, bytes_: Array) -> Trips:
+    """What must travel, without what stays; chunks of one way together."""
+    moves = source != target
+    source, target, chunk = source[moves], target[moves], chunk[moves]
+    first = np.flatnonzero(np.append(True, chunk[1:] != chunk[:-1])) if len(chunk) else np.zeros(0, np.int64)
+    sizes = bytes_[chunk[first]]
+    if len(first) < len(chunk):
+        return Trips(source=source, target=target, first=first, bytes=sizes)
+    width = int(max(source.max(initial=0), target.max(initial=0))) + 1
+    way, row = np.unique(source * width + target, return_inverse=True)
+    total = sums_by(row, sizes, len(way))
+    return Trips(source=way // width, target=way % width, first=np.arange(len(way)), bytes=total)
+
+
+def _farthest(graph: Graph, source: Index, target: Index) -> float:
+    """The latency between the two ranks of a chunk that are farthest apart."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
+
     tiny = 1e-15  # an entry of 0 would be no link at all
     shape = (graph.nodes, graph.nodes)
     matrix = coo_array((graph.latency_s + tiny, (graph.tail, graph.head)), shape=shape).tocsr()

@@ -55,16 +55,16 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     last, crowding = 0.0, 0
     for low, high in pairwise(steps.starts()):
         used, row, count, sent = _messages(way_of[low:high], _sizes(shares, steps.chunk[low:high]), len(ways.count))
+        own: Index | slice = slice(None) if row is None else row
         over = ways.links(used)
         load = np.bincount(over.link, over.spread(sent), graph.links)
         crowding = max(crowding, int(np.bincount(over.link, None if count is None else over.spread(count)).max()))
         total += load
         lasts = ways.latency_s[used] + over.most(load / graph.bytes_per_s)
-        end = np.maximum(there[read[low:high]], over.most(free)[row]) + lasts[row]
+        end = np.maximum(there[read[low:high]], over.most(free)[own]) + lasts[own]
         np.maximum.at(there, write[low:high], end)
-        if count is None:
-            done = end
-        else:
+        done = end
+        if row is not None:
             done = np.zeros(len(used))
             np.maximum.at(done, row, end)
         np.maximum.at(free, over.link, over.spread(done))
@@ -78,20 +78,20 @@ def _sizes(shares: Array, chunk: Ints) -> Array:
     return np.broadcast_to(shares, chunk.shape) if len(shares) == 1 else shares[chunk]
 
 
-def _messages(way: Index | Ints, size: Array, ways: int) -> tuple[Index | Ints, Index | slice, Array | None, Array]:
+def _messages(way: Index | Ints, size: Array, ways: int) -> tuple[Index | Ints, Index | None, Array | None, Array]:
     """Steps of a round by the way they take: the ways, each step's row of them, steps and bytes of each.
 
     Where many steps share few ways (whole blocks that move on together) links are looked at once a way, not once a
-    step; elsewhere steps are their own rows and not counted.
+    step; elsewhere steps are their own rows (None) and not counted.
     """
     if len(way) <= CROWD * ways:
-        return way, slice(None), None, size
-    count = np.bincount(way, minlength=ways)
-    used = np.flatnonzero(count)
+        return way, None, None, size
+    count = np.bincount(way, minlength=ways).astype(np.float64)
+    used: Index = np.flatnonzero(count)
     number = np.zeros(ways, np.int64)
     number[used] = np.arange(len(used))
-    sent = count * size[0] if size.strides == (0,) else np.bincount(way, size, ways)
-    return used, number[way], count[used].astype(np.float64), sent[used]
+    sent: Array = count * size[0] if size.strides == (0,) else np.bincount(way, size, ways).astype(np.float64)
+    return used, number[way], count[used], sent[used]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -245,7 +245,8 @@ def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
 def _recomputes(scenario: Scenario) -> Iterable[Recompute]:
     """Nothing, the parts that the engine recomputes together and those the plan names, everything."""
     kinds = scenario.engine.supports.recompute
-    yield Recompute()
+    if "none" in kinds:
+        yield Recompute()
     if "selective" in kinds:
         yield from (Recompute(kind="selective", parts=parts) for parts in selective_parts(scenario))
     if "full" in kinds:

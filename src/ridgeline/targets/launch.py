@@ -21,6 +21,9 @@ TORCHRUN = "torchrun"
 ON_NODE = "launch.sh"
 SLURM = "launch.sbatch"
 LEADER = ("NODE_RANK=${NODE_RANK:-0}", "MASTER_ADDR=${MASTER_ADDR:-localhost}", "MASTER_PORT=${MASTER_PORT:-29500}")
+TIME = "04:00:00"  # of a first run
+# of several nodes: a leader that nobody named would leave this node waiting for the others
+MANY = "{} nodes: sbatch launch.sbatch, or on each node NODE_RANK=0... MASTER_ADDR=first bash launch.sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ def scripts(scenario: Scenario, command: Command, title: str) -> dict[str, str]:
 def on_node(scenario: Scenario, command: Command, title: str) -> str:
     """A script that starts this node's share; NODE_RANK, MASTER_ADDR and MASTER_PORT come from its environment."""
     nodes, each = nodes_of(scenario.system)
-    lines = [f"NNODES=${{NNODES:-{nodes}}}", *LEADER] if command.rendezvous else []
+    lines = [f"NNODES=${{NNODES:-{nodes}}}", *leader(nodes)] if command.rendezvous else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(command.environment.items())]
     lines += command.setup
     starter = []
@@ -105,18 +108,39 @@ def on_node(scenario: Scenario, command: Command, title: str) -> str:
     return f'{start}\n\n{before}cd "$(dirname "$0")"\n{body} "$@"\n'
 
 
+def leader(nodes: int, port: int = 29500) -> tuple[str, ...]:
+    """Which node this is and which leads, from the environment; one of several has to be told.
+
+    >>> leader(1)[1], leader(8)[1].startswith("MASTER_ADDR=${MASTER_ADDR:?8 nodes")
+    ('MASTER_ADDR=${MASTER_ADDR:-localhost}', True)
+    """
+    rank, address, _ = LEADER
+    told = f"MASTER_ADDR=${{MASTER_ADDR:?{MANY.format(nodes)}}}" if nodes > 1 else address
+    return (rank, told, f"MASTER_PORT=${{MASTER_PORT:-{port}}}")
+
+
 def slurm(scenario: Scenario, title: str) -> str:
-    """A batch script that runs the node's script once on each node."""
+    """A batch script that runs the node's script once on each node, from the folder it lies in.
+
+    Slurm runs a copy of it, so it asks for the place of the original. CONTAINER names an image for every node (pyxis).
+    """
     nodes, each = nodes_of(scenario.system)
     name = re.sub(r"[^\w.-]+", "-", scenario.name or scenario.model.id)[:64] or "ridgeline"
     return (
         f"#!/bin/bash\n{comment(header(scenario, title))}"
         f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n"
         f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
-        "#SBATCH --exclusive\nset -euo pipefail\n\n"
+        f"#SBATCH --exclusive\n#SBATCH --time={TIME}\n#SBATCH --output=%x-%j.log\n"
+        "# yours, where your site asks for them: remove one # and fill in\n"
+        "##SBATCH --partition=PARTITION\n##SBATCH --account=ACCOUNT\nset -euo pipefail\n\n"
+        'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | head -n 1)\n'
+        'HERE=$(dirname "${HERE%% *}")\n'
+        f'[ -f "$HERE/{ON_NODE}" ] || HERE=$SLURM_SUBMIT_DIR\n'
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"
-        f'srun bash -c \'NODE_RANK=$SLURM_NODEID exec bash {ON_NODE} "$@"\' {ON_NODE} "$@"\n'
+        'srun --kill-on-bad-exit=1 --chdir="$HERE" ${CONTAINER:+--container-image="$CONTAINER" '
+        '--container-mounts="$HERE:$HERE"} \\\n'
+        f'    bash -c \'NODE_RANK=$SLURM_NODEID exec bash "$0" "$@"\' "$HERE/{ON_NODE}" "$@"\n'
     )
 
 

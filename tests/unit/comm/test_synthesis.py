@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of, slowed, without
@@ -253,3 +255,29 @@ def test_the_bucket_algorithm_in_closed_form() -> None:
     for collective, passes in (("allgather", 1), ("allreduce", 2)):
         _, timed = fastest(collective, graph, 1e8, name="bucket")
         assert bucket_seconds(graph, 1e8, passes) == pytest.approx(timed.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["ring:8", "torus:4x4", "random:12x4"])
+def test_a_pair_uses_every_way_and_unequal_exchanges_go_round_each_other(name: str) -> None:
+    """A pair's bound is the maximum flow between the two: all links of a rank of a torus."""
+    asked: dict[str, Any] = {"topology": name, "link": "50 GB/s", "size": "1 GB"}
+    known, made = (answered("sendrecv", **asked, synthesize=on) for on in (False, True))
+    links = int((known.graph.tail == 0).sum())
+    assert known.bound.bandwidth_s == pytest.approx(1e9 / 50e9 / links, rel=0.01)
+    assert known.seconds == pytest.approx(links * known.bound.bandwidth_s, rel=0.01)
+    assert made.verification.ok
+    assert made.bound.seconds <= made.seconds <= 1.25 * made.bound.seconds
+    skewed = (np.random.default_rng(0).random((known.graph.ranks,) * 2) ** 4).tolist()
+    known, made = (answered("alltoallv", **asked, matrix=skewed, synthesize=on) for on in (False, True))
+    assert made.verification.ok
+    assert made.bound.seconds <= made.seconds < 0.95 * known.seconds
+
+
+def test_bounds_of_exchanges_and_of_bridged_graphs() -> None:
+    for name in ("torus:4x4", "mesh:3x4", "leafspine:2x4x2"):
+        whole, parts = (answered(one, topology=name, size="1 GB").bound.seconds for one in ("alltoall", "alltoallv"))
+        assert parts == pytest.approx(whole, rel=0.1)  # equal sizes are an all-to-all
+    bridged = without(topology("mesh:8x8", RATE), [f"link:{3 + 8 * row}-{4 + 8 * row}" for row in range(7)])
+    assert lower_bound(bridged, "allgather", 1e9).seconds == pytest.approx(1e9 / 2 / RATE)
+    assert lower_bound(bridged, "alltoall", 1e9).seconds == pytest.approx(1e9 * 32 / 2 / RATE)
+    assert lower_bound(bridged, "broadcast", 1e9).seconds == pytest.approx(1e9 / RATE)

@@ -67,7 +67,7 @@ def test_formats_and_recompute(base: Scenario) -> None:
     pins, _ = pinned(base, "precision=bf16,fp8", "recompute=selective")
     assert [one.compute.peak for one in pins.precision or ()] == ["bf16", "fp8"]
     assert [one.weights.id for one in pins.precision or ()] == ["bf16", "bf16"]  # as a scenario file's "fp8" means
-    assert [one.parts for one in pins.recompute or ()] == [("attention",), ("norm",), ("mlp",)]
+    assert [one.parts for one in pins.recompute or ()] == [("attention",), ("mlp",)]
 
 
 def test_switches_multiply(base: Scenario) -> None:

@@ -32,7 +32,7 @@ def test_a_dense_model_on_two_nodes() -> None:
     assert (space.ep, space.etp) == ((1,), (1,))  # there are no experts
     assert space.microbatch == (1, 2, 4, 8, 16)
     assert space.shard == ("none", "zero1", "zero2", "zero3")
-    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "selective", "full"]
+    assert [recompute.kind for recompute in space.recompute] == ["none", "selective", "selective", "full"]
     assert (space.offload, space.precision, space.shard_degree) == ((Offload(),), (Precision(),), (0,))
 
 
@@ -107,8 +107,9 @@ def test_stages_leave_the_sharding_that_goes_with_them(engine: str, shards: tupl
 @pytest.mark.parametrize(
     ("model", "engine", "parts"),
     [
-        ("llama3-8b", "megatron-core", [("attention",), ("norm",), ("mlp",)]),  # moe_act is of experts
-        ("mixtral-8x7b", "megatron-core", [("attention",), ("norm", "activation")]),
+        ("llama3-8b", "megatron-core", [("attention",), ("mlp",)]),  # moe_act is of experts, norms run inside products
+        ("mixtral-8x7b", "megatron-core", [("attention",), ("activation",)]),  # half of its norms
+        ("deepseek-v3", "megatron-core", [("attention",), ("norm", "activation")]),
         ("llama3-8b", "torchtitan", [("alternate",)]),
         ("llama3-8b", "maxtext", [("norm", "activation"), ("norm", "mlp")]),
     ],
@@ -164,7 +165,7 @@ def test_dispatch_overlaps_only_where_the_engine_does_that() -> None:
 
 def test_an_overlap_that_a_plan_states_keeps_to_its_schedules_too() -> None:
     told = built("mixtral-8x7b", "64xh100-sxm", engine="megatron-core", overlap={"moe": True})
-    few = {"pp": 2, "ep": 8, "tp": 1, "cp": 1, "etp": 1, "microbatch": 1}
+    few = {"pp": 4, "ep": 8, "tp": 1, "cp": 1, "etp": 1, "microbatch": 1}
     assert find_plan(told, few, most=1).plans[0].scenario.plan.schedule.name == "interleaved"
     asked = find_plan(told, {**few, "schedule": Schedule()}, most=1).plans[0].scenario
     assert asked.plan.schedule.name == "1f1b"

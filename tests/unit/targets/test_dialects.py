@@ -103,6 +103,8 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS --hidden-size 7
     )
     with pytest.raises(InputError, match=r"1 TP, 2 \(small\); say them in order with --arg"):
         import_run(path)
+    whole = import_run(f"NCCL_DEBUG=INFO bash {path} 4 small", system="16xh100-sxm")
+    assert settings(whole)[1]["tp"] == 4
     found = import_run(path, arguments=("2", "small"), system="16xh100-sxm")
     assert settings(found)[1]["tp"] == 2
     assert ridgeline.model(found.settings["model"]).layers == 12
@@ -113,6 +115,23 @@ def test_what_is_no_training_of_a_decoder_is_refused() -> None:
     for extra in ("--num-tokens-to-generate 8 --img-h 224", "--encoder-num-layers 2", "--perform-rl-step"):
         with pytest.raises(InputError, match="training of a decoder"):
             import_run({"run.sh": f"torchrun pretrain_gpt.py {GPT} {BATCH} {extra}"})
+
+
+def test_a_script_that_returns_and_a_recipe_that_holds_itself_end() -> None:
+    text = f"set -e\nreturn 0 2>/dev/null\ntorchrun pretrain_gpt.py {GPT} {BATCH}"
+    with pytest.raises(InputError):
+        import_run({"run.sh": text})
+    recipe = """from megatron.bridge import AutoBridge
+def mine_pretrain_config() -> ConfigContainer:
+    cfg = ConfigContainer()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    cfg.model.parent, cfg.model.other = cfg, cfg
+    cfg.again = cfg
+    cfg.model.seq_length = 4096
+    cfg.train.global_batch_size, cfg.train.micro_batch_size = 8, 1
+    return cfg
+"""
+    assert settings(import_run({"mine.py": recipe}))[0]["seq"] == 4096
 
 
 def test_a_model_named_by_the_caller_rescues_a_file_without_one() -> None:

@@ -88,7 +88,10 @@ def test_hostile_words_stay_words(tmp_path: Path) -> None:
     text = text.replace("\ntrain.py", "\nprintf '%s\\n' train.py")
     script = tmp_path / "launch.sh"
     script.write_text(text)
-    done = subprocess.run(["bash", str(script), "last"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    environment = {"PATH": "/usr/bin:/bin", "MASTER_ADDR": "one"}
+    done = subprocess.run(
+        ["bash", str(script), "last"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == [*words, "1", "2", "last"]
     assert not (tmp_path / "owned").exists()
 
@@ -114,7 +117,11 @@ def test_torchrun_gets_what_the_reader_reads(tmp_path: Path) -> None:
     fake.chmod(0o755)
     (tmp_path / "launch.sh").write_text(text)
     done = subprocess.run(
-        ["bash", "launch.sh"], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=True
+        ["bash", "launch.sh"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MASTER_ADDR": "one"},
+        capture_output=True,
+        check=True,
     )
     words = done.stdout.decode().split("\0")[:-1]
     start = next(index for index, word in enumerate(words) if word.endswith(".py"))
@@ -131,3 +138,44 @@ def test_the_system_is_read_back_from_a_written_file_only() -> None:
     assert system_in({"a": "# system: 64xh100-sxm"}) is None
     evil = replace(scenario, system=replace(scenario.system, name="x\nrm -rf /"))
     assert "\nrm" not in "".join(scripts(evil, Command(words=("a",)), "x").values())
+
+
+def stub(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_several_nodes_start_from_any_folder(tmp_path: Path) -> None:
+    """Slurm runs a copy of the batch script from where it was submitted; the node's script is found all the same."""
+    run, tools, other = tmp_path / "run", tmp_path / "tools", tmp_path / "other"
+    for folder in (run, tools, other):
+        folder.mkdir()
+    for name, text in ridgeline.export(made(), to="megatron").files.items():
+        (run / name).write_text(text)
+    stub(tools, "scontrol", f'[ "$2" = job ] && echo "   Command={run}/launch.sbatch --lr 1" || printf "one\\ntwo\\n"')
+    stub(tools, "srun", 'while [[ "$1" == --* ]]; do echo "srun $1"; shift; done; SLURM_NODEID=1 exec "$@"')
+    stub(tools, "torchrun", 'echo "in $PWD"; printf "%s\\n" "$@"')
+    shutil.copy(run / "launch.sbatch", other / "slurm_script")
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "CONTAINER": "an image.sqsh", "SLURM_SUBMIT_DIR": str(other)}
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_NNODES": "8", "SLURM_JOB_NODELIST": "x"}
+    words = ["bash", "slurm_script", "--lr", "1"]
+    done = subprocess.run(words, cwd=other, env=environment, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert f"in {run}" in said
+    assert "srun --container-image=an image.sqsh" in said
+    assert {"--node-rank=1", "--master-addr=one", "--nnodes=8"} <= set(said)
+    assert said[-2:] == ["--lr", "1"]
+    alone = subprocess.run(["bash", str(run / "launch.sh")], env={"PATH": f"{tools}:/usr/bin"}, capture_output=True)
+    assert alone.returncode != 0
+    assert b"8 nodes: sbatch launch.sbatch" in alone.stderr
+    batch = (run / "launch.sbatch").read_text()
+    assert all(f"#SBATCH --{word}" in batch for word in ("time=", "output=", "partition=", "account="))
+
+
+def test_a_slice_of_tpus_is_reached_by_gcloud_or_xpk() -> None:
+    text = ridgeline.export(made("tpu-v5p:4x4x4"), to="maxtext").files["launch.sh"]
+    assert "gcloud compute tpus tpu-vm ssh" in text
+    assert "--tpu-type=v5p-128" in text
+    assert "export LIBTPU_INIT_ARGS=" in text
+    assert 'base_output_directory="${OUTPUT:-$PWD/output}"' in text

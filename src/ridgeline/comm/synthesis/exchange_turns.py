@@ -11,7 +11,7 @@ from collections import defaultdict
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, steps_of
-from ridgeline.comm.contract import contract
+from ridgeline.comm.contract import Contract, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.synthesis.matching import SYNTHESIZED
 from ridgeline.core.arrays import Index
@@ -19,15 +19,18 @@ from ridgeline.core.arrays import Index
 TICKS = 4  # of the fastest link's time, where links differ
 
 
-def by_hops(graph: Graph, ways: Index) -> Algorithm:
+def by_hops(graph: Graph, ways: Index, whole: Contract | None = None) -> Algorithm:
     """All first hops in one round, all second ones in the next: fewest messages."""
     chunk, hop = np.nonzero(ways >= 0)
-    return _made(graph, hop, ways[chunk, hop], chunk)
+    return _made(graph, hop, ways[chunk, hop], chunk, whole)
 
 
-def one_by_one(graph: Graph, ways: Index, size_bytes: float) -> Algorithm:
-    """A link carries one chunk at a time, of those that wait the one with the longest way ahead."""
-    ticks = _ticks(graph, size_bytes)
+def one_by_one(graph: Graph, ways: Index, chunk_bytes: float, whole: Contract | None = None) -> Algorithm:
+    """A link carries one chunk at a time, of those that wait the one with the longest way ahead.
+
+    whole   what the chunks are of, by row of `ways`; absent: an all-to-all of all pairs
+    """
+    ticks = _ticks(graph, chunk_bytes)
     length = (ways >= 0).sum(axis=1)
     waiting = _Stacks(graph.links, ways.shape[1], len(ways))
     at, free = np.zeros(len(ways), np.int64), np.zeros(graph.links, np.int64)
@@ -49,12 +52,12 @@ def one_by_one(graph: Graph, ways: Index, size_bytes: float) -> Algorithm:
             coming[int(ended)].append(chunk[onward & (free[link] == ended)])
     rounds = np.repeat(np.arange(len(rows)), [len(link) for link, _ in rows])
     links, chunks = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
-    return _made(graph, rounds, links, chunks)
+    return _made(graph, rounds, links, chunks, whole)
 
 
-def _ticks(graph: Graph, size_bytes: float) -> Index:
+def _ticks(graph: Graph, chunk_bytes: float) -> Index:
     """Turns that a chunk takes on each link: one where all links are alike."""
-    each = size_bytes / graph.ranks / graph.bytes_per_s + graph.latency_s
+    each = chunk_bytes / graph.bytes_per_s + graph.latency_s
     if np.ptp(each) <= 1e-12 * each.max():
         return np.ones(graph.links, np.int64)
     ticks: Index = np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
@@ -91,7 +94,7 @@ class _Stacks:
         return link, chunk
 
 
-def _made(graph: Graph, round: Index, link: Index, chunk: Index) -> Algorithm:
+def _made(graph: Graph, round: Index, link: Index, chunk: Index, whole: Contract | None = None) -> Algorithm:
     n = graph.ranks
     steps = steps_of(round, graph.tail[link], graph.head[link], chunk)
-    return Algorithm(name=SYNTHESIZED, contract=contract("alltoall", n, n * n), nodes=n, steps=steps)
+    return Algorithm(name=SYNTHESIZED, contract=whole or contract("alltoall", n, n * n), nodes=n, steps=steps)

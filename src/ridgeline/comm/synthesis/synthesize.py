@@ -6,7 +6,7 @@ answer is the fastest of all, at any size and number of ranks that the library h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import sqrt
 
 from ridgeline.comm.algorithm import Algorithm, turned
@@ -14,10 +14,11 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
-from ridgeline.comm.select import candidates, fastest, unbeaten
+from ridgeline.comm.select import Candidate, candidates, fastest, unbeaten
 from ridgeline.comm.synthesis.exchange import balanced_ways
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
+from ridgeline.comm.synthesis.multipath import multipath_exchanges
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.ports import ports_of
 from ridgeline.comm.synthesis.switched_trees import TREED_RANKS, switched_allreduces
@@ -58,6 +59,21 @@ def synthesize(
     return known or best or fastest(collective, graph, size_bytes, root=root)[0]
 
 
+def synthesize_exchange(known: Sequence[Candidate], graph: Graph, size_bytes: float) -> Algorithm:
+    """The fastest of an exchange's algorithms and, on direct graphs, of its pieces over several ways at once.
+
+    What goes to several ranks (MoE dispatch and combine) has the library's alone.
+    """
+    best, seconds = None, float("inf")
+    first = known[0].make()
+    if graph.direct and first.contract.collective in ("sendrecv", "alltoallv"):
+        for made in multipath_exchanges(graph, first.contract, size_bytes):
+            spent = time_algorithm(made, graph, size_bytes).seconds
+            if spent < seconds:
+                best, seconds = made, spent
+    return unbeaten(known, graph, size_bytes, seconds) or best or first
+
+
 def _made(
     collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int
 ) -> Iterator[Algorithm]:
@@ -69,7 +85,7 @@ def _made(
             if graph.direct and graph.ranks <= EXCHANGED_RANKS:
                 ways = balanced_ways(graph)
                 yield by_hops(graph, ways)
-                yield one_by_one(graph, ways, size_bytes)
+                yield one_by_one(graph, ways, size_bytes / graph.ranks)
         case _ if graph.direct:
             yield from _direct(collective, graph, size_bytes, _refused(graph, chunks or _chunks(graph.ranks)))
         case _:

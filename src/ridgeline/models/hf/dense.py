@@ -65,8 +65,7 @@ def qwen3(cfg: Config) -> ModelSpec:
 def gemma(cfg: Config) -> ModelSpec:
     """Gemma 1: heads wider than hidden / heads. Its files name the activation twice; both mean the tanh gelu."""
     cfg.ignore("hidden_activation")
-    _causal(cfg)
-    block = Block(mixer=heads(cfg, hidden_size(cfg), **biased(cfg)), ffn=mlp(cfg))
+    block = Block(mixer=heads(cfg, hidden_size(cfg), causal=_causal(cfg), **biased(cfg)), ffn=mlp(cfg))
     return model(cfg, [block] * cfg.layers())
 
 
@@ -81,16 +80,16 @@ def gemma3(cfg: Config) -> ModelSpec:
 
 
 def _gemma(cfg: Config, every: int, qk_norm: str = "none") -> ModelSpec:
-    _causal(cfg)
     cfg.ignore("hidden_act")
-    attention = heads(cfg, hidden_size(cfg), qk_norm=qk_norm, **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm=qk_norm, causal=_causal(cfg), **biased(cfg))
     ffn = mlp(cfg, act="hidden_activation")
     spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % every != 0)
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn, norms=4) for window in spans])
 
 
-def _causal(cfg: Config) -> None:
-    cfg.only("use_bidirectional_attention", False)
+def _causal(cfg: Config) -> bool:
+    """Whether layers see what comes before alone; EmbeddingGemma's see both ways."""
+    return not cfg.flag("use_bidirectional_attention", False)
 
 
 def gemma4(cfg: Config) -> ModelSpec:
@@ -207,7 +206,7 @@ def nemotron(cfg: Config) -> ModelSpec:
 
 def glm4(cfg: Config) -> ModelSpec:
     """GLM 4: norms before and after each part, biases on queries, keys and values."""
-    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias", True))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg), norms=4)] * cfg.layers())
 
 

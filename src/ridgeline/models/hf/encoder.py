@@ -113,11 +113,11 @@ def electra(cfg: Config) -> ModelSpec:
     embedding = _embedding(cfg, head, 0)
     found = model(cfg, [block] * layers, norm=None, embedding=replace(embedding, norm=None))
     if narrow == hidden:
-        return replace(found, head=head, embedding=replace(embedding, positions=rows))
+        return replace(found, head=head, embedding=replace(found.embedding, norm=LAYER, positions=rows))
     # rows, their positions and norm are narrow; one projection widens them
     around = rows * narrow + LAYER.params(narrow) + hidden
     extra = head.extra + around - (hidden * narrow if head.kind == "language" else 0)
-    wide = replace(embedding, norm=None, width=narrow)
+    wide = replace(found.embedding, width=narrow)
     return replace(found, head=replace(head, extra=max(extra, 0)), embedding=wide)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ridgeline.core.errors import InputError
 from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGES
 from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
-from ridgeline.targets.target import Files, Imported
+from ridgeline.targets.target import Files, Imported, Unread
 
 # what a configuration says that a scenario has no place for
 APART = {
@@ -97,6 +97,10 @@ def _read_zero(reader: OptionReader) -> dict[str, Any]:
     elif reader.switch("zero_optimization.cpu_offload", default=False):
         share = 1.0
     reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
+    weights = reader.word("zero_optimization.offload_param.device", among=device, default=0.0)
+    if weights or reader.switch("zero_optimization.cpu_offload_params", default=False):
+        why = "changes the step: weights in host memory are not priced"
+        reader.notes.append(Unread(option="zero_optimization.offload_param", value="cpu", why=why, matters=True))
     kept = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
     plan["offload"] = {"optimizer": share, "activations": 1.0 if kept else 0.0}
     return plan

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ridgeline.models.load import MODELS
+from ridgeline.models.numerics import numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe, Norm
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
@@ -39,7 +40,19 @@ FILE = "maxtext.yml"
 RUN = ("run_name=ridgeline", "steps=50", "dataset_type=synthetic", "enable_checkpointing=false")
 SEGMENTS = 32  # documents in a packed sequence that cuDNN makes room for, as in MaxText's own GPU files
 XLA = "the compiler arranges it"
-EVERY_HOST = "# Run this on every host of the slice; JAX finds the others by itself."
+OUTPUT = 'base_output_directory="${OUTPUT:-$PWD/output}"'
+# collectives beside compute, as the published recipes for TPUs ask for
+LIBTPU = (
+    "--xla_tpu_enable_async_collective_fusion=true --xla_tpu_enable_async_collective_fusion_fuse_all_gather=true "
+    "--xla_tpu_overlap_compute_collective_tc=true --xla_enable_async_all_gather=true"
+)
+# chip -> how Google names a slice: a word, and what a chip counts there
+SLICES = {
+    "tpu-v4": ("v4", 2),
+    "tpu-v5e": ("v5litepod", 1),
+    "tpu-v5p": ("v5p", 2),
+    "tpu-v6e": ("v6e", 1),
+}
 COORDINATOR = 'export JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NNODES NODE_RANK'
 
 
@@ -61,10 +74,23 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
     """
     words = ("python3", "-m", "maxtext.trainers.pre_train.train", FILE, *RUN)
     if on_tpu(scenario.system):
-        alone = Command(words=words, per_chip=False, rendezvous=False, setup=(EVERY_HOST,))
+        flags = {"LIBTPU_INIT_ARGS": LIBTPU}
+        setup = tuple(every_host(scenario))
+        alone = Command(words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT)
         return {ON_NODE: on_node(scenario, alone, title)}
     flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
-    return scripts(scenario, Command(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,)), title)
+    command = Command(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
+    return scripts(scenario, command, title)
+
+
+def every_host(scenario: Scenario) -> Iterator[str]:
+    """How a script reaches every host of a slice: by gcloud, or by xpk on a cluster."""
+    word, each = SLICES.get(scenario.system.chip.id, ("TYPE", 1))
+    kind = f"{word}-{scenario.system.chips * each}" if word != "TYPE" else word
+    yield "# Run this on every host of the slice; JAX finds the others by itself. From outside, in this folder:"
+    yield "#   gcloud compute tpus tpu-vm scp --recurse . $TPU:run --zone=$ZONE --worker=all"
+    yield "#   gcloud compute tpus tpu-vm ssh $TPU --zone=$ZONE --worker=all --command='bash run/launch.sh'"
+    yield f"#   xpk workload create --cluster=$CLUSTER --workload=run --tpu-type={kind} --command='bash launch.sh'"
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -107,7 +133,22 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
         dims |= {"base_moe_mlp_dim": ffn.hidden, "num_experts": ffn.experts, "num_experts_per_tok": ffn.topk}
     for option, value in dims.items():
         yield Say(option, value, "model.*")
+    yield from _numerics(model)
     yield Lose("model.context", "dimensions say nothing of the context a model was made for")
+
+
+def _numerics(model: ModelSpec) -> Iterator[Piece]:
+    """Rotary base and norm epsilon of a model that is spelled; its names carry their own."""
+    found = numerics_of(model)
+    if found.rotary_base is not None:
+        yield Say("rope_max_timescale", int(found.rotary_base))
+    if found.norm_eps is not None:
+        yield Say("normalization_layer_epsilon", found.norm_eps)
+    if found.rotary_scaling is not None:
+        yield Lose("model.numerics.rotary_scaling.*", "positions are not scaled in a model that is spelled")
+    if unknown := unknown_numerics(model):
+        why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
+        yield Lose("model.numerics.unknown", why, yours=True)
 
 
 def _name(model: ModelSpec) -> str | None:

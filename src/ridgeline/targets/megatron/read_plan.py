@@ -50,6 +50,8 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
         optimizer["master"] = "none"
     found: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
     found["global_batch"] = reader.count("global-batch-size")
+    if reader.take("rampup-batch-size") is not None:
+        reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
     found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
     tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
     if any(tuned[:2]):

@@ -27,11 +27,20 @@ TOKENIZERS = {
 }
 GUESSED = {"SentencePieceTokenizer": 32000, "GPTSentencePieceTokenizer": 32000, "TikTokenizer": 131072}
 USUAL = 50257
+NAMED_BY = ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path")
+# families of models that share a tokenizer, by what stands in its name
+FAMILIES = {
+    r"nemotron[-_ ]?(3|nano|h)": 131072,
+    r"llama[-_ ]?3": 128256,
+    r"llama[-_ ]?2": 32000,
+    r"qwen[-_ ]?3": 151936,
+    r"deepseek[-_ ]?(v3|r1)": 129280,
+}
 
 
 def named_by_tokenizer(reader: OptionReader) -> str | None:
     """The catalog model whose tokenizer a run names."""
-    for option in ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path"):
+    for option in NAMED_BY:
         value = reader.options.get(option)
         if not isinstance(value, str) or len(value) > 300:
             continue
@@ -63,6 +72,11 @@ def vocabulary_of(reader: OptionReader) -> int | None:
     if model is not None:
         reader.assumptions.append(f"vocab = {MODELS[model].vocab}: the tokenizer is that of {model}")
         return MODELS[model].vocab
+    name = " ".join(str(reader.options.get(option, ""))[:300] for option in NAMED_BY).lower()
+    shared = next((words for pattern, words in FAMILIES.items() if re.search(pattern, name)), None)
+    if shared is not None:
+        reader.assumptions.append(f"vocab = {shared}: that of the family which the tokenizer names")
+        return shared
     kind = str(reader.options.get("tokenizer-type", ""))
     patched = str(reader.options.get("patch-tokenizer-type", ""))
     kind = patched if patched in TOKENIZERS else kind

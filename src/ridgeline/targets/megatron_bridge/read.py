@@ -141,6 +141,11 @@ def translated(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
             continue
         option = NAMES.get(field, field)
         options[option] = _value(option, value)
+    words = found.fields.get("tokenizer.vocab_size")
+    if "model" not in options and type(words) is int and words > 0:  # the provider leaves its vocabulary to it
+        options.setdefault("vocab-size", words)
+    elif "model" not in options and isinstance(found.fields.get("tokenizer.tokenizer_model"), str):
+        options.setdefault("tokenizer-model", found.fields["tokenizer.tokenizer_model"])
     return {option: value for option, value in options.items() if option not in tied}
 
 

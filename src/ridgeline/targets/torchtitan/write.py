@@ -26,8 +26,16 @@ from ridgeline.targets.vendors import runs_on
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
 NOTE = """\
-# For torchtitan 0.2: later versions are configured in Python and read no job file. The tokenizer is expected where
-# hf_assets_path says. Words after the script's name are passed on."""
+# For torchtitan 0.2: later versions are configured in Python and read no job file. Words after the script's name are
+# passed on. Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub; DATASET=c4_test with
+# DATASET_PATH=/path/to/torchtitan/tests/assets/c4_test asks for no network.
+ASSETS=${ASSETS:?the folder with the tokenizer of the model, as scripts/download_hf_assets.py of torchtitan makes it}
+DATASET=${DATASET:-c4}"""
+SLOW = "# float8 without compile is slower than bf16: set compile.enable = true in job.toml\n"
+DATA = (
+    '--model.hf_assets_path "$ASSETS" --training.dataset "$DATASET" '
+    '${DATASET_PATH:+--training.dataset_path "$DATASET_PATH"}'
+)
 BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-op recompute is no heavier than
 
 
@@ -37,7 +45,9 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
-    command = Command(words=words, environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, before=NOTE)
+    slow = "model.converters" in ledger.options and not ledger.options["compile.enable"]
+    allocator = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    command = Command(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
     return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 

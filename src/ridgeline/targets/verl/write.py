@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ridgeline.core.dtype import dtype
+from ridgeline.models.params import count
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
-from ridgeline.targets.launch import ON_NODE, SLURM, comment, header, nodes_of, slurm
+from ridgeline.targets.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
@@ -25,6 +26,7 @@ from ridgeline.targets.verl.write_megatron import megatron_pieces
 from ridgeline.targets.yaml_text import yaml_text
 
 FILE = "verl.yaml"
+HELD = 0.4  # of a chip's memory for the rollout's weights: it is given half, and its cache needs the rest
 
 
 def write(scenario: Scenario) -> Export:
@@ -53,9 +55,9 @@ def _launch(scenario: Scenario, title: str) -> str:
         f"#!/bin/bash\n{comment(header(scenario, title))}set -euo pipefail\n\n"
         'JOINED=\'import ray, sys; ray.init("auto", logging_level="ERROR")\n'
         'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))\'\n'
-        f"NNODES=${{NNODES:-{nodes}}}\nNODE_RANK=${{NODE_RANK:-0}}\n"
-        "MASTER_ADDR=${MASTER_ADDR:-localhost}\nMASTER_PORT=${MASTER_PORT:-6379}\n\n"
-        "# the data, the rollout and the reward are yours; words after the script's name are passed on\n"
+        f"NNODES=${{NNODES:-{nodes}}}\n" + "".join(f"{line}\n" for line in leader(nodes, 6379)) + "\n"
+        "# yours: the data, the reward, and the rollout, which verl.yaml starts with vLLM on as few chips as hold its\n"
+        "# weights in half their memory; words after the script's name are passed on\n"
         "TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet}\n"
         "VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}\n\n"
         'cd "$(dirname "$0")"\nif [ "$NODE_RANK" -gt 0 ]; then\n'
@@ -89,6 +91,8 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield Say(f"{ACTOR}.use_dynamic_bsz", False, "plan.microbatch")
     for part in ("rollout", "ref"):
         yield Say(f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu", plan.microbatch)
+    yield Say("actor_rollout_ref.rollout.name", "vllm")
+    yield Say("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout_ranks(scenario))
     yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
     yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
@@ -104,6 +108,27 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield from _lora(work, megatron)
     yield Fixed("plan.graph", "none", "kernels are issued one by one")
     yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+
+
+def rollout_ranks(scenario: Scenario) -> int:
+    """Chips that one rollout engine splits its weights over: as few as hold them in two fifths of their memory.
+
+    >>> import ridgeline
+    >>> asked = {"system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 64}, "plan": {}}
+    >>> [rollout_ranks(ridgeline.scenario({**asked, "model": id})) for id in ("qwen3-8b", "llama3-70b", "deepseek-v3")]
+    [1, 8, 64]
+    """
+    size, chips = 2 * count(scenario.model).total, scenario.system.chips
+    memory = scenario.system.chip.hbm.capacity
+    capacity = float(memory.value) if memory is not None else 0.0
+    heads = [block.mixer.heads for block in scenario.model.blocks if hasattr(block.mixer, "heads")]
+    able = [ranks for ranks in powers(chips) if all(one % ranks == 0 for one in heads)]
+    return next((ranks for ranks in able if size <= HELD * capacity * ranks), able[-1])
+
+
+def powers(most: int) -> list[int]:
+    """1, 2, 4 ... up to `most`."""
+    return [1 << place for place in range(most.bit_length())]
 
 
 def _lora(work: Train, megatron: bool) -> Iterator[Piece]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -83,6 +84,8 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     bare = without_fused_norms(scenario)
     recompute = same_in_stages(bare)
+    if recompute.kind == "selective" and not set(recompute.parts) & set(MODULES):  # more rather than less
+        recompute = replace(recompute, kind="full", layers=None, rest="none")
     yield from changed(scenario, recompute, FUSED if bare is not scenario else "one number of layers for all stages")
     kind = None if recompute.kind == "none" else recompute.kind
     if kind is None and scenario.plan.recompute.kind != "none":

@@ -52,13 +52,14 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
             kept = 1 - fits * exposed[own] / np.maximum(1, line.end_ns[talk.rows[own]] - talk.arrived[own])
             replayed = facts.gains.lasting(talk.rows[own], np.clip(kept, 0.0, 1.0))
         order = talk.rows[own][np.argsort(-exposed[own], kind="stable")]
-        same = _beside_compute(facts, talk.rows[own])
+        same = facts.software.framework == "pytorch" and _beside_compute(facts, talk.rows[own])
         stream = "; all on the stream that computes, where nothing can hide it" if same else ""
         yield facts.finding(
             f"exposed communication: {lost / max(1, total):.0%} of {kind} is not under compute "
             f"({count(len(own), 'call')}){stream}{_rate(facts, kind)}{_alone(facts)}",
             order.tolist(), lost, Gain(min(lost, room), replayed),
-            f"overlap it: {'on a stream of its own (async_op=True); ' * same}{_overlap(kind)}",
+            f"overlap it: {'on a stream of its own (async_op=True); ' * same}"
+            f"{facts.software.says('overlap').format(own=_overlap(kind))}",
         )  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def _beside_compute(facts: Facts, rows: NDArray[np.intp]) -> bool:
     """Whether these run on the streams that do most of the compute."""
     tracks, work = facts.line.tracks(), np.flatnonzero(facts.group(COMPUTE))
     busy = np.bincount(tracks[work], weights=facts.line.durations_ns(work), minlength=int(tracks.max()) + 1)
-    most = {}
+    most: dict[int, float] = {}
     for track in np.unique(tracks[work]).tolist():
         process = int(facts.line.process[work[tracks[work] == track][0]])
         most[process] = max(most.get(process, 0.0), busy[track])

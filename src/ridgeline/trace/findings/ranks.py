@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.trace.analysis.breakdown import BreakdownRow
+from ridgeline.trace.analysis.host_activity import short
 from ridgeline.trace.analysis.idle import CAUSES, PAUSE_NS
 from ridgeline.trace.analysis.stragglers import Straggler
 from ridgeline.trace.classes import COMPUTE
-from ridgeline.trace.findings.finding import Facts, Finding, Gain
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, GapEvidence
 from ridgeline.trace.findings.gains import Gains
 
 STAGGERED = 0.01  # of the window: stages that begin this close to each other are no pipeline
@@ -120,14 +122,24 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
     parts = [one.rows[one.ranks.index(first.rank)] for one in facts.ranks.arrivals if one.last == first.rank]
     cause, share = _idle_of(facts, first.rank)
     replayed = None if facts.gains is None else facts.gains.without_gaps_of(first.rank)
-    told = f"; meanwhile its chip idles for {cause}" if share > 0 else ""
-    yield facts.finding(
+    gap = facts.gap(np.flatnonzero(facts.line.rank[facts.gaps.ended] == first.rank)) if share > 0 else None
+    told = f"; meanwhile its chip idles for {cause}{_doing(facts, gap)}" if share > 0 else ""
+    found = facts.finding(
         f"late rank: rank {first.rank} comes last to {first.last:,} of {facts.ranks.collectives:,} collectives, "
         f"though it computes no longer than the others{told}",
         parts, lost, Gain(lost, replayed),
         facts.software.says("loader") + ", on that rank" if cause == "data loading"
         else "look at its host: launches, data loading, other programs; at its clock and network",
     )  # fmt: skip
+    yield replace(found, gap=gap)
+
+
+def _doing(facts: Facts, gap: GapEvidence | None) -> str:
+    """What the host did in a long gap: the innermost of what covers most of it."""
+    if gap is None or not gap.host or gap.end_ns - gap.start_ns < PAUSE_NS:
+        return ""
+    name = short(facts.line.names[int(facts.line.name[gap.host[-1]])])
+    return f", up to {(gap.end_ns - gap.start_ns) / 1e6:,.1f} ms in {name}"
 
 
 def _in_turn(facts: Facts) -> list[Straggler]:

@@ -112,6 +112,16 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "pytorch+compiled": "contiguous layouts, 16-byte loads, fewer broadcasts and casts; max-autotune",
         "": "compile or fuse them; contiguous layouts, 16-byte loads, fewer broadcasts and casts",
     },
+    "overlap": {
+        "vllm": "all-reduces fused with the norm behind them (-O3, fuse_allreduce_rms), fewer ranks a tensor and more "
+        "replicas; experts: --enable-dbo overlaps two batches",
+        "sglang": "all-reduces fused with the norm behind them (--enable-flashinfer-allreduce-fusion), fewer ranks a "
+        "tensor and more replicas; experts: --enable-two-batch-overlap",
+        "jax": "XLA's latency-hiding scheduler (--xla_gpu_enable_latency_hiding_scheduler=true; TPUs run fused "
+        "collectives beside compute), or shardings that need no exchange here",
+        "mindspore": "gradients in smaller fused parts (all_reduce_fusion_config, comm_fusion) that start in backward",
+        "": "{own}",
+    },
     "stacks": {
         "jax": "record Python as well (jax.profiler, python_tracer_level=1) to see what the host did",
         "": "record Python as well (with_stack=True) to see what the host did; often the garbage collector or logging",

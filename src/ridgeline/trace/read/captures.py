@@ -4,6 +4,7 @@
     another capture   one ended before the other began
 
 Files of the same rank that overlap in time are what they look like: several ranks of which two give the same number.
+Files that tell no rank and do not overlap may be either: they are read as ranks, and a warning says so.
 """
 
 from __future__ import annotations
@@ -41,7 +42,20 @@ def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str
                 f"{parts[place].about.sources[0]} is another capture of the rank of {kept}, {when} before it, and is "
                 "left out: name it alone to analyse it"
             )
-    return [part for place, part in enumerate(parts) if place not in left], [left[place] for place in sorted(left)]
+    kept_parts = [part for place, part in enumerate(parts) if place not in left]
+    return kept_parts, [left[place] for place in sorted(left)] + _apart(kept_parts)
+
+
+def _apart(parts: Sequence[TracePart]) -> list[str]:
+    """A doubt about files without ranks that ran one after the other."""
+    silent = [part for part in parts if part.rank is None and not part.piece and not part.tables.ranks]
+    windows = sorted(_window(part) for part in silent if len(part.start_ns))
+    if len(windows) < 2 or len(silent) < len(parts) or any(two[0] < one[1] for one, two in pairwise(windows)):
+        return []
+    return [
+        f"none of the {len(silent)} files says its rank, and no two overlap in time: they are read as ranks; if they "
+        "are captures of one, or several runs, name one alone or compare them with ridgeline diff"
+    ]
 
 
 def _owner(part: TracePart) -> object:

@@ -90,10 +90,24 @@ def _behind(path: Path) -> Iterator[Found]:
     if planes or any(entry.name.endswith(TWICE[1]) for entry in inside):
         inside = [entry for entry in inside if entry.name != TWICE[0]]
     if not inside:
-        raise refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:6])}", "name the files")
+        raise _nothing_in(path)
     if len(inside) > MOST_FILES:
         raise refuse(path, f"{len(inside)} files", f"at most {MOST_FILES}", "name the files of some ranks")
     yield from (Found(path=entry, named=False) for entry in inside)
+
+
+def _nothing_in(path: Path) -> InputError:
+    """A folder without traces; of Ascend's profilers, how to have them written."""
+    if path.name.endswith("_ascend_pt") or (path / ascend.OUTPUT).is_dir():
+        wanted, todo = (
+            "trace_view.json or kernel_details.csv",
+            "torch_npu.profiler.profiler.analyse(FOLDER) writes them",
+        )
+        return refuse(path, "a folder of Ascend's profiler that was not analysed", wanted, todo)
+    if path.name.startswith("PROF_") or any(path.glob("PROF_*")):
+        wanted = "msprof_*.json, msprof_*.db or op_summary_*.csv"
+        return refuse(path, "a folder of msprof that was not exported", wanted, "msprof --export=on --output=FOLDER")
+    return refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:6])}", "name the files")
 
 
 def _profiled(path: Path) -> Path:

@@ -19,6 +19,7 @@ BEGINNINGS: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
     (re.compile(rb"^\x28\xb5\x2f\xfd"), "a file packed with Zstandard", "unzstd it first"),
     (re.compile(rb"^\xfd7zXZ"), "a file packed with xz", "unxz it first"),
     (re.compile(rb"^BZh"), "a file packed with bzip2", "bunzip2 it first"),
+    (re.compile(rb"^(\xff\xfe|\xfe\xff)"), "text in UTF-16", "save it as UTF-8"),
     (re.compile(rb"^PAR1"), "a Parquet table", "export JSON or SQLite"),
     (re.compile(rb"^\x93NUMPY"), "an array of NumPy", "this is no trace"),
     (re.compile(rb"^\x7fELF"), "a program", "this is no trace"),

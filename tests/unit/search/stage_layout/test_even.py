@@ -84,7 +84,7 @@ def test_what_cannot_fit_stays() -> None:
 
 
 def test_what_is_recommended_fits_and_can_be_told() -> None:
-    start = predicted(small(12, recompute="full"))
+    start = predicted(small(12, recompute={"kind": "full", "parts": ["norm", "activation"]}))
     budget = start.memory.peak_bytes * 1.25
     made = refined([start], None, budget)
     assert made.changes

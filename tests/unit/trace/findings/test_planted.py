@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from planted import CASES, write_case
+from planted_again import AGAIN
 from planted_blind import BLIND
 
 import ridgeline
@@ -18,9 +19,9 @@ EXACT = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("id", [*CASES, *BLIND])
+@pytest.mark.parametrize("id", [*CASES, *BLIND, *AGAIN])
 def test_the_first_finding_is_the_cause(id: str, tmp_path: Path) -> None:
-    case = CASES.get(id) or BLIND[id]
+    case = (CASES | BLIND | AGAIN)[id]
     found = ridgeline.analyze(write_case(case, tmp_path))
     first = found.findings[0] if found.findings else None
     if not case.expected:

@@ -24,6 +24,9 @@ def named(*names: str) -> Timeline:
         (("jit_train_step", "PjitFunction(f)"), "launch", "command buffers"),
         (("Torch-Compiled Region: 0/0",), "launch", "cpp_wrapper"),
         (("cudaLaunchKernel",), "launch", "CUDA graphs"),
+        (("sgl_kernel::rmsnorm",), "overlap", "two-batch"),
+        (("jit_train_step", "PjitFunction(f)"), "overlap", "latency-hiding"),
+        (("Default/network/AllReduce-op1",), "overlap", "comm_fusion"),
     ],
 )
 def test_names_tell_the_software(names: tuple[str, ...], topic: str, says: str) -> None:

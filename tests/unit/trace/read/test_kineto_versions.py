@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from traces import write
+from traces import Recipe, make, write
 
+from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.breakdown import breakdown
 from ridgeline.trace.analysis.phases import mark_phases
 from ridgeline.trace.analyze import analyze
@@ -192,3 +193,56 @@ def test_eight_ranks_of_a_recommender() -> None:
     found = analyze(SHARED / "kineto" / "dlrm_8ranks").ranks
     assert (found.collectives, found.unmatched, found.alone, found.bubbles) == (8, 0, 0, ())
     assert found.stragglers[0].rank == 7
+
+
+def test_files_that_ran_one_after_the_other_are_doubted(tmp_path: Path) -> None:
+    """Two captures whose names do not tell it, or a run before and one after a change."""
+    for name, start in (("before", 1e6), ("after", 9e8)):
+        write(make(Recipe(start_us=start)), tmp_path / f"{name}.json")
+    assert "no two overlap in time" in " ".join(read_timeline(tmp_path).about.warnings)
+    write(make(Recipe(start_us=9e8 + 100)), tmp_path / "other.json")
+    assert read_timeline(tmp_path / "after.json", tmp_path / "other.json").about.warnings == ()
+
+
+def test_ranks_that_are_missing_are_told(tmp_path: Path) -> None:
+    for rank in (0, 3):
+        write(make(Recipe(rank=rank, world=8)), tmp_path / f"rank{rank}.json")
+    assert [one for one in read_timeline(tmp_path).about.warnings if one.startswith("2 of 8 ranks are here")]
+    assert read_timeline(tmp_path / "rank3.json").about.warnings == (), "one rank alone is what most people have"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("run_ascend_pt", "analyse"), ("PROF_000001", "msprof --export=on"), ("empty", "a folder without traces")],
+)
+def test_a_folder_without_traces_says_how_to_have_them(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / name / "device_0").mkdir(parents=True)
+    with pytest.raises(InputError, match=says):
+        read_timeline(tmp_path / name)
+
+
+ODD = {
+    "an empty list": b"[]",
+    "no list": b'{"traceEvents": null}',
+    "one event": b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}]}',
+    "times that are none": b'[{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": NaN, "dur": 2},'
+    b'{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1e300, "dur": 2},'
+    b'{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": "5", "dur": "2"}]',
+    "negative durations": b'[{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": -2}]',
+    "huge threads": b'[{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": %d, "ts": 1, "dur": 2}]' % 10**30,
+    "deep": b'{"traceEvents": [{"ph": "X", "args": ' + b"[" * 5000 + b"]" * 5000 + b"}]}",
+    "lists for arguments": b'[{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "ts": 1, "dur": 2, "args": [1]}]',
+    "UTF-16": "[]".encode("utf-16"),
+    "a number": b"12",
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_files_are_read_or_refused_by_name(what: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_bytes(ODD[what])
+    right = {"one event": 1, "times that are none": 1, "huge threads": 1, "lists for arguments": 1}
+    if what in right:
+        assert int(read_timeline(tmp_path / "odd.json").is_work.sum()) == right[what]
+    else:
+        with pytest.raises(InputError, match=r"odd\.json"):
+            read_timeline(tmp_path / "odd.json")

@@ -1,0 +1,74 @@
+"""Found plans written for every target and read again: the same predicted step, or a loss that explains it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+import ridgeline
+from ridgeline.plan.scenario import Scenario
+from ridgeline.search.find_plan import find_plan
+from ridgeline.targets.api import export
+from ridgeline.targets.reread import SAME
+
+MODELS = {
+    "dense": "llama3-8b",
+    "experts": "qwen3-30b-a3b",
+    "latent attention": "deepseek-v2-lite",
+    "hybrid": "nemotron-h-8b",
+    "vision": "qwen2-vl-7b",
+}
+# target -> the engine that its plans are searched for, and a machine it runs on
+TARGETS = {
+    "megatron": ("megatron-core", "16xh100-sxm"),
+    "megatron-bridge": ("megatron-bridge", "16xh100-sxm"),
+    "torchtitan": ("torchtitan", "16xh100-sxm"),
+    "deepspeed": ("deepspeed", "16xh100-sxm"),
+    "verl": ("megatron-core", "16xh100-sxm"),
+    "maxtext": ("maxtext", "16xtpu-v5p"),
+    "mindspeed": ("mindspeed", "16xascend-910b2"),
+    "torchtitan-preset": ("torchtitan", "16xh100-sxm"),
+    "accelerate": ("torch-eager", "16xh100-sxm"),
+    "llamafactory": ("torch-eager", "16xh100-sxm"),
+    "axolotl": ("torch-eager", "16xh100-sxm"),
+}
+# software that has no such model at all: refused, not written
+ABSENT = {
+    ("torchtitan", "hybrid"), ("torchtitan", "vision"), ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"),
+    ("maxtext", "hybrid"), ("maxtext", "vision"),
+    ("megatron", "hybrid"), ("megatron-bridge", "hybrid"), ("mindspeed", "hybrid"),
+}  # fmt: skip
+
+
+@cache
+def found(model: str, engine: str, system: str, overlaps: bool = True) -> Scenario:
+    """The best plan of a small space; targets that share an engine share it."""
+    work = {"seq": 4096, "global_batch": 64}
+    plan = {"engine": engine, "overlap": {} if overlaps else {"moe": False}}
+    asked = ridgeline.scenario({"model": model, "system": system, "workload": work, "plan": plan})
+    pins = {"pp": (1, 2), "tp": (1, 2), "cp": 1, "microbatch": (1, 2), "etp": 1}
+    return find_plan(asked, pins, most=1).plans[0].scenario
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_found_plan_is_read_again_to_the_same_step(target: str, kind: str) -> None:
+    told = target != "verl"  # which cannot be told to overlap the exchange of experts
+    made = export(found(MODELS[kind], *TARGETS[target], told), to=target)
+    check = made.check
+    assert check is not None
+    if (target, kind) in ABSENT:
+        assert check.verdict == "unreadable"
+        assert check.causes
+        return
+    assert check.change is not None
+    lost = {part.path for part in made.lost}
+    assert [one.path for one in check.differs if not explained(one.path, lost)] == []
+    assert abs(check.change) <= SAME or check.causes
+    assert not check.refuses, check
+
+
+def explained(path: str, lost: set[str]) -> bool:
+    """Whether a lost decision is this one, or the one that decides whether there is any: a recompute of no kind."""
+    return path in lost or any(part.rpartition(".")[0] == path.rpartition(".")[0] for part in lost)
