@@ -49,20 +49,30 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "glm4_moe": ({"head_dim": 128, **GROUPS},),
     "glm4_moe_lite": ({"first_k_dense_replace": 1, **GROUPS},),
     "glm_moe_dsa": ({"index_topk_freq": 2, **GROUPS},),
+    "glm4v_moe": ({"text_config": {"head_dim": 128, **GROUPS}},),
+    "glm4v_moe_text": ({"head_dim": 128, **GROUPS},),
     "granitemoehybrid": ({"layer_types": ["mamba", "attention"] * 16},),
     "hunyuan_v1_moe": ({"num_experts": 8},),
+    "idefics3": ({"text_config": {"model_type": "llama"}},),
+    "internvl": ({"text_config": {"model_type": "qwen2", **SLIDING}},),
     "kimi_k2": (DEEPSEEK,),
     "kimi_k25": ({"text_config": {"model_type": "deepseek_v3"}},),
     "laguna": ({"layer_types": ["sliding_attention", "full_attention"] * 20},),
+    "lfm2": ({"full_attn_idxs": [1, 3]},),
     "llama4": ({"text_config": {"interleave_moe_layer_step": 2}},),
     "llama4_text": ({"interleave_moe_layer_step": 2},),
     "llava": ({"text_config": {"model_type": "llama"}, "vision_config": {"model_type": "clip_vision_model"}},),
+    "llava_next": ({"text_config": {"model_type": "llama"}, "vision_config": {"model_type": "clip_vision_model"}},),
+    "llava_onevision": (
+        {"text_config": {"model_type": "qwen2", **SLIDING}, "vision_config": {"model_type": "siglip_vision_model"}},
+    ),
     "mellum": ({"layer_types": ["sliding_attention", "full_attention"] * 14, "first_k_dense_replace": 1},),
     "mimo_v2_flash": ({}, GROUPS),
     "minicpm3": ({"v_head_dim": 64},),
     "minimax_m2": ({"num_mtp_modules": 1},),
     "mistral3": ({"text_config": {"model_type": "mistral"}, "vision_config": {"model_type": "pixtral"}},),
     "nemotron_h": ({"hybrid_override_pattern": "M*-E", "num_hidden_layers": 4, **GROUPS},),
+    "paligemma": ({"text_config": {"model_type": "gemma"}, "vision_config": {"model_type": "siglip_vision_model"}},),
     "qwen2": (SLIDING,),
     "qwen2_5_vl": (SEEN,),
     "qwen2_5_vl_text": (SLIDING,),
@@ -76,16 +86,17 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "qwen3_vl_moe": ({"text_config": {**SLIDING, **DENSE}},),
     "qwen3_vl_moe_text": ({**SLIDING, **DENSE},),
     "qwen3_vl_text": (SLIDING,),
+    "smolvlm": ({"text_config": {"model_type": "llama"}},),
     "smollm3": ({"use_sliding_window": True, "sliding_window": 4096},),
     "solar_open": (GROUPS,),
 }  # fmt: skip
 # keys that some readers read and that move nothing in their default config, with the reason
 UNMOVED: Mapping[str, str] = {
+    "text_config.tie_word_embeddings": "the top level says it for the text below",
     "max_position_embeddings": "how long sequences may be is the model's promise; rows of positions are counted",
     "n_positions": "as max_position_embeddings",
     "max_seq_len": "as max_position_embeddings",
-    "gemma4.tie_word_embeddings": "the top level says it for the text below",
-    "qwen3_vl_moe.tie_word_embeddings": "the top level says it for the text below",
+    "falcon_h1.mamba_expand": "the inner width is said itself, by mamba_d_ssm",
 }
 
 
@@ -185,7 +196,7 @@ def _unmoved(kind: str) -> dict[str, str]:
                 continue
             fate = _fate(config, spec, path, key, value)
             if fate in ("silent", "unpriced"):
-                found[key] = fate
+                found[f"{path}{key}" if key == "tie_word_embeddings" else key] = fate
         still = found if still is None else {key: fate for key, fate in still.items() if key in found}
     return still or {}
 

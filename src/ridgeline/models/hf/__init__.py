@@ -19,7 +19,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
-from ridgeline.models.hf import encdec, encoder
+from ridgeline.models.hf import encdec, encoder, seeing
 from ridgeline.models.hf.config import Config, shown
 from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
 from ridgeline.models.hf.heads import decoder_head
@@ -57,7 +57,20 @@ ENCODERS: Mapping[str, Reader] = MappingProxyType(
         "xlm-roberta": encoder.roberta,
     }
 )
-READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **ENCODERS})
+SEEING: Mapping[str, Reader] = MappingProxyType(
+    {
+        "glm46v": seeing.glm4v,
+        "glm4v": seeing.glm4v,
+        "glm4v_moe": seeing.glm4v,
+        "idefics3": seeing.smolvlm,
+        "internvl": seeing.internvl,
+        "llava_next": seeing.llava_next,
+        "llava_onevision": seeing.llava_next,
+        "paligemma": seeing.paligemma,
+        "smolvlm": seeing.smolvlm,
+    }
+)
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **ENCODERS})
 BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 

@@ -206,7 +206,7 @@ def nemotron(cfg: Config) -> ModelSpec:
 
 def glm4(cfg: Config) -> ModelSpec:
     """GLM 4: norms before and after each part, biases on queries, keys and values."""
-    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
+    attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias", True))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg), norms=4)] * cfg.layers())
 
 

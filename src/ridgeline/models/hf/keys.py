@@ -25,7 +25,8 @@ _TRAINING = """
     initializer_range initializer_factor init_std init_device init_method rescale_prenorm_residual pretraining_tp
     attention_dropout attn_pdrop resid_pdrop embd_pdrop emb_pdrop hidden_dropout hidden_dropout_prob residual_dropout
     resid_dropout embed_dropout embedding_dropout dropout layerdrop classifier_dropout attention_probs_dropout_prob
-    attn_dropout_prob ffn_dropout activation_dropout projector_dropout drop_path_rate classifier_dropout_prob
+    attn_dropout_prob projection_dropout ffn_dropout activation_dropout projector_dropout drop_path_rate
+    classifier_dropout_prob
     router_aux_loss_coef aux_loss_alpha seq_aux router_jitter_noise moe_z_loss_coeff z_loss_coefficient
     router_z_loss_coef norm_topk_prob routed_scaling_factor scoring_func topk_method ep_size moe_router_dtype
     use_aux_loss aux_loss_weight residual_in_fp32 fp32_residual_connection num_experts_per_tok_train
@@ -51,7 +52,8 @@ _GENERATION = """
 # names and places of special tokens in a prompt with images, sound or video
 _TOKENS = """
     image_token_id image_token_index video_token_id video_token_index audio_token_id vision_start_token_id
-    vision_end_token_id vision_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id boa_token_id
+    vision_end_token_id image_start_token_id image_end_token_id video_start_token_id video_end_token_id _pad_token_id
+    vision_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id boa_token_id
     eoa_token_id eoa_token_index image_seq_length video_seq_length tokens_per_second media_placeholder_token_id
 """
 

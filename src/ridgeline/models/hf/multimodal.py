@@ -14,7 +14,7 @@ from ridgeline.models.hf.vision import TOWERS, Tower, gemma4, kimi, llama4, qwen
 from ridgeline.models.spec import ModelSpec, Vision
 
 
-def _text(cfg: Config, usual: str, fixed: bool = True) -> ModelSpec:
+def text_of(cfg: Config, usual: str, fixed: bool = True) -> ModelSpec:
     """The language model in `text_config`; its own model_type chooses the reader unless the family fixes it."""
     raw = cfg.data.get("text_config")
     named = raw.get("model_type") if isinstance(raw, Mapping) else None
@@ -29,14 +29,14 @@ def _text(cfg: Config, usual: str, fixed: bool = True) -> ModelSpec:
     return TEXT[kind](inner)
 
 
-def _vision(cfg: Config, tower: Tower, usual: str) -> Vision:
+def vision_of(cfg: Config, tower: Tower, usual: str) -> Vision:
     """The encoder in `vision_config`."""
     inner = cfg.child("vision_config", defaults(usual)) or cfg.adopt("vision_config", {}, defaults(usual))
     inner.ignore("model_type")
     return tower(inner)
 
 
-def _chosen(cfg: Config, usual: str) -> Vision:
+def chosen(cfg: Config, usual: str) -> Vision:
     """The encoder in `vision_config`, of the kind that its model_type says."""
     raw = cfg.data.get("vision_config")
     kind = raw.get("model_type", usual) if isinstance(raw, Mapping) else usual
@@ -45,10 +45,10 @@ def _chosen(cfg: Config, usual: str) -> Vision:
     if not isinstance(kind, str) or kind not in TOWERS:
         cfg.bad("vision_config.model_type", kind, f"one of {', '.join(TOWERS)}")
         kind = usual
-    return _vision(cfg, TOWERS[kind], kind)
+    return vision_of(cfg, TOWERS[kind], kind)
 
 
-def _joined(cfg: Config, text: ModelSpec, vision: Vision, tied: bool | None = None) -> ModelSpec:
+def joined(cfg: Config, text: ModelSpec, vision: Vision, tied: bool | None = None) -> ModelSpec:
     """Text and vision together; the top level's `tie_word_embeddings` wins over the text config's."""
     own = text.embedding.tied if tied is None else tied
     return replace(text, vision=vision, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", own)))
@@ -81,7 +81,7 @@ def _features(cfg: Config) -> int:
 
 def llava(cfg: Config) -> ModelSpec:
     """LLaVA 1.5: CLIP, two linear layers, and any language model."""
-    text, vision = _text(cfg, "llama", fixed=False), _chosen(cfg, "clip_vision_model")
+    text, vision = text_of(cfg, "llama", fixed=False), chosen(cfg, "clip_vision_model")
     cfg.only("vision_feature_select_strategy", "default", "full")
     cfg.ignore("vocab_size")  # of the text config, repeated in old files
     whole = cfg.word("vision_feature_select_strategy", "default") == "full"
@@ -93,21 +93,21 @@ def llava(cfg: Config) -> ModelSpec:
 
 def mistral3(cfg: Config) -> ModelSpec:
     """Mistral Small 3.1 and later: Pixtral's encoder, patches merged two by two, two linear layers."""
-    text, vision = _text(cfg, "mistral", fixed=False), _chosen(cfg, "pixtral")
+    text, vision = text_of(cfg, "mistral", fixed=False), chosen(cfg, "pixtral")
     merge, bias = cfg.count("spatial_merge_size", 2), cfg.flag("multimodal_projector_bias", False)
     seen, wide = vision.hidden, text.hidden
     merger = seen + seen * seen * merge**2
     projector = merger + seen * _features(cfg) * wide + wide * wide + 2 * wide * bias
     vision = replace(vision, projector_params=projector, tokens=max(1, vision.tokens // merge**2))
-    return _joined(cfg, text, vision)
+    return joined(cfg, text, vision)
 
 
 def gemma3(cfg: Config) -> ModelSpec:
     """Gemma 3: SigLIP, pooled to a fixed number of tokens, and one matrix."""
-    text, vision = _text(cfg, "gemma3_text"), _chosen(cfg, "siglip_vision_model")
+    text, vision = text_of(cfg, "gemma3_text"), chosen(cfg, "siglip_vision_model")
     projector = vision.hidden * text.hidden + vision.hidden
     tokens = cfg.count("mm_tokens_per_image", 256)
-    return _joined(cfg, text, replace(vision, projector_params=projector, tokens=tokens), tied=_says_tied(cfg, True))
+    return joined(cfg, text, replace(vision, projector_params=projector, tokens=tokens), tied=_says_tied(cfg, True))
 
 
 def gemma4_seeing(cfg: Config) -> ModelSpec:
@@ -116,18 +116,18 @@ def gemma4_seeing(cfg: Config) -> ModelSpec:
     if cfg.has("audio_config"):
         cfg.bad("audio_config", cfg.data["audio_config"], "nothing", "sound encoders are not described yet")
     cfg.ignore("audio_config")
-    text = _text(cfg, "gemma4_text")
+    text = text_of(cfg, "gemma4_text")
     if not cfg.has("vision_config"):
         return replace(text, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", True)))
-    vision = _vision(cfg, gemma4, "gemma4_vision")
+    vision = vision_of(cfg, gemma4, "gemma4_vision")
     vision = replace(vision, projector_params=vision.hidden * text.hidden)
-    return _joined(cfg, text, vision, tied=_says_tied(cfg, True))
+    return joined(cfg, text, vision, tied=_says_tied(cfg, True))
 
 
 def llama4_seeing(cfg: Config) -> ModelSpec:
     """Llama 4 with images: the text config alone says whether the head is tied."""
     cfg.ignore("tie_word_embeddings")
-    text, vision = _text(cfg, "llama4_text"), _vision(cfg, llama4, "llama4_vision_model")
+    text, vision = text_of(cfg, "llama4_text"), vision_of(cfg, llama4, "llama4_vision_model")
     raw = cfg.child("vision_config", defaults("llama4_vision_model"))
     wide = raw.count("vision_output_dim") if raw else int(defaults("llama4_vision_model")["vision_output_dim"])
     return replace(text, vision=replace(vision, projector_params=vision.projector_params + wide * text.hidden))
@@ -136,7 +136,7 @@ def llama4_seeing(cfg: Config) -> ModelSpec:
 def kimi_k25(cfg: Config) -> ModelSpec:
     """Kimi K2.5: Kimi K2 with its own encoder and a projector of two linear layers."""
     cfg.ignore("projection_layer_norm_eps", "use_unified_vision_chunk", "video_placeholder")
-    text, vision = _text(cfg, "deepseek_v3", fixed=False), _vision(cfg, kimi, "kimi_k25_vision")
+    text, vision = text_of(cfg, "deepseek_v3", fixed=False), vision_of(cfg, kimi, "kimi_k25_vision")
     if cfg.count("projection_hidden_size", vision.hidden) != vision.hidden:
         cfg.clash(
             "projection_hidden_size", cfg.count("projection_hidden_size"), f"the encoder's width, {vision.hidden}"
@@ -144,7 +144,7 @@ def kimi_k25(cfg: Config) -> ModelSpec:
     raw = cfg.child("vision_config", defaults("kimi_k25_vision"))
     merge = raw.square("merge_kernel_size") if raw else 2
     last = merge**2 * vision.hidden * text.hidden + text.hidden
-    return _joined(cfg, text, replace(vision, projector_params=vision.projector_params + last))
+    return joined(cfg, text, replace(vision, projector_params=vision.projector_params + last))
 
 
 def _qwen(usual: str, tower: Tower, seen: str) -> Reader:
@@ -152,8 +152,8 @@ def _qwen(usual: str, tower: Tower, seen: str) -> Reader:
 
     def read(cfg: Config) -> ModelSpec:
         cfg.only("language_model_only", False)
-        text, vision = _text(cfg, usual), _vision(cfg, tower, seen)
-        return _joined(cfg, text, vision, tied=_says_tied(cfg, False))
+        text, vision = text_of(cfg, usual), vision_of(cfg, tower, seen)
+        return joined(cfg, text, vision, tied=_says_tied(cfg, False))
 
     return read
 
@@ -162,11 +162,11 @@ def _qwen2(usual: str, tower: Tower, seen: str) -> Reader:
     """Qwen2-VL and 2.5-VL: nested configs, or the text keys at the top level as first published."""
 
     def read(cfg: Config) -> ModelSpec:
-        vision = _vision(cfg, tower, seen)
+        vision = vision_of(cfg, tower, seen)
         if not cfg.has("text_config"):
             text = TEXT[usual](cfg.flattened(("vision_config", "text_config"), defaults(usual)))
             return replace(text, vision=vision)
-        return _either(cfg, _text(cfg, usual), vision)
+        return _either(cfg, text_of(cfg, usual), vision)
 
     return read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ridgeline.models.hf import classic, dense, hybrid, latent, moe
+from ridgeline.models.hf import classic, dense, hybrid, latent, moe, recurrent
 from ridgeline.models.hf.parts import Reader
 
 TEXT: Mapping[str, Reader] = MappingProxyType(
@@ -32,6 +32,8 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "exaone4": dense.exaone4,
         "exaone_moe": moe.exaone_moe,
         "falcon": classic.falcon,
+        "falcon_h1": recurrent.falcon_h1,
+        "falcon_mamba": recurrent.mamba,
         "flex_olmo": moe.olmoe,
         "flint": moe.flint,
         "gemma": dense.gemma,
@@ -42,6 +44,8 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "glm4": dense.glm4,
         "glm4_moe": moe.glm4_moe,
         "glm4_moe_lite": latent.deepseek,
+        "glm4v_moe_text": moe.glm4_moe,
+        "glm4v_text": dense.glm4,
         "glm_moe_dsa": latent.glm_moe_dsa,
         "gpt-sw3": classic.gpt2,
         "gpt2": classic.gpt2,
@@ -63,11 +67,14 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "hy_v3": moe.hy_v3,
         "hyperclovax": dense.hyperclovax,
         "jais2": dense.jais2,
+        "jamba": recurrent.jamba,
         "kimi_k2": latent.deepseek,
         "kolibri1": moe.kolibri,
         "laguna": moe.laguna,
+        "lfm2": recurrent.lfm2,
         "llama": dense.llama,
         "llama4_text": moe.llama4,
+        "mamba": recurrent.mamba,
         "mamba2": hybrid.mamba2,
         "mellum": moe.mellum,
         "mimo_v2_flash": moe.mimo_v2_flash,

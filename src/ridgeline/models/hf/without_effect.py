@@ -16,7 +16,8 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             encoder_layerdrop initializer_cutoff_factor input_jitter_noise load_balance_coeff mask_feature_length
             mask_feature_min_masks mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob mlp_dropout
             param_init_fn qa_dropout save_step seq_classif_dropout sparse_pred_ignore_index sparse_prediction
-            mamba_dt_init_floor mamba_dt_max mamba_dt_min time_step_floor time_step_max time_step_min
+            block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init time_step_init_scheme
+            layer_scale_init_value time_step_scale mamba_dt_init_floor mamba_dt_max mamba_dt_min time_step_floor time_step_max time_step_min
         """,
         "a factor, an offset or a limit: it multiplies or cuts, and reshapes nothing": """
             attention_value_scale dim_model_base layernorm_full_attention_alpha layernorm_full_attention_beta
@@ -24,6 +25,8 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             mamba_dt_limit moe_apply_router_weight_on_input moe_norm_min moe_routed_scaling_factor
             moe_router_logit_softcapping mup_enabled norm_before_gate projection_layer_norm_eps projector_ln_eps
             route_norm route_scale router_scaling_factor scale_decoder_outputs scale_depth scale_emb score_func
+            attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier mlp_multipliers
+            ssm_in_multiplier ssm_multipliers ssm_out_multiplier mamba_norm_before_gate mixer_rms_eps block_norm_eps
             time_step_limit expert_selection_fn shared_expert_combination_strategy use_routing_bias
         """,
         "how far a rotation or a table of positions reaches, and where it starts": """
@@ -35,12 +38,12 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             enable_moe_fp32_combine for_llm_compressor inference_runner mamba_ssm_cache_dtype mamba_ssm_dtype
             moe_shared_expert_overlap pre_allocate_kv_cache reference_compile repad_logits_with_grad
             scale_attention_softmax_in_fp32 skip_bias_add skip_bias_add_qkv use_scan verbose
-            use_weighted_layer_sum median_filter_width
+            use_weighted_layer_sum median_filter_width use_associative_scan use_falcon_mambapy use_mambapy
         """,
         "of a tokenizer, a prompt or the file itself": """
             cls_token_id force_bos_token_to_be_generated init_config lang_ids mask_token mask_token_id
             tokenizer_name use_unified_vision_chunk video_placeholder output_past vision_soft_tokens_per_image
-            num_image_tokens embedding_fraction
+            num_image_tokens embedding_fraction image_grid_pinpoints max_num_images size vision_aspect_ratio
         """,
         "an activation or a way of pooling of as many elements": """
             classifier_activation classifier_pooling clf_pooling mamba_hidden_act merge_type mm_projector_type
@@ -54,7 +57,8 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             static_position_embeddings text_hidden_size time_step_rank add_bias_logits add_final_layer_norm
             extra_pos_embeddings interpolate_factor shared_moe_mode sliding_window_size use_qk_norm
             prefix_dense_sliding_window_pattern index_share_for_mtp_iteration decoder_vocab_size
-            mtp_hybrid_override_pattern mtp_layers_block_type
+            mtp_hybrid_override_pattern mtp_layers_block_type block_dim block_use_swiglu conv_dim conv_dim_out
+            mamba_use_mlp use_pos_enc use_base_siglip use_image_newline_parameter
         """,
     }
 )
@@ -67,6 +71,7 @@ READ_ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "activation_function": "StarCoder 2 and DiT say their activation by another key",
         "attention_types": "GPT-Neo's list is spelled out from the file itself, against attention_layers",
+        "attn_layer_indices": "Falcon H1 has attention in every layer",
         "audio_config": "Gemma 4's sound encoder is refused where a file has one",
         "expand": "Mamba's inner width is heads times their size, which it must equal",
         "first_k_dense_replace": "Solar Open has experts on every layer",
@@ -80,6 +85,7 @@ READ_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "layer_types": "MiniMax M2's layers are all alike",
         "layers_block_type": "Nemotron-H's letters speak for it",
         "mamba_d_head": "Bamba's is read where it is a number",
+        "mamba_dt_rank": "Jamba's is read where it is a number",
         "mamba_expand": "Nemotron-H's inner width is heads times their size",
         "max_window_layers": "Qwen 3 with experts slides on all layers or none",
         "moe_intermediate_size": "Gemma 4 without experts has none",
@@ -88,6 +94,7 @@ READ_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "num_experts": "Gemma 4 without experts has none",
         "num_hidden_layers": "models of two stacks count each by a key of its own",
         "num_key_value_heads": "latent attention and GPT-BigCode have as many as their kind has",
+        "num_heads": "LFM 2 says it again by num_attention_heads",
         "position_embedding_type": "BERT's relatives are refused unless it is absolute",
         "share_encoder_decoder_embeddings": "Marian is refused unless both stacks share rows",
         "sliding_window": "families whose windows are switched off by another key",
