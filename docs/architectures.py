@@ -28,6 +28,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "ministral": {"head_dim": 128},
+    "xmod": {"default_language": "en_XX"},
 }
 HEAD = """# Which architectures are read and captured
 

@@ -4,6 +4,7 @@
     python docs/record_trainers.py llamafactory LLAMAFACTORY TRANSFORMERS
     python docs/record_trainers.py axolotl      AXOLOTL
     python docs/record_trainers.py torchtitan-preset TORCHTITAN
+    python docs/record_trainers.py primus       CHECKOUT REVISION
 
     pip download --no-deps accelerate trl transformers llamafactory axolotl     then unzip each into its own folder
 
@@ -18,6 +19,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import yaml
 from record_options import OPTIONS, Found, Source, literal, release, text
 
 NESTED = ("fsdp_config", "deepspeed_config", "parallelism_config", "fp8_config", "dynamo_config", "megatron_lm_config")
@@ -125,13 +127,25 @@ def axolotl(folder: Path) -> tuple[Found, str, str]:
     return found, version, f"axolotl/utils/schemas of the axolotl {version} wheel"
 
 
+def primus(checkout: Path, revision: Path) -> tuple[Found, str, str]:
+    """Keys of the files that an experiment of the Megatron backend may override."""
+    found = Found()
+    for folder in ("modules", "models"):
+        for path in sorted((checkout / "primus" / "configs" / folder / "megatron").glob("*.yaml")):
+            table = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            found.values |= {f"overrides.{key}" for key in table if key not in ("extends", "includes", "bases")}
+    return found, revision.name, f"primus/configs/{{modules,models}}/megatron of AMD-AGI/Primus {revision.name}"
+
+
 READERS = {
+    "primus": primus,
     "llamafactory": llamafactory,
     "axolotl": axolotl,
     "torchtitan-preset": torchtitan_preset,
     "accelerate": accelerate,
 }
 TITLES = {
+    "primus": "Primus",
     "llamafactory": "LLaMA-Factory",
     "axolotl": "Axolotl",
     "torchtitan-preset": "torchtitan",

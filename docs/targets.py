@@ -31,7 +31,10 @@ ENGINE = {
     "axolotl": "torch-eager",
     "torchtitan-preset": "torchtitan",
 }
-SYSTEM = {"mindspeed": "16xascend-910c"}  # where the target does not run on the chips of the rest
+SYSTEM = {
+    "mindspeed": "16xascend-910c",
+    "primus": "16xmi355x",
+}  # where the target does not run on the chips of the rest
 MODELS = (
     "llama3-8b",
     "gpt3-6.7b",

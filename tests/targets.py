@@ -1,6 +1,6 @@
 """Install the software that exports are for, apart from the test set-up, and hold the exports against its own parsers.
 
-    python tests/targets.py [FOLDER]      some gigabytes from the package index, once, and some minutes
+    python tests/targets.py [FOLDER]      over 10 GB of packages, once, and some minutes; it says what it took
 
 Each group gets an environment of its own, with what its configuration needs to be read on a machine without an
 accelerator. Wheels that ask for a newer Python are unpacked as they are.
@@ -47,7 +47,7 @@ GROUPS = {
             *("orjson", "pylatexenc"),
         ),
         alone=("deepspeed==0.19.8", "torchtitan==0.2.2", "verl==0.9.1"),
-        tests=("parsers",),
+        tests=("parsers", "started"),
     ),
     "titan": Group(
         needs=(
@@ -127,7 +127,18 @@ def main() -> int:
             quiet = ["-q", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings"]
             command = [python, "-m", "pytest", *quiet, ROOT / "tests" / "real" / f"test_target_{tests}.py"]
             worst = max(worst, subprocess.run(command, cwd=ROOT, env=os.environ | known | path, check=False).returncode)
+    print(f"{place}: {taken_bytes(place) / 1e9:.1f} GB")
     return worst
+
+
+def taken_bytes(place: Path) -> int:
+    """Bytes of all files below a folder; a file with several names counts once."""
+    found: dict[tuple[int, int], int] = {}
+    for path in place.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            known = path.stat()
+            found[known.st_dev, known.st_ino] = known.st_size
+    return sum(found.values())
 
 
 if __name__ == "__main__":

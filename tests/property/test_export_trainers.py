@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from ridgeline.targets.registry import TARGETS
 sys.path.insert(0, str(Path(__file__).parent))
 scenarios = importlib.import_module("test_export_files").scenarios
 
-TRAINERS = ("accelerate", "llamafactory", "axolotl", "torchtitan-preset")
+TRAINERS = ("accelerate", "llamafactory", "axolotl", "torchtitan-preset", "primus")
 
 
 @pytest.mark.parametrize("target", TRAINERS)
@@ -46,7 +47,12 @@ def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario)
     assert built is not None, problems
     after = decisions_of(built)
     carried = [*export.expressed, *(path for path in export.implied if path in after)]
-    wrong = {path: (before[path], after.get(path)) for path in carried if path != "plan.precision.kv"}
+    skipped = ("plan.precision.kv", *(["model.context"] if before["model.context"] == 0 else []))  # 0: not known
+    if (
+        target == "primus"
+    ):  # in Megatron's words recompute is said in the fewest, which tests/property/test_export.py holds
+        carried = [path for path in carried if not path.startswith("plan.recompute.")]
+    wrong = {path: (before[path], after.get(path)) for path in carried if path not in skipped}
     assert not {path: pair for path, pair in wrong.items() if pair[0] != pair[1]}
 
 
@@ -54,6 +60,9 @@ def _documented(target: str, files: dict[str, str]) -> None:
     """Every option that is written is one that the software documents."""
     for table in tables({name: text for name, text in files.items() if not name.startswith("launch")}):
         stem = table.source.rpartition(".")[0]
+        if stem == "primus":
+            table = replace(table, data=table.data["modules"]["pre_trainer"]["overrides"])
+            stem = "overrides"
         for option, value in flatten(table.data):
             known, name = (
                 (options("deepspeed"), option) if stem == "deepspeed" else (options(target), f"{stem}.{option}")

@@ -214,7 +214,7 @@ def _unread(found: Imported) -> Iterator[str]:
     if rest:
         named = ", ".join(_one_line(f"{part.option} {part.value}".strip()) for part in rest[:MOST])
         more = f", and {len(rest) - MOST} more (--json lists them)" if len(rest) > MOST else ""
-        yield f"unread, does not: {named}{more}"
+        yield f"unread, changes no step: {named}{more}"
 
 
 def _refuse_incomplete(found: Imported) -> None:

@@ -10,11 +10,13 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import groupby
 from typing import Any
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import Block, Mlp, ModelSpec, Moe, Norm, Vision
 
 
 def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
-    """The table of a model; `ridgeline.models.dimensions.read_dimensions` is its inverse.
+    """The table of a model; `ridgeline.models.dimensions.read_dimensions` is its inverse. Models of a latent space are
+    refused: no table describes them.
 
     >>> from ridgeline.models.load import model
     >>> from ridgeline.models.dimensions import read_dimensions
@@ -22,6 +24,9 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
     >>> read_dimensions(llama.id, dimensions_of(llama)) == llama
     True
     """
+    if spec.latent_space is not None:
+        expected = "a model of tokens; what diffuses in a latent space has no table of dimensions"
+        raise InputError(Problem(path="model", given=spec.id, expected=expected))
     embedding = spec.embedding
     table: dict[str, Any] = {
         "name": spec.name, "source": spec.source, "hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab,
@@ -36,6 +41,11 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
         blocks["ahead"] = _layer(spec.mtp.block)
     if spec.vision:
         table["vision"] = _vision(spec.vision)
+    if spec.encoder:
+        inner = {key: part for key, part in _layer(spec.encoder.block).items() if part is not False}
+        table["encoder"] = {**_plain(spec.encoder), "block": inner}
+    if spec.head:
+        table["head"] = _plain(spec.head)
     if spec.capture:
         table["capture"] = _plain(spec.capture)
     kept = {key: value for key, value in table.items() if value not in (None, "", 0) or key == "final_norm"}
@@ -52,6 +62,7 @@ def _layer(block: Block) -> dict[str, Any]:
     """A block as a [block.NAME] table; what is not there is said to be not there."""
     return {
         "attention": _plain(block.mixer) or False,
+        **({"cross": _plain(block.cross)} if block.cross else {}),
         "mlp": _plain(block.ffn) if isinstance(block.ffn, Mlp) else False,
         "moe": _plain(block.ffn) if isinstance(block.ffn, Moe) else False,
         "norm": _whole(block.norm),

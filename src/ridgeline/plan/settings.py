@@ -1,7 +1,8 @@
 """Turn `key.path=value` of a command line into keys of a scenario's table.
 
 A setting below a short form turns it into a table first: upon `recompute = "full"`, `plan.recompute.layers=2` makes
-`{ kind = "full", layers = 2 }`.
+`{ kind = "full", layers = 2 }`. A table of another kind replaces the one that is there, and a trace of requests the
+lengths that stood beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ridgeline.hardware.load import merge
 from ridgeline.plan.plan import shares
 
 KEYS = ("model", "system", "chip", "workload", "plan", "engine", "name", "notes", "measured")
+ARRIVALS, LENGTHS = "workload.arrivals", ("isl", "osl", "range_ratio", "lengths")
 # a setting below one of these turns its short form into a table: the short form goes under this name
 SHORT = {
     "model": "base",
@@ -40,9 +42,21 @@ def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Proble
     `plan.recompute=full` follows it. Of one key said twice the later counts.
     """
     problems: list[Problem] = []
-    for setting in parents_first(settings):
+    ordered = parents_first(settings)
+    _make_way(data, ordered)
+    for setting in ordered:
         _set(data, setting, problems)
     return problems
+
+
+def _make_way(data: dict[str, Any], settings: Iterable[str]) -> None:
+    """Lengths of requests that the table describes make way for those of a file that a setting names."""
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        value, work = parse_value(text), data.get("workload")
+        traced = isinstance(value, str) or (isinstance(value, Mapping) and value.get("kind") == "trace")
+        if isinstance(work, Mapping) and (key.strip() == "workload.lengths" or (key.strip() == ARRIVALS and traced)):
+            data["workload"] = {name: own for name, own in work.items() if name not in LENGTHS}
 
 
 def parents_first(settings: Iterable[str]) -> list[str]:
@@ -83,9 +97,14 @@ def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
             below = {SHORT.get(here, "value"): below}
         at[key] = dict(below) if isinstance(below, Mapping) else {}
         at = at[key]
-    at[keys[-1]] = (
-        merge(at[keys[-1]], value) if isinstance(value, Mapping) and isinstance(at.get(keys[-1]), Mapping) else value
-    )
+    at[keys[-1]] = _joined(at.get(keys[-1]), value)
+
+
+def _joined(there: Any, value: Any) -> Any:
+    """A table is joined with the one that is there, unless it is of another kind: then nothing of that is left."""
+    if not isinstance(value, Mapping) or not isinstance(there, Mapping):
+        return value
+    return dict(value) if value.get("kind", there.get("kind")) != there.get("kind") else merge(there, value)
 
 
 def parse_value(text: str) -> Any:

@@ -36,7 +36,8 @@ class Request:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(piece.tokens for piece in self.prompt)
+        prompt = self.prompt
+        return prompt[0].tokens if len(prompt) == 1 else sum(piece.tokens for piece in prompt)
 
     def sent_at(self, arrival_s: float) -> Request:
         """The same request at another time: `replace` of one field, at half its cost where there are many."""

@@ -121,6 +121,8 @@ class VllmScheduler:
 
     def _threshold(self) -> int:
         limit = self.settings.long_prefill_token_threshold
+        if not limit:
+            return 0
         alone = len(self.running) + self.waiting_count <= 1
         return 0 if alone and self.settings.rules.threshold_spares_a_lone_request else limit
 
@@ -337,7 +339,7 @@ class VllmScheduler:
         clock = self._clock
         if self._prefilling or not clock.count or clock.count > self.settings.max_num_batched_tokens:
             return 0
-        if len(self.running) > clock.count or (self.waiting_count and not self._blocked):
+        if len(self.running) > clock.count or ((self._fcfs or self._heap) and not self._blocked):
             return 0
         return clock.steps_within(self.pool.free_blocks, clock.steps_to_end(limit))
 

@@ -14,6 +14,7 @@ from ridgeline.targets.option_reader import OptionReader, model_in
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.serving_launch import commands_of
 from ridgeline.targets.serving_load import read_load
+from ridgeline.targets.serving_unread import weighed
 from ridgeline.targets.target import Files, Imported, Unread
 
 NOT_PRICED = "not priced"
@@ -110,7 +111,7 @@ def imported(
     more: list[Unread] = []
     settings: dict[str, Any] = {"model": model} if model else {}
     settings |= {"workload": load_in(files, assumptions, more), "plan": plan}
-    unread = (*reader.unread(apart), *more)
+    unread = tuple(weighed((*reader.unread(apart), *more)))
     return Imported(target=target, settings=settings, unread=unread, assumptions=tuple(assumptions))
 
 

@@ -16,6 +16,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serve import Serve
+from ridgeline.plan.settings import apply_settings
 from ridgeline.serving.deployment import Priced, instances_of, price_of
 from ridgeline.serving.load import load_of
 from ridgeline.serving.priced_steps import PricedSteps, table_error
@@ -55,6 +56,29 @@ def test_loads_of_every_kind(arrivals: dict[str, Any], least: float) -> None:
     assert found.metrics.duration_s > least
     again = predicted({"arrivals": arrivals})
     assert found.metrics == again.metrics  # the same seed, the same result
+
+
+def test_a_setting_replaces_the_load_of_a_file(tmp_path: Path) -> None:
+    """Arrivals of another kind leave nothing of those before; a file of lengths makes those of the table give way."""
+    table = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 4}, "isl": 100, "osl": 10, "range_ratio": 0.5}
+    trace = tmp_path / "some.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6,374,44\n2023-11-16 18:15:47.6,9,5\n"
+    )
+
+    def asked(*settings: str) -> dict[str, Any]:
+        data: dict[str, Any] = {"workload": dict(table)}
+        assert not apply_settings(data, settings)
+        work: dict[str, Any] = data["workload"]
+        return work
+
+    closed = asked('workload.arrivals={kind="closed-loop",concurrency=4}')
+    assert closed["arrivals"] == {"kind": "closed-loop", "concurrency": 4}
+    assert closed["isl"] == 100
+    assert asked("workload.arrivals={rate=8}")["arrivals"] == {"kind": "poisson", "rate": 8}
+    assert set(asked(f"workload.arrivals={trace}")) == {"kind", "arrivals"}
+    assert set(asked(f"workload.lengths={trace}")) == {"kind", "arrivals", "lengths"}
+    assert asked(f"workload.arrivals={trace}", "workload.isl=7")["isl"] == 7  # said twice: refused by the workload
 
 
 def test_a_seed_is_another_load_of_the_same_length() -> None:

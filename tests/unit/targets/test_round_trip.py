@@ -28,10 +28,16 @@ TARGETS = {
     "verl": ("megatron-core", "16xh100-sxm"),
     "maxtext": ("maxtext", "16xtpu-v5p"),
     "mindspeed": ("mindspeed", "16xascend-910b2"),
+    "torchtitan-preset": ("torchtitan", "16xh100-sxm"),
+    "accelerate": ("torch-eager", "16xh100-sxm"),
+    "llamafactory": ("torch-eager", "16xh100-sxm"),
+    "axolotl": ("torch-eager", "16xh100-sxm"),
 }
 # software that has no such model at all: refused, not written
 ABSENT = {
-    ("torchtitan", "hybrid"), ("torchtitan", "vision"), ("maxtext", "hybrid"), ("maxtext", "vision"),
+    ("torchtitan", "hybrid"), ("torchtitan", "vision"),
+    ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"),
+    ("maxtext", "hybrid"), ("maxtext", "vision"),
     ("megatron", "hybrid"), ("megatron-bridge", "hybrid"), ("mindspeed", "hybrid"),
 }  # fmt: skip
 

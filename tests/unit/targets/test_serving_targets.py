@@ -289,3 +289,17 @@ def test_published_lines_mean_what_their_programs_do(name: str) -> None:
     assert {key: found.settings["plan"].get(key) for key in means} == means
     assert "model" in found.settings
     assert not [one for one in found.unread if "no option of" in one.why and "router" not in one.option]
+
+
+def test_unread_options_that_change_scheduling_are_told_as_such() -> None:
+    """What is not simulated is never said to change nothing."""
+    words = {
+        "vllm": f"vllm serve {LLAMA} --prefill-schedule-interval 2 --kv-transfer-config '{{}}' --seed 1",
+        "sglang": f"python -m sglang.launch_server --model-path {LLAMA} --enable-mixed-chunk --random-seed 1",
+    }
+    told = {name: {part.option: part for part in import_run({"run.sh": text}).unread} for name, text in words.items()}
+    assert told["vllm"]["prefill-schedule-interval"].why == "scheduling that is not simulated"
+    assert told["vllm"]["kv-transfer-config"].why == "a KV cache that is not simulated"
+    assert told["sglang"]["enable-mixed-chunk"].matters
+    assert not told["vllm"]["seed"].matters
+    assert not told["sglang"]["random-seed"].matters

@@ -161,3 +161,24 @@ def test_a_preset_is_python_that_names_no_hostile_thing() -> None:
     tree = ast.parse(found.files["preset.py"])
     assert {node.module.split(".")[0] for node in tree.body if isinstance(node, ast.ImportFrom)} == {"torchtitan"}
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+
+
+def test_primus_spells_out_what_its_own_files_would_switch_on() -> None:
+    table = {"model": "gpt3-6.7b", "system": "8xmi300x", "workload": {"seq": 2048, "global_batch": 64}}
+    made = ridgeline.scenario({**table, "plan": {"engine": "primus", "shard": "none"}})
+    module = yaml.safe_load(TARGETS["primus"].write(made).files["primus.yaml"])["modules"]["pre_trainer"]
+    said = module["overrides"]
+    assert (module["framework"], module["model"]) == ("megatron", "language_model.yaml")
+    assert (said["swiglu"], said["use_distributed_optimizer"], said["num_layers"]) == (False, False, 32)
+    with pytest.raises(InputError, match="it runs on chips of AMD, not of NVIDIA"):
+        ridgeline.export(ridgeline.scenario({**table, "system": "8xh100-sxm", "plan": {}}), to="primus")
+
+
+def test_primus_says_deepep_in_its_own_word() -> None:
+    plan = {"engine": "primus", "shard": "zero1", "ep": 8, "moe_dispatch": "deepep"}
+    work = {"seq": 4096, "global_batch": 64}
+    made = ridgeline.scenario({"model": "mixtral-8x7b", "system": "16xmi300x", "workload": work, "plan": plan})
+    found = TARGETS["primus"].write(made)
+    assert found.expressed["plan.moe_dispatch"].startswith("overrides.")
+    again = ridgeline.scenario(import_run(dict(found.files)).settings)
+    assert (again.plan.switches.moe_dispatch, again.plan.mesh.ep, again.plan.engine) == ("deepep", 8, "primus")

@@ -11,7 +11,7 @@ from torch import nn
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.params import count
-from ridgeline.models.spec import Attention, Block, Captured, CaptureRecord, Embedding, ModelSpec, from_layers
+from ridgeline.models.spec import Attention, Block, Captured, CaptureRecord, Embedding, Head, ModelSpec, from_layers
 from ridgeline.runtime.capture.blocks import Within, block_of
 from ridgeline.runtime.capture.ends import Ends, ends_of
 from ridgeline.runtime.capture.graph import Shapes
@@ -81,6 +81,7 @@ def _joined(id: str, hidden: int, ends: Ends, blocks: list[Block], record: Captu
     return ModelSpec(
         id=id, name=id, hidden=hidden, vocab=ends.vocab, embedding=ends.embedding, blocks=kinds, order=order,
         norm=ends.norm, capture=record, source=f"captured by {record.by}",
+        head=Head(kind="none") if ends.headless else None,
     )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def _untold(recording: Recording, spec: ModelSpec, ends: Ends, shapes: Shapes) -
         told = ", ".join(f"{path} ({size} parameters)" for path, size in idle)
         yield f"modules that did not run with these inputs, counted and not priced: {told}"
     if ends.headless:
-        yield "no output of the vocabulary: the head that is priced is the embedding's transpose"
+        yield "what stands behind the layers has no output of the vocabulary: none is priced as a head"
     mixing = sum(times for block, times in spec.counts() if block.captured and block.captured.mixes)
     if mixing:
         yield f"how ranks would share {mixing} of {spec.layers} layers, whose tokens meet in a way no known part has"

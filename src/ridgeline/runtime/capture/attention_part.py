@@ -25,12 +25,14 @@ class Heads:
     deep: int
     window: int
     chunked: bool
+    causal: bool
 
     def attention(self, kv_heads: int, **more: object) -> Attention:
         """The part with these sizes."""
         return Attention(
             heads=self.heads, kv_heads=kv_heads, head_dim=self.wide,
             v_head_dim=self.deep if self.deep != self.wide else 0, window=self.window, chunked=self.chunked,
+            causal=self.causal,
             **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -57,6 +59,7 @@ def heads_of(graph: LayerGraph, place: int) -> Heads:
         deep=value[-1],
         window=int(node.facts.get("window") or 0),
         chunked=bool(node.facts.get("chunked")),
+        causal=bool(node.facts.get("causal", True)),
     )
 
 

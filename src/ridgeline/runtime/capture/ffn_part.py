@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ridgeline.models.spec import Mlp, Moe
 from ridgeline.runtime.capture.graph import LayerGraph, Multiplied
+from ridgeline.runtime.capture.recording import GROUPED
 
 ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh", "elu", "softplus", "hardswish", "mish")
-GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 Lists = Mapping[str, int]
 """Lists of modules by path, with their length."""
 

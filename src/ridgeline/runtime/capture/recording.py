@@ -29,6 +29,8 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "grouped_m
 FACTORIES = frozenset(
     {"arange", "ones", "zeros", "full", "empty", "eye", "linspace", "scalar_tensor", "tril_indices", "triu_indices"}
 )
+GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
+PICKS = frozenset({"index", "index_put", "index_put_", "_unsafe_index"})
 ATTEND = "attend"
 
 
@@ -101,7 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if answer is not None:
             return answer[0]
         inner, given = self._placed(name, tensors, args, given)
-        result = func(*inner, **given)
+        result = _grouped(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **given)
         self._note(func, name, tensors, result, args)
         return result
 
@@ -126,6 +128,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
                 given["device"] = torch.device("meta")
+            if name in PICKS and any(x.is_meta and x.dtype == torch.bool for x in tensors[1:]):
+                self.recording.guessed.add("masks made of activations are taken to pick everything")
+                args = _picked(args)
             return _one_format(name, args), given
         if not tensors and name in FACTORIES and str(given.get("device")) == "meta":
             sizes = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
@@ -191,6 +196,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         held = tuple(one for x in (facts.pop("sinks", None),) if x is not None for one in self.weights.get(id(x), ()))
         self.add(ATTEND, [self.made.get(id(x), -1) for x in tensors], held, tensors, [out], facts)
         return out
+
+
+def _grouped(args: Any) -> Tensor:
+    """The result of a product by groups, whose kernel would ask for aligned rows."""
+    left, right = args[:2]
+    return torch.empty((left.shape[0], right.shape[-1]), dtype=left.dtype, device="meta")
+
+
+def _picked(args: Any) -> Any:
+    """A mask that picks elements, without values: it picks all of them."""
+    places: list[Tensor | None] = []
+    for one in args[1]:
+        masks = isinstance(one, Tensor) and one.dtype == torch.bool
+        places += [torch.empty((one.numel(),), dtype=torch.int64, device="meta")] * one.dim() if masks else [one]
+    return (args[0], places, *args[2:])
 
 
 def _one_format(name: str, args: Any) -> Any:

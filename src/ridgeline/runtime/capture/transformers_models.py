@@ -89,12 +89,16 @@ def forward_of(config: Any, tokens: int, *, told: bool) -> tuple[nn.Module, Reco
             holder.append(recorder)
             module(**named)
 
-        try:
-            return module, recorded(module, run, named)
-        except InputError:
-            raise
-        except Exception as wrong:
-            raise InputError(failed(type(module).__name__, wrong)) from None
+        last: Exception | None = None
+        for more in ({}, *_images(module)):
+            named = {**inputs_of(module, tokens), **more}
+            try:
+                return module, recorded(module, run, named)
+            except InputError:
+                raise
+            except Exception as wrong:
+                last = last or wrong
+        raise InputError(failed(type(module).__name__, last or ValueError("no inputs"))) from None
 
 
 @contextmanager
@@ -119,6 +123,18 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
     finally:
         for table in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
             type(table)._global_mapping.pop(NAME, None)
+
+
+def _images(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """What a model is given beside tokens where it takes no text alone: one image, tokens of a query transformer."""
+    vision = getattr(getattr(module, "config", None), "vision_config", None)
+    size = getattr(vision, "image_size", 0)
+    if isinstance(size, int) and size > 0:
+        pixels = torch.zeros((1, 3, size, size), dtype=torch.bfloat16, device="meta")
+        asked = {"qformer_input_ids": torch.full((1, 8), FIRST_ID)}
+        yield {"pixel_values": pixels}
+        yield {"pixel_values": pixels, **asked}
+        yield {"pixel_values": pixels[None], "image_attention_mask": None}
 
 
 def _decoded(value: Any) -> Any:

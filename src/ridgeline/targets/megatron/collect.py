@@ -261,6 +261,6 @@ def speaking(files: Files) -> Iterator[str]:
     """The texts of scripts and tables that speak of a model's layers in Megatron's words."""
     for name, text in files.items():
         script = name.endswith(SCRIPTS) and re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text)
-        table = name.endswith((".yaml", ".yml")) and re.search(r"^\s*(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
+        table = name.endswith((".yaml", ".yml")) and re.search(r"^(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
         if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):
             yield text

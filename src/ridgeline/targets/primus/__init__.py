@@ -1,8 +1,10 @@
-"""Primus: AMD's launcher, Megatron's words in YAML; read, not written."""
+"""Primus, AMD's launcher: an experiment (YAML) of its Megatron backend, and such files read back."""
 
 from __future__ import annotations
 
+from ridgeline.targets.primus.names import ID
 from ridgeline.targets.primus.read import read, recognises
-from ridgeline.targets.target import Target, not_written
+from ridgeline.targets.primus.write import write
+from ridgeline.targets.target import Target
 
-TARGET = Target(id="primus", write=not_written("primus", "megatron"), read=read, recognises=recognises)
+TARGET = Target(id=ID, write=write, read=read, recognises=recognises)

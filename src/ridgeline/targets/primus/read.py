@@ -15,29 +15,19 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.overlay import overlay as laid_over
+from ridgeline.hardware.load import system as load_system
 from ridgeline.models.names import find_name
+from ridgeline.targets.launch import system_in
 from ridgeline.targets.maxtext.read import read_table
 from ridgeline.targets.megatron.collect import OTHER_WORK, Given
 from ridgeline.targets.megatron.read import settings_of
 from ridgeline.targets.option_reader import tables
+from ridgeline.targets.primus.names import ID, NAMES, OPPOSITE
 from ridgeline.targets.run_files import Around, around
 from ridgeline.targets.target import Files, Imported
 from ridgeline.targets.torchtitan.read import read_job
 
-ID = "primus"
 DEEPEST = 12  # files that extend files
-# names of Megatron's configuration -> options of its command line; `no-` where false is the option
-NAMES = {
-    "fp8": "fp8-format",
-    "fp4": "fp4-format",
-    "num-moe-experts": "num-experts",
-    "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
-}
-OPPOSITE = {
-    "add-bias-linear": "disable-bias-linear",
-    "overlap-p2p-comm": "no-overlap-p2p-communication",
-    "gradient-accumulation-fusion": "no-gradient-accumulation-fusion",
-}
 FRAMEWORKS = ("megatron", "torchtitan", "maxtext")
 
 
@@ -63,11 +53,17 @@ def read(files: Files) -> Imported:
     for table in tables(files, ".yaml", ".yml"):
         module = _module(table.data)
         if module is not None:
-            return _read(module, table.source, around(files))
+            return _read(module, table.source, around(files), files)
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="an experiment of Primus"))
 
 
-def _read(module: Mapping[str, Any], source: str, place: Around) -> Imported:
+def _world(files: Files, place: Around) -> int | None:
+    """Ranks of the caller's machine, or of the one that a file written by Ridgeline names."""
+    name = system_in(files)
+    return place.chips or (load_system(name).chips if name is not None else None)
+
+
+def _read(module: Mapping[str, Any], source: str, place: Around, files: Files) -> Imported:
     framework = _text(module["framework"], place)
     if framework not in FRAMEWORKS:
         given, expected = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
@@ -89,7 +85,8 @@ def _read(module: Mapping[str, Any], source: str, place: Around) -> Imported:
     elif framework == "maxtext":
         found_run = read_table(Table(data=said, source=source), place.model)
     else:
-        found_run = _megatron(said, model, source, place)
+        found_run = _megatron(said, model, source, replace(place, chips=_world(files, place)))
+        found_run = replace(found_run, chips=None)
     left = tuple(f"left out: {note}" for note in notes)
     asked = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
     unread = tuple(  # thousands of defaults stand in the files: only what an experiment asks for can matter
@@ -108,7 +105,7 @@ def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -
         if named is not None:
             options["model"] = named[0]
     options.pop("finetune", None)
-    return settings_of(Given(options=options, source=source), ID, ID)
+    return settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

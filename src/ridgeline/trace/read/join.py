@@ -313,8 +313,18 @@ def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> Ab
         origin_ns=origin,
         kept=_sorted(kept),
         dropped=_sorted(dropped),
-        warnings=(*warnings, *doubts),
+        warnings=(*warnings, *doubts, *_missing(parts, max((about.world_size for about in abouts), default=0))),
         properties=properties,
+    )
+
+
+def _missing(parts: Sequence[TracePart], world: int) -> tuple[str, ...]:
+    """A doubt about a folder that lacks ranks of its run: the last to come may be one of them."""
+    here = {part.rank for part in parts if part.rank is not None}
+    if not 1 < len(here) < world:
+        return ()
+    return (
+        f"{len(here)} of {world} ranks are here: what the others did, and whether one of them came last, is unknown",
     )
 
 

@@ -204,6 +204,13 @@ def test_files_that_ran_one_after_the_other_are_doubted(tmp_path: Path) -> None:
     assert read_timeline(tmp_path / "after.json", tmp_path / "other.json").about.warnings == ()
 
 
+def test_ranks_that_are_missing_are_told(tmp_path: Path) -> None:
+    for rank in (0, 3):
+        write(make(Recipe(rank=rank, world=8)), tmp_path / f"rank{rank}.json")
+    assert [one for one in read_timeline(tmp_path).about.warnings if one.startswith("2 of 8 ranks are here")]
+    assert read_timeline(tmp_path / "rank3.json").about.warnings == (), "one rank alone is what most people have"
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [("run_ascend_pt", "analyse"), ("PROF_000001", "msprof --export=on"), ("empty", "a folder without traces")],

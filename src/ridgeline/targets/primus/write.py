@@ -1,0 +1,116 @@
+"""Turn a Scenario into an experiment of Primus (primus.yaml, Megatron backend) and the launch scripts.
+
+Every option of Megatron's command line that carries a decision becomes a key of `overrides`; a key that no file of
+Primus has is lost. The model is spelled out on top of Primus's plain language model, and what its files would switch on
+by themselves is switched off where Megatron leaves it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.launch import Command, comment, header, nodes_of, scripts
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.megatron.write import pieces
+from ridgeline.targets.options import options
+from ridgeline.targets.primus.names import ID, NAMES, OPPOSITE, PLAIN
+from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.yaml_text import yaml_text
+
+FILE = "primus.yaml"
+OVERRIDES = "overrides."
+NOTE = "# PRIMUS is a checkout of AMD-AGI/Primus; words after the script's name override keys (--train_iters 100)."
+# what a first run needs beside the decisions: made-up data, few steps
+RUN: dict[str, Any] = {
+    "mock_data": True,
+    "tokenizer_type": "NullTokenizer",
+    "train_iters": 50,
+    "lr": 1.0e-5,
+    "eval_iters": 0,
+    "save": None,
+    "load": None,
+    "disable_last_saving": True,
+}
+
+
+def write(scenario: Scenario) -> Export:
+    """primus.yaml and the launch scripts."""
+    found = gather(decisions_of(scenario), _pieces(scenario))
+    said = {key.removeprefix(OVERRIDES): value for key, value in found.options.items() if key.startswith(OVERRIDES)}
+    plain = {key: value for key, value in PLAIN.items() if key not in said}
+    turbo = {"enable_primus_turbo": True} if "use_turbo_deepep" in said else {}
+    overrides = {**RUN, **plain, **turbo, **said}
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "language_model.yaml"}
+    name = scenario.model.id
+    table = {
+        "work_group": "ridgeline",
+        "user_name": "ridgeline",
+        "exp_name": name,
+        "workspace": "./output",
+        "modules": {"pre_trainer": {**module, "overrides": overrides}},
+    }
+    title = options(ID).title
+    _, each = nodes_of(scenario.system)
+    command = Command(
+        words=(),
+        per_chip=False,
+        environment={"GPUS_PER_NODE": str(each)}
+        | {key: str(value) for key, value in found.options.items() if key.isupper()},
+        setup=("export NNODES NODE_RANK MASTER_ADDR MASTER_PORT",),
+        before=NOTE,
+        tail=f'"${{PRIMUS:-Primus}}/runner/primus-cli" direct -- train pretrain --config "$PWD/{FILE}"',
+    )
+    text = comment(header(scenario, title)) + yaml_text(table)
+    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, found)
+
+
+def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from runs_on(scenario, ID)
+    yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
+    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+    yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
+    for piece in admitted(pieces(scenario), options("megatron")):
+        yield from _keyed(piece)
+
+
+def _keyed(piece: Piece) -> Iterator[Piece]:
+    """An option of the command line as a key of the experiment."""
+    if isinstance(piece, Fixed) and piece.path == "plan.engine":
+        return
+    if isinstance(piece, Say) and piece.option.startswith("torchrun"):
+        return
+    if isinstance(piece, (Fixed, Lose, Like)) or not piece.option.startswith("--"):
+        yield piece
+        return
+    key, value = key_of(piece.option.removeprefix("--"), piece.value)
+    if key is None:
+        for path in piece.paths:
+            yield Lose(path, f"no file of Primus has a key for {piece.option}")
+    else:
+        yield Say(f"{OVERRIDES}{key}", value, *piece.paths)
+
+
+def key_of(option: str, value: Any) -> tuple[str | None, Any]:
+    """The key and its value that an option of Megatron's command line means; None where there is none.
+
+    >>> key_of("tensor-model-parallel-size", 8), key_of("disable-bias-linear", True)
+    (('tensor_model_parallel_size', 8), ('add_bias_linear', False))
+    """
+    if (option, value) == ("moe-flex-dispatcher-backend", "deepep"):
+        return "use_turbo_deepep", True
+    known = options(ID).values
+    back = {name: key for key, name in NAMES.items()}
+    turned = {name: key for key, name in OPPOSITE.items()}
+    names = [(option, value), (back.get(option, ""), value), (turned.get(option, ""), False)]
+    if value is True and option.startswith("no-"):
+        names.append((option.removeprefix("no-"), False))
+    for name, means in names:
+        key = name.replace("-", "_")
+        if name and f"{OVERRIDES}{key}" in known:
+            digits = isinstance(means, str) and means.isdigit()
+            return key, list(means) if isinstance(means, tuple) else int(means) if digits else means
+    return None, None
