@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.multimodal import chosen, joined, llava, text_of, vision_of
@@ -37,7 +38,7 @@ def _intern_tower(cfg: Config) -> Vision:
     hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
     count = cfg.count("num_attention_heads")
     size = divide(cfg, "num_attention_heads", hidden, count)
-    normed = "full" if cfg.flag("use_qk_norm", False) else "none"
+    normed: Literal["full", "none"] = "full" if cfg.flag("use_qk_norm", False) else "none"
     attention = Attention(
         heads=count, kv_heads=count, head_dim=size, qkv_bias=cfg.flag("attention_bias"), out_bias=True,
         positions="learned", qk_norm=normed,

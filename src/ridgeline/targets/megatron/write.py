@@ -57,7 +57,7 @@ def write(scenario: Scenario) -> Export:
     command = Command(
         words=(),
         environment=environment,
-        before=arrays(found.options, RUN | fusions(scenario), said_by(model)),
+        before=arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
         tail='"${MEGATRON_LM:-Megatron-LM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
     return with_arguments(ID, scenario, command, found)

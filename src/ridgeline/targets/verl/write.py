@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ridgeline.core.dtype import dtype
 from ridgeline.models.params import count
+from ridgeline.models.spec import Attention, LatentAttention
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
@@ -121,7 +122,8 @@ def rollout_ranks(scenario: Scenario) -> int:
     size, chips = 2 * count(scenario.model).total, scenario.system.chips
     memory = scenario.system.chip.hbm.capacity
     capacity = float(memory.value) if memory is not None else 0.0
-    heads = [block.mixer.heads for block in scenario.model.blocks if hasattr(block.mixer, "heads")]
+    mixers = [block.mixer for block in scenario.model.blocks]
+    heads = [mixer.heads for mixer in mixers if isinstance(mixer, (Attention, LatentAttention))]
     able = [ranks for ranks in powers(chips) if all(one % ranks == 0 for one in heads)]
     return next((ranks for ranks in able if size <= HELD * capacity * ranks), able[-1])
 
