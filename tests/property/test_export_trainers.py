@@ -26,7 +26,7 @@ TRAINERS = ("accelerate", "llamafactory", "axolotl", "torchtitan-preset", "primu
 
 
 @pytest.mark.parametrize("target", TRAINERS)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=scenarios())
 def test_nothing_is_dropped_and_the_rest_reads_back(target: str, made: Scenario) -> None:
     export = TARGETS[target].write(made)

@@ -9,13 +9,15 @@ import atexit
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, count, print_json
-from ridgeline.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from ridgeline.models.spec import ModelSpec
 
 
 def register(app: typer.Typer) -> None:

@@ -93,7 +93,7 @@ def _read(files: RunFiles, target: str | None) -> Imported:
         return (TARGETS[target] if target else detect(files)).read(files)
     except InputError as problem:
         wanted = lacking(files)
-        if not wanted:
+        if not wanted or _other_work(problem):
             raise
         call = shown_call(files) if not files.around.arguments else None
         if call is None:
@@ -102,9 +102,16 @@ def _read(files: RunFiles, target: str | None) -> Imported:
     try:
         found = (TARGETS[target] if target else detect(called)).read(called)
     except InputError as problem:
+        if _other_work(problem):
+            raise
         raise InputError([*refused(files, wanted, call).problems, *problem.problems]) from problem
     note = f"called as {call.where} shows: {str(call)[:400]}"
     return replace(found, assumptions=(note, *found.assumptions))
+
+
+def _other_work(problem: InputError) -> bool:
+    """Whether a file was refused for what it does, whatever it is called with."""
+    return any(one.expected == "training of a decoder" for one in problem.problems)
 
 
 def on_system(found: Imported, name: str) -> Imported:

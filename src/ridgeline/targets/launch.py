@@ -133,10 +133,10 @@ def slurm(scenario: Scenario, title: str) -> str:
         f"#SBATCH --exclusive\n#SBATCH --time={TIME}\n#SBATCH --output=%x-%j.log\n"
         "# yours, where your site asks for them: remove one # and fill in\n"
         "##SBATCH --partition=PARTITION\n##SBATCH --account=ACCOUNT\nset -euo pipefail\n\n"
-        'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | head -n 1)\n'
+        'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | sed -n 1p)\n'
         'HERE=$(dirname "${HERE%% *}")\n'
         f'[ -f "$HERE/{ON_NODE}" ] || HERE=$SLURM_SUBMIT_DIR\n'
-        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)\n'
         "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"
         'srun --kill-on-bad-exit=1 --chdir="$HERE" ${CONTAINER:+--container-image="$CONTAINER" '
         '--container-mounts="$HERE:$HERE"} \\\n'

@@ -59,7 +59,7 @@ def skypilot(scenario: Scenario, files: Files, job: JobRequest) -> str:
     limit = f"timeout {ceil(job.time)} " if job.time is not None else ""
     run = (
         "set -e\nexport NNODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_PORT=29500\n"
-        'export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+        'export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
         f"{limit}bash ~/plan/{ON_NODE}\n"
     )
     task: dict[str, object] = {"name": job_name(scenario), "num_nodes": nodes, "resources": resources}

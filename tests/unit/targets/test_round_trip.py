@@ -32,10 +32,12 @@ TARGETS = {
     "accelerate": ("torch-eager", "16xh100-sxm"),
     "llamafactory": ("torch-eager", "16xh100-sxm"),
     "axolotl": ("torch-eager", "16xh100-sxm"),
+    "primus": ("primus", "16xmi300x"),
 }
 # software that has no such model at all: refused, not written
 ABSENT = {
-    ("torchtitan", "hybrid"), ("torchtitan", "vision"), ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"),
+    ("torchtitan", "hybrid"), ("torchtitan", "vision"),
+    ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"), ("primus", "hybrid"),
     ("maxtext", "hybrid"), ("maxtext", "vision"),
     ("megatron", "hybrid"), ("megatron-bridge", "hybrid"), ("mindspeed", "hybrid"),
 }  # fmt: skip

@@ -27,7 +27,7 @@ from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem
 
 TREES = 32
-PACKED_RANKS = 256  # ranks up to which trees are packed
+PACKED_RANKS, PACKED_STEPS = 256, 400_000  # up to which trees are packed
 BROADCAST_CHUNKS = (1, 8, 32, 128, 512)
 BROADCAST_STEPS = 600_000
 SWITCHED_CHUNKS = (1, 2, 4, 8)  # a rank's part is cut into, through switches
@@ -186,6 +186,6 @@ def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:
     share = (graph.ranks - 1) / (graph.links / 2)
     filling = 4 * sqrt(graph.ranks)
     total = sqrt(filling * size_bytes / rate / (share * alpha))
-    most = 300_000 / (2 * graph.ranks)
+    most = PACKED_STEPS / (2 * graph.ranks)
     pieces = max(1, round(min(total, most) / TREES))
     return scheduled_allreduce(trees, pieces)

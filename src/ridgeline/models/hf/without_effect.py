@@ -17,7 +17,8 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             mask_feature_min_masks mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob mlp_dropout
             param_init_fn qa_dropout save_step seq_classif_dropout sparse_pred_ignore_index sparse_prediction
             block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init time_step_init_scheme
-            layer_scale_init_value time_step_scale mamba_dt_init_floor mamba_dt_max mamba_dt_min time_step_floor time_step_max time_step_min
+            layer_scale_init_value time_step_scale mamba_dt_init_floor mamba_dt_max mamba_dt_min time_step_floor
+            time_step_max time_step_min
         """,
         "a factor, an offset or a limit: it multiplies or cuts, and reshapes nothing": """
             attention_value_scale dim_model_base layernorm_full_attention_alpha layernorm_full_attention_beta

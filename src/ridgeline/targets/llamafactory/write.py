@@ -36,11 +36,10 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     files = trainer_files(scenario, nested(ledger.options), title)
     if run.backend == "fsdp2":
-        words = ("accelerate", "launch", "--config_file", "accelerate.yaml")
-        command = Command(words=words, per_chip=False, tail=START, before=NOTE, environment=ALLOCATOR)
+        started = ("accelerate", "launch", "--config_file", "accelerate.yaml")
+        command = Command(words=started, per_chip=False, tail=START, before=NOTE, environment=ALLOCATOR)
     else:
-        words = ("-m", "llamafactory.launcher", "train.yaml")
-        command = Command(words=words, before=NOTE, environment=ALLOCATOR)
+        command = Command(words=("-m", "llamafactory.launcher", "train.yaml"), before=NOTE, environment=ALLOCATOR)
     return exported(ID, {**files, **scripts(scenario, command, title)}, ledger)
 
 

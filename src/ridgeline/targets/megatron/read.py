@@ -58,14 +58,14 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     else:
         model = read_model(reader, found.hint or named_by_path(found.path))
     spec = load_model(model)
-    workload = decoding(reader) if generates else read_workload(reader)
+    workload, replica = decoding(reader) if generates else (read_workload(reader), None)
     seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
     plan = read_plan(reader, seen)
     if generates:
         plan = decoding_plan(plan)
     known = options(target if target not in ("primus", "megatron-deepspeed") else ID)
     unread = tuple(_renamed(part, known, names or {}) for part in reader.unread({}))
-    per_rank = None if generates or "global_batch" in workload else plan["microbatch"]
+    per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])
     notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
     return Imported(
         target=target,

@@ -23,16 +23,16 @@ KEPT = ("tp", "pp", "ep", "etp", "engine", "attention", "moe_dispatch", "sequenc
 FORMATS = ("compute", "weights", "activations", "kv", "scaling")
 
 
-def decoding(reader: OptionReader) -> dict[str, Any]:
-    """The [workload] table of a decode step at the longest context."""
+def decoding(reader: OptionReader) -> tuple[dict[str, Any], int]:
+    """The [workload] table of a decode step at the longest context, and the sequences of each data-parallel replica."""
     context = reader.count(*LONGEST) or 2048
-    batch = reader.count(*MOST, default=1)
+    batch = reader.count(*MOST, default=1) or 1
     for name in (*LONGEST, *MOST, *WRITTEN, "global-batch-size"):
         reader.take(name)
     reader.assumptions.append(
         f"a run that generates text: the decode step of {batch} sequences that each hold {context} tokens"
     )
-    return {"kind": "decode", "context": context, "batch": batch}
+    return {"kind": "decode", "context": context}, batch
 
 
 def decoding_plan(plan: dict[str, Any]) -> dict[str, Any]:

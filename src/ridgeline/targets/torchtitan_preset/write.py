@@ -25,8 +25,10 @@ from ridgeline.targets.vendors import runs_on
 
 NOTE = "# Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000."
 OWN = ("activation_checkpoint.", "quantize.", "model.converters")  # options that are said otherwise here
-OURS = ("plan.recompute.", "plan.precision.compute", "plan.precision.scaling", "plan.moe_dispatch", "plan.sequence")
-OURS = (*OURS, "plan.graph", "plan.etp", "model.mtp", "workload.optimizer.name", "plan.cp_kind", "system.chips")
+OURS = (
+    *("plan.recompute.", "plan.precision.compute", "plan.precision.scaling", "plan.moe_dispatch", "plan.sequence"),
+    *("plan.graph", "plan.etp", "model.mtp", "workload.optimizer.name", "plan.cp_kind", "system.chips"),
+)
 
 
 def write(scenario: Scenario) -> Export:

@@ -1,6 +1,6 @@
 """Captured architectures against their readers: parameters equal, flops within 1 %, predicted step within 3 %.
 
-    python -m pytest -m slow tests/real/test_capture.py
+    python -m pytest -m slow tests/real/test_captured_types.py
 
 Each type's default config is built by transformers on the meta device, one forward of it is recorded, and what comes of
 that is held against what the reader makes of the same config. Every raw product is summed up as well: what was recorded
