@@ -73,7 +73,7 @@ _LIST = (
         name="kernel", unit="s", default=1e-6, per=("engine",), meaning="chip idles around a kernel of a graph",
     ),
     ServingParameter(
-        name="all_reduce", unit="s", default=4e-6, per=("link",),
+        name="all_reduce", unit="s", default=4e-6, per=("link", "engine"),
         meaning="latency of a collective inside a step, per doubling of ranks",
     ),
     ServingParameter(
