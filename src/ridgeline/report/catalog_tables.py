@@ -260,12 +260,14 @@ def engine(sheet: Sheet) -> RenderableType:
     return Group(about, *listed("fuses", fuses), *listed("overlaps", overlaps))
 
 
-def _words(value: str | Sequence[str | Sequence[str]]) -> str:
-    """A word, or several; those that go together joined.
+def _words(value: str | bool | Sequence[str | Sequence[str]]) -> str:
+    """A word, yes or no, or several words; those that go together joined.
 
-    >>> _words("each"), _words(["attention", ["norm", "mlp"]])
-    ('each', 'attention, norm+mlp')
+    >>> _words("each"), _words(True), _words(["attention", ["norm", "mlp"]])
+    ('each', 'yes', 'attention, norm+mlp')
     """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str):
         return value
     return ", ".join(one if isinstance(one, str) else "+".join(one) for one in value)
