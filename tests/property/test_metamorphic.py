@@ -263,3 +263,11 @@ def test_the_best_plan_is_never_slower_with_more(model: str, one: str, other: st
     hbm = base.system.chip.hbm
     roomy = with_chip(base, hbm=replace(hbm, capacity=times(hbm.capacity, 1.25), usable=times(hbm.usable, 1.25)))
     assert planned_s(roomy) <= before * SLACK
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_attention_of_a_measured_chip_runs_in_its_own_format(precision: str) -> None:
+    """Flash kernels were measured in 16 bits: they say nothing of attention in 32."""
+    work = {"seq": 32768, "global_batch": 64}
+    plan = {"precision": precision, "engine": "torch-eager"}
+    step_s(scenario({"model": "gpt2", "system": "8xh200-sxm", "workload": work, "plan": plan}))

@@ -34,6 +34,7 @@ from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.profile import Measurement, Profile, profile_for
 from ridgeline.cost.profile_surface import LAYOUTS, Surface, fitted_share, surface_of
 from ridgeline.hardware.load import CHIPS, chip
+from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
 
 PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
@@ -140,8 +141,14 @@ def measured_kernels(scenarios: Sequence[Scenario], profiles: Mapping[str, Profi
             known[id(made)] = len(prices)
             prices.append(made)
         own[row] = known[id(made)]
-    impls = tuple(LIBRARY.get(scenario.engine.kernel, "") for scenario in scenarios)
+    impls = tuple(_flash_kernel(scenario) for scenario in scenarios)
     return MeasuredKernels(prices=tuple(prices), own=own, attention=impls) if prices else None
+
+
+def _flash_kernel(scenario: Scenario) -> str:
+    """Which of the measured flash kernels a scenario's attention runs: they are of 16 bits, none for wider formats."""
+    narrow = attention_format(scenario.plan.precision).bits <= 16
+    return LIBRARY.get(scenario.engine.kernel, "") if narrow else ""
 
 
 def measured_sheet(profile: Profile, scenario: Scenario) -> Sheet:

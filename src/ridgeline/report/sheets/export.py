@@ -23,7 +23,7 @@ class FiguresSheet(TypedDict):
     fits: bool
 
 
-class DifferenceSheet(TypedDict):
+class ExportDifferenceSheet(TypedDict):
     """A decision that means something else when the files are read again."""
 
     path: str
@@ -31,7 +31,7 @@ class DifferenceSheet(TypedDict):
     written: Any
 
 
-class CheckSheet(TypedDict):
+class ExportCheckSheet(TypedDict):
     """The files read again and predicted, beside the plan.
 
     verdict    same, differs, slower (by over 5 %), misfit (no longer fits), unreadable, not-predicted
@@ -50,7 +50,7 @@ class CheckSheet(TypedDict):
     written: FiguresSheet | None
     change: float | None
     why: str
-    differs: list[DifferenceSheet]
+    differs: list[ExportDifferenceSheet]
     causes: list[LostSheet]
 
 
@@ -69,7 +69,7 @@ class ExportSheet(TypedDict):
     expressed: dict[str, str]
     implied: dict[str, str]
     lost: list[LostSheet]
-    check: CheckSheet | None
+    check: ExportCheckSheet | None
 
 
 class UnreadSheet(TypedDict):
