@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.cli.capture import named_model
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
@@ -102,28 +103,26 @@ def plan(
     that keep an objective at the least cost, or serve the most on what there is.
     """
     from ridgeline.api import calibration_of, priced_of
-    from ridgeline.cli.capture import named_model
     from ridgeline.cli.plan_serve import plan_serve
     from ridgeline.search.request import PlanRequest
 
     with _answering(json):
         _writable(output, html, picture)
         model = named_model(model, beside=output)
+        limits = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
+        run = {"tokens": tokens, "chips": chips, "headroom": headroom, "frontier": frontier}
         if serve or _serves(model):
-            run = {"tokens": tokens, "days": days, "chips": chips, "headroom": headroom, "frontier": frontier}
-            _refuse_training(seq=seq, global_batch=global_batch, **run)
+            _refuse_training(seq=seq, global_batch=global_batch, days=days, **run)
             plan_serve(
                 model, priced_of(calibration, anchor or (), profile), (output, html, picture), json, on=on,
-                requests=requests, rate=rate, isl=isl, osl=osl, ttft=ttft, tpot=tpot, itl=itl, e2e=e2e,
-                percentile=percentile, engine=engine, settings=settings or (), space=space, objective=objective,
+                requests=requests, rate=rate, isl=isl, osl=osl, percentile=percentile, engine=engine,
+                settings=settings or (), space=space, objective=objective, **limits,
             )  # fmt: skip
             return
-        _refuse_serving(requests=requests, rate=rate, isl=isl, osl=osl, picture=picture)
-        _refuse_serving(ttft=ttft, tpot=tpot, itl=itl, e2e=e2e)
+        _refuse_serving(requests=requests, rate=rate, isl=isl, osl=osl, picture=picture, **limits)
         request = PlanRequest.from_options(
             model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
-            objective=objective, tokens=tokens, days=days, chips=chips, top=top, headroom=headroom, frontier=frontier,
-            refine=refine,
+            objective=objective, days=days, top=top, refine=refine, **run,
         )  # fmt: skip
         used = calibration_of(calibration, anchor or (), profile)
         _refuse_other_chip(profile, request)
