@@ -199,14 +199,16 @@ class Vision:
         return (self.image // self.patch) ** 2
 
     def sized(self, height: int, width: int) -> Vision:
-        """The same for images of other sizes: as many patches as they have, in a square, and tokens in proportion.
+        """The same for images of other sizes: about as many patches as they have, in a square; tokens in proportion.
 
         >>> block = Block(mixer=None, ffn=None)
         >>> Vision(hidden=8, block=block, layers=1, patch=14, image=448, tokens=256).sized(896, 448).tokens
-        529
+        512
         """
-        side = max(1, round((height * width) ** 0.5 / self.patch))
-        return replace(self, image=side * self.patch, tokens=max(1, self.tokens * side**2 // max(1, self.patches)))
+        rows, columns = max(1, height // self.patch), max(1, width // self.patch)
+        side = max(1, round((rows * columns) ** 0.5))
+        tokens = max(1, self.tokens * rows * columns // max(1, self.patches))
+        return replace(self, image=side * self.patch, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

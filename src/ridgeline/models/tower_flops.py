@@ -16,7 +16,7 @@ def encoder_flops(spec: ModelSpec, source: int) -> float:
 
     >>> from ridgeline.models.hf import from_config
     >>> f"{encoder_flops(from_config({'model_type': 'whisper'}), 1500):.3g}"
-    '2.91e+10'
+    '4.05e+10'
     """
     encoder = spec.encoder
     if encoder is None:
