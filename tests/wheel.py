@@ -23,7 +23,7 @@ def _answers(run: Callable[..., str], folder: Path) -> str:
         return "ridgeline predict answered no time"
     if not json.loads(run("validate", "--where", "source=h200", "--json")):
         return "ridgeline validate found no runs"
-    if not json.loads(run("export", EXAMPLE, "--to", "megatron", "--json"))["files"]:
+    if not json.loads(run("export", EXAMPLE, "--to", "megatron", "--allow-misfit", "--json"))["files"]:
         return "ridgeline export wrote no files"
     run("timeline", EXAMPLE, "-o", str(folder / "step.json"), "--html", str(folder / "step.html"))
     run("analyze", str(folder / "step.json"), "--json")
