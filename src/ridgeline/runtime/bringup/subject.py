@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.core.dtype import dtype as dtype_of
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.bringup.cut import left_out, one_of_each
@@ -195,10 +195,16 @@ def _called(reference: str) -> Any:
         if name.endswith(".py"):
             import runpy
 
-            found: Any = runpy.run_path(name)[function]
+            held = runpy.run_path(name)
         else:
-            found = getattr(importlib.import_module(name), function)
-        return found()
+            module = importlib.import_module(name)
+            held = {**vars(module), **({function: getattr(module, function)} if hasattr(module, function) else {})}
+        if function not in held:
+            named = [key for key, one in held.items() if callable(one) and not key.startswith("_")]
+            raise InputError(not_among("MODEL", function, named, f"name a function of {name}"))
+        return held[function]()
+    except InputError:
+        raise
     except Exception as error:
         given = f"{reference}: {type(error).__name__}: {error}".partition("\n")[0]
         expected = "module:function, a function without arguments that makes a torch module"
