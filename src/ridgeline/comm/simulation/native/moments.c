@@ -16,6 +16,19 @@
 
 #include "flows.h"
 
+/* `moments_narrow.c` compiles this again for flows of up to four shared links that put all their bytes on each: loops
+   over a flow's links have a fixed length there. */
+#ifdef NARROW
+#define SHIFT 2
+#define PART(s, seat) 1.0
+#define RUN run_narrow
+#else
+#define SHIFT (s->shift)
+#define PART(s, seat) ((s)->share ? (s)->share[seat] : 1.0)
+#define RUN run_wide
+#endif
+#define SEATS (1 << SHIFT)
+
 #define TICKS 2048
 #define NEAR 1e-12      /* relative difference of levels that counts as none */
 #define PATIENCE 10000  /* times that each link may be looked at in one moment */
@@ -41,7 +54,11 @@ typedef struct {
 /* What limits a flow: its own cap and the links that it shares, the last ones none. */
 typedef struct {
     double cap;
+#ifdef NARROW
+    i32 link[4];
+#else
     i32 link[];
+#endif
 } Limits;
 
 /* A link and the flows on it, as seats (flow << shift) + place of the link among the flow's. */
@@ -60,7 +77,7 @@ typedef struct {
     size_t stride;
     int shift;  /* a flow has 1 << shift seats at most, padded with link `none` */
     i32 none;
-    Flow *flow;
+    Flow *flows, *flow;
     i32 *unused, unused_count;
     char *limits;
     size_t limits_stride;
@@ -99,7 +116,13 @@ static void *wide_room(size_t bytes) {
 
 static inline Way *way_of(const State *s, i32 connection) { return (Way *)(s->ways + (size_t)connection * s->stride); }
 
-static inline Limits *limits_of(const State *s, i32 f) { return (Limits *)(s->limits + (size_t)f * s->limits_stride); }
+static inline Limits *limits_of(const State *s, i32 f) {
+#ifdef NARROW
+    return (Limits *)s->limits + f;
+#else
+    return (Limits *)(s->limits + (size_t)f * s->limits_stride);
+#endif
+}
 
 static inline void unhook(State *s, i32 f) {
     Flow *a = s->flow + f;
@@ -107,7 +130,7 @@ static inline void unhook(State *s, i32 f) {
         s->flow[a->before].next = a->next;
     else
         s->head[a->tick & (TICKS - 1)] = a->next;
-    if (a->next >= 0) s->flow[a->next].before = a->before;
+    s->flow[a->next].before = a->before; /* flow -1 stands for none */
     s->hooked--;
 }
 
@@ -123,7 +146,7 @@ static inline void hook(State *s, i32 f) {
     i32 *head = s->head + (a->tick & (TICKS - 1));
     a->before = -1;
     a->next = *head;
-    if (*head >= 0) s->flow[*head].before = f;
+    s->flow[*head].before = f;
     *head = f;
     s->hooked++;
 }
@@ -155,16 +178,18 @@ static double soonest(State *s) {
     }
 }
 
-static inline void mark(State *s, i32 l) {
-    if (s->link[l].marked) return;
-    s->link[l].marked = 1;
-    s->dirty[s->dirty_to++ & s->dirty_mask] = l;
+/* Without a branch, since nobody can tell beforehand which links and flows are reached. */
+static inline void mark(State *s, i32 l, int moved) {
+    moved &= !s->link[l].marked;
+    s->link[l].marked |= moved;
+    s->dirty[s->dirty_to & s->dirty_mask] = l;
+    s->dirty_to += moved;
 }
 
 static inline void touch(State *s, i32 f) {
-    if (s->flow[f].marked) return;
+    s->touched[s->touched_count] = f;
+    s->touched_count += !s->flow[f].marked;
     s->flow[f].marked = 1;
-    s->touched[s->touched_count++] = f;
 }
 
 static int more_room(Link *link) {
@@ -195,14 +220,14 @@ static void start(State *s, i32 f) {
     const Message *m = s->q->message + a->message;
     const Way *way = way_of(s, m->connection);
     Limits *limits = limits_of(s, f);
-    i32 seats = 1 << s->shift;
+    i32 seats = SEATS;
     a->connection = m->connection;
     a->rate = 0.0;
     a->when = s->now;
     a->state = FLOWING;
     limits->cap = way->cap;
     for (i32 k = 0; k < way->links; k++) {
-        i32 l = way->link[k], at = (f << s->shift) + k;
+        i32 l = way->link[k], at = (f << SHIFT) + k;
         Link *link = s->link + l;
         limits->link[k] = l;
         if (link->flows == link->room && !more_room(link)) {
@@ -211,27 +236,29 @@ static void start(State *s, i32 f) {
         }
         s->place_on[at] = link->flows;
         link->on[link->flows++] = at;
-        if (link->flows > 1) mark(s, l);
+        mark(s, l, link->flows > 1);
     }
     for (i32 k = way->links; k < seats; k++) limits->link[k] = s->none;
+#ifndef NARROW
     if (s->share) {
-        i64 wide = (i64)1 << s->shift;
+        i64 wide = (i64)SEATS;
         const double *from = s->way_share + m->connection * wide;
         memcpy(s->share + f * wide, from, (size_t)way->links * sizeof(double));
     }
+#endif
     touch(s, f);
     fetch_next(s, a->message);
 }
 
 static void leave(State *s, i32 f) {
     const Limits *limits = limits_of(s, f);
-    for (i32 k = 0; k < 1 << s->shift && limits->link[k] < s->none; k++) {
-        i32 l = limits->link[k], place = s->place_on[(f << s->shift) + k];
+    for (i32 k = 0; k < SEATS && limits->link[k] < s->none; k++) {
+        i32 l = limits->link[k], place = s->place_on[(f << SHIFT) + k];
         Link *link = s->link + l;
         i32 last = link->on[--link->flows];
         link->on[place] = last;
         s->place_on[last] = place;
-        if (s->level[l] < INFINITY) mark(s, l); /* what was not full is not full now */
+        mark(s, l, s->level[l] < INFINITY); /* what was not full is not full now */
     }
 }
 
@@ -290,17 +317,15 @@ static void arrive(State *s, i32 f) {
 static inline double elsewhere(const State *s, i32 f, i32 skip) {
     const Limits *limits = limits_of(s, f);
     double least = limits->cap;
-    if (s->shift == 2) { /* no branches in the usual case */
-        double a = skip == 0 ? INFINITY : s->level[limits->link[0]];
-        double b = skip == 1 ? INFINITY : s->level[limits->link[1]];
-        double c = skip == 2 ? INFINITY : s->level[limits->link[2]];
-        double d = skip == 3 ? INFINITY : s->level[limits->link[3]];
+    if (SHIFT == 2) {
+        double v[5];
+        for (i32 k = 0; k < 4; k++) v[k] = s->level[limits->link[k]];
+        v[skip] = INFINITY;
+        double a = v[0] < v[1] ? v[0] : v[1], b = v[2] < v[3] ? v[2] : v[3];
         a = a < b ? a : b;
-        c = c < d ? c : d;
-        a = a < c ? a : c;
         return a < least ? a : least;
     }
-    for (i32 k = 0; k < 1 << s->shift; k++) {
+    for (i32 k = 0; k < SEATS; k++) {
         double level = k == skip ? INFINITY : s->level[limits->link[k]];
         least = level < least ? level : least;
     }
@@ -310,9 +335,9 @@ static inline double elsewhere(const State *s, i32 f, i32 skip) {
 /* The level at which a link is full, from what its flows may have elsewhere (kept in `other`). */
 static double full_level(State *s, const Link *link) {
     const i32 *on = link->on;
-    i32 n = link->flows, mask = (1 << s->shift) - 1;
-    if (n == 2 && !s->share) { /* the usual case, without a loop */
-        double a = elsewhere(s, on[0] >> s->shift, on[0] & mask), b = elsewhere(s, on[1] >> s->shift, on[1] & mask);
+    i32 n = link->flows, mask = SEATS - 1;
+    if (n == 2 && PART(s, on[0]) == 1.0 && PART(s, on[1]) == 1.0) { /* the usual case, without a loop */
+        double a = elsewhere(s, on[0] >> SHIFT, on[0] & mask), b = elsewhere(s, on[1] >> SHIFT, on[1] & mask);
         double less = a < b ? a : b, half = 0.5 * link->rate, rest = link->rate - less;
         s->other[0] = a;
         s->other[1] = b;
@@ -321,8 +346,8 @@ static double full_level(State *s, const Link *link) {
     }
     double sum = 0.0, weight = 0.0;
     for (i32 e = 0; e < n; e++) {
-        double part = s->share ? s->share[on[e]] : 1.0;
-        s->other[e] = elsewhere(s, on[e] >> s->shift, on[e] & mask);
+        double part = PART(s, on[e]);
+        s->other[e] = elsewhere(s, on[e] >> SHIFT, on[e] & mask);
         sum += part * s->other[e];
         weight += part;
     }
@@ -331,11 +356,10 @@ static double full_level(State *s, const Link *link) {
     for (;;) {
         double rest = link->rate, held = 0.0;
         for (i32 e = 0; e < n; e++) {
-            double part = s->share ? s->share[on[e]] : 1.0;
-            if (s->other[e] <= level)
-                rest -= part * s->other[e];
-            else
-                held += part;
+            double part = PART(s, on[e]);
+            double more = s->other[e] <= level ? 0.0 : part;
+            held += more;
+            rest -= (part - more) * (more > 0.0 ? 0.0 : s->other[e]);
         }
         if (held <= 0.0 || rest <= level * held * (1 + NEAR)) return level;
         level = rest / held;
@@ -346,22 +370,23 @@ static double full_level(State *s, const Link *link) {
 static void settle(State *s, i32 l) {
     Link *link = s->link + l;
     double before = s->level[l], level = INFINITY;
-    i32 mask = (1 << s->shift) - 1;
+    i32 mask = SEATS - 1;
     const i32 *on = link->on;
     if (link->flows > 1) level = full_level(s, link); /* one flow alone is held by its cap */
-    double low = before < level ? before : level, high = before < level ? level : before;
+    double low = before < level ? before : level;
+    double high = before > level ? before : level;
     if (low == high || high - low <= NEAR * low) return;
     s->level[l] = level;
-    if (link->flows == 1) s->other[0] = elsewhere(s, on[0] >> s->shift, on[0] & mask);
+    if (link->flows == 1) s->other[0] = elsewhere(s, on[0] >> SHIFT, on[0] & mask);
     for (i32 e = 0; e < link->flows; e++) {
-        i32 f = on[e] >> s->shift, k = on[e] & mask, seats = 1 << s->shift;
+        i32 f = on[e] >> SHIFT, k = on[e] & mask, seats = SEATS;
         if (s->other[e] <= low) continue; /* limited elsewhere, as before */
         touch(s, f);
         const i32 *others = limits_of(s, f)->link;
         for (i32 j = 0; j < seats; j++) { /* a full link, or one that may fill up */
             i32 o = others[j];
             int full = s->level[o] < INFINITY, fills = (level > before) & (s->link[o].flows > 1);
-            if ((full | fills) & (j != k) & !s->link[o].marked) mark(s, o);
+            mark(s, o, (full | fills) & (j != k));
         }
     }
 }
@@ -381,7 +406,7 @@ static int share_out(State *s) {
         Flow *a = s->flow + f;
         a->marked = 0;
         if (a->state != FLOWING) continue;
-        double rate = elsewhere(s, f, -1);
+        double rate = elsewhere(s, f, SEATS);
         if (rate == a->rate) continue;
         int fresh = a->rate == 0.0;
         if (fresh)
@@ -444,12 +469,25 @@ static char *shared_links(const Network *net, int lone) {
     return shared;
 }
 
+#ifndef NARROW
+int run_wide(const Queues *q, const Network *net, double same, double *arrived, i64 *told);
+
 int links_are_shared(const Queues *q, const Network *net) {
     char *shared = shared_links(net, q->messages == q->groups);
     int found = shared == NULL || memchr(shared, 1, (size_t)net->none) != NULL;
     free(shared);
     return found;
 }
+
+int run_narrow(const Queues *q, const Network *net, double same, double *arrived, i64 *told);
+
+/* Arrivals at max-min rates, in the order that messages came in. 0: done; 1: no memory; 2: rates that do not settle;
+   3: messages that never start. told: moments, links looked at. */
+int run_moments(const Queues *q, const Network *net, double same, double *arrived, i64 *told) {
+    return net->wide <= 4 && !net->share ? run_narrow(q, net, same, arrived, told)
+                                         : run_wide(q, net, same, arrived, told);
+}
+#endif
 
 /* Each connection's cap, delay and shared links. */
 static int lay(State *s, const Network *net, int lone) {
@@ -468,7 +506,7 @@ static int lay(State *s, const Network *net, int lone) {
     s->ways = wide_room(((size_t)net->connections + 1) * s->stride);
     double *parts = NULL;
     if (net->share) {
-        parts = calloc((size_t)net->connections << s->shift, sizeof(double));
+        parts = calloc((size_t)net->connections << SHIFT, sizeof(double));
         s->way_share = parts;
     }
     if (!s->ways || (net->share && !parts)) {
@@ -485,7 +523,7 @@ static int lay(State *s, const Network *net, int lone) {
             if (l >= none || part <= 0.0) continue;
             if (net->rates[l] / part < way->cap) way->cap = net->rates[l] / part;
             if (!shared[l]) continue;
-            if (parts) parts[(c << s->shift) + way->links] = part;
+            if (parts) parts[(c << SHIFT) + way->links] = part;
             way->link[way->links++] = (i32)l;
         }
     }
@@ -520,18 +558,22 @@ static int make(State *s, const Queues *q, const Network *net) {
     s->link = calloc((size_t)(net->none + 1), sizeof(Link));
     s->level = malloc((size_t)(net->none + 1) * sizeof(double));
     if (!s->link || !s->level || !lay(s, net, q->messages == q->groups)) return 0;
+#ifdef NARROW
+    if (s->shift > 2 || net->share) return 0;
+#endif
     s->usual = usual_s(s);
     s->ticks_per_s = (double)q->at_once / s->usual;
     i64 queue = 16;
     while (queue < net->none + 1) queue *= 2;
     s->dirty_mask = queue - 1;
     s->dirty = malloc((size_t)queue * sizeof(i32));
-    s->flow = calloc(flows, sizeof(Flow));
+    s->flows = calloc(flows + 1, sizeof(Flow));
+    s->flow = s->flows + 1;
     s->unused = malloc(flows * sizeof(i32));
-    s->limits_stride = sizeof(Limits) + sizeof(i32) * ((size_t)1 << s->shift);
+    s->limits_stride = sizeof(Limits) + sizeof(i32) * ((size_t)SEATS);
     s->limits = malloc(flows * s->limits_stride);
-    s->place_on = malloc((flows << s->shift) * sizeof(i32));
-    if (net->share) s->share = malloc((flows << s->shift) * sizeof(double));
+    s->place_on = malloc((flows << SHIFT) * sizeof(i32));
+    if (net->share) s->share = malloc((flows << SHIFT) * sizeof(double));
     s->touched = malloc(flows * sizeof(i32));
     s->batch = malloc(flows * sizeof(i32));
     s->other = malloc(flows * sizeof(double));
@@ -539,7 +581,7 @@ static int make(State *s, const Queues *q, const Network *net) {
     s->arrived = wide_room((size_t)(q->messages + 1) * sizeof(double));
     s->next_group = malloc(ports * sizeof(i32));
     s->under_way = calloc(ports, sizeof(i32));
-    if (!s->dirty || !s->flow || !s->unused || !s->limits || !s->place_on || (net->share && !s->share) || !s->touched || !s->batch ||
+    if (!s->dirty || !s->flows || !s->unused || !s->limits || !s->place_on || (net->share && !s->share) || !s->touched || !s->batch ||
         !s->other || !s->place || !s->arrived || !s->next_group || !s->under_way)
         return 0;
     for (i64 p = 0; p < q->places; p++) s->place[p] = (Place){0, -1};
@@ -552,14 +594,12 @@ static int make(State *s, const Queues *q, const Network *net) {
 static void clear(State *s, i64 links) {
     for (i64 l = 0; s->link && l <= links; l++)
         if (s->link[l].on != s->link[l].few) free(s->link[l].on);
-    void *parts[] = {s->ways, s->level,  s->flow,  s->unused, s->limits, s->place_on,  s->share,      (void *)s->way_share, s->link,
+    void *parts[] = {s->ways, s->level,  s->flows,  s->unused, s->limits, s->place_on,  s->share,      (void *)s->way_share, s->link,
                      s->dirty, s->touched, s->place, s->arrived, s->next_group, s->under_way, s->other, s->batch};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) free(parts[i]);
 }
 
-/* Arrivals in the order of `queues`. 0: done; 1: no memory; 2: rates that do not settle; 3: messages that never start.
-   told: moments, links looked at. */
-int run_moments(const Queues *q, const Network *net, double same, double *arrived, i64 *told) {
+int RUN(const Queues *q, const Network *net, double same, double *arrived, i64 *told) {
     State *s = calloc(1, sizeof(State));
     double(*opens)[2] = malloc((size_t)(q->ports + 1) * sizeof *opens);
     int answer = s && opens && make(s, q, net) ? 0 : 1;
