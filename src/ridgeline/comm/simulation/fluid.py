@@ -26,7 +26,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 WINDOW = 0.1  # of the time that messages take
 WIDE = 0.5  # the same where no link is shared
 MANY = 100_000  # messages that share links: from here on by rounds unless asked otherwise
-CROWDED = 32  # messages that a port sends at once: MANY of those go by rounds
+CROWDED, SOME = 32, 20_000  # messages that a port sends at once, in all: each end moves the rates of all others
 REMEMBERED = 512  # sets of flows whose rates are kept
 _NONE = np.zeros(0, np.bool_)
 
@@ -34,14 +34,15 @@ _NONE = np.zeros(0, np.bool_)
 def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", queues: Queues | None = None) -> Run:
     """Simulate to the end: exactly where nothing is shared, and by the compiled core where it has `queues`.
 
-    Without it, from moment to moment in windows, or many messages by rounds; so are very many that share links all at
-    once, whose end that gives exactly. A `window` asks for windows.
+    Without it, and for very many messages all at once, from moment to moment in windows, or by rounds, which gives the
+    end of equal messages that begin together exactly. A `window` asks for windows.
     """
     messages = flows.messages
     if not len(messages):
         return Run(arrived_s=np.zeros(0), moments=0)
-    core = queues if window is None else None
-    many = len(messages) >= MANY and (core is None or core.at_once >= CROWDED * core.ports)
+    crowded = queues is not None and len(messages) >= SOME and queues.at_once >= CROWDED * queues.ports
+    core = queues if window is None and (sharing == "max-min" or not crowded) else None
+    many = len(messages) >= MANY and core is None
     if (sharing == "rounds" or (sharing == "auto" and many)) and alike(flows) and shares(flows):
         return by_shared_rounds(flows)
     if core is None or not shares_links(flows, core):
