@@ -34,6 +34,7 @@ class Around:
     environment  variables it is called with
     model        the model the caller names
     chips        how many chips the caller's machine has
+    system       that machine's name
     """
 
     folder: Path | None = None
@@ -42,6 +43,7 @@ class Around:
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model: str | None = None
     chips: int | None = None
+    system: str | None = None
     opened: int = 0
 
     def text(self, path: Path) -> str | None:
