@@ -76,6 +76,7 @@ def import_run(
     files.around.arguments = (*(call.arguments if call else ()), *arguments)
     files.around.environment = {**(call.environment if call else {}), **(environment or {})}
     files.around.model = model
+    files.around.seq = seq
     files.around.chips = load_system(system).chips if system else None
     found = _read(files, target)
     if model is not None:

@@ -7,6 +7,7 @@ the checkout that the file stands in and nowhere else: the nearest folder above 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -22,6 +23,8 @@ MOST_NEARBY = 200  # files that one configuration may refer to
 TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "LICENSE")
 INSTALLED = ("site-packages", "dist-packages")  # where installed software lies
 HIGHEST = 12  # folders above the file
+DEEPEST = 8  # folders of a path that a configuration gives
+LONGEST = 300  # characters of such a path
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class Around:
     arguments    words the script is called with
     environment  variables it is called with
     model        the model the caller names
+    seq          the tokens of a sequence the caller names
     chips        how many chips the caller's machine has
     """
 
@@ -41,6 +45,7 @@ class Around:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model: str | None = None
+    seq: int | None = None
     chips: int | None = None
     opened: int = 0
 
@@ -58,6 +63,25 @@ class Around:
             return read_text(real, BIGGEST_TEXT)
         except (OSError, ValueError, InputError):
             return None
+
+
+    def named(self, name: str) -> str | None:
+        """The text of a file by the path that a configuration gives it, of which only the end need be the checkout's.
+
+        `$WORK/jay-z/configs/zero2.json` is looked for beside the file and in every folder above it up to the top, whole
+        and then without its first folders.
+        """
+        plain = [part for part in re.split(r"[/\\]+", name[:LONGEST]) if part not in ("", ".", "..")]
+        parts = [part for part in plain if "$" not in part]
+        if self.folder is None or self.top is None or not parts or "$" in plain[-1]:
+            return None
+        above = [one for one in (self.folder, *self.folder.parents) if one.is_relative_to(self.top)][:HIGHEST]
+        for start in range(len(parts[-DEEPEST:])):
+            for folder in above:
+                found = self.text(folder.joinpath(*parts[-DEEPEST:][start:]))
+                if found is not None:
+                    return found
+        return None
 
 
 class RunFiles(dict[str, str]):

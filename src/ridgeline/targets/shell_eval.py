@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
 
 from ridgeline.targets.run_files import Around
 from ridgeline.targets.shell_conditions import ASSIGN, OURS, asked, assigned_in, compared
@@ -168,13 +167,7 @@ class _Shell:
         """The text of a file that the script names: one it wrote, or one of its checkout."""
         if shown(name) in self.script.texts:
             return self.script.texts[shown(name)]
-        folder = self.around.folder
-        if folder is None:
-            return None
-        plain = known(name)
-        last = plain.rstrip("/").split("/")[-1]
-        texts = (self.around.text(Path(folder / one)) for one in ((plain.lstrip("/"), last) if last else ()))
-        return next((text for text in texts if text is not None), None)
+        return self.around.named(shown(name))
 
     # conditions
 
