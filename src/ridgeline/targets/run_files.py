@@ -64,7 +64,6 @@ class Around:
         except (OSError, ValueError, InputError):
             return None
 
-
     def named(self, name: str) -> str | None:
         """The text of a file by the path that a configuration gives it, of which only the end need be the checkout's.
 

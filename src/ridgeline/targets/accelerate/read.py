@@ -152,7 +152,7 @@ def read(files: Files) -> Imported:
 
 
 def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
-    """The model of a run that starts from nothing: a config.json of the checkout, or a kind and what is changed in it."""
+    """The model of a run from nothing: a config.json of the checkout, or a kind of model and what is changed in it."""
     if "train.model_name_or_path" in reader:
         return None
     config = beside(files, reader.options.get("train.config_name"))

@@ -120,5 +120,15 @@ def spare_axis(options: Mapping[str, Any]) -> str:
     return max(even, key=lambda axis: degrees[axis]) if even else ""
 
 
-INNER = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
+INNER = (
+    "data",
+    "fsdp",
+    "fsdp_transpose",
+    "context_usp_ulysses",
+    "tensor",
+    "tensor_sequence",
+    "context",
+    "pipeline",
+    "expert",
+)
 AXES = ("fsdp", "data", "tensor", "context", "expert")

@@ -1,5 +1,8 @@
-"""Turn what names a run of Primus into the module that trains: an experiment, a script that starts one with words of its
-own, or a file of Primus's model folder, which runs by the defaults."""
+"""Turn what names a run of Primus into the module that trains.
+
+That is an experiment, a script that starts one with words of its own, or a file of Primus's model folder, which runs by
+the defaults.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,8 @@ def _options(command: list[str]) -> dict[str, Any]:
 
 
 def _value(word: str) -> Any:
-    word = word.strip("\"'") if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'" else word  # its own parser's quotes
+    if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":  # quotes for the program's own parser
+        return word[1:-1]
     if word.lower() in WORDS:
         return WORDS[word.lower()]
     return int(word) if word.lstrip("-").isdigit() and len(word) < 16 else word

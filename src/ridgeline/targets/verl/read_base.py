@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,6 @@ def _read(files: Files, name: str, folder: str) -> Base:
         except InputError:
             data = {}
     below = data.get("defaults")
-    names = " ".join([name, *(str(part) for part in below if isinstance(part, str))] if isinstance(below, list) else [name])
+    names = [name, *(str(part) for part in (below if isinstance(below, list) else ()) if isinstance(part, str))]
     options = {key: value for key, value in flatten(data) if not key.startswith(("defaults", "hydra."))}
-    return Base(megatron=re.search("megatron", names, re.IGNORECASE) is not None, options=options)
+    return Base(megatron=any("megatron" in one.lower() for one in names), options=options)
