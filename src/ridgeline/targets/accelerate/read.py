@@ -19,6 +19,8 @@ from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Imported, Unread
 
 ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
+# of a file that names a model, what shows that it trains
+TRAINS = ("learning_rate", "gradient_accumulation_steps", "gradient_checkpointing", "max_steps", "output_dir", "lora_r")
 SCRIPTS = (".sh", ".sbatch", ".slurm")
 # accelerate's own words for DeepSpeed -> those of DeepSpeed's file
 INLINE = {
@@ -207,7 +209,8 @@ def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_trainer(data: Mapping[str, Any]) -> bool:
-    return any(key in data for key in ARGUMENTS) and "micro_batch_size" not in data
+    plain = any(key in data for key in ARGUMENTS[:2])
+    return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
 
 
 def _on_tpu(files: Files) -> bool:

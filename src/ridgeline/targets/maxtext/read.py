@@ -30,7 +30,7 @@ from ridgeline.targets.maxtext.names import (
     parts_of,
 )
 from ridgeline.targets.maxtext.read_benchmark import benchmark_note, benchmark_of, refuse_strange, spelled_out
-from ridgeline.targets.maxtext.read_machine import filled_axes, machine_of, spare_axis, started
+from ridgeline.targets.maxtext.read_machine import filled_axes, filled_slices, machine_of, spare_axis, started
 from ridgeline.targets.maxtext.read_model import read_model
 from ridgeline.targets.option_reader import (
     OptionReader,
@@ -88,11 +88,12 @@ def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
     files = spelled_out(started(files))
     refuse_strange(files)
-    chips, halves = machine_of(files)
+    machine = machine_of(files)
+    chips, halves = machine.chips, machine.halves
     table = _merged(files)
     second = _second(files) or (spare_axis(table.data) if halves else "")
     devices = (chips or around(files).chips or 0) * (2 if halves else 1)
-    table = filled_axes(table, devices)
+    table = filled_axes(filled_slices(table, devices, machine.slices), devices)
     found = read_table(table, around(files).model or model_in(files), second)
     if "base_emb_dim" in table.data and not MANY & set(table.data):
         note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"

@@ -84,7 +84,7 @@ CHANGES = (
     "model.freeze*",
     "*.delay_wgrad_compute",
 )
-HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none"})
+HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none", "'no_shard'"})
 
 
 def changes_step(option: str, value: str = "True") -> bool:

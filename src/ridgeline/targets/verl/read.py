@@ -84,6 +84,9 @@ def read(files: Files) -> Imported:
     if strategy == "veomni":
         plan |= _veomni(reader)
     nodes, each = reader.degree("trainer.nnodes"), reader.count("trainer.n_gpus_per_node", default=8) or 8
+    if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
+        nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
+        reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
     plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
     workload = _workload(reader, plan, megatron)
     workload["optimizer"] = plan.pop("optimizer")
