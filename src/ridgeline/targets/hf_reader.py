@@ -18,6 +18,7 @@ from ridgeline.core.files import Table, parse_table
 from ridgeline.models.names import find_name
 from ridgeline.targets.hf_pieces import MODULES
 from ridgeline.targets.hf_run import STAGES
+from ridgeline.targets.model_names import named_by_beginning
 from ridgeline.targets.option_reader import OptionReader, pick
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
@@ -139,6 +140,10 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
         found = find_name(name)
         if found is not None and not found[1]:
             return found[0]
+    part = named_by_beginning(value)
+    if part is not None:
+        reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
+        return part[0]
     reader.notes.append(Unread(option="model", value=value[:100], why="no catalog entry is it", matters=True))
     return None
 

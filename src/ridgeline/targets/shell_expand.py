@@ -129,7 +129,7 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
 
 
 def _unescaped(text: str) -> str:
-    """A double-quoted text without the backslashes that the shell takes away; a dollar behind one is marked as plain."""
+    """A double-quoted text without the backslashes that the shell takes away; a dollar behind one is marked plain."""
     plain = {"\n": " ", "$": DOLLAR}
     return re.sub(r'\\([\n"\\$])', lambda found: plain.get(found.group(1), found.group(1)), text)
 

@@ -24,6 +24,7 @@ BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
 NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 SIGNS = ("num-layers", "hybrid-layer-pattern", "hybrid-override-pattern")  # of a run that spells its model
 LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a run whose model is named elsewhere
+FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b")  # options of trainers that count layers too
 ARGUMENTS = ("MODEL_ARGS", "model_args")
 GENERATES = "generation of text"
 OTHER_WORK = {
@@ -294,6 +295,8 @@ def other_work(found: Given) -> str:
 def speaking(files: Files) -> Iterator[str]:
     """The texts of scripts and tables that speak of a model's layers in Megatron's words."""
     for name, text in files.items():
+        if FOREIGN.search(text):
+            continue
         script = name.endswith(SCRIPTS) and (
             re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text) or _hands_on(name, text, files)
         )
