@@ -94,8 +94,24 @@ def config_of(kind: str) -> dict[str, Any]:
     """A type's default config as transformers saves it, with what it is given."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    made = CONFIG_MAPPING[kind](**GIVEN.get(kind, {}))
-    return json.loads(made.to_json_string(use_diff=False)) | {"model_type": kind}
+    own, given = CONFIG_MAPPING[kind], GIVEN.get(kind, {})
+    try:
+        made = own()
+    except Exception:
+        made = own(**given)
+    data = _merged(json.loads(made.to_json_string(use_diff=False)), given)
+    made = own.from_dict(data) if given else made
+    return json.loads(made.to_json_string(use_diff=False)) | {"model_type": kind} | _classes(given)
+
+
+def _classes(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key == "architectures"}
+
+
+def _merged(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with other values given, table by table."""
+    own = data if isinstance(data, dict) else {}
+    return own | {key: _merged(own.get(key), one) if isinstance(one, dict) else one for key, one in given.items()}
 
 
 def recorded(kind: str) -> Recorded:

@@ -4,7 +4,8 @@
 
 Weights and activations live on the meta device, which has shapes and no values; whole numbers and masks are real, so
 that what a model decides by positions and ids is decided. What it decides by its activations (which expert, whether to
-stop) is answered with "the first" and "no".
+stop) is answered with "the first" and "no"; where that does not do (`decided`), choices are made one after the other
+and comparisons are no, both with values.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ FACTORIES = frozenset(
 )
 GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 PICKS = frozenset({"index", "index_put", "index_put_", "_unsafe_index"})
+COMPARES = frozenset({"gt", "lt", "ge", "le", "eq", "ne"})
 ATTEND = "attend"
 
 
@@ -86,9 +88,10 @@ class Recording:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], decided: bool = False) -> None:
         super().__init__()
         self.recording = Recording()
+        self.decided = decided
         self.stack: list[int] = []
         self.made: dict[int, int] = {}  # tensor -> node
         self.weights: dict[int, tuple[str, ...]] = {key: (name,) for key, name in names.items()}
@@ -104,6 +107,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return answer[0]
         inner, given = self._placed(name, tensors, args, given)
         result = _grouped(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **given)
+        if self.decided:
+            result = _decided(name, tensors, result)
         self._note(func, name, tensors, result, args)
         return result
 
@@ -125,6 +130,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _placed(self, name: str, tensors: list[Tensor], args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Arguments on one device: all on meta where one is, and small new tensors real."""
         if any(x.is_meta for x in tensors):
+            if name in PICKS and any(_masks(x) for x in args[1]):
+                args = (args[0], _places(args[1]), *args[2:])
             args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
                 given["device"] = torch.device("meta")
@@ -204,6 +211,30 @@ def _grouped(args: Any) -> Tensor:
     return torch.empty((left.shape[0], right.shape[-1]), dtype=left.dtype, device="meta")
 
 
+def _masks(x: Any) -> bool:
+    """Whether it is a mask with values."""
+    return isinstance(x, Tensor) and x.dtype == torch.bool and not x.is_meta
+
+
+def _places(masks: Any) -> list[Tensor | None]:
+    """What picks elements, with masks that have values as the places that they pick."""
+    return [place for x in masks for place in (x.nonzero(as_tuple=True) if _masks(x) else (x,))]
+
+
+def _decided(name: str, tensors: list[Tensor], result: Any) -> Any:
+    """A decision of activations with values: choices one after the other, comparisons no."""
+    if not tensors or not tensors[0].is_meta or not tensors[0].is_floating_point():
+        return result
+    if name in COMPARES and result.numel() <= LARGEST_REAL:
+        return torch.zeros(result.shape, dtype=torch.bool)
+    if name in ("topk", "sort") and result[1].numel() <= LARGEST_REAL:
+        many = max(1, tensors[0].shape[-1] if tensors[0].dim() else 1)
+        return (result[0], (torch.arange(result[1].numel()) % many).reshape(result[1].shape))
+    if name in ("argmax", "argmin"):
+        return torch.zeros(result.shape, dtype=torch.int64)
+    return result
+
+
 def _picked(args: Any) -> Any:
     """A mask that picks elements, without values: it picks all of them."""
     places: list[Tensor | None] = []
@@ -270,10 +301,12 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checks)
 
 
-def recorded(module: nn.Module, run: Callable[[Recorder], Any], inputs: Any) -> Recording:
+def recorded(
+    module: nn.Module, run: Callable[[Recorder], Any], inputs: Any, *, decided: bool = False
+) -> Recording:  # fmt: skip
     """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
     names = {id(weight): name for name, weight in module.named_parameters()}
-    recorder = Recorder(names)
+    recorder = Recorder(names, decided)
     with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder):
         recorder.entered([x for x in tree_leaves(inputs) if isinstance(x, Tensor)])
         with recorder:

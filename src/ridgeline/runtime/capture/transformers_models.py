@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.runtime.capture.example_inputs import sets_of
 from ridgeline.runtime.capture.recording import Recorder, Recording, failed, recorded
 
 NAME = "ridgeline"
@@ -28,7 +29,6 @@ AUTOS = (
     "AutoModelForMaskedLM",
     "AutoModel",
 )
-FIRST_ID = 11  # of tokens that the module is called with: small ones are often special
 
 
 def config_of(data: Mapping[str, Any]) -> Any:
@@ -67,38 +67,35 @@ def built(config: Any, *, told: bool = True) -> nn.Module:
     raise _refused("model", last)
 
 
-def inputs_of(module: nn.Module, tokens: int) -> dict[str, Any]:
-    """Token ids that a language model is called with; of an encoder and a decoder both."""
-    config = getattr(module, "config", None)
-    vocab = int(getattr(config.get_text_config(), "vocab_size", 0) or 0) if config is not None else 0
-    ids = (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
-    if getattr(config, "is_encoder_decoder", False):
-        given["decoder_input_ids"] = ids.clone()
-    return given
-
-
 def forward_of(config: Any, tokens: int, *, told: bool) -> tuple[nn.Module, Recording]:
     """The module of a config and its forward over so many tokens, recorded."""
     holder: list[Recorder] = []
     with whole_attention(holder):
         module = built(config, told=told)
-        named = inputs_of(module, tokens)
+        called = speaking(module)
+        wrongs: list[Exception] = []
+        for decided in (False, True):
+            for named in sets_of(called, tokens):
 
-        def run(recorder: Recorder) -> None:
-            holder.append(recorder)
-            module(**named)
+                def run(recorder: Recorder, named: Mapping[str, Any] = named) -> None:
+                    holder.append(recorder)
+                    called(**named)
 
-        last: Exception | None = None
-        for more in ({}, *_images(module)):
-            named = {**inputs_of(module, tokens), **more}
-            try:
-                return module, recorded(module, run, named)
-            except InputError:
-                raise
-            except Exception as wrong:
-                last = last or wrong
-        raise InputError(failed(type(module).__name__, last or ValueError("no inputs"))) from None
+                try:
+                    return module, recorded(module, run, named, decided=decided)
+                except InputError:
+                    raise
+                except Exception as wrong:
+                    wrongs.append(wrong)
+        raise InputError(failed(type(module).__name__, wrongs[min(1, len(wrongs) - 1)])) from None
+
+
+def speaking(module: nn.Module) -> nn.Module:
+    """The part that is called: the module itself; the largest of its parts where it has no forward of its own."""
+    if type(module).forward is not nn.Module.forward:
+        return module
+    parts = [part for part in module.children() if type(part).forward is not nn.Module.forward]
+    return max(parts, key=lambda part: sum(weight.numel() for weight in part.parameters()), default=module)
 
 
 @contextmanager
@@ -123,18 +120,6 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
     finally:
         for table in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
             type(table)._global_mapping.pop(NAME, None)
-
-
-def _images(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """What a model is given beside tokens where it takes no text alone: one image, tokens of a query transformer."""
-    vision = getattr(getattr(module, "config", None), "vision_config", None)
-    size = getattr(vision, "image_size", 0)
-    if isinstance(size, int) and size > 0:
-        pixels = torch.zeros((1, 3, size, size), dtype=torch.bfloat16, device="meta")
-        asked = {"qformer_input_ids": torch.full((1, 8), FIRST_ID)}
-        yield {"pixel_values": pixels}
-        yield {"pixel_values": pixels, **asked}
-        yield {"pixel_values": pixels[None], "image_attention_mask": None}
 
 
 def _decoded(value: Any) -> Any:
