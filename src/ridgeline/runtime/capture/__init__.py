@@ -54,11 +54,12 @@ def capture_config(data: Mapping[str, Any], *, id: str = "", tokens: int = TOKEN
 
     config = config_of(data)
     try:
-        module, recording = forward_of(config, tokens, told=True)
+        ran = forward_of(config, tokens, told=True)
     except InputError:
-        module, recording = forward_of(config, tokens, told=False)
+        ran = forward_of(config, tokens, told=False)
     by = f"transformers {transformers.__version__}, torch {torch.__version__}"
-    return spec_of(recording, module, id=id or str(data.get("model_type")), by=by, tokens=(tokens,))
+    kind = id or str(data.get("model_type"))
+    return spec_of(ran.recording, ran.module, id=kind, by=by, tokens=(tokens,), seen=ran.seen)
 
 
 def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,6 +2,8 @@
 
     text_of(module, tokens)        token ids, of an encoder and a decoder both
     sets_of(module, tokens)        sets of inputs to try: text alone first, then with all that the forward names
+    images_of(module, features)    sets of inputs to try for the features of one image
+    shown_in(module, inputs)       the image among inputs
 
 What an argument is made of is one function of `MAKERS`, by the argument's name. Floats are on the meta device.
 """
@@ -16,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ridgeline.runtime.capture.towers import Shown
+
 FIRST_ID = 11  # of tokens that the module is called with: small ones are often special
 USUAL_SIDE = 224  # pixels of an image whose size a config leaves open
 PATCHES = 256  # of an image that comes as patches
@@ -28,15 +32,23 @@ QUERIES = ("num_query_tokens", "latent_query_num", "image_seq_length", "num_imag
 def text_of(module: nn.Module, tokens: int) -> dict[str, Any]:
     """Token ids that a language model is called with; of an encoder and a decoder both."""
     config = getattr(module, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    ids = _ids(tokens, int(getattr(text, "vocab_size", 0) or 0))
+    ids = _ids(tokens, int(getattr(_text(config), "vocab_size", 0) or 0))
     books = getattr(config, "num_codebooks", None)
     if isinstance(books, int) and hasattr(config, "codebook_vocab_size"):
         ids = ids[..., None].expand(-1, -1, books + 1) % max(1, config.codebook_vocab_size - 1)  # a column for text
     given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if getattr(config, "is_encoder_decoder", False):
-        given["decoder_input_ids"] = ids.clone()
+        books = getattr(getattr(config, "decoder", None), "num_codebooks", None)
+        given["decoder_input_ids"] = ids.expand(books, -1).clone() if isinstance(books, int) else ids.clone()
     return given
+
+
+def _text(config: Any) -> Any:
+    """The config of the language model; of two, the one that writes."""
+    try:
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError:
+        return config.get_text_config(decoder=True)
 
 
 def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
@@ -59,6 +71,52 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
             yield kept | ({ids: text["input_ids"]} if ids else {})
     if "inputs_embeds" in more:
         yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **_states(more)}
+
+
+def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """What features of one image are asked for with: pixels, or patches with their grid."""
+    config, taken = getattr(module, "config", None), inspect.signature(features).parameters
+    vision, image = _inner(config, SEES) or config, image_of(config)
+    grid = next((name for name in ("image_grid_thw", "grid_thw") if name in taken), "")
+    patch = _patch(vision)
+    side = image.shape[-1] if image is not None else USUAL_SIDE
+    if grid and patch:
+        merge = int(getattr(vision, "spatial_merge_size", 0) or getattr(vision, "merge_size", 0) or 2)
+        across = max(merge, side // patch // merge * merge)
+        deep = int(getattr(vision, "temporal_patch_size", 0) or 1)
+        channels = image.shape[1] if image is not None else 3
+        for frames in dict.fromkeys((deep, 1)):
+            size = channels * frames * patch**2
+            patches = torch.zeros((across**2, size), dtype=torch.bfloat16, device="meta")
+            yield {"pixel_values": patches, grid: torch.tensor([[1, across, across]])}
+    if image is None:
+        return
+    more: dict[str, Any] = {}
+    if "image_sizes" in taken:
+        more["image_sizes"] = torch.tensor([[side, side]])
+    if "qformer_input_ids" in taken:
+        more["qformer_input_ids"] = torch.full((1, ASKED), FIRST_ID)
+    for pixels in (image, image[None]):
+        yield {"pixel_values": pixels, **more}
+
+
+def shown_in(module: nn.Module, inputs: Mapping[str, Any]) -> Shown | None:
+    """The image among inputs: pixels of its side, and of a patch."""
+    config = getattr(module, "config", None)
+    patch = _patch(_inner(config, SEES) or config)
+    pixels = inputs.get("pixel_values")
+    if pixels is not None and pixels.dim() > 3:
+        return Shown(image=int(pixels.shape[-1]), patch=patch)
+    rows = inputs.get("flattened_patches", pixels)
+    if rows is None:
+        return None
+    return Shown(image=round(rows.shape[-2] ** 0.5) * max(1, patch), patch=patch)
+
+
+def _patch(vision: Any) -> int:
+    size = getattr(vision, "patch_size", 0)
+    size = size[-1] if isinstance(size, (list, tuple)) and size else size
+    return size if isinstance(size, int) else 0
 
 
 def _states(made: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +205,7 @@ def _shared(config: Any, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None
     """Keys and values of another model's last layers, one pair for each kind of attention."""
     if getattr(config, "backbone_hidden_size", None) is None:
         return None
-    text = config.get_text_config()
+    text = _text(config)
     layers = dict(zip(text.layer_types, getattr(text, "per_layer_config", [text] * len(text.layer_types)), strict=True))
     pairs = {}
     for kind, layer in layers.items():

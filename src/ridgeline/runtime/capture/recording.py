@@ -74,11 +74,15 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Everything one forward did: its ops, its module calls, and what it decided by activations, guessed."""
+    """Everything one forward did: its ops, its module calls, and what it decided by activations, guessed.
+
+    given     what it was called with, by the place of the node: "text", "image", "sound" or "other"
+    """
 
     nodes: list[Node] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     guessed: set[str] = field(default_factory=set)
+    given: dict[int, str] = field(default_factory=dict)
 
     def path(self, node: Node) -> str:
         """The path of the module that ran an op."""
@@ -189,11 +193,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         self.made.update({id(x): len(self.recording.nodes) - 1 for x in outputs})
 
-    def entered(self, tensors: list[Tensor]) -> None:
+    def entered(self, inputs: Any) -> None:
         """What the forward is given: activations that no op made."""
-        for x in tensors:
-            self.alive.append(x)
-            self.add("input", [], (), [], [x], {})
+        for name, value in inputs.items() if isinstance(inputs, Mapping) else (("", inputs),):
+            for x in tree_leaves(value):
+                if isinstance(x, Tensor):
+                    self.alive.append(x)
+                    self.recording.given[len(self.recording.nodes)] = _sort(name, x)
+                    self.add("input", [], (), [], [x], {})
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: Any) -> Tensor:
         """Softmax attention as one op: heads are the second dim from the front, or the third from behind."""
@@ -203,6 +210,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         held = tuple(one for x in (facts.pop("sinks", None),) if x is not None for one in self.weights.get(id(x), ()))
         self.add(ATTEND, [self.made.get(id(x), -1) for x in tensors], held, tensors, [out], facts)
         return out
+
+
+def _sort(name: str, x: Tensor) -> str:
+    """What an input is, by its name, or its format and dims where the name says nothing."""
+    if name.startswith(("pixel_values", "flattened_patches", "image")):
+        return "image" if x.is_floating_point() else "other"
+    if name.startswith(("input_features", "input_values", "audio")):
+        return "sound"
+    if name.startswith(("qformer", "protein", "bbox")) or name.endswith("mask"):
+        return "other"
+    return "image" if x.is_floating_point() and x.dim() > 3 else "text"
 
 
 def _grouped(args: Any) -> Tensor:
@@ -308,7 +326,7 @@ def recorded(
     names = {id(weight): name for name, weight in module.named_parameters()}
     recorder = Recorder(names, decided)
     with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder):
-        recorder.entered([x for x in tree_leaves(inputs) if isinstance(x, Tensor)])
+        recorder.entered(inputs)
         with recorder:
             run(recorder)
     return recorder.recording

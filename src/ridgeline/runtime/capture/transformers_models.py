@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.runtime.capture.example_inputs import sets_of
+from ridgeline.runtime.capture.assemble import Seen
+from ridgeline.runtime.capture.example_inputs import images_of, sets_of, shown_in
 from ridgeline.runtime.capture.recording import Recorder, Recording, failed, recorded
 
 NAME = "ridgeline"
@@ -67,7 +69,16 @@ def built(config: Any, *, told: bool = True) -> nn.Module:
     raise _refused("model", last)
 
 
-def forward_of(config: Any, tokens: int, *, told: bool) -> tuple[nn.Module, Recording]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """A module with a recorded forward over text, and what images went through, if any did."""
+
+    module: nn.Module
+    recording: Recording
+    seen: Seen | None = None
+
+
+def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
     """The module of a config and its forward over so many tokens, recorded."""
     holder: list[Recorder] = []
     with whole_attention(holder):
@@ -76,18 +87,43 @@ def forward_of(config: Any, tokens: int, *, told: bool) -> tuple[nn.Module, Reco
         wrongs: list[Exception] = []
         for decided in (False, True):
             for named in sets_of(called, tokens):
-
-                def run(recorder: Recorder, named: Mapping[str, Any] = named) -> None:
-                    holder.append(recorder)
-                    called(**named)
-
                 try:
-                    return module, recorded(module, run, named, decided=decided)
+                    recording = _run(module, called, named, holder, decided)
                 except InputError:
                     raise
                 except Exception as wrong:
                     wrongs.append(wrong)
+                    continue
+                shown = shown_in(called, named)
+                seen = Seen(shown=shown) if shown else _seen_alone(module, called, holder)
+                return Forward(module=module, recording=recording, seen=seen)
         raise InputError(failed(type(module).__name__, wrongs[min(1, len(wrongs) - 1)])) from None
+
+
+def _run(
+    module: nn.Module, called: Callable[..., Any], named: Mapping[str, Any], holder: list[Recorder], decided: bool
+) -> Recording:  # fmt: skip
+    def run(recorder: Recorder) -> None:
+        holder.append(recorder)
+        called(**named)
+
+    return recorded(module, run, named, decided=decided)
+
+
+def _seen_alone(module: nn.Module, called: nn.Module, holder: list[Recorder]) -> Seen | None:
+    """A forward of the image encoder, where the module has one that can be asked for an image's features."""
+    features = getattr(called, "get_image_features", None)
+    if features is None:
+        return None
+    for named in images_of(called, features):
+        shown = shown_in(called, named)
+        try:
+            recording = _run(module, features, named, holder, False)
+        except Exception:
+            continue
+        if shown is not None:
+            return Seen(shown=shown, recording=recording)
+    return None
 
 
 def speaking(module: nn.Module) -> nn.Module:
