@@ -10,7 +10,7 @@ from math import prod
 from torch import nn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.params import count
+from ridgeline.models.params import block_params, count
 from ridgeline.models.spec import (
     Attention,
     Block,
@@ -43,8 +43,7 @@ def spec_of(
     recording: Recording, module: nn.Module, *, id: str, by: str, tokens: tuple[int, ...], seen: Seen | None = None
 ) -> ModelSpec:  # fmt: skip
     """The model that a recorded forward is, with the tower that images went through."""
-    shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters() if weight.requires_grad}
-    shapes = shapes or {name: tuple(weight.shape) for name, weight in module.named_parameters()}
+    shapes = _shapes(module)
     layers = layers_of(recording, module, shapes)
     layers = layers if layers.calls else _one_layer(recording, shapes)
     parts = split(recording, layers)
@@ -62,6 +61,13 @@ def spec_of(
     recordings = [recording, *([seen.recording] if seen and seen.recording and spec.vision else [])]
     untold = tuple(_untold(recordings, spec, ends, shapes))
     return replace(spec, capture=CaptureRecord(by=by, tokens=tokens, untold=untold))
+
+
+def _shapes(module: nn.Module) -> Shapes:
+    """All parameters; tables of positions that are computed and never learned are none."""
+    held = dict(module.named_parameters())
+    fixed = {name for name, weight in held.items() if not weight.requires_grad and "pos" in name.lower()}
+    return {name: tuple(weight.shape) for name, weight in held.items() if name not in fixed or len(fixed) == len(held)}
 
 
 def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
@@ -126,20 +132,36 @@ def _learned(block: Block) -> Block:
 
 
 def _counted(spec: ModelSpec, total: int) -> ModelSpec:
-    """The spec with exactly the module's parameters: what no part holds is extra of the first layer."""
+    """The spec with exactly the module's parameters: what no part holds is extra of the first layer.
+
+    A vocabulary of one stands for none; what its row would hold is taken from the layers.
+    """
     rest = total - count(spec).total
     if rest < 0:
         spec = replace(spec, vocab=1, embedding=Embedding(tied=True), norm=None)
         rest = total - count(spec).total
-    if rest < 0:
-        given = f"{count(spec).total} parameters in its parts"
-        raise InputError(Problem(path="module", given=given, expected=f"the {total} that it has"))
-    if not rest:
-        return spec
     layers = [spec.layer(place) for place in range(spec.layers)]
-    layers[0] = replace(layers[0], extra=layers[0].extra + rest)
+    if rest >= 0:
+        layers[0] = replace(layers[0], extra=layers[0].extra + rest)
+    for place, block in enumerate(layers):
+        layers[place] = _less(block, -rest, spec.hidden) if rest < 0 else block
+        rest += block_params(block, spec.hidden) - block_params(layers[place], spec.hidden) if rest < 0 else 0
+    if rest < 0:
+        given = f"{total - rest} parameters in its parts"
+        raise InputError(Problem(path="module", given=given, expected=f"the {total} that it has"))
     blocks, order = from_layers(layers)
     return replace(spec, blocks=blocks, order=order)
+
+
+def _less(block: Block, many: int, hidden: int) -> Block:
+    """A block with so many fewer parameters beside its parts, or as many as there are; a norm's too if need be."""
+    if block.extra < many and block.captured is None and block.norms and block.norm.params(hidden):
+        block = replace(block, norms=block.norms - 1, extra=block.extra + block.norm.params(hidden))
+    fewer = min(block.extra, many)
+    captured = block.captured
+    if captured is not None and many > fewer:
+        captured = replace(captured, params=captured.params - min(captured.params, many - fewer))
+    return replace(block, extra=block.extra - fewer, captured=captured)
 
 
 def _untold(recordings: Sequence[Recording], spec: ModelSpec, ends: Ends, shapes: Shapes) -> Iterable[str]:

@@ -75,7 +75,8 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
 
 def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """What features of one image are asked for with: pixels, or patches with their grid."""
-    config, taken = getattr(module, "config", None), inspect.signature(features).parameters
+    asked = features.forward if isinstance(features, nn.Module) else features
+    config, taken = getattr(module, "config", None), inspect.signature(asked).parameters
     vision, image = _inner(config, SEES) or config, image_of(config)
     grid = next((name for name in ("image_grid_thw", "grid_thw") if name in taken), "")
     patch = _patch(vision)
@@ -89,6 +90,8 @@ def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[
             size = channels * frames * patch**2
             patches = torch.zeros((across**2, size), dtype=torch.bfloat16, device="meta")
             yield {"pixel_values": patches, grid: torch.tensor([[1, across, across]])}
+        squares = torch.zeros((across**2, channels, patch, patch), dtype=torch.bfloat16, device="meta")
+        yield {"pixel_values": squares, grid: torch.tensor([[1, across, across]])}
     if image is None:
         return
     more: dict[str, Any] = {}
@@ -96,20 +99,26 @@ def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[
         more["image_sizes"] = torch.tensor([[side, side]])
     if "qformer_input_ids" in taken:
         more["qformer_input_ids"] = torch.full((1, ASKED), FIRST_ID)
-    for pixels in (image, image[None]):
-        yield {"pixel_values": pixels, **more}
+    first = next((name for name in taken if name in ("pixel_values", "flattened_patches")), next(iter(taken), ""))
+    if first == "flattened_patches":
+        yield {first: _patches(config, 0)}
+        return
+    for pixels in (image, image[None], image.expand(2, -1, -1, -1)[None]):
+        yield {first: pixels, **more}
 
 
 def shown_in(module: nn.Module, inputs: Mapping[str, Any]) -> Shown | None:
     """The image among inputs: pixels of its side, and of a patch."""
     config = getattr(module, "config", None)
     patch = _patch(_inner(config, SEES) or config)
-    pixels = inputs.get("pixel_values")
-    if pixels is not None and pixels.dim() > 3:
+    pixels = next((x for x in inputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 3), None)
+    if pixels is not None and not (pixels.shape[-1] == patch and "grid" in "".join(inputs)):
         return Shown(image=int(pixels.shape[-1]), patch=patch)
-    rows = inputs.get("flattened_patches", pixels)
+    rows = inputs.get("flattened_patches", inputs.get("pixel_values"))
     if rows is None:
         return None
+    if rows.dim() > 3:
+        return Shown(image=round(rows.shape[0] ** 0.5) * patch, patch=patch)
     return Shown(image=round(rows.shape[-2] ** 0.5) * max(1, patch), patch=patch)
 
 

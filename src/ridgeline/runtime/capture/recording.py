@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -319,15 +320,60 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checks)
 
 
+class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
+    """Sends what asks for an accelerator to the meta device: none is needed where there are no values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        if func is Tensor.cuda:
+            return args[0].to("meta")
+        args = tuple(_meta_for(x) for x in args) if args and any(map(_accelerator, args[1:])) else args
+        if _accelerator(given.get("device")):
+            given["device"] = "meta"
+        return func(*args, **given)
+
+
+def _accelerator(x: Any) -> bool:
+    """Whether it names a device that is neither the host nor empty."""
+    kind = x.type if isinstance(x, torch.device) else x.partition(":")[0] if isinstance(x, str) else ""
+    return kind in ("cuda", "npu", "xpu", "mps", "hpu", "xla")
+
+
+def _meta_for(x: Any) -> Any:
+    return torch.device("meta") if _accelerator(x) else x
+
+
+@contextmanager
+def _whole_recurrences() -> Iterator[None]:
+    """torch's recurrent networks take a first state from where their inputs are, while this lasts."""
+    own = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+
+    def moved(name: str) -> Callable[..., Any]:
+        def run(x: Tensor, state: Any, *rest: Any) -> Any:
+            return own[name](
+                x, tree_map(lambda one: one.to(x.device) if isinstance(one, Tensor) else one, state), *rest
+            )
+
+        return run
+
+    for name in own:
+        setattr(torch._VF, name, moved(name))
+    try:
+        yield
+    finally:
+        for name in own:
+            delattr(torch._VF, name)
+
+
 def recorded(
     module: nn.Module, run: Callable[[Recorder], Any], inputs: Any, *, decided: bool = False
 ) -> Recording:  # fmt: skip
     """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
     names = {id(weight): name for name, weight in module.named_parameters()}
     recorder = Recorder(names, decided)
-    with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder):
+    with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder), _whole_recurrences():
         recorder.entered(inputs)
-        with recorder:
+        with recorder, _Elsewhere():
             run(recorder)
     return recorder.recording
 
@@ -339,5 +385,5 @@ def failed(name: str, wrong: Exception) -> Problem:
         path="module",
         given=f"{name}: {type(wrong).__name__}: {told}",
         expected="a forward that runs without values, on the meta device",
-        todo="give example_inputs that its forward takes",
+        todo="give example_inputs that its forward takes; it can read no numbers out of tensors",
     )

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.capture.assemble import Seen
 from ridgeline.runtime.capture.example_inputs import images_of, sets_of, shown_in
-from ridgeline.runtime.capture.recording import Recorder, Recording, failed, recorded
+from ridgeline.runtime.capture.recording import PRODUCTS, Recorder, Recording, failed, recorded
 
 NAME = "ridgeline"
+TOWERS = ("vision_tower", "vision_model", "visual", "image_encoder", "vision_encoder", "vision_embed_tokens")
 AUTOS = (
     "AutoModelForCausalLM",
     "AutoModelForImageTextToText",
@@ -111,19 +112,40 @@ def _run(
 
 
 def _seen_alone(module: nn.Module, called: nn.Module, holder: list[Recorder]) -> Seen | None:
-    """A forward of the image encoder, where the module has one that can be asked for an image's features."""
-    features = getattr(called, "get_image_features", None)
-    if features is None:
+    """A forward of the image encoder: whole, or as far as it ran; None where the module has none."""
+    best: Seen | None = None
+    for features in _seeing(called):
+        for named in images_of(called, features):
+            shown = shown_in(called, named)
+            if shown is None:
+                continue
+            try:
+                return Seen(shown=shown, recording=_run(module, features, named, holder, False))
+            except Exception:
+                partial = Seen(shown=shown, recording=holder[-1].recording)
+            best = partial if best is None or _work(partial) > _work(best) else best
+    if best is None or not _work(best) or best.recording is None:
         return None
-    for named in images_of(called, features):
-        shown = shown_in(called, named)
-        try:
-            recording = _run(module, features, named, holder, False)
-        except Exception:
-            continue
-        if shown is not None:
-            return Seen(shown=shown, recording=recording)
-    return None
+    best.recording.guessed.add("what stands behind the image encoder did not run, and is counted and not priced")
+    return best
+
+
+def _work(seen: Seen) -> int:
+    """Products with weights that ran."""
+    nodes = seen.recording.nodes if seen.recording else ()
+    return sum(node.op in PRODUCTS and bool(node.weights) for node in nodes)
+
+
+def _seeing(module: nn.Module) -> Iterator[Callable[..., Any]]:
+    """What makes features of an image: a method of the model, or its tower by its usual name."""
+    for part in module.modules():
+        if hasattr(part, "get_image_features"):
+            yield part.get_image_features
+            break
+    for path, part in module.named_modules():
+        if path.rpartition(".")[2] in TOWERS and next(part.parameters(), None) is not None:
+            yield part
+            return
 
 
 def speaking(module: nn.Module) -> nn.Module:
