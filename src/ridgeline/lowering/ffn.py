@@ -79,7 +79,7 @@ def _expert_biases(ctx: LoweringContext, elements: Num) -> tuple[list[Op], list[
     each, launches = (2.0, 4.0) if fused else (4.0, BIAS_KERNELS)
     return (
         [stream(ctx, "expert biases", elements, each, launches)],
-        [stream(ctx, "expert biases dX", elements, each / 2, launches)],
+        [stream(ctx, "expert biases dX", elements, each, launches)],
     )
 
 
@@ -233,7 +233,7 @@ def _each_expert(ctx: LoweringContext, product: MatMul) -> MatMul:
 def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:
     """From arrived tokens to finished ones: casts, products, activation, biases; apart, or inside the products."""
     up, down = products
-    if "expert-epilogue" in ctx.fuses:
+    if "expert-epilogue" in ctx.fuses and not moe.bias:
         act, back = _epilogue(ctx, copies * moe.hidden, moe.gated)
         into = [*casts(ctx, [up]), *casts(ctx, [down], True)]
         out_of = [*gradient_casts(ctx, [down]), *gradient_casts(ctx, [up], True)]
