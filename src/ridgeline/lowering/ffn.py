@@ -73,13 +73,20 @@ def _epilogue(ctx: LoweringContext, elements: Num, gated: bool) -> tuple[Op, Op]
     )
 
 
-def _expert_biases(ctx: LoweringContext, elements: Num) -> tuple[list[Op], list[Op]]:
-    """Biases of experts, added expert by expert where nothing fuses them: slices summed, then put together again."""
-    fused = "elementwise" in ctx.fuses
-    each, launches = (2.0, 4.0) if fused else (4.0, BIAS_KERNELS)
+def _expert_biases(ctx: LoweringContext, elements: Num, local: Num) -> tuple[list[Op], list[Op]]:
+    """Biases of experts: added outside the grouped products, their gradients summed expert by expert.
+
+    Megatron's grouped experts cut what a product gave into the tokens of each expert, add that expert's bias (the second
+    one times each token's probability) and put the slices together again; autograd sums each bias's gradient apart. Where
+    no host knows the sizes of experts, a gathered row of the bias is added instead: as many passes, few kernels.
+    """
+    if "elementwise" in ctx.fuses:
+        return [stream(ctx, "expert biases", elements, 2.0, 4.0)], [stream(ctx, "expert biases dX", elements, 2.0, 4.0)]
+    looped = ctx.resolved.expert_launch != "grouped"
+    ahead, back = (2.0 + 3.0 * local, 2.0 + 5.0 * local) if looped else (BIAS_KERNELS, BIAS_KERNELS)
     return (
-        [stream(ctx, "expert biases", elements, each, launches)],
-        [stream(ctx, "expert biases dX", elements, each, launches)],
+        [stream(ctx, "expert biases", elements, 4.0, ahead)],
+        [stream(ctx, "expert biases dX", elements, 4.0, back)],
     )
 
 
@@ -246,7 +253,7 @@ def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple
     act, back = activation_ops(ctx, copies * moe.hidden, moe.gated, moe.activation, modules)
     books = stream(ctx, "expert bookkeeping", 0.0, 1.0, BOOKKEEPING)
     widths = moe.hidden * (1 + moe.gated) + (moe.latent or ctx.model.hidden)
-    biases = _expert_biases(ctx, copies * widths) if moe.bias else ([], [])
+    biases = _expert_biases(ctx, copies * widths, up.groups) if moe.bias else ([], [])
     out_of = gradient_casts(ctx, [down, up])
     return SublayerOps(
         forward=(books, *casts(ctx, [up, down]), up, act, down, *biases[0]),
