@@ -148,7 +148,7 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
     moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
-    choose = replace(stream(ctx, "top-k", tokens * moe.experts, 6.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
+    choose = replace(stream(ctx, "top-k", tokens * moe.experts, 150.0, 6.0 if "router" in ctx.fuses else 14.0), waits=1.0)
     sent, returned = _exchange(ctx, moe, copies * inner)
     enter, leave, enter_back, leave_back = _dealt(ctx)
     grad = ctx.gradient_bytes
