@@ -26,9 +26,9 @@ from ridgeline.models.params import ffn_params, moe_params
 from ridgeline.models.spec import Ffn, Mlp, Moe
 
 BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
-# passes over the scores of tokens for experts, forward and backward: of a fused router with maps of its own, and of
-# top-k, scatter and sort apart
-ROUTED, ROUTED_APART = (150.0, 40.0), (280.0, 80.0)
+# passes over the scores of tokens for experts, forward and backward: of a fused router with maps of its own; of top-k,
+# scatter and sort apart; and of the one kernel that serving engines have for all of it
+ROUTED, ROUTED_APART, ROUTED_SERVED = (150.0, 40.0), (280.0, 80.0), (6.0, 0.0)
 # what a launch inside a loop of C++ costs the host, of an op that Python issues: on one H200 a cuBLAS product with its
 # heuristic took 8.5 us in a loop, 23 us as torch.mm and 38 us as an op of a module with its autograd
 LOOPED_LAUNCH = 0.25
@@ -190,7 +190,7 @@ def _choice(ctx: LoweringContext, scores: Num) -> tuple[Op, Op]:
     on an H200 for 16384 tokens and 128 experts: top-k 111 us, scores, counts and maps by scatter 97, sorting 116 to 148.
     """
     fused = "router" in ctx.fuses
-    ahead, back = ROUTED if fused else ROUTED_APART
+    ahead, back = ROUTED_SERVED if ctx.forward is not None else ROUTED if fused else ROUTED_APART
     return (
         replace(stream(ctx, "top-k", scores, ahead, 6.0 if fused else 14.0), waits=1.0),
         stream(ctx, "top-k dX", scores, back, 3.0 if fused else 6.0),
