@@ -78,8 +78,8 @@ def _epilogue(ctx: LoweringContext, elements: Num, gated: bool) -> tuple[Op, Op]
 def _expert_biases(ctx: LoweringContext, elements: Num, local: Num) -> tuple[list[Op], list[Op]]:
     """Biases of experts: added outside the grouped products, their gradients summed expert by expert.
 
-    Megatron's grouped experts cut what a product gave into the tokens of each expert, add that expert's bias (the second
-    one times each token's probability) and put the slices together again; autograd sums each bias's gradient apart:
+    Megatron's grouped experts cut what a product gave into the tokens of each expert, add that expert's bias (the
+    second one times each token's probability) and put the slices together again; autograd sums each gradient apart:
 
         up       4 passes, 3 backward      add, concatenate;             concatenate gradients, sum
         down     6 passes, 8 backward      multiply, add, concatenate;   concatenate, two products, two sums
@@ -166,7 +166,8 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
         ),
         backward_input=(
             *leave_back, permute, *sent, *inside.backward_input, *returned, permute,
-            chosen_back, input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2), *enter_back,
+            chosen_back, input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
+            *enter_back,
         ),
         backward_weight=tuple(weight_gradient(op, grad) for op in trained),
         again=inside.again,
@@ -187,7 +188,8 @@ def _choice(ctx: LoweringContext, scores: Num) -> tuple[Op, Op]:
     and backward.
 
     Selection and sorting are no streams: they take far longer than reading scores once, so passes are what those take
-    on an H200 for 16384 tokens and 128 experts: top-k 111 us, scores, counts and maps by scatter 97, sorting 116 to 148.
+    on an H200 for 16384 tokens and 128 experts: top-k 111 us, scores, counts and maps by scatter 97, sorting 116 to
+    148.
     """
     fused = "router" in ctx.fuses
     ahead, back = ROUTED_SERVED if ctx.forward is not None else ROUTED if fused else ROUTED_APART

@@ -155,7 +155,7 @@ def passes(ops: Iterable[Op], label: str, elements: float, size: float = 2.0) ->
 
 
 def test_biases_of_experts_are_added_one_by_one() -> None:
-    """16 local experts: slices added (up), multiplied and added (down), put together; backward a sum and five kernels."""
+    """16 local experts: slices added (up), multiplied and added (down), joined; five kernels each backward."""
     section = layer("megatron-core", BIASED)
     assert launched(section.forward, "expert biases") == 2 + 3 * 16
     assert launched(section.backward_input, "expert biases dX") == 2 + 5 * 16
