@@ -40,6 +40,9 @@ NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "unequal-groups", "in
 """All-reduces that are no reduce-scatter and then an all-gather."""
 
 
+SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
+
+
 class Options(Asked, ExchangeOptions, total=False):
     """What simulations and exchanges ask for besides."""
 
@@ -49,7 +52,8 @@ class CollectiveTime:
     """A collective on a graph: the algorithm, its time beside what no algorithm beats, and whether it is proven right.
 
     chunked_bound_s     the bound for chunks of this size sent one after the other on a link; of an all-reduce by
-                        reduce-scatter and all-gather that of the two; 0 where it does not apply
+                        reduce-scatter and all-gather that of the two, where chunks share links their own bounds'
+                        sum; 0 where it does not apply
     synthesis_seconds   what building the algorithm took, where it was synthesized
     contention          the same simulated as flows that share links, where that was asked for
     """
@@ -189,10 +193,11 @@ def answer(
     kind: Collective, graph: Graph, size: float, made: Algorithm, timed: Timing, spent: float | None, root: int = 0
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
-    chunked = 0.0
-    if timed.crowding == 1:
-        total = made.contract.chunks
-        sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
+    chunked, total = 0.0, made.contract.chunks
+    sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
+    if timed.crowding > 1 and sequence and graph.direct:
+        chunked = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
+    elif timed.crowding == 1:
         chunked = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
     least = contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root)
     return CollectiveTime(

@@ -91,6 +91,8 @@ def _made(
                 yield one_by_one(graph, ways, size_bytes / graph.ranks)
         case _ if graph.direct:
             yield from _direct(collective, graph, size_bytes, _refused(graph, chunks or _chunks(graph.ranks)))
+            if chunks is None and _chunks(graph.ranks) > 1 and is_symmetric(graph):
+                yield _changed(collective, symmetric_allgather(graph))
         case _:
             yield from _switched(collective, graph, size_bytes, chunks)
 
