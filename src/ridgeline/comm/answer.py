@@ -133,11 +133,12 @@ def collective(
     (True, 'bucket', 1.0)
     """
     kind = _kind(name, NAMES)
+    _refuse_both(algorithm, synthesize, chunks)
     graph = asked_graph(on, topology, link, latency, outer, without, slow, groups)
     size_bytes = _sized(size, root, graph)
     own = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
     spent: float | None = None
-    known = exchange_candidates(kind, graph.ranks, cast(ExchangeOptions, own)) if kind in EXCHANGES else []
+    known = _exchanges(kind, graph, cast(ExchangeOptions, own))
     if synthesize:
         begun = time.perf_counter()
         if known:
@@ -158,12 +159,26 @@ def collective(
     return replace(found, contention=contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds))
 
 
+def _refuse_both(algorithm: str, synthesize: bool, chunks: int | None) -> None:
+    """An `InputError` where what is asked for would be left out."""
+    if algorithm and synthesize:
+        given, todo = f"{algorithm} with --synthesize", "leave one out: what is made is never slower than the library's"
+        raise InputError(Problem(path="algorithm", given=given, expected="one of the two", todo=todo))
+    if chunks is not None and not synthesize:
+        given, expected = f"{chunks} without --synthesize", "--synthesize with it: the library's algorithms have theirs"
+        raise InputError(Problem(path="chunks", given=given, expected=expected))
+
+
 def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collective:
     """The collective of a name; all-reduce, all_reduce and AllReduce are allreduce."""
     plain = name.replace("-", "").replace("_", "").lower()
     if plain not in names:
         raise InputError(not_among(path, name, names, "write e.g. alltoall:256MB" if path == "beside" else ""))
     return cast(Collective, plain)
+
+
+def _exchanges(kind: Collective, graph: Graph, own: ExchangeOptions) -> list[Candidate]:
+    return exchange_candidates(kind, graph.ranks, own, graph.domain) if kind in EXCHANGES else []
 
 
 def _quickest(known: list[Candidate], graph: Graph, size_bytes: float) -> tuple[Algorithm, Timing]:
