@@ -29,9 +29,12 @@ ALONE = ("store_true", "store_false", "store_const", "count")
 BRIDGE = "megatron.bridge.training.config"
 # parts of the ConfigContainer that may be of several classes: the ones a text model uses
 CLASSES = {
-    "model": ("megatron.bridge.models.mla_provider", "MLAModelProvider"),
-    "dataset": (BRIDGE, "GPTDatasetConfig"),
-    "mixed_precision": ("megatron.bridge.training.mixed_precision", "MixedPrecisionConfig"),
+    "model": (
+        ("megatron.bridge.models.mla_provider", "MLAModelProvider"),
+        ("megatron.bridge.models.hybrid.hybrid_provider", "HybridModelProvider"),
+    ),
+    "dataset": ((BRIDGE, "GPTDatasetConfig"),),
+    "mixed_precision": (("megatron.bridge.training.mixed_precision", "MixedPrecisionConfig"),),
 }
 
 
@@ -252,7 +255,7 @@ def bridge(folder: Path, core: Path) -> tuple[Found, str, str]:
     for part in source.fields(BRIDGE, "ConfigContainer").values():
         found.values.add(part.name)
         named = [node.id for node in ast.walk(part.kind) if isinstance(node, ast.Name)]
-        classes = [CLASSES[part.name]] if part.name in CLASSES else [(part.module, name) for name in named]
+        classes = CLASSES[part.name] if part.name in CLASSES else [(part.module, name) for name in named]
         for module, name in classes:
             for one in source.fields(module, name).values():
                 if not one.name.startswith("_"):

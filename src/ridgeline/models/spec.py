@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ridgeline.core.table import Count, Size
@@ -41,6 +41,7 @@ from ridgeline.models.blocks import (
     Positions,
     Product,
 )
+from ridgeline.models.numerics_values import Numerics
 
 __all__ = [
     "Attention",
@@ -231,6 +232,7 @@ class ModelSpec:
     head: Head | None = None
     encoder: Encoder | None = None
     latent_space: LatentSpace | None = None
+    numerics: Numerics | None = field(default=None, compare=False)  # of its config.json; they cost no step anything
 
     @property
     def outputs(self) -> int:

@@ -77,13 +77,14 @@ def _wide_gradients(wide: bool) -> dict[str, Transform]:
     return {f"{owner}.grad_reduce_in_fp32": _always(wide) for owner in ("mixed_precision", "ddp")}
 
 
+FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
 # option without dashes -> field -> how its value is made of the option's; later rows stand above earlier ones
 WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
     {
         **{option: {field: _same} for option, field in FIELDS.items()},
         **{option: {field: _always(False)} for option, field in OPPOSITE.items()},
         **{option: {field: _dtype} for option, field in FIELDS.items() if option.endswith("-dtype")},
-        **{option: {FIELDS[option]: _flags} for option in ("window-attn-skip-freq", "no-rope-freq")},
+        **{option: {FIELDS[option]: _flags} for option in FLAGS},
         **{word: {"mixed_precision": _always(Code(f"{word}_mixed()"))} for word in ("bf16", "fp16")},
         **_activation("swiglu", gated=True, code="F.silu"),
         **_activation("quick-geglu", gated=True, code=ACTIVATIONS["quick-geglu"]),
@@ -95,6 +96,8 @@ WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
         "grad-reduce-in-bf16": _wide_gradients(False),
         "accumulate-allreduce-grads-in-fp32": _wide_gradients(True),
         "group-query-attention": {},
+        "spec": {},  # the provider picks its layers' specification
+        "no-create-attention-mask-in-dataloader": {},
         "num-layers-per-virtual-pipeline-stage": {VIRTUAL: _chunks},
         "pipeline-model-parallel-layout": {
             FIELDS["pipeline-model-parallel-layout"]: _same,
