@@ -260,6 +260,8 @@ def bridge(folder: Path, core: Path) -> tuple[Found, str, str]:
             for one in source.fields(module, name).values():
                 if not one.name.startswith("_"):
                     words = source.words(one.kind, one.module, full=True)
+                    known = found.choices.get(f"{part.name}.{one.name}", []) if len(classes) > 1 else []
+                    words = list(dict.fromkeys((*known, *words))) if words else []
                     found.add([f"{part.name}.{one.name}"], alone=False, choices=words or None)
     found.values |= {f"dataset.{name}" for name in _parameters(source, BRIDGE, "GPTDatasetConfig")}
     version, beside = release(folder, "megatron_bridge"), release(core, "megatron_core")

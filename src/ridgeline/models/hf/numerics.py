@@ -6,10 +6,10 @@ config that describes a shape well may hold anything beside it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args, get_type_hints
 
+from ridgeline.core.table import BIGGEST
 from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
 
 EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps")
@@ -67,9 +67,10 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """A positive finite number."""
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(cast("float", value)) if plain and cast("float", value) > 0 else None
+    """A positive number of ordinary size."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= BIGGEST:
+        return float(value)
+    return None
 
 
 def _share(value: float | None) -> float | None:

@@ -256,6 +256,11 @@ def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             if value == "yarn":
                 yield Say("--rope-scaling-type", "yarn", *paths)
                 yield Say("--rope-scaling-original-max-position-embeddings", 4096)
+        case "--position-embedding-type" if value == "yarn":
+            yield Say(option, "rope", *(path for path in paths if path.startswith("model.blocks")))
+            yield Say("--rope-scaling-type", "yarn", *(path for path in paths if path.startswith("model.numerics")))
+        case "--yarn-original-max-position-embeddings":
+            yield Say("--rope-scaling-original-max-position-embeddings", value, *paths)
         case "--cp-comm-type":
             yield Say("--context-parallel-algo", ALGORITHMS[value], *paths)
         case _:
