@@ -19,5 +19,5 @@ def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
     )
     outer = (embedding.positions, embedding.width, embedding.norm, embedding.head_bias) == (0, 0, None, False)
     same = mixer == plain_mixer and ffn == plain_ffn and outer
-    usual = (block.norm, block.norms, block.parallel, block.extra) == (Norm(), 2, False, 0)
+    usual = (block.norm, block.norms, block.parallel, block.extra, block.beside) == (Norm(), 2, False, 0, None)
     return (mixer, ffn) if same and usual else None
