@@ -8,7 +8,7 @@ exchange keys where there is one of them, how experts are dispatched in a dense 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +40,7 @@ RARE = frozenset(
         "further_weights",
     }
 )
-LABELS = ("model.id", "model.name", "model.source")  # what a model is called decides nothing
+LABELS = ("model.id", "model.name", "model.source", "model.numerics")  # what a model is called decides nothing
 
 
 def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
@@ -182,7 +182,7 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:
-    spec = {path: value for path, value in _flat("model", model) if path not in LABELS}
+    spec = {path: value for path, value in _flat("model", replace(model, numerics=None)) if path not in LABELS}
     return spec | dict(_numerics(model))
 
 
