@@ -60,6 +60,7 @@ def other_engines(
 ) -> tuple[OtherEngine, ...]:
     """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False."""
     found: list[OtherEngine] = []
+    own = search.target.target.engines(search.scenario.system) if search.target else ()
     for engine in able_engines(search.scenario):
 
         def progress(priced: int, best_s: float, id: str = engine.id) -> bool:  # noqa: ARG001
@@ -68,7 +69,7 @@ def other_engines(
         asked = under(search.scenario, engine)
         again = find_plan(
             asked, _coarse(search, asked, winner.scenario.plan), most=1, headroom=search.headroom,
-            calibration=calibration, progress=progress,
+            calibration=calibration, progress=progress, target=search.target if engine.id in own else None,
         )  # fmt: skip
         if not again.swept.complete:
             break

@@ -13,9 +13,11 @@ Paths may hold `*`, which also spans dots. Where several speak of one decision, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -183,7 +185,13 @@ def matching(decisions: Mapping[str, Any], pattern: str) -> list[str]:
     """
     if "*" not in pattern:
         return [pattern] if pattern in decisions else []
-    return [path for path in decisions if fnmatchcase(path, pattern)]
+    named = _pattern(pattern)
+    return [path for path in decisions if named(path)]
+
+
+@cache
+def _pattern(pattern: str) -> Callable[[str], Any]:
+    return re.compile(translate(pattern)).match
 
 
 def same(decisions: Mapping[str, Any], pattern: str) -> Any:
