@@ -31,7 +31,7 @@ from ridgeline.search.rank_order import reordered
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
 from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widened
 from ridgeline.search.sweep import Chunk, chunks_of
-from ridgeline.search.told_plans import ToldPlans
+from ridgeline.search.told_plans import LEVELS, ToldPlans
 from ridgeline.search.told_space import told_space
 from ridgeline.sim import (
     Prediction,
@@ -173,16 +173,20 @@ def find_plan(
     space = space_of(scenario, own)
     space = replace(space, **_beside(space, own, scenario.plan)) if given else space
     space = told_space(space, scenario, own, target) if target else space
-    told = ToldPlans(target, scenario) if target else None
     problems = tuple(_problems(scenario, space))
     free = scenario_headroom(scenario).share if headroom is None else headroom
     capacity, found = 0.0, NOTHING
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - free)
-            chunks = offered(priced_grids(placed(scenario, own), space, used), scenario, space, own)
-            found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress, told=told)
-            found = only_told(found, told) if told else found
+            grids = priced_grids(placed(scenario, own), space, used)
+            for told in [ToldPlans(target, scenario, level) for level in LEVELS] if target else [None]:
+                chunks = offered(grids, scenario, space, own)
+                all_found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress, told=told)
+                found = only_told(all_found, told) if told else all_found
+                if found == all_found or not found.complete:
+                    break
+            found = tidied(found, told) if told else found
     except MissingNumber as missing:
         problems = (unpublished(missing),)
     return Search(
@@ -217,6 +221,16 @@ def only_told(found: Swept, told: ToldPlans) -> Swept:
             {factor: one for factor, one in found.with_more_memory.items() if told.can(one)}
         ),
     )
+
+
+def tidied(found: Swept, told: ToldPlans) -> Swept:
+    """What a sweep kept, in the plainest words that the target can be told."""
+
+    def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return tuple(told.plainest(one) for one in entries)
+
+    axes = {axis: plain(some) for axis, some in found.by_choice.items()}
+    return replace(found, best=plain(found.best), frontier=plain(found.frontier), by_choice=MappingProxyType(axes))
 
 
 def _beside(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:

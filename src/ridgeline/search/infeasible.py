@@ -77,6 +77,8 @@ def _untellable(search: Search, target: AskedTarget) -> Problem:
     given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
     expected = f"a plan that {target.id} can be told; not {named(untold[:MOST_NAMED])}: {'; '.join(reasons)}"
     todo = "use another target, change the question, or leave out --to"
+    if any(one.path.startswith("model.mtp") for one in untold):
+        todo = "add --set model.mtp=0 to plan it without them, or use another target"
     return Problem(path="--to", given=given, expected=expected, todo=todo)
 
 

@@ -1,36 +1,45 @@
-"""Turn priced plans that fit into those among them that a target of an export can be told: each kind is asked once.
+"""Turn priced plans that fit into those among them that a target of an export can be told.
 
-What a target can be told depends on what a plan chooses and on which axes it has, hardly on how many ranks they are.
-Plans alike in that are a kind; the fastest of it is asked about. What is handed on at last is asked about plan by plan
-(`can`), so that a plan which differs from its kind is not in an answer.
+A space of choices that can be told each by itself (`told_space`) mostly holds nothing else, so at first every plan of
+it is kept, and what a sweep keeps at last is asked about plan by plan. Where some of that cannot be told, the sweep is
+done again and asks about kinds of plans, the fastest of each: what a target can be told depends on what a plan chooses
+and on which axes it has, and where even that is not enough on how the ranks of one axis divide those of another.
+
+    ANY     every plan of the space
+    COARSE  kinds by choices and axes
+    FINE    and by how axes divide each other
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.plan.scenario import Scenario, default_placement
-from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.shortlist import Entry
 from ridgeline.search.sweep import Chunk
 
+ANY, COARSE, FINE = LEVELS = (0, 1, 2)
+
 
 class ToldPlans:
-    """The plans of one search that a target can be told."""
+    """The plans of one search that a target can be told, asked about at one of the levels."""
 
-    def __init__(self, asked: AskedTarget, scenario: Scenario) -> None:
-        self._asked, self._scenario = asked, scenario
+    def __init__(self, asked: AskedTarget, scenario: Scenario, level: int = FINE) -> None:
+        self._asked, self._scenario, self._level = asked, scenario, level
         self._words: dict[int, tuple[DegreeGrid, Sequence[str]]] = {}
 
     def kept(self, chunk: Chunk) -> Chunk:
-        """Those of a chunk's plans that can be told."""
-        codes = _codes(chunk, self._scenario)
+        """Those of a chunk's plans that can be told, as far as the level asks."""
+        if self._level == ANY:
+            return chunk
+        codes = _codes(chunk, self._scenario, fine=self._level == FINE)
         order = np.lexsort((chunk.step_s, codes))
         fresh = np.concatenate([[True], np.diff(codes[order]) != 0])
         firsts = order[fresh]  # the fastest of each kind
@@ -45,9 +54,17 @@ class ToldPlans:
         """Whether this very plan can be told."""
         return not self._asked.untold(replace(self._scenario, plan=one.plan))
 
+    def plainest(self, one: Entry) -> Entry:
+        """The entry without switches for ranks that are not there, where it can still be told."""
+        own, mesh = one.plan.switches, one.plan.mesh
+        plain: dict[str, Any] = {"cp_kind": "ring"} if mesh.cp == 1 else {}
+        plain |= {"sequence_parallel": self._scenario.plan.switches.sequence_parallel} if mesh.tp == 1 else {}
+        made = replace(one, plan=replace(one.plan, switches=replace(own, **plain)))
+        return made if made.plan != one.plan and self.can(made) else one
+
     def _is_told(self, chunk: Chunk, place: int, code: int) -> bool:
         structure = int(chunk.grid.structure[chunk.cell[place]])
-        head = chunk.pp > 1, chunk.schedule.name, chunk.schedule.chunks > 1, chunk.shard, str(chunk.offload)
+        head = self._level, chunk.pp > 1, chunk.schedule.name, chunk.schedule.chunks > 1, chunk.shard, chunk.offload
         kind = self._structures(chunk.grid)[structure], head, self._is_even(chunk), code // len(chunk.grid.scenarios)
         return not self._asked.of_kind(self._scenario, kind, lambda: chunk.plan(place))
 
@@ -65,23 +82,19 @@ class ToldPlans:
         return len(set(placed)) == 1
 
 
-def _codes(chunk: Chunk, scenario: Scenario) -> Index:
+def _codes(chunk: Chunk, scenario: Scenario, *, fine: bool) -> Index:
     """A number for each plan of a chunk, equal for plans that a target is told in the same words.
 
-    In it are the structure, which axes there are, and what ranks of one axis have to do with those of another.
+    In it are the structure, which axes there are, and where `fine` how the ranks of one axis divide those of another.
     """
     grid, cell, pp = chunk.grid, chunk.cell, chunk.pp
     tp, cp, ep, etp, microbatch = (
         np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")
     )
     count = scenario.workload.sequences / (chunk.dp * microbatch)
-    flags: list[Array | Index] = [tp > 1, ep > 1, chunk.dp > 1]
-    if (ep > 1).any():
-        flags += [etp > 1, etp == tp, ep % tp == 0, chunk.dp % ep == 0]
-    if pp > 1:
-        flags.append(count % pp == 0)
-    if SCHEDULES[chunk.schedule.name].splits_backward:
-        flags.append(count >= 2 * pp - 1)
+    flags: list[Array | Index] = [tp > 1, ep > 1, etp > 1, etp == tp]
+    if fine:
+        flags += [chunk.dp > 1, ep % tp == 0, chunk.dp % ep == 0, count % pp == 0, count >= 2 * pp - 1]
     codes = np.asarray(cp > 1, dtype=np.int64)
     for flag in flags:
         codes = 2 * codes + flag.astype(np.int64)

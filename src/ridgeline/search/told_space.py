@@ -37,7 +37,7 @@ OWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "switches": (OVERLAP, SEQUENCE_PARALLEL, "plan.cp_kind", *OPEN),
     }
 )
-ENGINE = "plan.engine"
+ENGINE, DISPATCH = "plan.engine", "plan.moe_dispatch"
 RANKS = frozenset(f"plan.{axis}" for axis in AXES)
 
 
@@ -70,9 +70,10 @@ def can_be_told(scenario: Scenario, space: Space, axis: str, choice: Any, asked:
 def _loses(asked: AskedTarget, scenario: Scenario, plan: Plan, paths: tuple[str, ...]) -> bool:
     """Whether one of these decisions of a plan cannot be told, or the target would run another engine.
 
-    Switches say nothing where the axis that they are about is not there.
+    Switches say nothing where the axis that they are about is not there: a dispatcher without experts on other ranks.
     """
     lost = {one.path for one in asked.untold(replace(scenario, plan=plan))}
+    lost -= {DISPATCH} if plan.mesh.ep == 1 else set()
     if paths == OWN["switches"] and lost & RANKS:
         return False
     return ENGINE in lost or any(path.startswith(paths) for path in lost)
@@ -135,17 +136,23 @@ def with_habits(space: Space, scenario: Scenario, asked: AskedTarget) -> Space:
 
 
 def _habits(space: Space, scenario: Scenario, asked: AskedTarget) -> Iterator[Mapping[str, Any]]:
-    """What the target does by itself under each sharding: of plans that have one axis each, taken together."""
+    """What the target does by itself under each sharding: of plans that have one axis each, taken together.
+
+    What it does of dispatch where no expert is on another rank stands apart: elsewhere it may take another.
+    """
     kinds = {one.cp_kind: one for one in space.switches}
     for shard in space.shard:
         found: dict[str, Any] = {}
+        idle: dict[str, Any] = {}
         for axis in ("", *AXES):
             for switches in kinds.values() if axis == "cp" else (space.switches[0],):
                 degrees = {axis: _least(space, axis)} if axis else {}
                 for plan in _probe(scenario, space, shard, degrees, {"switches": switches}):
-                    found = {**asked.habits(replace(scenario, plan=plan)), **found}
-        if found:
-            yield found
+                    told = dict(asked.habits(replace(scenario, plan=plan)))
+                    if plan.mesh.ep == 1 and DISPATCH in told:
+                        idle[DISPATCH] = told.pop(DISPATCH)
+                    found = {**told, **found}
+        yield from (one for one in (found, {**idle, **found}) if one)
 
 
 def _thrown(switches: Switches, stated: Switches, told: Mapping[str, Any]) -> Switches:

@@ -13,11 +13,10 @@ Paths may hold `*`, which also spans dots. Where several speak of one decision, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import translate
-from functools import cache
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -185,13 +184,13 @@ def matching(decisions: Mapping[str, Any], pattern: str) -> list[str]:
     """
     if "*" not in pattern:
         return [pattern] if pattern in decisions else []
-    named = _pattern(pattern)
-    return [path for path in decisions if named(path)]
+    return list(_named(tuple(decisions), pattern))
 
 
-@cache
-def _pattern(pattern: str) -> Callable[[str], Any]:
-    return re.compile(translate(pattern)).match
+@lru_cache(maxsize=4096)
+def _named(paths: tuple[str, ...], pattern: str) -> tuple[str, ...]:
+    """Those of the paths that a pattern names; plans of one search have the same, and a target asks for the same."""
+    return tuple(path for path in paths if fnmatchcase(path, pattern))
 
 
 def same(decisions: Mapping[str, Any], pattern: str) -> Any:

@@ -25,7 +25,7 @@ from ridgeline.targets.target import Export, Lost
 from ridgeline.targets.vendors import refuse_other_chips
 
 PLAIN = "llama3-8b"  # every target has a word for this model
-HARMLESS = ("model.context", "model.numerics.")  # no step depends on them
+HARMLESS = ("model.context", "model.numerics.", "workload.task")  # no step depends on them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,13 @@ class ExportTarget:
         >>> plan_target("torchtitan").engines(system("8xh100-sxm")), plan_target("verl").engines(system("8xh100-sxm"))
         (('torchtitan',), ('megatron-core', 'torch-eager'))
         """
-        vendor = system.chip.vendor
-        found = []
-        for id in ENGINES:
-            known = ENGINES[id]
-            if known.serves is None and (not known.supports.vendors or vendor in known.supports.vendors):
-                probe = _probe(system, id)
-                refuse_other_chips(probe, self.id)
-                found += [id] if ENGINE not in _paths(TARGETS[self.id].write(probe)) else []
-        return tuple(found)
+        found: list[str] = []
+        for id in (id for id in ENGINES if ENGINES[id].serves is None):
+            probe = _probe(system, id)
+            refuse_other_chips(probe, self.id)
+            found += [id] if ENGINE not in _paths(TARGETS[self.id].write(probe)) else []
+        known = [id for id in found if system.chip.vendor in (ENGINES[id].supports.vendors or (system.chip.vendor,))]
+        return tuple(known or found)
 
     def untold(self, scenario: Scenario) -> tuple[Untold, ...]:
         """Lost decisions of the plan; of the model and the workload those without which the step is another.
