@@ -24,12 +24,16 @@ class Untold:
 
 
 def named(untold: Iterable[Untold]) -> str:
-    """Decisions with their values, in one line.
+    """Decisions with their values, in one line; of a model's parts their names.
 
-    >>> named([Untold(path="plan.shard", value="zero1", why=""), Untold(path="plan.cp_kind", value="ring", why="")])
-    'plan.shard = zero1, plan.cp_kind = ring'
+    >>> named([Untold(path="plan.shard", value="zero1", why=""), Untold(path="model.mtp.depth", value="1", why="")])
+    'plan.shard = zero1, model.mtp'
     """
-    return ", ".join(f"{one.path} = {one.value}" for one in untold)
+    parts = (
+        ".".join(one.path.split(".")[:2]) if one.path.startswith("model.") else f"{one.path} = {one.value}"
+        for one in untold
+    )
+    return ", ".join(dict.fromkeys(parts))
 
 
 class PlanTarget(Protocol):

@@ -109,7 +109,7 @@ def _probe(
 ) -> Iterator[Plan]:
     """A plan with these degrees on the chips, and nothing but these choices; none where they do not divide them."""
     chips = scenario.system.chips
-    own = {axis: size for axis, size in degrees.items() if axis}
+    own: dict[str, Any] = {axis: size for axis, size in degrees.items() if axis}
     inner = own.get("tp", 1) * own.get("cp", 1) * own.get("pp", 1)
     if chips % inner or any(size == 1 for size in own.values()) or chips % (own.get("ep", 1) * own.get("etp", 1)):
         return

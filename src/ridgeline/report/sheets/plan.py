@@ -258,6 +258,7 @@ class PlanSheet(AskedSheet):
     engines               what other engines would gain, the most first; below none
     tokens, days, run     of a whole run, with `--tokens`
     given                 with a scenario that has a plan
+    to, untold            with `--to`: the target; faster plans of the engine that it cannot be told, the fastest first
     """
 
     kind: Literal["plan"]
