@@ -20,10 +20,11 @@ import numpy as np
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import engine as known_engine
-from ridgeline.plan.check import precision, tells_expert_overlap
+from ridgeline.plan.check import precision
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
 from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import SweepProgress, silent

@@ -16,11 +16,11 @@ from typing import Literal
 
 from ridgeline.core.dtype import dtype
 from ridgeline.cost.calibration import Calibration
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ridgeline.cost.calibration import Calibration
-from ridgeline.plan.check import check, tellable_orders
+from ridgeline.plan.check import check
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import tellable_orders
 from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.space import Pins
 from ridgeline.sim import Prediction, predict

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.hardware.load import rated_power
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario_file import self_contained
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.cases import Case, searched
 from ridgeline.search.distinct import kinds
 from ridgeline.search.explain import Explanation, GivenPlan, explain, given_plan, simulated_step_s

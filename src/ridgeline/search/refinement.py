@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.cost.calibration import Calibration
-from ridgeline.plan.check import unsupported
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.explain import simulated_step_s
 from ridgeline.search.plan_target import AskedTarget, named
 from ridgeline.search.progress import GoOn, always
