@@ -20,7 +20,7 @@ from ridgeline.targets.vendors import vendors
 DENSE, EXPERTS, LATENT = "llama3-8b", "qwen3-30b-a3b", "deepseek-v2-lite"
 SYSTEMS = {
     "NVIDIA": "16xh100-sxm", "AMD": "16xmi300x", "Huawei": "16xascend-910b2", "Google": "tpu-v5p:2x2x4",
-    "Intel": "16xgaudi2",
+    "Intel": "16xgaudi2", "AWS": "64xtrn2",
 }  # fmt: skip
 FEW = Pins.of({"microbatch": (1, 2), "tp": (1, 2), "cp": (1, 2), "pp": (1, 2)})
 
