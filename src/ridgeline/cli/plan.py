@@ -379,4 +379,4 @@ def _write(found: Recommendation, sheet: Any, out: _Out) -> list[str]:
     which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
     named = ((None if out.folder else out.output, f", {which}"), (out.html, ""))
     lines = [f"written: {path}{what}" for path, what in named if path is not None]
-    return [*(f"written: {file}" for file in files), *lines]
+    return [*files, *lines]

@@ -32,13 +32,17 @@ def refuse_filled(folder: Path | None, force: bool) -> None:
         raise InputError(Problem(path="--output", given=given, expected="an empty folder", todo=todo))
 
 
-def export_into(folder: Path, found: Recommendation, to: str) -> Iterator[Path]:
-    """Write the scenario and the target's files; the path of each."""
+def export_into(folder: Path, found: Recommendation, to: str) -> Iterator[str]:
+    """Write the scenario and the target's files; a line for each, then what they mean and what is left to the user."""
+    from ridgeline.cli.export import lost_lines
     from ridgeline.core.files import write_text
     from ridgeline.targets.api import export
+    from ridgeline.targets.ledger_text import check_lines
 
     assert found.reasons is not None
     made = export(found.reasons.recommended.scenario, to=to)
     for name, text in {SCENARIO: found.scenario_text, **made.files}.items():
         write_text(folder / name, text)
-        yield folder / name
+        yield f"written: {folder / name}"
+    yield from check_lines(made.check) if made.check else ()
+    yield from lost_lines(made)
