@@ -22,6 +22,7 @@ from ridgeline.targets.shell_expand import (
     Script,
     arithmetic,
     bounded,
+    counted,
     expand,
     fill,
     is_open,
@@ -221,7 +222,7 @@ class _Shell:
             self.script.notes.append("a for block")
             return None
         words = self.script.arguments if statement.words is None else self.values(statement.words)
-        for value in list(words)[:MOST_TURNS]:
+        for value in [one for word in words for one in counted(word)][:MOST_TURNS]:
             self.script.variables[statement.name] = [value]
             try:
                 self.run(statement.body, depth + 1)
