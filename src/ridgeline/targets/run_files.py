@@ -39,6 +39,7 @@ class Around:
     model        the model the caller names
     seq          the tokens of a sequence the caller names
     chips        how many chips the caller's machine has
+    system       that machine's name
     texts        files that were read, so that each is read once
     """
 
@@ -49,6 +50,7 @@ class Around:
     model: str | None = None
     seq: int | None = None
     chips: int | None = None
+    system: str | None = None
     texts: dict[Path, str] = field(default_factory=dict)
 
     def text(self, path: Path) -> str | None:
