@@ -165,7 +165,7 @@ def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | No
     if config is not None and "model_type" in config:
         reader.take("train.config_name")
         return config
-    kind = reader.options.get("train.model_type")
+    kind = str(reader.options.get("train.model_type"))
     if kind not in GPT2:
         return None
     reader.take("train.model_type")
