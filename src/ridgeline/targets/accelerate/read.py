@@ -142,6 +142,7 @@ def read(files: Files) -> Imported:
         zero = {"zero_optimization": {"stage": 2}}
     lora = train.pop("use_peft", False) is True or bool(train.pop("use_lora", False)) or _adapters(train)
     whole = train.pop("completion_only_loss", None) is False
+    train |= {"max_length": around(files).seq} if around(files).seq else {}
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = gathered(parts, "the Trainer's arguments")
     reader.notes += notes

@@ -170,6 +170,10 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
         if len(parts) < len(names):
             reader.taken.discard("recompute-modules")
         found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
+    if kind != "full" and reader.switch("moe-layer-recompute", default=False):
+        held = found["recompute"]
+        parts = held["parts"] if isinstance(held, dict) else ["attention"] if held == "selective" else []
+        found["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
     offload = {}
     swapped = reader.size("cpu-offloading-num-layers")
     if swapped:
