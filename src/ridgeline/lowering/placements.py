@@ -316,9 +316,9 @@ def _experts(ctx: LoweringContext, moe: Moe) -> Iterator[Tensor]:
     def inside(dim: int) -> tuple[Split, ...]:
         return (each, Split(dim=dim, axis="etp", degree=ctx.degrees.etp))
 
-    yield Tensor(name="router.weight", dims=(moe.experts, hidden))
+    yield Tensor(name="router.weight", dims=(moe.choices, hidden))
     if moe.router_bias:
-        yield Tensor(name="router.bias", dims=(moe.experts,))
+        yield Tensor(name="router.bias", dims=(moe.choices,))
     if moe.latent:
         yield Tensor(name="experts.latent.weight", dims=(2, moe.latent, hidden))
     yield Tensor(name="experts.up.weight", dims=(moe.experts, wide, inner), splits=inside(1))

@@ -36,6 +36,7 @@ RARE = frozenset(
         "latent_space",
         "kv_shared",
         "beside",
+        "idle",
         "further_rows",
         "further_weights",
     }
