@@ -248,7 +248,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         _sizes(6144, 9216, 80, 64, 8, head_dim=128, num_local_experts=32, vocab_size=200064)
         | {"layer_types": (["linear_attention"] * 7 + ["full_attention"]) * 10},
     ),
-    "mistral-small-4-119b": ("mistral4", {}),
     "lfm2-8b-a1b": ("lfm2_moe", {"num_hidden_layers": 24, "layer_types": ["conv", "conv", "full_attention"] * 8}),
     "lfm2-moe-biased": ("lfm2_moe", {"num_hidden_layers": 2, "layer_types": ["conv"] * 2, "conv_bias": True}),
     "rwkv-4-7b": ("rwkv", {}),
@@ -365,6 +364,8 @@ CLASSES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "falcon-h1-plain": ("FalconH1ForCausalLM", "falcon_h1", {"projectors_bias": True, "mlp_bias": True}),
     "lfm2": ("Lfm2ForCausalLM", "lfm2", {"layer_types": ["conv", "full_attention"] * 16, "conv_bias": True}),
     "lfm2-plain": ("Lfm2ForCausalLM", "lfm2", {"block_auto_adjust_ff_dim": False}),
+    "mistral-small-4-119b": ("Mistral4ForCausalLM", "mistral4", {}),
+    "mistral-4-biased": ("Mistral4ForCausalLM", "mistral4", {"attention_bias": True, "first_k_dense_replace": 2}),
     "glm-4.1v": ("Glm4vForConditionalGeneration", "glm4v", {}),
     "glm-4.1v-text": ("Glm4vTextModel", "glm4v_text", {}),
     "glm-4.6v": ("Glm46VForConditionalGeneration", "glm46v", {}),

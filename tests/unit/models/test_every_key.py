@@ -30,6 +30,10 @@ DEEPSEEK = {
 SLIDING = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 2}
 GROUPS = {"n_group": 4, "topk_group": 2}
 DENSE = {"mlp_only_layers": [0]}
+DREAM = {
+    "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 1024, "vocab_size": 1000, "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
 MINIMAX = {
     "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
     "intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 1000,
@@ -46,10 +50,7 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     ),
     "ernie4_5_moe": ({"moe_layer_end_index": 20},),
     "exaone_moe": (GROUPS,),
-    "Dream": (
-        {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
-         "intermediate_size": 1024, "vocab_size": 1000, "hidden_act": "silu", "tie_word_embeddings": False},
-    ),
+    "Dream": (DREAM, DREAM | SLIDING | {"max_window_layers": 1}),
     "falcon": ({}, {"new_decoder_architecture": True}),
     "flint": (DENSE,),
     "gemma3": ({"vision_config": {"model_type": "siglip_vision_model"}},),
@@ -76,7 +77,7 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "lfm2_moe": ({"layer_types": ["conv", "full_attention"] * 16},),
     "llada": (
         {"d_model": 512, "n_layers": 2, "n_heads": 8, "n_kv_heads": 8, "mlp_hidden_size": 1024, "vocab_size": 1000,
-         "embedding_size": 1024},
+         "embedding_size": 1024, "activation_type": "silu"},
     ),
     "llama4": ({"text_config": {"interleave_moe_layer_step": 2}},),
     "llama4_text": ({"interleave_moe_layer_step": 2},),
@@ -118,6 +119,10 @@ UNMOVED: Mapping[str, str] = {
     "max_position_embeddings": "how long sequences may be is the model's promise; rows of positions are counted",
     "n_positions": "as max_position_embeddings",
     "max_seq_len": "as max_position_embeddings",
+    "max_sequence_length": "as max_position_embeddings",
+    "context_length": "as max_position_embeddings",
+    "llada.vocab_size": "its rows, padded, are said by embedding_size",
+    "xlstm.final_logit_softcapping": "its cap is said by output_logit_soft_cap",
     "falcon_h1.mamba_expand": "the inner width is said itself, by mamba_d_ssm",
 }
 
@@ -223,7 +228,21 @@ def _unmoved(kind: str) -> dict[str, str]:
     return still or {}
 
 
-FEW = ("llama", "gemma2", "gemma3_text", "deepseek_v3", "qwen3_moe", "mamba2", "bamba", "bert", "t5", "whisper", "gpt2")
+FEW = (
+    "deepseek_v4",
+    "kimi_linear",
+    "llama",
+    "gemma2",
+    "gemma3_text",
+    "deepseek_v3",
+    "qwen3_moe",
+    "mamba2",
+    "bamba",
+    "bert",
+    "t5",
+    "whisper",
+    "gpt2",
+)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from ridgeline.models.spec import Block, Captured, CompressedAttention, Embeddin
 
 SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 RATES = {SPARSE: 4, HEAVY: 128}
-# elements that one hyper-connection of n streams moves in fused kernels, over those of all streams: collapsing reads n and
-# writes 1, mixing and expanding read n + 1 and write n; half of them count as written
+# of the elements that one hyper-connection of n streams moves in fused kernels (collapsing reads n and writes 1, mixing
+# and expanding read n + 1 and write n), what counts as written
 MOVED = 0.5
 KERNELS = 3.0  # weights of the streams, collapse, mix and expand
 

@@ -101,13 +101,14 @@ def gemma3n(cfg: Config) -> ModelSpec:
 
     Its sparse activations are not counted: engines multiply all of them.
     """
-    cfg.ignore("altup_active_idx", "altup_coef_clip", "activation_sparsity_pattern", "hidden_act")
+    cfg.ignore(
+        "altup_active_idx", "altup_coef_clip", "altup_correct_scale", "activation_sparsity_pattern", "hidden_act"
+    )
     hidden, layers = hidden_size(cfg), cfg.layers()
     attention = heads(cfg, hidden, qk_norm="head", **biased(cfg))
     spans = windows(cfg, layers, lambda index: (index + 1) % 5 != 0)
     streams, rank = cfg.count("altup_num_inputs"), cfg.count("laurel_rank")
     further, rows = per_layer_rows(cfg, hidden, layers)
-    cfg.only("altup_correct_scale", True, False)  # a vector that is held either way
     own = layers - cfg.size("num_kv_shared_layers", 0)
     block = Block(mixer=attention, ffn=None, norms=7, captured=_altup(rows or Captured(), hidden, streams, rank))
     blocks = []

@@ -32,7 +32,7 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor
             mlp_alpha_factor mlp_beta_factor postnorm gate_soft_cap hc_eps hc_sinkhorn_iters mla_scale_kv_lora
             mla_scale_q_lora moe_renormalize moe_router_activation_func rescale_every scale_logits use_expert_bias
-            altup_active_idx
+            altup_active_idx altup_correct_scale
         """,
         "how far a rotation or a table of positions reaches, and where it starts": """
             global_rope_theta initial_context_length layer_rope_theta local_rope_theta offset_alibi
