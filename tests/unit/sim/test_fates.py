@@ -202,7 +202,8 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("Recurrence", "scan", MIXER, conv_bias=False, bias=True, inner_norms=True)
     yield from of("Recurrence", "lightning", "model.blocks.1.mixer", chunk=64)
     far = "model.blocks.1.mixer"
-    yield from of("CompressedAttention", "compressed", far, heads=32, head_dim=256, q_rank=512, window=1024, rate=8)
+    yield from of("CompressedAttention", "compressed", far, heads=32, head_dim=256, q_rank=512, rate=8)
+    yield from of("CompressedAttention", "compressed", MIXER, window=1024)
     yield from of("CompressedAttention", "compressed", far, overlap=False, indexer=None, o_groups=4, o_rank=512)
     yield from of("GatedDeltaNet", "experts", MIXER, key_heads=8, value_heads=16, key_dim=64, value_dim=64, conv=2)
     yield from of("Mlp", "dense", FFN, hidden=8192, gated=False, activation="relu2", bias=True)
