@@ -53,6 +53,7 @@ INTERIOR = {
             "library",
             "system_graph",
             "deadlock",
+            "tree_proof",
             "concurrent_flow",
             "sweep_cuts",
             "traffic",
