@@ -99,16 +99,22 @@ def test_recurrent_readers_split_over_tensor_ranks() -> None:
         ({"model_type": "rwkv"}, {"tp": 2, "dp": 4}, "no framework splits a wkv recurrence"),
         ({"model_type": "mamba"}, {"cp": 2, "dp": 4}, "no framework splits a selective recurrence"),
         ({"model_type": "kimi_linear"}, {"tp": 64}, "kda heads"),
+        ("mamba2-2.7b", {"cp": 32, "dp": 2}, "heads of recurrent layers"),
         ({"model_type": "falcon_h1", "mamba_n_groups": 3}, {"tp": 2, "dp": 4}, "state-space groups"),
     ],
 )
-def test_what_no_framework_splits_is_refused_by_name(config: dict[str, Any], plan: dict[str, Any], words: str) -> None:
+def test_what_no_framework_splits_is_refused_by_name(config: Any, plan: dict[str, Any], words: str) -> None:
     from ridgeline.core.errors import InputError
 
     with pytest.raises(InputError, match=words):
         scenario(
             {"model": config, "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 64}, "plan": plan}
         )
+
+
+def test_context_ranks_of_a_state_space_layer_trade_heads_for_sequence() -> None:
+    swaps = [op for op in _ops("mamba2-2.7b", cp=2, dp=4) if isinstance(op, Collective)]
+    assert [(op.kind, op.payload_bytes) for op in swaps] == [("all-to-all", 2048 * (3 * 5120 + 256 + 80) * 2)]
 
 
 def test_states_and_caches_by_hand() -> None:
