@@ -239,7 +239,7 @@ def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> Iterator[Tensor]:
     yield Tensor(name="mamba.in.weight", dims=(wide, hidden), splits=_over(ctx, 0))
     yield Tensor(name="mamba.conv.weight", dims=(mixed, mixer.conv + mixer.conv_bias), splits=_over(ctx, 0))
     yield Tensor(name="mamba.heads", dims=(mixer.heads, 3), splits=_over(ctx, 0))
-    if mixer.norm:
+    if mixer.gated_norm:
         yield Tensor(name="mamba.norm.weight", dims=(inner,), splits=_over(ctx, 0))
     if mixer.proj_bias:
         yield Tensor(name="mamba.in.bias", dims=(wide,), splits=_over(ctx, 0))

@@ -163,7 +163,7 @@ class Mamba2:
     """State-space mixer (SSD): inner width heads * head_dim, one state of head_dim x state per head.
 
     chunk     tokens that its scan works on at once, as attention; states travel between chunks
-    norm      a gated norm stands behind the scan; False: the gate alone
+    gated_norm  a norm stands behind the scan and its gate; False: the gate alone
     """
 
     kind: Literal["mamba2"] = "mamba2"
@@ -175,7 +175,7 @@ class Mamba2:
     conv_bias: bool = True
     proj_bias: bool = False
     chunk: Count = 128
-    norm: bool = True
+    gated_norm: bool = True
 
     @property
     def inner(self) -> int:

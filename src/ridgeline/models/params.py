@@ -360,7 +360,7 @@ def _mamba2_params(mixer: Mamba2, hidden: int) -> int:
     wide = 2 * inner + states + mixer.heads
     conv = (inner + states) * (mixer.conv + mixer.conv_bias)
     biases = (wide + hidden) * mixer.proj_bias
-    return hidden * wide + conv + 3 * mixer.heads + inner * mixer.norm + inner * hidden + biases
+    return hidden * wide + conv + 3 * mixer.heads + inner * mixer.gated_norm + inner * hidden + biases
 
 
 def _delta_params(mixer: GatedDeltaNet, hidden: int) -> int:

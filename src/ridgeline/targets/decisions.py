@@ -35,6 +35,7 @@ RARE = frozenset(
         "modulation",
         "latent_space",
         "kv_shared",
+        "gated_norm",
         "beside",
         "idle",
         "further_rows",

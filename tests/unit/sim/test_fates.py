@@ -197,7 +197,7 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("LatentAttention", "sparse", MIXER, v_dim=64, bias=True, indexer=None)
     yield from of("Indexer", "sparse", f"{MIXER}.indexer", heads=32, head_dim=64, topk=1024, shared=True)
     yield from of("Mamba2", "mamba", MIXER, heads=64, head_dim=32, state=64, groups=4, conv=2, conv_bias=False)
-    yield from of("Mamba2", "mamba", MIXER, proj_bias=True, chunk=256, norm=False)
+    yield from of("Mamba2", "mamba", MIXER, proj_bias=True, chunk=256, gated_norm=False)
     yield from of("Recurrence", "scan", MIXER, form="lightning", heads=2048, key_dim=32, value_dim=2, rank=64, conv=2)
     yield from of("Recurrence", "scan", MIXER, conv_bias=False, bias=True, inner_norms=True)
     yield from of("Recurrence", "lightning", "model.blocks.1.mixer", chunk=64)
