@@ -50,13 +50,17 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         weights = weights if ctx.frozen else [weight_gradient(project, ctx.gradient_bytes), *weights]
         params = params + own.width * model.hidden
         saved = saved + elements * ctx.precision.activations.bytes_per_element
+    if own.further_rows:
+        looked_up = stream(ctx, "further rows", ctx.split_tokens * own.further_rows / model.vocab, 2.0, 2.0)
+        forward.append(looked_up)
+        weights = weights if ctx.frozen else [looked_up, *weights]
+        params = params + own.further_rows / tp
     if own.further_weights:
         more = matmul(ctx, "further projections", ctx.split_tokens, own.further_weights / model.hidden, model.hidden)
-        looked_up = stream(ctx, "further rows", ctx.split_tokens * own.further_rows / model.vocab, 2.0, 2.0)
-        forward += [looked_up, more]
+        forward.append(more)
         inputs.append(input_gradient(more))
-        weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), looked_up, *weights]
-        params = params + own.further_rows / tp + own.further_weights
+        weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), *weights]
+        params = params + own.further_weights
         saved = saved + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
     if own.norm is not None:
         fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses

@@ -36,7 +36,9 @@ RARE = frozenset(
         "modulation",
         "latent_space",
         "kv_shared",
+        "gated_norm",
         "beside",
+        "idle",
         "further_rows",
         "further_weights",
     }
