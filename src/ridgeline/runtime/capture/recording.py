@@ -320,7 +320,7 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checks)
 
 
-class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
+class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
     """Sends what asks for an accelerator to the meta device: none is needed where there are no values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -373,7 +373,7 @@ def recorded(
     recorder = Recorder(names, decided)
     with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder), _whole_recurrences():
         recorder.entered(inputs)
-        with recorder, _Elsewhere():
+        with recorder, Elsewhere():
             run(recorder)
     return recorder.recording
 
