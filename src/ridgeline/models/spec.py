@@ -3,7 +3,8 @@
     ModelSpec
     |-- Embedding                    token rows, learned positions, tied head or not
     |-- blocks[order[i]]             layer i; equal layers share one Block, so cost grows with distinct blocks
-    |   |-- mixer                    Attention | LatentAttention | Mamba2 | GatedDeltaNet | None
+    |   |-- mixer, beside            Attention | LatentAttention | CompressedAttention |
+    |   |                            Mamba2 | GatedDeltaNet | Recurrence | None
     |   |-- cross                    Attention that reads the encoder's output | None
     |   |-- ffn                      Mlp | Moe | None
     |   `-- captured                 what one recorded forward did beside these, op by op
@@ -29,6 +30,7 @@ from ridgeline.models.blocks import (
     Block,
     Captured,
     CaptureRecord,
+    CompressedAttention,
     Ffn,
     GatedDeltaNet,
     Indexer,
@@ -40,6 +42,8 @@ from ridgeline.models.blocks import (
     Norm,
     Positions,
     Product,
+    Recurrence,
+    RecurrentForm,
 )
 
 __all__ = [
@@ -47,6 +51,7 @@ __all__ = [
     "Block",
     "CaptureRecord",
     "Captured",
+    "CompressedAttention",
     "Embedding",
     "Encoder",
     "Ffn",
@@ -64,6 +69,8 @@ __all__ = [
     "Norm",
     "Positions",
     "Product",
+    "Recurrence",
+    "RecurrentForm",
     "Vision",
     "from_layers",
 ]
@@ -78,6 +85,8 @@ class Embedding:
     width      width of a row when it differs from hidden (a projection joins them); 0: hidden
     norm       a norm directly after the embedding
     softcap    logits are squashed by a tanh before the loss or the sampling
+    further_rows     parameters that tokens look up beside their rows (per-layer embeddings of Gemma 3n)
+    further_weights  elements of further matrices that a token passes through once, before or behind the layers
     """
 
     tied: bool = False
@@ -86,6 +95,8 @@ class Embedding:
     norm: Norm | None = None
     head_bias: bool = False
     softcap: bool = False
+    further_rows: Size = 0
+    further_weights: Size = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
