@@ -40,7 +40,7 @@ NEEDS = {kind: library for library, kinds in GIVEN.pop("needs").items() for kind
 KINDS = {"CAUSAL_LM": "causal", "IMAGE_TEXT_TO_TEXT": "image-text", "MULTIMODAL_LM": "multimodal"}
 LONGEST_S = 300
 SAMPLE = ("gpt2", "git")  # small ones, the second with an image encoder
-RECORDS = ("runtime/capture/*.py", "models/*.py")  # code that a recording depends on: readers do not
+RECORDS = ("runtime/capture/*.py",)  # code that recordings are made by
 HEAD = """# Which architectures are read and captured
 
 `ridgeline` reads the config.json of a model without weights, network or transformers, where it has a reader for the

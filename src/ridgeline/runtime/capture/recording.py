@@ -137,7 +137,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(x.is_meta for x in tensors):
             if name in PICKS and any(_masks(x) for x in args[1]):
                 args = (args[0], _places(args[1]), *args[2:])
-            args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
+            if not all(x.is_meta for x in tensors):
+                args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
                 given["device"] = torch.device("meta")
             if name in PICKS and any(x.is_meta and x.dtype == torch.bool for x in tensors[1:]):
