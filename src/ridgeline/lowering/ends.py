@@ -183,7 +183,7 @@ def _language_head(ctx: LoweringContext) -> Section:
     narrow = [matmul(ctx, "head projection", ctx.split_tokens, own.width, model.hidden)] if own.width else []
     values = tokens * padded / tp
     fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
-    passes = 3.0 if fused else 7.0
+    passes = 3.0 if fused else 9.5
     loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
     if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
         more = 0.0 if "elementwise" in ctx.fuses else 4.0
@@ -199,7 +199,7 @@ def _language_head(ctx: LoweringContext) -> Section:
         key=SectionKey(SectionRole.HEAD),
         forward=(*norm, *narrow, *entry, logits, *low, loss, *exchanged),
         backward_input=(
-            stream(ctx, "loss dX", values, 3.0), *map(input_gradient, low), input_gradient(logits), *entry_gradient,
+            stream(ctx, "loss dX", values, 3.0 if fused else 7.0), *map(input_gradient, low), input_gradient(logits), *entry_gradient,
             *map(input_gradient, narrow),
         ),
         backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained),
