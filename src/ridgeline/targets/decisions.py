@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -35,7 +36,9 @@ RARE = frozenset(
         "modulation",
         "latent_space",
         "kv_shared",
+        "gated_norm",
         "beside",
+        "idle",
         "further_rows",
         "further_weights",
     }
@@ -181,9 +184,11 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
     yield "offload", plan.offload.activations > 0 or plan.offload.optimizer > 0
 
 
-def _model(model: ModelSpec) -> dict[str, Any]:
+@lru_cache(maxsize=8)
+def _model(model: ModelSpec) -> Mapping[str, Any]:
+    """Decisions of the model; a search asks about many plans of one."""
     spec = {path: value for path, value in _flat("model", replace(model, numerics=None)) if path not in LABELS}
-    return spec | dict(_numerics(model))
+    return MappingProxyType(spec | dict(_numerics(model)))
 
 
 def _numerics(model: ModelSpec) -> Iterator[tuple[str, Any]]:
