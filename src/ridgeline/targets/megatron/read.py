@@ -22,7 +22,7 @@ from ridgeline.targets.megatron.vocabulary import named_by_path
 from ridgeline.targets.option_reader import OptionReader
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.run_files import around
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import DIALECTS, Files, Imported, Unread
 
 NOT_PRICED = "decides nothing that a scenario holds"
 CHANGES = "changes the step, and a scenario has no place for it"
@@ -83,7 +83,7 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     plan = read_plan(reader, seen)
     if generates:
         plan = decoding_plan(plan)
-    known = options(target if target not in ("primus", "megatron-deepspeed") else ID)
+    known = options(target if target not in ("primus", *DIALECTS) else ID)
     unread = tuple(_renamed(part, known, names or {}) for part in reader.unread({}))
     per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])
     notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
