@@ -26,6 +26,7 @@ class SeedsSheet(TypedDict):
     count: int
     min: float
     median: float
+    p90: float
     p95: float
     max: float
 
@@ -49,6 +50,8 @@ class SimulationSheet(TypedDict):
     slowest_link    the link with the most bytes for what is left of its rate
     beside          collectives that ran at the same time
     transfers       chunks that crossed from one node to another
+    method          exact: max-min rates at every start and end; windows: what ends within a tenth of a message's time
+                    together (no C compiler, or too many at once); rounds: by the bytes of a round on a link
     wall_seconds    what all simulations took
     """
 
@@ -61,6 +64,7 @@ class SimulationSheet(TypedDict):
     slowest_link: LinkSheet
     beside: list[BesideSheet]
     transfers: int
+    method: Literal["exact", "windows", "rounds"]
     wall_seconds: float
 
 

@@ -170,6 +170,7 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     script = read_script(text, around(files or {}))
     signs = (*SIGNS, *LESS) if named else SIGNS
     runs = [command for command in script.commands if _says(command, signs)]
+    runs = [run for run in runs if run[0] != "echo"] or runs
     if not runs:
         return _kept(name, script)
     found = _started(name, script, runs[0])
@@ -272,6 +273,9 @@ def other_work(found: Given) -> str:
 
     A run that generates text is followed; an `InputError` refuses what a scenario cannot hold.
     """
+    if "ds_train_huggingface" in found.program:  # its own configuration of DeepSpeed says batch and sharding
+        given, expected = f"training by transformers ({found.program.split('/')[-1]})", "a program of Megatron"
+        raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     option = next((name for name in OTHER_WORK if name in found.options), None)
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
