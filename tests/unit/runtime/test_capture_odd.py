@@ -90,7 +90,7 @@ def _on_an_accelerator(middle: Any, x: Any) -> Any:
 
 
 def _by_values(middle: Any, x: Any) -> Any:
-    parts = x.reshape(-1, WIDTH).split((x.sum(-1) > 0).long().sum(0)[:1].tolist() + [x.shape[1]])
+    parts = x.reshape(-1, WIDTH).split([*(x.sum(-1) > 0).long().sum(0)[:1].tolist(), x.shape[1]])
     return middle(parts[-1].reshape(x.shape))
 
 
