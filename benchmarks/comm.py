@@ -1,10 +1,11 @@
 """How fast algorithms are verified, timed and synthesized, and how near their bounds they come.
 
-    python benchmarks/comm.py [--large | --simulation | --hashed | --table] [--json]
+    python benchmarks/comm.py [--large | --simulation | --hashed | --methods | --table] [--json]
 
 CPU seconds of this process, one thread. Baselines, measured on two cores: TACOS needs 72 to 97 s for the all-gather of
 mesh:32x32, ForestColl 55 s for the trees of mesh:8x8. `--large` adds 4096 chips. `--simulation` measures the simulator
-beside a plain one (`plain_fluid.py`), whose times it must give; `--hashed` where paths collide. `--table` prints what
+beside a plain one (`plain_fluid.py`), whose times it must give; `--hashed` where paths
+collide, `--methods` what is off without its core. `--table` prints what
 docs/concepts/collective-algorithms.md shows: synthesis end to end, by collective and graph, beside bound and library.
 """
 
@@ -246,6 +247,28 @@ def print_hashed(rows: list[dict[str, Any]]) -> None:
         print(f"| {row['case']} | {' | '.join(f'{one:.2f}' for one in parts)} | {columns} | {row['method']} |")
 
 
+def methods(seeds: int = 8) -> None:
+    """How far windows and rounds are off the exact end on 64 ranks, mean and range over seeds, as Markdown."""
+    graph, order = topology("leafspine:8x8x8", RATE, ALPHA), np.random.default_rng(0).permutation(64)
+    cases = {
+        "ring all-gather, random order": allgather_over(order, "ring"),
+        "NHR all-reduce, random order": reduce_then_gather(allgather_over(order, "nhr")),
+        "halving-doubling all-reduce": _halving(graph),
+        "pairwise all-to-all": pairwise_of(graph),
+        "all-pairs all-to-all": _pairs(graph),
+    }
+    print("| | windows | rounds |\n|---|---|---|")
+    for name, algorithm in cases.items():
+        job = Job(algorithm=algorithm, size_bytes=SIZE)
+        ends = [
+            np.array([one.seconds for one in over_seeds([job], graph, Conditions(sharing=how), range(seeds), window)])
+            for how, window in (("max-min", None), ("max-min", WINDOW), ("rounds", None))
+        ]
+        off = [100 * (other / ends[0] - 1) for other in ends[1:]]
+        cells = [f"{one.mean():+.1f} % ({one.min():+.1f} to {one.max():+.1f})" for one in off]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
 def pairwise_of(graph: Graph) -> Algorithm:
     return pairwise(graph.ranks)
 
@@ -279,6 +302,7 @@ def main() -> None:
     options.add_argument("--large", action="store_true")
     options.add_argument("--simulation", action="store_true", help="the simulator alone")
     options.add_argument("--hashed", action="store_true", help="the simulator where paths collide")
+    options.add_argument("--methods", action="store_true", help="how far windows and rounds are off")
     options.add_argument("--table", action="store_true", help="synthesis end to end, as the page shows it")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
@@ -287,6 +311,9 @@ def main() -> None:
             plain = f", plain {row['plain_per_s'] / 1e6:.4f}" if "plain_per_s" in row else ""
             told = f"{row['transfers']:,} transfers, {row['moments']} moments"
             print(f"{row['case']:52} {row['transfers_per_s'] / 1e6:6.2f} M transfers/s{plain} ({told})")
+        return
+    if asked.methods:
+        methods()
         return
     if asked.hashed:
         rows = hashed()
