@@ -73,7 +73,7 @@ def queued(messages: Messages, out: Index) -> Queues | None:
     (port, connection), line = port_of(messages, out)
     ports, rows = int(port.max()) + 1, len(messages.read)
     read, write = _places(messages)
-    sent = (
+    sent: tuple[np.ndarray, ...] = (
         port.astype(np.int32)[line],
         *(_plain(one, np.int32) for one in (messages.round, messages.connection)),
         _plain(messages.size_bytes, np.float64),
@@ -81,7 +81,7 @@ def queued(messages: Messages, out: Index) -> Queues | None:
         *(read, write),
     )
     many = len(messages)
-    held = (
+    held: tuple[np.ndarray, ...] = (
         np.empty(_MESSAGE * (many + 1), np.uint8),
         np.zeros(_CHUNK * (rows + 1), np.uint8),
         *(np.empty(size, np.int32) for size in (many, ports + 1, many + 1)),
