@@ -20,7 +20,7 @@ from ridgeline.comm.simulation.messages import needed_writes
 from ridgeline.comm.simulation.moments import Prepared, by_moments, shares_links
 from ridgeline.comm.simulation.ports import Ports, ranges
 from ridgeline.comm.simulation.shared_rounds import alike, by_shared_rounds, shares
-from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, unshared
+from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, senders_meet, unshared
 from ridgeline.core.arrays import Array, Index, Mask
 
 WINDOW = 0.1  # of the time that messages take
@@ -40,8 +40,9 @@ def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", co
     messages = flows.messages
     if not len(messages):
         return Run(arrived_s=np.zeros(0), moments=0)
-    known = core is not None and core.made is not None and shares_links(flows, core.made)
-    apart = None if known else by_rounds(flows)
+    made = None if core is None else core.made
+    shared = senders_meet(flows) if made is None else shares_links(flows, made)
+    apart = None if shared else by_rounds(flows)
     if apart is not None:
         return apart
     queues = core.queues() if core is not None and window is None and sharing != "rounds" else None
