@@ -245,10 +245,10 @@ def _is_trainer(data: Mapping[str, Any]) -> bool:
 
 def _on_tpu(files: Files) -> bool:
     """Whether scripts start PyTorch/XLA, whose batch of a device is that of all devices: other software."""
-    return any(
-        name.endswith(SCRIPTS) and re.search(r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU", text) is not None
-        for name, text in files.items()
-    )
+    if any(name.endswith(SCRIPTS) and re.search(r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU", files[name]) for name in files):
+        return True
+    named = (_words(command)[0].get("fsdp_config") for command in commands(files))
+    return any((beside(files, name) or {}).get("xla") is True for name in named)
 
 
 def recognises(files: Files) -> bool:

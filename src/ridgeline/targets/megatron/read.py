@@ -65,6 +65,8 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     if any(name in found.options for name in GROUPED):
         said["group-query-attention"] = True
         said.pop("attention-head-type", None)
+    if said.pop("disable-bias-linear-fc", False) and said.pop("disable-bias-attn-fc", False):
+        said |= {"disable-bias-linear": True, "add-qkv-bias": True}
     if "intermediate-size" in said and "ffn-hidden-size" not in said and "model" not in found.options:
         said = _by_program(said, found)
     if said.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
