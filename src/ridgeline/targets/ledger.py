@@ -159,7 +159,8 @@ def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
         if wrong is None:
             yield piece
         else:
-            why = f"{piece.option} is {wrong.expected}" if piece.value is not True else f"no {piece.option}"
+            unknown = piece.value is True or wrong.expected.startswith("an option of")
+            why = f"no {piece.option}" if unknown else f"{piece.option} is {wrong.expected}"
             for path in piece.paths:
                 yield Lose(path, why)
 
