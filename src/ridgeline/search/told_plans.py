@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Index, Mask
 from ridgeline.plan.scenario import Scenario, default_placement
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.plan_target import AskedTarget
@@ -92,7 +92,7 @@ def _codes(chunk: Chunk, scenario: Scenario, *, fine: bool) -> Index:
         np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")
     )
     count = scenario.workload.sequences / (chunk.dp * microbatch)
-    flags: list[Array | Index] = [tp > 1, ep > 1, etp > 1, etp == tp]
+    flags: list[Mask] = [tp > 1, ep > 1, etp > 1, etp == tp]
     if fine:
         flags += [chunk.dp > 1, ep % tp == 0, chunk.dp % ep == 0, count % pp == 0, count >= 2 * pp - 1]
     codes = np.asarray(cp > 1, dtype=np.int64)

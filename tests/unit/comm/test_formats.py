@@ -477,3 +477,17 @@ def test_the_command_line(tmp_path: Path) -> None:
         [*chosen, "-o", str(csv), "--to", "msccl"],
     ):
         assert isinstance(run.invoke(app, refused).exception, InputError)
+
+
+def test_a_wrong_sum_names_the_step_that_wrote_it(tmp_path: Path) -> None:
+    lines = target_text(named("allreduce", "ring:3", "ring"), "msccl").splitlines()
+    last = max(row for row, line in enumerate(lines) if 'type="r"' in line)
+    lines[last] = re.sub(r'dstoff="(\d)"', lambda found: f'dstoff="{(int(found[1]) + 1) % 3}"', lines[last])
+    path = tmp_path / "astray.xml"
+    path.write_text("\n".join(lines))
+    found = read_collective(path).verification
+    assert found is not None
+    assert not found.ok
+    assert re.search(
+        r"another sum for chunk \d in o\[\d\] of rank 2, written by step \d of rank 2, block \d", str(found)
+    )

@@ -177,4 +177,4 @@ def test_an_unfused_loss_takes_what_its_kernels_move() -> None:
         ]
 
     assert moved("megatron-2021") == [19.0, 7.0]
-    assert moved("megatron-core") == [6.0, 3.0]
+    assert moved("megatron-bridge") == [6.0, 3.0]

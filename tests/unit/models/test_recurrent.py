@@ -21,6 +21,7 @@ from ridgeline.models.hf import from_config
 from ridgeline.models.load import model
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention, CompressedAttention, Mamba2, Recurrence
+from ridgeline.sim.fates import unpriced_fields
 
 BF16 = dtype("bf16")
 MINIMAX = {
@@ -36,7 +37,10 @@ LLADA = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek-v4-flash": {"model_type": "deepseek_v4", "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0]},
     "jamba-v0.1": {"model_type": "jamba"},
-    "kimi-linear-48b-a3b": {"model_type": "kimi_linear"},
+    "kimi-linear-48b-a3b": {
+        "model_type": "kimi_linear",
+        "linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27]},
+    },
     "llada-8b": LLADA,
     "longcat-flash": {"model_type": "longcat_flash"},
     "minimax-text-01": MINIMAX,
@@ -132,6 +136,13 @@ def test_states_and_caches_by_hand() -> None:
     assert kv_cache_bytes_per_token(rows, BF16) == own * 2 * 2 * 256 * 2
 
 
+def test_what_several_residual_streams_leave_out_is_said() -> None:
+    plan = {"pp": 2, "dp": 32, "ep": 8, "shard": "zero1"}
+    work = {"seq": 4096, "global_batch": 128}
+    made = scenario({"model": "deepseek-v4-flash", "system": "64xh100-sxm", "workload": work, "plan": plan})
+    assert any("several residual streams" in line for line in unpriced_fields(made))
+
+
 def test_readers_describe_what_they_read() -> None:
     beside = from_config({"model_type": "falcon_h1"}).blocks[0]
     assert isinstance(beside.mixer, Attention)
@@ -148,5 +159,9 @@ def test_readers_describe_what_they_read() -> None:
         }
     )  # fmt: skip
     assert [isinstance(kimi.layer(index).mixer, Recurrence) for index in range(4)] == [True, True, True, False]
+    dream = {"model_type": "Dream", "architectures": ["DreamModel"], "hidden_size": 3584, "intermediate_size": 18944}
+    dream |= {"num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064}
+    dream |= {"hidden_act": "silu", "tie_word_embeddings": False, "mask_token_id": 151666}
+    assert count(from_config(dream)).total == count(model("qwen2.5-7b")).total
     assert not from_config(LLADA).causal
     assert not from_config(LLADA).writes

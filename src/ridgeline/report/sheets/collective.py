@@ -88,7 +88,7 @@ class CollectiveSheet(TypedDict):
     algbw, busbw            size over time; times what a rank sends per byte of size, as nccl-tests counts
     bound_seconds           no algorithm is faster, with chunks as fine as one likes
     bound_by                whether bandwidth or latency sets it
-    chunked_bound_seconds   for chunks of this size, one at a time on a link; null where links carry several
+    chunked_bound_seconds   for chunks of this size, one at a time on a link, both halves of an all-reduce; else null
     ratio_to_bound          seconds over the chunked bound, or over the bound where that is null
     rounds, steps           of the algorithm; a step is one chunk from one node to another
     synthesis_seconds       what building the algorithm took; null for one of the library

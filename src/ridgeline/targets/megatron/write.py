@@ -23,6 +23,7 @@ from ridgeline.targets.yaml_text import yaml_text
 
 MODEL: tuple[Writer, ...] = (*SPEC, numerics)
 ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
 RUN: Mapping[str, Any] = MappingProxyType(
     {
@@ -59,7 +60,7 @@ def write(scenario: Scenario) -> Export:
     command = Command(
         words=(),
         environment=environment,
-        before=arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
+        before=CHECKOUT + arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
         tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
     return with_arguments(ID, scenario, command, found)

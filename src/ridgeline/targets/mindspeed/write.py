@@ -32,6 +32,9 @@ ENVIRONMENT = {
 }
 
 
+CHECKOUT = (
+    "# MINDSPEED_LLM is a checkout of MindSpeed-LLM with Megatron-LM inside, as a whole path or below this folder.\n"
+)
 HYBRID = "pretrain_gpt.py has attention in every layer; hybrids have scripts of their own there"
 
 
@@ -303,7 +306,7 @@ def write(scenario: Scenario) -> Export:
     command = Command(
         words=(),
         environment=ENVIRONMENT | {name: value for name, value in found.options.items() if name.isupper()},
-        before=arrays(found.options, run_options(scenario), said_by(model)),
+        before=CHECKOUT + arrays(found.options, run_options(scenario), said_by(model)),
         tail='"${MINDSPEED_LLM:-MindSpeed-LLM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
     return with_arguments(ID, scenario, command, found)
