@@ -49,7 +49,8 @@ type. Any other type is captured: transformers builds it on the meta device and 
 both for every causal, image-text and multimodal type of transformers {version}, with its default config.
 
 - **read**: `exact` where the reader's parameters are those of the built model, `yes` where nothing could be built to
-  compare with, `differs` where transformers' causal class of a type that is read whole builds its decoder alone.
+  compare with, `differs` where transformers' causal class of a type that is read whole builds its decoder alone, or
+  holds matrices that nothing reads (`longcat_flash`: those of experts that do nothing).
   Published sizes are compared in `tests/real/test_transformers_params.py`.
 - **captured**: one forward over text is recorded, with all parameters; types that see are shown one image as well.
   `whole`: every layer is made of known parts; `parts`: something is priced op by op; `mixes`: tokens meet in a way that

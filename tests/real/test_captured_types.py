@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from ridgeline import predict, scenario
+from ridgeline.core.errors import InputError
 from ridgeline.models.facts import forward_flops_per_token
 from ridgeline.models.hf import READERS, from_config
 from ridgeline.models.params import count
+from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.prediction import Prediction
 
@@ -98,3 +100,39 @@ def test_the_products_that_ran_are_the_readers_flops(kind: str) -> None:
     ran = sum(one.flops for one in graph.products if one.weight) / TOKENS
     parts = forward_flops_per_token(from_config(data), SEQ)
     assert ran == pytest.approx(parts.total - sum(getattr(parts, name) for name in PAIRED), rel=0.01)
+
+
+RECURRENT = (
+    "deepseek_v4", "falcon_h1", "gemma3n_text", "gemma4_text", "jamba", "kimi_linear", "lfm2", "mamba", "minimax",
+    "mistral4", "rwkv", "xlstm",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_products_of_recurrent_and_compressed_types_are_the_readers_to_the_last_one(kind: str) -> None:
+    from ridgeline.models.spec import Mamba2, Recurrence
+    from ridgeline.runtime.capture import TOKENS
+    from ridgeline.runtime.capture.graph import LayerGraph
+    from ridgeline.runtime.capture.transformers_models import config_of as to_config
+    from ridgeline.runtime.capture.transformers_models import forward_of
+
+    data = config_of(kind)
+    config = to_config(data)
+    try:
+        ran = forward_of(config, TOKENS, told=True)
+    except InputError:
+        ran = forward_of(config, TOKENS, told=False)
+    shapes = {name: tuple(weight.shape) for name, weight in ran.module.named_parameters()}
+    graph = LayerGraph(ran.recording, range(len(ran.recording.nodes)), shapes)
+    flops = sum(one.flops for one in graph.products if one.weight and not one.depthwise) / TOKENS
+    spec = from_config(data)
+    parts = forward_flops_per_token(spec, TOKENS)
+    scans = 0.0
+    for block, layers in spec.counts():
+        for mixer in block.mixers:
+            if isinstance(mixer, Recurrence):
+                scans += layers * recurrent_parts(mixer, spec.hidden).scan_flops
+            elif isinstance(mixer, Mamba2):
+                mixed = mixer.inner + 2 * mixer.groups * mixer.state
+                scans += layers * (5.0 * mixer.inner * mixer.state + 2 * mixer.conv * mixed)
+    assert flops == pytest.approx(parts.total - parts.scores - scans, rel=1e-6)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ridgeline.core.table import Count, Size
@@ -45,6 +45,7 @@ from ridgeline.models.blocks import (
     Recurrence,
     RecurrentForm,
 )
+from ridgeline.models.numerics_values import Numerics
 
 __all__ = [
     "Attention",
@@ -242,6 +243,7 @@ class ModelSpec:
     head: Head | None = None
     encoder: Encoder | None = None
     latent_space: LatentSpace | None = None
+    numerics: Numerics | None = field(default=None, compare=False)  # of its config.json; they cost no step anything
 
     @property
     def outputs(self) -> int:
