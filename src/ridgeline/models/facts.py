@@ -6,7 +6,7 @@ multiply-add a token. Not counted: the embedding lookup, norms, activations, sof
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import assert_never
 
@@ -89,7 +89,7 @@ def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True, 
         2 * weights a token passes through  +  sum over attention layers of 2 * n * H * (d + v)  +  2 * hidden * vocab
 
     n = mean visible tokens (`mean_visible`), H = heads, d = size of a key, v = size of a value. Latent attention is in
-    its expanded form, as trained. Multi-token prediction is not in here; images are in `image_flops`.
+    its expanded form, as trained. Multi-token prediction is not in here; images are in `tower_flops.image_flops`.
 
     >>> from ridgeline.models.load import model
     >>> f"{forward_flops_per_token(model('llama3-8b'), 8192).total:.4g}"
@@ -149,29 +149,6 @@ def mean_visible(
         whole, rest = divmod(context, window)
         return (whole * window * window + rest * rest) / (2 * context if causal else context)
     return window - window * window / (2 * context) if causal else float(window)
-
-
-def image_flops(spec: ModelSpec) -> float:
-    """Flops of the image encoder and projector for one image of the default size, forward.
-
-        P * (6*p*p*e + layers * 2*W) + layers * 4*P*n*e + 2 * tokens * projector weights
-
-    P = (image / p)**2 patches of p x p pixels in 3 colours, e = encoder width, W = weights of one encoder layer, n = P
-    patches a patch sees, less in windowed layers. The image's tokens in the language model are counted there.
-
-    >>> from ridgeline.models.load import model
-    >>> f"{image_flops(model('llava-1.5-7b')):.3g}"
-    '4.05e+11'
-    """
-    vision = spec.vision
-    if vision is None:
-        return 0.0
-    patches = vision.patches
-    whole = block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
-    windowed = block_flops(vision.block, vision.hidden, patches, causal=False).total
-    layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed
-    embed = 2 * 3 * vision.patch**2 * vision.hidden
-    return patches * (embed + layers) + 2 * vision.tokens * vision.projector_params
 
 
 def kv_cache_bytes_per_token(spec: ModelSpec, dtype: DType) -> float:
@@ -439,7 +416,7 @@ def _state_elements(mixer: Mixer | None) -> int:
 def _touched_weights(spec: ModelSpec, tokens: int) -> float:
     """Parameters a pass over `tokens` reads: all but images, experts nobody picked, and embedding rows looked up."""
     parts = count(spec)
-    touched = float(parts.total - parts.experts - parts.vision - parts.encoder)
+    touched = float(parts.total - parts.experts - parts.vision - parts.audio - parts.companions - parts.encoder)
     if not spec.embedding.tied:
         touched -= parts.embedding
     for block, layers in spec.counts():
@@ -447,7 +424,3 @@ def _touched_weights(spec: ModelSpec, tokens: int) -> float:
             one = moe_params(block.ffn, spec.hidden).experts / block.ffn.experts
             touched += layers * one * experts_touched(block.ffn.experts, block.ffn.topk, tokens)
     return touched
-
-
-def _unwindowed(block: Block) -> Block:
-    return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block

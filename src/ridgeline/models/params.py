@@ -12,6 +12,7 @@ from typing import assert_never
 
 from ridgeline.models.spec import (
     Attention,
+    Audio,
     Block,
     Encoder,
     Ffn,
@@ -43,6 +44,8 @@ class ParamCount:
     norms           norms of the hidden width, the final one included
     head            output matrix and bias; 0 when it is the embedding
     vision          image encoder and projector
+    audio           audio encoder and projector
+    companions      networks of the same file that take no part: an omni model's talker and vocoder
     encoder         the stack that cross attention reads; its layers, and what stands around them
     mtp             multi-token prediction
     extra           vectors that no other part describes, and what was captured beside the parts
@@ -58,6 +61,8 @@ class ParamCount:
     norms: int = 0
     head: int = 0
     vision: int = 0
+    audio: int = 0
+    companions: int = 0
     encoder: int = 0
     mtp: int = 0
     extra: int = 0
@@ -77,11 +82,12 @@ class ParamCount:
     def active(self) -> int:
         """The part of `total` that takes part in one token: routed experts it does not visit are left out.
 
-            total - experts + visited
+            total - experts + visited - companions
 
-        Embedding and head count once each, as in `total`; image encoder and projector are included.
+        Embedding and head count once each, as in `total`; encoders of images and sound and their projectors are
+        included, what speaks an answer aloud is not.
         """
-        return self.total - self.experts + self.visited
+        return self.total - self.experts + self.visited - self.companions
 
     def __add__(self, other: ParamCount) -> ParamCount:
         names = [field.name for field in fields(self)]
@@ -110,7 +116,7 @@ class MoeParams:
 def count(spec: ModelSpec) -> ParamCount:
     """Parameters of the whole model.
 
-        embedding + sum over layers of (mixer + ffn + norms + extra) + final norm + head + vision
+        embedding + sum over layers of (mixer + ffn + norms + extra) + final norm + head + vision + audio
 
     >>> from ridgeline.models.spec import Embedding
     >>> block = Block(mixer=Attention(heads=32, kv_heads=8, head_dim=128), ffn=Mlp(hidden=14336))
@@ -124,6 +130,8 @@ def count(spec: ModelSpec) -> ParamCount:
         head=_head_params(spec),
         norms=spec.norm.params(spec.hidden) if spec.norm else 0,
         vision=vision_params(spec.vision) if spec.vision else 0,
+        audio=audio_params(spec.audio) if spec.audio else 0,
+        companions=sum(one.params for one in spec.companions),
         encoder=encoder_params(spec.encoder) if spec.encoder else 0,
         mtp=mtp_params(spec.mtp, spec.hidden) if spec.mtp else 0,
     )
@@ -226,6 +234,12 @@ def vision_params(vision: Vision) -> int:
     """Parameters of the image encoder and the projector: layers * block + what stands around them."""
     blocks = vision.layers * block_params(vision.block, vision.hidden)
     return blocks + vision.projector_params + vision.other_params
+
+
+def audio_params(audio: Audio) -> int:
+    """Parameters of the audio encoder and the projector: layers * block + what stands around them."""
+    blocks = audio.layers * block_params(audio.block, audio.hidden)
+    return blocks + audio.projector_params + audio.other_params
 
 
 def encoder_params(encoder: Encoder) -> int:

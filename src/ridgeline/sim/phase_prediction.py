@@ -25,6 +25,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
+from ridgeline.sim.fates import unused_networks
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part
@@ -280,6 +281,7 @@ def _assumed(scenario: Scenario, serving: ServingCalibration, calibration: Calib
         yield "experts: every choice of experts is as likely as any other"
     if scenario.plan.speculation is not None:
         yield f"acceptance {scenario.plan.speculation.acceptance:g} of a drafted token: given, not predicted"
+    yield from unused_networks(scenario)
     share = "what is free once the model is loaded" if limits.memory_of == "free" else "a chip's memory"
     yield f"cache: {limits.gpu_memory_utilization:g} of {share}; graphs and runtime from general knowledge"
     if profile_for(calibration.profiles, chip.fitted_id) is not None:

@@ -10,10 +10,10 @@ from ridgeline import predict, scenario
 from ridgeline.core.errors import InputError
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import forward_flops_per_token, image_flops
+from ridgeline.models.facts import forward_flops_per_token
 from ridgeline.models.hf import from_config
 from ridgeline.models.params import count
-from ridgeline.models.tower_flops import latent_flops
+from ridgeline.models.tower_flops import image_flops, latent_flops
 from ridgeline.sim.phase_prediction import PhasePrediction
 from ridgeline.sim.prediction import Prediction
 
@@ -112,17 +112,22 @@ def test_towers_are_counted_frozen_or_trained() -> None:
 
 
 def test_images_fit_into_their_sequence_and_have_a_size() -> None:
-    with pytest.raises(InputError, match="at most 7: an image of 336 pixels is 576 of seq"):
+    with pytest.raises(InputError, match=r"images = 8, expected at most seq \(4096\) tokens: they become 4,608"):
         _seen(images=8)
-    large = _seen(images=1, height=672)
-    vision = large.scenario.model.vision
-    assert vision is not None
-    assert (vision.image, vision.tokens) == (672, 4 * 576)
-    assert large.step_time_s > _seen(images=1).step_time_s
-    with pytest.raises(InputError, match="hears nothing"):
-        _seen(audio_s=3)
-    with pytest.raises(InputError, match="makes no video"):
-        _seen(frames=9)
+    large = _seen(images=1, height=672)  # resized to the encoder's own square
+    assert large.step_time_s == _seen(images=1).step_time_s
+    for wrong, told in (
+        ({"audio_s": 3}, "hears nothing"),
+        ({"frames": 9}, "1, or videos of so many frames"),
+        ({"width": 9}, "a height too"),
+        ({"images": 1, "height": 4096, "width": 4}, "at most 1 : 200"),
+        ({"images": 1, "height": 336, "image_tokens": 576}, "height and width, or image_tokens"),
+    ):
+        with pytest.raises(InputError, match=told):
+            _seen(**wrong)
+    text = {"model": "llama3-8b", "system": "8xh100-sxm", "plan": {"tp": 8}}
+    with pytest.raises(InputError, match="sees no video"):
+        scenario({**text, "workload": {"seq": 4096, "global_batch": 8, "videos": 1, "frames": 8}})
 
 
 def test_prompts_with_images_take_longer_to_read() -> None:

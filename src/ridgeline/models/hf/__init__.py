@@ -23,7 +23,9 @@ from ridgeline.models.hf import encdec, encoder, seeing
 from ridgeline.models.hf.config import Config, shown
 from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
 from ridgeline.models.hf.heads import decoder_head
+from ridgeline.models.hf.hearing import HEARING
 from ridgeline.models.hf.multimodal import MULTIMODAL
+from ridgeline.models.hf.omni import OMNI
 from ridgeline.models.hf.parts import Reader, defaults
 from ridgeline.models.hf.text import TEXT
 from ridgeline.models.hf.words import in_its_keys
@@ -70,7 +72,7 @@ SEEING: Mapping[str, Reader] = MappingProxyType(
         "smolvlm": seeing.smolvlm,
     }
 )
-READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **ENCODERS})
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **HEARING, **OMNI, **ENCODERS})
 BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 
