@@ -21,7 +21,7 @@ from ridgeline.ir.ops import Num
 from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.ir.tensors import Split, Tensor
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.models.params import unbiased
+from ridgeline.models.params import modulation_inputs, unbiased
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import (
     Attention,
@@ -144,7 +144,10 @@ def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
             for tensor in _block(ctx, once):
                 yield replace(tensor, name=f"stream{stream}.{tensor.name}") if tensor.kind == "weight" else tensor
     if block.modulation:
-        yield Tensor(name="modulation.weight", dims=(block.modulation * ctx.model.hidden, ctx.model.hidden + 1))
+        yield Tensor(
+            name="modulation.weight",
+            dims=(block.modulation * ctx.model.hidden, modulation_inputs(block, ctx.model.hidden) + 1),
+        )
     for place in range(block.norms):
         yield from _norm(f"norm.{place}", block.norm, ctx.model.hidden)
     if block.mixer is not None:

@@ -22,8 +22,8 @@ def image_input(vision: Vision, height: int | None = None, width: int | None = N
 
     >>> from ridgeline.models.load import model
     >>> seen = image_input(model("qwen2.5-vl-7b").vision, 1080, 1920)
-    >>> seen.positions, seen.tokens  # 77 x 137 patches would be odd: 78 x 136, merged two by two
-    (10608, 2652.0)
+    >>> seen.positions, seen.tokens  # 1092 x 1932 pixels: 78 x 138 patches of 14, merged two by two
+    (10764, 2691.0)
     """
     high = height or vision.image
     return _RULES[vision.sizing.rule](vision, vision.sizing, high, width or high)

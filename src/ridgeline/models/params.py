@@ -169,8 +169,13 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
 
 
 def modulation_params(block: Block, hidden: int) -> int:
-    """Parameters of what makes a layer's modulation of the timestep: m * (h * h + h); m = vectors, h = hidden."""
-    return block.modulation * (hidden * hidden + hidden)
+    """Parameters of what makes a layer's modulation: m * (w * h + h); m = vectors, w = width of what makes them."""
+    return block.modulation * (modulation_inputs(block, hidden) * hidden + hidden)
+
+
+def modulation_inputs(block: Block, hidden: int) -> int:
+    """Width of what a layer's modulation is made of: hidden unless the block says otherwise."""
+    return hidden if block.modulation_width is None else block.modulation_width
 
 
 def mixer_params(mixer: Mixer, hidden: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ridgeline.models.facts import block_flops
 from ridgeline.models.image_tokens import image_input
+from ridgeline.models.params import modulation_inputs
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import Attention, Block, ModelSpec
 
@@ -93,13 +94,16 @@ def latent_flops(spec: ModelSpec, seq: int) -> float:
 
         2 * (seq * inputs * h + text * per_text + per_step + modulation) and keys and values of text in cross attention
 
-    h = hidden; modulation = sum over layers of vectors * h * h.
+    h = hidden; modulation = sum over layers of vectors * h * the width that they are made of.
     """
     space = spec.latent_space
     if space is None:
         return 0.0
-    vectors = sum(layers * block.streams * block.modulation for block, layers in spec.counts())
-    once = space.per_step + vectors * spec.hidden**2
+    vectors = sum(
+        layers * block.streams * block.modulation * modulation_inputs(block, spec.hidden)
+        for block, layers in spec.counts()
+    )
+    once = space.per_step + vectors * spec.hidden
     read = 0 if space.joint else space.text
     own = 2.0 * (seq * space.inputs * spec.hidden + space.text * space.per_text + once)
     return own + _crossing(spec, spec.hidden, read)

@@ -14,11 +14,13 @@ from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.report.catalog_sheets import NUMBERS
 from ridgeline.report.cells import DASH, clean, facts, headed, listed
+from ridgeline.report.media_rows import media_rows
 from ridgeline.report.sheets import Sheet
 
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 PARTS = (
-    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "extra",
+    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "audio",
+    "encoder", "companions", "extra",
 )  # fmt: skip
 WEAK = {"assumed": "yellow", "analytic": "cyan"}
 
@@ -129,7 +131,7 @@ Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for
 def models(sheets: Sequence[Sheet]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
     table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
-    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), _cache_rows()):
+    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), media_rows(sheets), _cache_rows()):
         for name, cell, style in section:
             cells = [cell(sheet) for sheet in sheets]
             if any(text not in ("", "0", DASH) for text in cells):

@@ -87,8 +87,8 @@ def test_video_is_predicted_under_every_kind_of_plan(plan: dict[str, Any]) -> No
 def test_other_classes_of_diffusers_are_named() -> None:
     with pytest.raises(InputError, match=r"UNet2DConditionModel.*FluxTransformer2DModel"):
         from_config({"_class_name": "UNet2DConditionModel"})
-    with pytest.raises(InputError, match="dual_attention_layers"):
-        from_config({**SD3, "dual_attention_layers": [0, 1]})
+    with pytest.raises(InputError, match="image_condition_type"):
+        from_config({"_class_name": "HunyuanVideoTransformer3DModel", "image_condition_type": "token_replace"})
 
 
 def _seen(**work: Any) -> Prediction:

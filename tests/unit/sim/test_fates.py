@@ -238,7 +238,7 @@ def _side_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tup
     yield from of("Train", "whisper", "workload", audio_s=10.0)
     yield from of("Train", "vision", "workload", towers="frozen")
     yield from of("ModelSpec", "flux", "model", latent_space=_other_space)
-    yield from of("Block", "flux", BLOCK, streams=1, modulation=3)
+    yield from of("Block", "flux", BLOCK, streams=1, modulation=3, modulation_width=512)
     space = "model.latent_space"
     yield from of("LatentSpace", "flux", space, inputs=256, per_text=10**8, per_step=10**9, other_params=10**8)
     yield from of("LatentSpace", "wan", space, text=1024, joint=True, pixels=8, frames=8)

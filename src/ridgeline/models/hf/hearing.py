@@ -83,8 +83,10 @@ def qwen3_omni_tower(cfg: Config) -> Audio:
     rows = [-(-bins // 2**times) for times in (1, 2, 3)]  # pitches behind each convolution
     hidden, chunk = audio.hidden, 2 * cfg.count("n_window")
     convolutions = 9 * wide + wide + 2 * (9 * wide**2 + wide)
-    front = 4 * rows[0] * 9 * wide + 2 * rows[1] * 9 * wide**2 + rows[2] * 9 * wide**2 + wide * rows[2] * hidden
-    each = -(-chunk // 8)
+    spans = [-(-chunk // 2**times) for times in (1, 2, 3)]  # positions of a chunk behind each convolution
+    each = spans[2]
+    drawn = 9 * wide * (spans[0] * rows[0] + wide * (spans[1] * rows[1] + spans[2] * rows[2]))
+    front = round(drawn / each) + wide * rows[2] * hidden
     return replace(
         audio,
         front=front,

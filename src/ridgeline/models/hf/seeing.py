@@ -12,6 +12,8 @@ from ridgeline.models.sizing import Sizing
 from ridgeline.models.spec import Attention, Block, Mlp, ModelSpec, Vision
 
 INTERN_TILES = 12  # most tiles that InternVL's processor cuts
+NEXT_GRIDS = (336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)  # canvases where a file lists none
+ONEVISION_GRIDS = tuple((384 * high, 384 * wide) for high in range(1, 7) for wide in range(1, 7))
 SPLIT_TILES = 4  # tiles of the longer side, as Idefics 3's and SmolVLM's processors have it
 
 
@@ -20,7 +22,8 @@ def llava_next(cfg: Config) -> ModelSpec:
     two by two."""
     cfg.ignore("use_image_newline_parameter")
     onevision = cfg.word("model_type") == "llava_onevision"
-    sizing = Sizing(rule="anyres", grids=cfg.pairs("image_grid_pinpoints"), most=_most_tiles(cfg) if onevision else 0)
+    grids = cfg.pairs("image_grid_pinpoints") or (ONEVISION_GRIDS if onevision else NEXT_GRIDS)
+    sizing = Sizing(rule="anyres", grids=grids, most=_most_tiles(cfg) if onevision else 0)
     cfg.ignore("vision_aspect_ratio")
     found = llava(cfg)
     vision = found.vision
@@ -33,12 +36,12 @@ def llava_next(cfg: Config) -> ModelSpec:
 
 def _most_tiles(cfg: Config) -> int:
     """`anyres_max_9`: tiles whose tokens are shrunk to those of nine."""
-    said = cfg.word("vision_aspect_ratio", "")
+    said = cfg.word("vision_aspect_ratio", "anyres_max_9")
     most = said.removeprefix("anyres_max_")
-    if said and not (most.isdecimal() and 0 < int(most) <= 4096):
+    if not (most.isdecimal() and len(most) < 5 and int(most)):
         cfg.bad("vision_aspect_ratio", said, "anyres_max_ and a number of tiles")
         return 0
-    return int(most or 0)
+    return int(most)
 
 
 def paligemma(cfg: Config) -> ModelSpec:
