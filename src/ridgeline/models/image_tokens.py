@@ -14,6 +14,7 @@ from ridgeline.models.sizing import EncoderInput, Rule, Sizing
 from ridgeline.models.spec import Attention, Vision
 
 TILED = frozenset({"square", "anyres", "canvas", "fit", "split"})
+MOST_TILES = 256
 LARGEST_TILED = 4096  # pixels a side that Idefics 3 shrinks an image to before it cuts tiles
 
 
@@ -186,7 +187,8 @@ def _best_canvas(grids: tuple[tuple[int, int], ...], height: int, width: int) ->
 def _canvas(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
     """Tiles of the aspect ratio nearest to the image's; of equal ones more tiles, to twice the image's area."""
     view, aspect = _view(vision, own), width / height
-    sizes = [(wide, high) for wide in range(1, own.most + 1) for high in range(1, own.most // wide + 1)]
+    most = min(own.most, MOST_TILES)
+    sizes = [(wide, high) for wide in range(1, most + 1) for high in range(1, most // wide + 1)]
     best, nearest = (1, 1), math.inf
     for grid in sorted((one for one in sizes if one[0] * one[1] >= own.least), key=lambda one: one[0] * one[1]):
         away = abs(aspect - grid[0] / grid[1])
@@ -201,7 +203,8 @@ def _canvas(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInpu
 def _fit(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
     """Tiles of the canvas that enlarges the image least, or shrinks it least; of equal ones the smallest."""
     view = _view(vision, own)
-    grids = [(high, wide) for high in range(1, own.most + 1) for wide in range(1, own.most // high + 1)]
+    most = max(1, min(own.most, MOST_TILES))
+    grids = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]
 
     def scale(grid: tuple[int, int]) -> float:
         return min(grid[0] * vision.image / height, grid[1] * vision.image / width)

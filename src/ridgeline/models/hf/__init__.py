@@ -27,6 +27,7 @@ from ridgeline.models.hf.hearing import HEARING
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.omni import OMNI
 from ridgeline.models.hf.parts import Reader, defaults
+from ridgeline.models.hf.processor import as_processed
 from ridgeline.models.hf.text import TEXT
 from ridgeline.models.hf.words import in_its_keys
 from ridgeline.models.spec import ModelSpec
@@ -79,7 +80,7 @@ BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that li
 def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
     """The model that a config.json describes; `path` is the file or the folder that holds it.
 
-    The id is the name of the folder unless one is given.
+    The id is the name of the folder unless one is given. A preprocessor_config.json in the folder limits images.
     """
     path = Path(path)
     file = path / "config.json" if path.is_dir() else path
@@ -90,7 +91,7 @@ def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ())
         given = str(wrong) if isinstance(wrong, json.JSONDecodeError) else "numbers or nesting out of bounds"
         raise InputError(Problem(path="", given=given, expected="JSON", where=str(file))) from None
     spec = from_config(data, id=id or file.resolve().parent.name, ignore=ignore)
-    return replace(spec, source=str(file))
+    return replace(as_processed(spec, file.parent), source=str(file))
 
 
 def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
