@@ -52,6 +52,7 @@ docs: $(VENV)/.test
 	$(PY) docs/reachable.py --check
 	$(PY) docs/judgement.py --check
 	$(PY) docs/published.py --check
+	$(PY) docs/architectures.py --check
 
 wheel: $(VENV)/.test
 	$(PY) tests/wheel.py

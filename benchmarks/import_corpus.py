@@ -6,7 +6,8 @@ Every launcher file of the checkouts (scripts, job files, tables, recipes) is im
 on as many chips as it names or on the smallest of a ladder that its mesh divides. Counted by target: predicted,
 imported but refused by the predictor, other work (files that do not train a decoder: generation, encoders, evaluation,
 conversion), refused (with the commonest reasons), and tracebacks, which are always wrong. A configuration of DeepSpeed
-names neither model nor sequence: those of `GIVEN` are given, as a user gives them with --model and --seq.
+or of Accelerate's launcher names neither model nor sequence: those of `GIVEN` are given, as a user gives them with
+--model and --seq. A model that a file names and the catalog lacks is a refusal.
 A wheel stands for the files it holds, so what ships inside installable packages is a corpus too:
 
     pip download --no-deps -d build/wheels torchtitan verl megatron-bridge
@@ -47,7 +48,8 @@ CHIPS = {
     "primus": ("mi300x", "mi355x"),
 }
 USUAL = ("h100-sxm", "b200-sxm")
-GIVEN = {"deepspeed": {"model": "llama3-8b", "seq": 4096}}
+GIVEN: dict[str, Any] = {"model": "llama3-8b", "seq": 4096}
+LAUNCHES = ("deepspeed", "accelerate")  # targets with files that speak of the launch alone
 OTHER = "training of a decoder"  # what is expected of a file that does other work
 SUFFIXES = (".sh", ".slurm", ".sbatch", ".toml", ".yaml", ".yml", ".json", ".py")
 BIGGEST = 400_000  # bytes; no launcher file is larger
@@ -166,11 +168,13 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
 
 def imported(source: str, target: str) -> Imported:
     """What a file says by itself, or on a machine where it leaves a degree to that."""
-    given: dict[str, Any] = GIVEN.get(target, {})
+    given = GIVEN if target == "deepspeed" else {}
     try:
-        return import_run(source, **given)
+        found = import_run(source, **given)
     except InputError:
         return replace(import_run(source, system=f"64x{CHIPS.get(target, USUAL)[0]}", **given), chips=64)
+    silent = "model" not in found.settings and not any(part.option == "model" for part in found.unread)
+    return import_run(source, **GIVEN) if target in LAUNCHES and silent else found
 
 
 def divides(problem: InputError) -> bool:

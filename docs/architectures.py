@@ -1,35 +1,44 @@
 """Write which types of transformers' models are read and captured: docs/concepts/architectures.md. Needs transformers.
 
-    python docs/architectures.py                  every type, about half an hour on one core
-    python docs/architectures.py TYPE ...         these rows anew, the others as the page has them
-    python docs/architectures.py --check          fails where the page lacks a type, or names one that is gone
+    python docs/architectures.py                  every type; forwards that were recorded before are not recorded again
+    python docs/architectures.py --only TYPE ...  these rows anew, the others as the page has them
+    python docs/architectures.py --fresh          without what an earlier call recorded
+    python docs/architectures.py --jobs N         recordings side by side; as many as there are cores
+    python docs/architectures.py --check          fails where the page lacks a type, where a reader says otherwise than
+                                                  its row, or where one of a few small types is captured otherwise
 
 A type is read when its reader's count equals the parameters of the model that transformers builds from the type's
 default config on the meta device, and captured when one forward of that model is recorded with the same count.
+Recordings are kept in build/architectures.json by the versions of transformers and torch and the code that records.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
+import os
 import re
 import signal
 import sys
+import tomllib
 import warnings
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 warnings.filterwarnings("ignore")
-PAGE = Path(__file__).parent / "concepts" / "architectures.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "concepts" / "architectures.md"
+KEPT = ROOT / "build" / "architectures.json"
+GIVEN = tomllib.loads((ROOT / "docs" / "architectures.toml").read_text(encoding="utf-8"))
 KINDS = {"CAUSAL_LM": "causal", "IMAGE_TEXT_TO_TEXT": "image-text", "MULTIMODAL_LM": "multimodal"}
 LONGEST_S = 300
-# defaults that transformers itself cannot build a model of, with what their published configs say instead
-GIVEN: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {"num_experts_per_tok": 6},
-    "hunyuan_v1_dense": {"head_dim": 128},
-    "hunyuan_v1_moe": {"head_dim": 128},
-    "ministral": {"head_dim": 128},
-    "xmod": {"default_language": "en_XX"},
-}
+SAMPLE = ("gpt2", "git")  # small ones, the second with an image encoder
+RECORDS = ("runtime/capture/*.py", "models/*.py")  # code that a recording depends on: readers do not
 HEAD = """# Which architectures are read and captured
 
 `ridgeline` reads the config.json of a model without weights, network or transformers, where it has a reader for the
@@ -43,16 +52,34 @@ both for every causal, image-text and multimodal type of transformers {version},
 - **captured**: one forward over text is recorded, with all parameters. `whole`: every layer is made of known parts;
   `parts`: something is priced op by op; `mixes`: tokens meet in a way that no known part has, so that tensor ranks do
   not split those layers.
-- **refused**: why the other way is closed.
+- **note**: why the other way is closed, or `given`: the default config builds no model, so that these keys are taken
+  from published ones (`docs/architectures.toml`).
 
 {summary}
 
-| type | task | read | captured | refused |
+| type | task | read | captured | note |
 |---|---|---|---|---|
 """
 
 
-def types() -> dict[str, str]:
+class Recorded(NamedTuple):
+    """How a type was captured and with how many parameters; or why it was not."""
+
+    how: str = ""
+    total: int = 0
+    refused: str = ""
+
+
+class Row(NamedTuple):
+    """One row of the page, behind type and task."""
+
+    read: str
+    captured: str
+    note: str
+
+
+@cache
+def types() -> Mapping[str, str]:
     """Every type with the tasks that transformers lists it under."""
     from transformers.models.auto import modeling_auto
 
@@ -63,29 +90,69 @@ def types() -> dict[str, str]:
     return {kind: ", ".join(words) for kind, words in sorted(found.items())}
 
 
-def standing(kind: str) -> tuple[str, str, str]:
-    """Whether a type is read, how it is captured, and why not."""
+def config_of(kind: str) -> dict[str, Any]:
+    """A type's default config as transformers saves it, with what it is given."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from ridgeline.core.errors import InputError
-    from ridgeline.models.hf import READERS, from_config
+    own, given = CONFIG_MAPPING[kind], GIVEN.get(kind, {})
+    try:
+        made = own()
+    except Exception:
+        made = own(**given)
+    data = _merged(json.loads(made.to_json_string(use_diff=False)), given)
+    made = own.from_dict(data) if given else made
+    return json.loads(made.to_json_string(use_diff=False)) | {"model_type": kind} | _classes(given)
+
+
+def _classes(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key == "architectures"}
+
+
+def _merged(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with other values given, table by table."""
+    own = data if isinstance(data, dict) else {}
+    return own | {key: _merged(own.get(key), one) if isinstance(one, dict) else one for key, one in given.items()}
+
+
+def recorded(kind: str) -> Recorded:
+    """A type's forward, recorded within a time limit."""
+    import transformers
+
     from ridgeline.models.params import count
     from ridgeline.runtime.capture import capture_config
 
+    def late(*_: object) -> None:
+        raise TimeoutError(f"a forward that takes over {LONGEST_S} s")
+
+    transformers.logging.set_verbosity_error()
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(LONGEST_S)
     try:
-        data = json.loads(CONFIG_MAPPING[kind](**GIVEN.get(kind, {})).to_json_string(use_diff=False))
-        found = capture_config(data | {"model_type": kind})
-        captured, refused = _how(found), ""
+        spec = capture_config(config_of(kind))
+        return Recorded(how=_how(spec), total=count(spec).total)
     except Exception as wrong:
-        found, captured, refused = None, "", _short(wrong)
+        return Recorded(refused=_short(wrong))
+    finally:
+        signal.alarm(0)
+
+
+def row_of(kind: str, found: Recorded) -> Row:
+    """What the page says of a type whose forward was recorded, or not."""
+    from ridgeline.core.errors import InputError
+    from ridgeline.models.hf import READERS, from_config
+    from ridgeline.models.params import count
+
+    note = found.refused or (f"given {_told(GIVEN[kind])}" if kind in GIVEN else "")
     if kind not in READERS:
-        return "", captured, refused
+        return Row("", found.how, note)
     try:
-        ours = count(from_config(data | {"model_type": kind}))
-        exact = found is None or count(found).total in (ours.total, ours.total - ours.vision)
-        return "exact" if exact and found else "yes" if found is None else "differs", captured, refused
+        ours = count(from_config(config_of(kind)))
     except InputError as wrong:
-        return "not this config", captured, refused or _short(wrong)
+        return Row("not this config", found.how, found.refused or _short(wrong))
+    if not found.how:
+        return Row("yes", "", note)
+    exact = found.total in (ours.total, ours.total - ours.vision)
+    return Row("exact" if exact else "differs", found.how, note)
 
 
 def _how(spec: Any) -> str:
@@ -93,68 +160,120 @@ def _how(spec: Any) -> str:
     return "mixes" if any(one.mixes for one in blocks) else "parts" if blocks else "whole"
 
 
+def _told(given: Mapping[str, Any], before: str = "") -> str:
+    inner = [
+        _told(value, f"{before}{key}.") if isinstance(value, dict) else f"`{before}{key}`"
+        for key, value in given.items()
+    ]
+    return ", ".join(inner)
+
+
 def _short(wrong: Exception) -> str:
     text = " ".join(str(wrong).split()).replace("|", "/")
-    return re.sub(r"^(module|model|config): got ", "", text)[:140]
+    return re.sub(r"^(module|model|config): got ", "", text)[:140].strip()
 
 
-def within(kind: str) -> tuple[str, str, str]:
-    """The same within a time limit."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError(f"a forward that takes over {LONGEST_S} s")
-
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(LONGEST_S)
-    try:
-        return standing(kind)
-    except TimeoutError as wrong:
-        return "", "", str(wrong)
-    finally:
-        signal.alarm(0)
-
-
-def rows_of(text: str) -> dict[str, tuple[str, str, str]]:
+def rows_of(text: str) -> dict[str, Row]:
     """The rows that a page has."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 5 and cells[0] != "type":
-            found[cells[0]] = (cells[2], cells[3], cells[4])
+            found[cells[0]] = Row(*cells[2:])
     return found
 
 
-def page(rows: dict[str, tuple[str, str, str]]) -> str:
+def page(rows: Mapping[str, Row]) -> str:
     """The whole page."""
-    import transformers
-
     known = types()
     rows = {kind: rows[kind] for kind in known if kind in rows}
     lines = []
     for word in KINDS.values():
         own = [rows[kind] for kind, tasks in known.items() if word in tasks.split(", ") and kind in rows]
-        read = sum(one[0] in ("exact", "yes") for one in own)
-        either = sum(one[0] in ("exact", "yes") or bool(one[1]) for one in own)
-        lines.append(
-            f"{len(own)} {word} types: {read} read, {sum(bool(one[1]) for one in own)} captured, {either} either."
-        )
+        read = [one.read in ("exact", "yes") for one in own]
+        captured = [bool(one.captured) for one in own]
+        either = sum(one or other for one, other in zip(read, captured, strict=True))
+        lines.append(f"{len(own)} {word} types: {sum(read)} read, {sum(captured)} captured, {either} either.")
     body = [f"| {kind} | {known[kind]} | {' | '.join(rows[kind])} |\n" for kind in rows]
-    return HEAD.format(version=transformers.__version__, summary="  \n".join(lines)) + "".join(body)
+    return HEAD.format(version=version("transformers"), summary="  \n".join(lines)) + "".join(body)
+
+
+@cache
+def _code() -> str:
+    """What recordings depend on beside their config: versions, and the code that records."""
+    told = hashlib.sha256(f"{version('transformers')} {version('torch')}".encode())
+    for pattern in RECORDS:
+        for file in sorted((ROOT / "src" / "ridgeline").glob(pattern)):
+            told.update(file.read_bytes())
+    return told.hexdigest()
+
+
+def _key(kind: str) -> str:
+    given = json.dumps(GIVEN.get(kind, {}), sort_keys=True)
+    return hashlib.sha256(f"{_code()} {kind} {given}".encode()).hexdigest()[:24]
+
+
+def recordings(kinds: Collection[str], jobs: int, fresh: bool) -> Iterator[tuple[str, Recorded]]:
+    """Every type with its recording, as they are made; those made before come first."""
+    kept = {} if fresh or not KEPT.exists() else json.loads(KEPT.read_text(encoding="utf-8"))
+    known = {kind: Recorded(*kept[_key(kind)]) for kind in kinds if _key(kind) in kept}
+    yield from known.items()
+    left = [kind for kind in kinds if kind not in known]
+    KEPT.parent.mkdir(exist_ok=True)
+    with ProcessPoolExecutor(max_workers=max(1, min(jobs, len(left)))) as pool:
+        asked = {pool.submit(recorded, kind): kind for kind in left}
+        for done in as_completed(asked):
+            kept[_key(asked[done])] = done.result()
+            KEPT.write_text(json.dumps(kept), encoding="utf-8")
+            yield asked[done], done.result()
+
+
+def wrong_rows(old: Mapping[str, Row]) -> Iterator[str]:
+    """Types whose row is not what their reader says now, and small ones that are captured otherwise."""
+    for kind, row in old.items():
+        total = -1 if row.read == "differs" else 0
+        if kind in SAMPLE:
+            now = row_of(kind, recorded(kind))
+        else:
+            now = row_of(kind, Recorded(how=row.captured, total=total))
+            if {now.read, row.read} <= {"exact", "differs"} or {now.read, row.read} <= {"yes", "exact"}:
+                now = row  # a count that only a recording tells
+            now = now._replace(note=row.note)
+        if now != row:
+            yield f"{kind}: {' | '.join(now)}"
+
+
+def check() -> str:
+    """What is out of date in the page; nothing where it is not."""
+    old = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    missing = sorted(set(old) ^ set(types()))
+    wrong = missing or list(wrong_rows(old))
+    if not wrong and page(old) != PAGE.read_text(encoding="utf-8"):
+        wrong = ["its head"]
+    return f"{PAGE.name} is out of date in {', '.join(wrong)}: python docs/architectures.py" if wrong else ""
 
 
 def main() -> None:
     """Write the page, some rows of it, or check it."""
     import transformers
 
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="TYPE", default=[])
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--check", action="store_true")
+    asked = parser.parse_args()
     transformers.logging.set_verbosity_error()
-    named = sys.argv[1:]
-    old = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
-    if named == ["--check"]:
-        sys.exit(0 if set(old) == set(types()) else f"{PAGE.name} is out of date: python docs/architectures.py")
-    for kind in named or types():
-        old[kind] = within(kind)
-        print(kind, *old[kind], file=sys.stderr, flush=True)
-        PAGE.write_text(page(old), encoding="utf-8")
+    if asked.check:
+        sys.exit(check() or 0)
+    unknown = [kind for kind in asked.only if kind not in types()]
+    if unknown:
+        sys.exit(f"no causal, image-text or multimodal type of transformers: {', '.join(unknown)}")
+    rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    for kind, found in recordings(asked.only or list(types()), asked.jobs, asked.fresh):
+        rows[kind] = row_of(kind, found)
+        print(kind, *rows[kind], file=sys.stderr, flush=True)
+    PAGE.write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

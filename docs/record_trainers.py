@@ -5,6 +5,7 @@
     python docs/record_trainers.py axolotl      AXOLOTL
     python docs/record_trainers.py torchtitan-preset TORCHTITAN
     python docs/record_trainers.py primus       CHECKOUT REVISION
+    python docs/record_trainers.py nxd-training CHECKOUT REVISION
 
     pip download --no-deps accelerate trl transformers llamafactory axolotl     then unzip each into its own folder
 
@@ -21,6 +22,8 @@ from pathlib import Path
 
 import yaml
 from record_options import OPTIONS, Found, Source, literal, release, text
+
+from ridgeline.targets.option_reader import flatten
 
 NESTED = ("fsdp_config", "deepspeed_config", "parallelism_config", "fp8_config", "dynamo_config", "megatron_lm_config")
 PREFIXES = {
@@ -137,7 +140,18 @@ def primus(checkout: Path, revision: Path) -> tuple[Found, str, str]:
     return found, revision.name, f"primus/configs/{{modules,models}}/megatron of AMD-AGI/Primus {revision.name}"
 
 
+def nxd_training(checkout: Path, revision: Path) -> tuple[Found, str, str]:
+    """Keys of the configurations that NxD Training ships, by dotted path."""
+    found = Found()
+    for path in sorted((checkout / "examples" / "conf").glob("*.yaml")):
+        found.values |= {name for name, _ in flatten(yaml.safe_load(path.read_text(encoding="utf-8")) or {})}
+    found.choices["precision.type"] = ["bf16SR", "fp32", "autocast", "mixed_precision", "mixed_precisionSR", "manual"]
+    found.choices["model_source"] = ["hf", "megatron"]
+    return found, revision.name, f"examples/conf of aws-neuron/neuronx-distributed-training {revision.name}"
+
+
 READERS = {
+    "nxd-training": nxd_training,
     "primus": primus,
     "llamafactory": llamafactory,
     "axolotl": axolotl,
@@ -145,6 +159,7 @@ READERS = {
     "accelerate": accelerate,
 }
 TITLES = {
+    "nxd-training": "NxD Training",
     "primus": "Primus",
     "llamafactory": "LLaMA-Factory",
     "axolotl": "Axolotl",

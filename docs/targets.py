@@ -30,10 +30,12 @@ ENGINE = {
     "llamafactory": "torch-eager",
     "axolotl": "torch-eager",
     "torchtitan-preset": "torchtitan",
+    "nxd-training": "nxd",
 }
 SYSTEM = {
     "mindspeed": "16xascend-910c",
     "primus": "16xmi355x",
+    "nxd-training": "16xtrn2",
 }  # where the target does not run on the chips of the rest
 MODELS = (
     "llama3-8b",

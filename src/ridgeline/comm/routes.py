@@ -6,7 +6,10 @@ long half of them go each way, so that an all-to-all loads links evenly.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.comm.equal_ways import PathTable, walked
 from ridgeline.comm.graph import Graph
@@ -14,6 +17,7 @@ from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem
 
 BATCH = 256  # sources whose paths are searched together
+KEPT_NODES = 1100  # up to which the paths from all nodes are kept
 
 
 def routes(graph: Graph, sources: Index, targets: Index) -> Index:
@@ -68,16 +72,13 @@ def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: I
 
 def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
     """Shortest paths, a batch of sources at a time."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import dijkstra
-
-    shape = (graph.nodes, graph.nodes)
-    matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=shape).tocsr()
+    if graph.nodes <= KEPT_NODES:
+        return _walked(_predecessors(graph), sources, targets, keys, order, graph)
     starts = np.unique(sources)
     found: list[tuple[Index, Index]] = []
     for low in range(0, len(starts), BATCH):
         batch = starts[low : low + BATCH]
-        _, before = dijkstra(matrix, indices=batch, return_predecessors=True)
+        before = _before(graph, batch)
         rows = np.flatnonzero(np.isin(sources, batch))
         found.append((rows, _walked(before, np.searchsorted(batch, sources[rows]), targets[rows], keys, order, graph)))
     longest = max(path.shape[1] for _, path in found)
@@ -87,7 +88,22 @@ def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: 
     return whole
 
 
-def _walked(before: np.ndarray, row: Index, targets: Index, keys: Index, order: Index, graph: Graph) -> Index:
+def _before(graph: Graph, sources: Index) -> NDArray[np.int32]:
+    """By source and node the node before it on a shortest path."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import dijkstra
+
+    shape = (graph.nodes, graph.nodes)
+    matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=shape).tocsr()
+    return np.asarray(dijkstra(matrix, indices=sources, return_predecessors=True)[1], np.int32)
+
+
+@lru_cache(maxsize=2)
+def _predecessors(graph: Graph) -> NDArray[np.int32]:
+    return _before(graph, np.arange(graph.nodes))
+
+
+def _walked(before: NDArray[np.int32], row: Index, targets: Index, keys: Index, order: Index, graph: Graph) -> Index:
     """Paths from predecessors, last link first and then turned round."""
     here = targets.copy()
     links = []

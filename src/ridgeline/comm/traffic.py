@@ -22,7 +22,8 @@ from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Index
 
-MANY_RANKS = 512  # from which on ways are not looked up, only counted
+MANY_RANKS = 1100  # from which on ways are not looked up, only counted
+FEW_RANKS = 512  # up to which bounds of an all-to-all are sharper than bytes times hops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +82,7 @@ def _volume(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
 
 def pairs_seconds(graph: Graph, size_bytes: float) -> float:
     """Everyone to everyone, M / N to each: bytes times hops over all links' rate; 0 on small graphs: not needed."""
-    if graph.ranks <= MANY_RANKS:
+    if graph.ranks <= FEW_RANKS:
         return 0.0
     return float(_hops(graph).sum(dtype=np.float64)) / graph.ranks * size_bytes / float(graph.bytes_per_s.sum())
 

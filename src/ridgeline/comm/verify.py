@@ -1,9 +1,10 @@
 """Turn an algorithm into a proof that it keeps its contract, or the first steps that break it.
 
-Contributions are followed symbolically: a contribution is a random element of the field of 2**61 - 1, a sum is the sum
-of elements, so an output is right when it equals the sum of its contributions, each once. A wrong set of contributions
-passes with probability 2**-61 (Schwartz-Zippel); elements are drawn from a hash of the steps themselves, so that no
-file can be written around them. For a wrong output the set itself is worked out and named.
+Sums along trees and copies after them are proved by their shape (`tree_proof`). Everything else is replayed and
+followed symbolically: a contribution is a random element of the field of 2**61 - 1, a sum is the sum of elements, so an
+output is right when it equals the sum of its contributions, each once. A wrong set of contributions passes with
+probability 2**-61 (Schwartz-Zippel); elements are drawn from a hash of the steps themselves, so that no file can be
+written around them. For a wrong output the set itself is worked out and named.
 
 Also checked: every step sends something that is there; no place is written twice in a round unless both add, nor read
 in the round in which it is written (a buffer race); and no rank waits for ever when a connection holds `slots` chunks
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps
 from ridgeline.comm.contract import Contract
 from ridgeline.comm.deadlock import deadlocks
+from ridgeline.comm.tree_proof import proved
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import Problem
 
@@ -52,7 +54,7 @@ def verify(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) ->
     True
     """
     problems = _malformed(algorithm)
-    if not problems:
+    if not problems and not proved(algorithm):
         problems = _Replay(algorithm).problems()
     if not problems and serial:
         problems = deadlocks(algorithm.steps, slots)

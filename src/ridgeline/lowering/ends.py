@@ -29,7 +29,9 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     """Looking up token rows, and adding up their gradients; a projection where rows are narrower than the model, a norm
     where it has one.
 
-        parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm        w = width of a row, h = hidden
+        parameters   vocab w / tp  +  positions h  +  w h where w differs  +  norm  +  further rows / tp and weights
+
+    w = width of a row, h = hidden.
     """
     model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
     if model.latent_space is not None:
@@ -48,6 +50,14 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         weights = weights if ctx.frozen else [weight_gradient(project, ctx.gradient_bytes), *weights]
         params = params + own.width * model.hidden
         saved = saved + elements * ctx.precision.activations.bytes_per_element
+    if own.further_weights:
+        more = matmul(ctx, "further projections", ctx.split_tokens, own.further_weights / model.hidden, model.hidden)
+        looked_up = stream(ctx, "further rows", ctx.split_tokens * own.further_rows / model.vocab, 2.0, 2.0)
+        forward += [looked_up, more]
+        inputs.append(input_gradient(more))
+        weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), looked_up, *weights]
+        params = params + own.further_rows / tp + own.further_weights
+        saved = saved + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
     if own.norm is not None:
         fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
         whole, passes, back = ctx.split_tokens * model.hidden, *((2.0, 4.0) if fused else (6.0, 9.0))

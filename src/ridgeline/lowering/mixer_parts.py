@@ -10,11 +10,20 @@ import numpy as np
 from ridgeline.ir.ops import MatMul, Num, Op
 from ridgeline.lowering.attention_core import Passes
 from ridgeline.lowering.casts import casts, gradient_casts
-from ridgeline.lowering.context import LoweringContext, adapters, bias_gradients, input_gradient, weight_gradient
+from ridgeline.lowering.context import (
+    LoweringContext,
+    adapters,
+    bias_gradients,
+    input_gradient,
+    stream,
+    weight_gradient,
+)
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides, tensor_boundary
-from ridgeline.models.params import indexer_params, mixer_params
-from ridgeline.models.spec import Attention, LatentAttention, Mixer
+from ridgeline.models.compressed import compressed_alike
+from ridgeline.models.params import indexer_params, mixer_params, normed_vectors
+from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.spec import Attention, CompressedAttention, LatentAttention, Mixer, Recurrence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,7 @@ def held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
 
         attention   (all + (c - 1) G (d + v) (h + bias) + (tp - 1) a) / tp
         latent      (all + (tp - 1) (h (q + k + r) + q + k + i)) / tp     latents, their norms and an indexer are whole
+        others      (all + (tp - 1) w) / tp                               w = what every rank holds alike
 
     c = max(1, tp / G): ranks with the same heads, a = norms of a head and the bias of the output, G = kv_heads,
     d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim,
@@ -79,13 +89,17 @@ def held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
     tp, hidden = ctx.degrees.tp, ctx.model.hidden
     more: Num = 0
     if isinstance(mixer, Attention):
-        keys = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
-        alike = 2 * mixer.head_dim * (mixer.qk_norm == "head") + hidden * mixer.out_bias
+        keys = mixer.projected_kv
+        alike = normed_vectors(mixer) * mixer.head_dim * (mixer.qk_norm == "head") + hidden * mixer.out_bias
         more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias) + (tp - 1) * alike
     elif isinstance(mixer, LatentAttention):
         latents = mixer.q_rank + mixer.kv_rank
         alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)
         more = (tp - 1) * alike
+    elif isinstance(mixer, Recurrence):
+        more = (tp - 1) * recurrent_parts(mixer, hidden).whole
+    elif isinstance(mixer, CompressedAttention):
+        more = (tp - 1) * compressed_alike(mixer, hidden)
     return (mixer_params(mixer, hidden) + more) / tp
 
 
@@ -104,3 +118,12 @@ def _entering(ctx: LoweringContext, mixer: Mixer) -> int:
     indexer = mixer.indexer
     scored = indexer.head_dim + indexer.heads if indexer and not indexer.shared else 0
     return mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or ctx.model.hidden) + scored
+
+
+def convolution_and_gate(ctx: LoweringContext, convolved: Num, gated: Num) -> Passes:
+    """A short causal convolution in one kernel (read and written; backward its input, its gradient and a new one), and
+    a norm of what a gate leaves: output and gate read, one written; backward three read and two written."""
+    return (
+        [stream(ctx, "convolution", convolved, 2.0), stream(ctx, "gated norm", gated, 3.0)],
+        [stream(ctx, "gated norm dX", gated, 5.0, 2.0), stream(ctx, "convolution dX", convolved, 3.0, 2.0)],
+    )

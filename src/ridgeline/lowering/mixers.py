@@ -6,9 +6,8 @@ from typing import assert_never
 
 import numpy as np
 
-from ridgeline.ir.ops import Num, Op
+from ridgeline.ir.ops import Op
 from ridgeline.lowering.attention_core import (
-    Passes,
     both_ways,
     context_exchange,
     output_gate,
@@ -16,13 +15,23 @@ from ridgeline.lowering.attention_core import (
     scores,
     softcapped,
 )
+from ridgeline.lowering.compressed_attention import lower_compressed
 from ridgeline.lowering.context import LoweringContext, matmul, stream
-from ridgeline.lowering.mixer_parts import MixerParts, assembled
+from ridgeline.lowering.mixer_parts import MixerParts, assembled, convolution_and_gate
+from ridgeline.lowering.recurrences import lower_recurrence
 from ridgeline.lowering.sparse_attention import is_sparse, lower_indexer, lower_sparse
 from ridgeline.lowering.state_scan import delta_scan, ssd_scan
 from ridgeline.lowering.sublayer import SublayerOps, together
 from ridgeline.lowering.tensor_boundary import BOTH, Sides
-from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
+from ridgeline.models.spec import (
+    Attention,
+    CompressedAttention,
+    GatedDeltaNet,
+    LatentAttention,
+    Mamba2,
+    Mixer,
+    Recurrence,
+)
 
 
 def lower_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> SublayerOps:
@@ -36,6 +45,10 @@ def lower_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> Subl
             return assembled(ctx, mixer, _mamba2(ctx, mixer), sides)
         case GatedDeltaNet():
             return assembled(ctx, mixer, _delta(ctx, mixer), sides)
+        case Recurrence():
+            return assembled(ctx, mixer, lower_recurrence(ctx, mixer), sides)
+        case CompressedAttention():
+            return lower_compressed(ctx, mixer, sides)
         case _:
             assert_never(mixer)
 
@@ -45,10 +58,11 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
     wide, values = mixer.heads * mixer.head_dim, mixer.heads * mixer.value_dim
     copies = np.maximum(1.0, tp / mixer.kv_heads)  # beyond the key-value heads each tensor rank holds a whole one
     kv = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim)
-    projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+    projected = mixer.projected_kv
     qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
-    turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
+    turned, kept = (0, 0) if mixer.kv_shared else (mixer.kv_heads * copies * mixer.head_dim, kv)
+    turn = rotary(ctx, tokens * (wide + turned) / tp, mixer)
     joined = [] if mixer.positions == "rope" else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
     capped = softcapped(both_ways(ctx, mixer), mixer)
     gate, gate_back = output_gate(ctx, tokens * values / tp) if mixer.gate else ([], [])
@@ -60,7 +74,7 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
         core=scores(both_ways(ctx, mixer), mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
         exchange=context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim)),
         biased=[op for op, bias in ((qkv, mixer.qkv_bias), (out, mixer.out_bias)) if bias],
-        saved=tokens * (wide + values + gated + kv) / tp * ctx.precision.activations.bytes_per_element,
+        saved=tokens * (wide + values + gated + kept) / tp * ctx.precision.activations.bytes_per_element,
     )
 
 
@@ -108,7 +122,7 @@ def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> MixerParts:
     project = matmul(ctx, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
     out = matmul(ctx, "state out", tokens, hidden, mixer.inner / tp)
     saved = tokens * (2 * conv + 2 * mixer.inner) / tp * ctx.precision.activations.bytes_per_element
-    around = _convolution_and_gate(ctx, tokens * conv / tp, tokens * mixer.inner / tp)
+    around = convolution_and_gate(ctx, tokens * conv / tp, tokens * mixer.inner / tp)
     return MixerParts(into=[project], out_of=[out], around=around, core=ssd_scan(ctx, mixer), saved=saved)
 
 
@@ -118,14 +132,5 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> MixerParts:
     project = matmul(ctx, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
     out = matmul(ctx, "delta out", tokens, hidden, value / tp)
     saved = tokens * (4 * key + 4 * value) / tp * ctx.precision.activations.bytes_per_element
-    around = _convolution_and_gate(ctx, tokens * (2 * key + value) / tp, tokens * value / tp)
+    around = convolution_and_gate(ctx, tokens * (2 * key + value) / tp, tokens * value / tp)
     return MixerParts(into=[project], out_of=[out], around=around, core=delta_scan(ctx, mixer), saved=saved)
-
-
-def _convolution_and_gate(ctx: LoweringContext, convolved: Num, gated: Num) -> Passes:
-    """A short causal convolution in one kernel (read and written; backward its input, its gradient and a new one), and
-    a norm of what a gate leaves: output and gate read, one written; backward three read and two written."""
-    return (
-        [stream(ctx, "convolution", convolved, 2.0), stream(ctx, "gated norm", gated, 3.0)],
-        [stream(ctx, "gated norm dX", gated, 5.0, 2.0), stream(ctx, "convolution dX", convolved, 3.0, 2.0)],
-    )

@@ -21,12 +21,15 @@ from ridgeline.ir.ops import Num
 from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.ir.tensors import Split, Tensor
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.models.params import modulation_inputs, unbiased
+from ridgeline.models.compressed import compressed_alike
+from ridgeline.models.params import modulation_inputs, normed_vectors, unbiased
+from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import (
     Attention,
     Audio,
     Block,
+    CompressedAttention,
     Encoder,
     Ffn,
     GatedDeltaNet,
@@ -37,6 +40,7 @@ from ridgeline.models.spec import (
     Mlp,
     Moe,
     Norm,
+    Recurrence,
     Vision,
 )
 
@@ -150,8 +154,8 @@ def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
         )
     for place in range(block.norms):
         yield from _norm(f"norm.{place}", block.norm, ctx.model.hidden)
-    if block.mixer is not None:
-        yield from _mixer(ctx, block.mixer)
+    for mixer in block.mixers:
+        yield from _mixer(ctx, mixer)
     if block.cross is not None:
         for tensor in _attention(ctx, block.cross):
             yield replace(tensor, name=tensor.name.replace("attention.", "cross.", 1))
@@ -173,6 +177,10 @@ def _mixer(ctx: LoweringContext, mixer: Mixer) -> Iterator[Tensor]:
             yield from _mamba2(ctx, mixer)
         case GatedDeltaNet():
             yield from _delta(ctx, mixer)
+        case Recurrence():
+            yield from _recurrence(ctx, mixer)
+        case CompressedAttention():
+            yield from _compressed(ctx, mixer)
         case _:
             assert_never(mixer)
 
@@ -180,18 +188,21 @@ def _mixer(ctx: LoweringContext, mixer: Mixer) -> Iterator[Tensor]:
 def _attention(ctx: LoweringContext, mixer: Attention) -> Iterator[Tensor]:
     hidden, heads = ctx.model.hidden, mixer.kv_heads
     queries = mixer.heads * mixer.head_dim * (1 + mixer.gate)
-    keys_values = heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+    keys_values = mixer.projected_kv
     yield Tensor(name="attention.query.weight", dims=(queries, hidden), splits=_over(ctx, 0))
-    yield Tensor(name="attention.key_value.weight", dims=(keys_values, hidden), splits=_over(ctx, 0, heads))
+    if keys_values:
+        yield Tensor(name="attention.key_value.weight", dims=(keys_values, hidden), splits=_over(ctx, 0, heads))
     if mixer.qkv_bias:
         yield Tensor(name="attention.query.bias", dims=(queries,), splits=_over(ctx, 0))
         biased = keys_values - unbiased(mixer)
-        yield Tensor(name="attention.key_value.bias", dims=(biased,), splits=_over(ctx, 0, heads))
+        if keys_values:
+            yield Tensor(name="attention.key_value.bias", dims=(biased,), splits=_over(ctx, 0, heads))
     if mixer.qk_norm == "head":
-        yield Tensor(name="attention.qk_norm.weight", dims=(2, mixer.head_dim))
+        yield Tensor(name="attention.qk_norm.weight", dims=(normed_vectors(mixer), mixer.head_dim))
     elif mixer.qk_norm == "full":
         yield Tensor(name="attention.query_norm.weight", dims=(mixer.heads * mixer.head_dim,), splits=_over(ctx, 0))
-        yield Tensor(name="attention.key_norm.weight", dims=(heads * mixer.head_dim,), splits=_over(ctx, 0, heads))
+        if not mixer.kv_shared:
+            yield Tensor(name="attention.key_norm.weight", dims=(heads * mixer.head_dim,), splits=_over(ctx, 0, heads))
     if mixer.sinks:
         yield Tensor(name="attention.sinks", dims=(mixer.heads,), splits=_over(ctx, 0))
     yield _activation(ctx, "attention.scores.out", mixer.heads * mixer.value_dim)
@@ -237,7 +248,8 @@ def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> Iterator[Tensor]:
     yield Tensor(name="mamba.in.weight", dims=(wide, hidden), splits=_over(ctx, 0))
     yield Tensor(name="mamba.conv.weight", dims=(mixed, mixer.conv + mixer.conv_bias), splits=_over(ctx, 0))
     yield Tensor(name="mamba.heads", dims=(mixer.heads, 3), splits=_over(ctx, 0))
-    yield Tensor(name="mamba.norm.weight", dims=(inner,), splits=_over(ctx, 0))
+    if mixer.norm:
+        yield Tensor(name="mamba.norm.weight", dims=(inner,), splits=_over(ctx, 0))
     if mixer.proj_bias:
         yield Tensor(name="mamba.in.bias", dims=(wide,), splits=_over(ctx, 0))
         yield Tensor(name="mamba.out.bias", dims=(hidden,))
@@ -257,6 +269,31 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> Iterator[Tensor]:
     yield _activation(ctx, "delta.scan.out", values)
     yield Tensor(name="delta.out.weight", dims=(hidden, values), splits=_over(ctx, 1))
     yield _hidden(ctx, "delta.out", partial=True)
+
+
+def _recurrence(ctx: LoweringContext, mixer: Recurrence) -> Iterator[Tensor]:
+    parts = recurrent_parts(mixer, ctx.model.hidden)
+    for one in (*parts.into, parts.out):
+        splits = () if one.split == "none" else _over(ctx, 0 if one.split == "outputs" else 1)
+        name = f"recurrence.{one.label.replace(' ', '_')}.weight"
+        yield Tensor(name=name, dims=(one.outputs, one.inputs), splits=splits)
+    yield Tensor(name="recurrence.vectors", dims=(parts.vectors,), splits=_over(ctx, 0))
+    if parts.alike:
+        yield Tensor(name="recurrence.alike", dims=(parts.alike,))
+    yield _activation(ctx, "recurrence.scan.out", mixer.inner)
+    yield _hidden(ctx, "recurrence.out", partial=True)
+
+
+def _compressed(ctx: LoweringContext, mixer: CompressedAttention) -> Iterator[Tensor]:
+    """Heads of queries and groups of the output are split; what makes keys and entries every rank holds."""
+    hidden, wide, low = ctx.model.hidden, mixer.heads * mixer.head_dim, mixer.o_groups * mixer.o_rank
+    yield Tensor(name="attention.query_up.weight", dims=(wide, mixer.q_rank), splits=_over(ctx, 0))
+    yield Tensor(name="attention.sinks", dims=(mixer.heads,), splits=_over(ctx, 0))
+    yield Tensor(name="attention.alike", dims=(compressed_alike(mixer, hidden),))
+    yield _activation(ctx, "attention.scores.out", wide)
+    yield Tensor(name="attention.out_down.weight", dims=(low, wide // mixer.o_groups), splits=_over(ctx, 0))
+    yield Tensor(name="attention.out.weight", dims=(hidden, low), splits=_over(ctx, 1))
+    yield _hidden(ctx, "attention.out", partial=True)
 
 
 def _ffn(ctx: LoweringContext, ffn: Ffn) -> Iterator[Tensor]:
@@ -316,6 +353,10 @@ def _embedding(ctx: LoweringContext) -> Iterator[Tensor]:
         yield Tensor(name="positions.weight", dims=(embedding.positions, model.hidden))
     if embedding.width:
         yield Tensor(name="embedding.projection.weight", dims=(model.hidden, width))
+    if embedding.further_rows:
+        yield Tensor(name="embedding.further_rows", dims=(embedding.further_rows,), splits=_over(ctx, 0))
+    if embedding.further_weights:
+        yield Tensor(name="embedding.further.weight", dims=(embedding.further_weights,))
     if embedding.norm:
         yield from _norm("embedding.norm", embedding.norm, model.hidden)
     yield _hidden(ctx, "embedding.out")

@@ -103,7 +103,7 @@ def _widths(ctx: LoweringContext, section: Section, label: str) -> tuple[float, 
     mixer, ffn = block.mixer, block.ffn
     if label == "qkv" and isinstance(mixer, Attention):
         copies = max(1.0, _n(ctx.degrees.tp) / mixer.kv_heads)
-        keys = mixer.kv_heads * copies
+        keys = 0.0 if mixer.kv_shared else mixer.kv_heads * copies
         return (mixer.heads * mixer.head_dim, keys * mixer.head_dim, keys * mixer.value_dim)
     if label == "latent down" and isinstance(mixer, LatentAttention) and mixer.q_rank:
         return (mixer.q_rank, mixer.kv_rank + mixer.rope_dim)

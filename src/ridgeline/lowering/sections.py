@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
@@ -47,7 +48,7 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     joined = _joined(block)
     served = ctx.forward is not None
     to_mixer, to_ffn = (lower_served_mixer, lower_served_ffn) if served else (lower_mixer, lower_ffn)
-    mixer = to_mixer(ctx, block.mixer, Sides(exit=not joined.exit)) if block.mixer else SublayerOps()
+    mixer = _mixers(ctx, block, to_mixer, Sides(exit=not joined.exit))
     ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
     crossed: Num = 0
     if block.cross is not None:
@@ -71,6 +72,17 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
         saved_without_recompute=saved,
     )
     return _recomputed(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
+
+
+def _mixers(ctx: LoweringContext, block: Block, lower: Callable[..., SublayerOps], sides: Sides) -> SublayerOps:
+    """The mixer of a layer, or two that read one input and whose sum leaves it: one border of tensor ranks around both
+    (latent attention exchanges latents of its own)."""
+    if block.mixer is None or block.beside is None:
+        return lower(ctx, block.mixer or block.beside, sides) if block.mixers else SublayerOps()
+    first = lower(ctx, block.mixer, Sides(entry=sides.entry, exit=False))
+    second = lower(ctx, block.beside, Sides(entry=isinstance(block.mixer, LatentAttention), exit=sides.exit))
+    added = stream(ctx, "sum of mixers", ctx.tokens * ctx.model.hidden, 3.0)
+    return together(first, SublayerOps(forward=(added,), backward_input=(added,)), second)
 
 
 def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
@@ -132,7 +144,7 @@ def normed_inputs(block: Block) -> int:
 
 def _parts(block: Block) -> int:
     """Parts of a layer, each with a residual: mixer, cross attention, feed-forward."""
-    return (block.mixer is not None) + (block.cross is not None) + (block.ffn is not None)
+    return bool(block.mixers) + (block.cross is not None) + (block.ffn is not None)
 
 
 def _recomputed(

@@ -19,12 +19,25 @@ from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.ops import FLASH_EXTRA, Attend, MatMul, Num, Op, Stream
 from ridgeline.lowering.attention_core import kernel_head_dim, output_gate, rotary
 from ridgeline.lowering.casts import casts
+from ridgeline.lowering.compressed_attention import compressed_output, compressed_products, pooling
 from ridgeline.lowering.context import ForwardWork, LoweringContext, matmul, stream
 from ridgeline.lowering.mixer_parts import held_params
-from ridgeline.lowering.state_scan import delta_scan, ssd_scan
+from ridgeline.lowering.recurrences import projected, summed_over_ranks
+from ridgeline.lowering.state_scan import delta_scan, recurrence_scan, ssd_scan
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import BOTH, Sides, tensor_boundary
-from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer
+from ridgeline.models.cache import entry_elements
+from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.spec import (
+    Attention,
+    CompressedAttention,
+    GatedDeltaNet,
+    Indexer,
+    LatentAttention,
+    Mamba2,
+    Mixer,
+    Recurrence,
+)
 from ridgeline.plan.serving_settings import BARE
 
 DECODE_KERNELS = 2.0  # parts of a cache side by side, then their sum
@@ -45,6 +58,10 @@ def lower_served_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) 
             into, core, out_of = _mamba2(ctx, mixer)
         case GatedDeltaNet():
             into, core, out_of = _delta(ctx, mixer)
+        case Recurrence():
+            into, core, out_of = _recurrence(ctx, mixer)
+        case CompressedAttention():
+            into, core, out_of = _compressed(ctx, mixer)
         case _:
             assert_never(mixer)
     border = tensor_boundary(ctx, sides)
@@ -121,10 +138,11 @@ def _attention(ctx: LoweringContext, mixer: Attention) -> Parts:
     tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
     heads, copies = held_heads(mixer, tp, (ctx.engine.serves or BARE).rank_cores)
     wide, values = heads * mixer.head_dim, heads * mixer.value_dim
-    projected = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
+    projected = mixer.projected_kv
     qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
     out = matmul(ctx, "attention out", tokens, hidden, values / tp)
-    turn = rotary(ctx, tokens * (wide + mixer.kv_heads * copies * mixer.head_dim) / tp, mixer)
+    turned = 0 if mixer.kv_shared else mixer.kv_heads * copies * mixer.head_dim
+    turn = rotary(ctx, tokens * (wide + turned) / tp, mixer)
     core = [*turn, *served_scores(ctx, mixer)]
     if mixer.softcap:  # a tanh of every score: an exponential and a division
         steps = steps_of(ctx)
@@ -143,7 +161,7 @@ def served_scores(ctx: LoweringContext, mixer: Attention) -> list[Op]:
     if not mixer.causal:
         return [_prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, seen, causal=False)]
     return [
-        cache_write(ctx, ctx.tokens * kept),
+        *([] if mixer.kv_shared else [cache_write(ctx, ctx.tokens * kept)]),
         _prefill_scores(ctx, heads, mixer.head_dim, mixer.value_dim, seen),
         _decode_scores(ctx, mixer, heads, kept),
     ]
@@ -273,6 +291,62 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> Parts:
     state = mixer.value_heads * mixer.key_dim * mixer.value_dim / tp
     core = _recurrent(ctx, delta_scan(_prompts(ctx), mixer)[0], (2 * key + value) / tp, value / tp, state)
     return [project], core, [out]
+
+
+def _recurrence(ctx: LoweringContext, mixer: Recurrence) -> Parts:
+    parts, tp = recurrent_parts(mixer, ctx.model.hidden), ctx.degrees.tp
+    scan = recurrence_scan(_prompts(ctx), mixer)[0]
+    core = _recurrent(ctx, scan, parts.convolved / tp, parts.gated / tp, parts.state / tp)
+    into = [projected(ctx, one) for one in parts.into]
+    return into, [*summed_over_ranks(ctx, parts), *core], [projected(ctx, parts.out)]
+
+
+def _compressed(ctx: LoweringContext, mixer: CompressedAttention) -> Parts:
+    """Compressed attention: prompts over what they see, decodes over their window and the entries that are picked.
+
+        decode   4 n H d flops and n d cached numbers        n = window and picked entries of the cached tokens
+
+    H = heads of a rank of size d. Every tensor rank holds the whole cache.
+    """
+    steps, heads, dim = steps_of(ctx), mixer.heads / ctx.degrees.tp, mixer.head_dim
+    into, index = compressed_products(ctx, mixer)
+    entries = steps.kv_tokens / mixer.rate if mixer.rate else 0.0
+    picked = np.minimum(entries, steps.decodes * mixer.indexer.topk) if mixer.indexer else entries
+    read = cached_read(ctx, mixer.window) + picked
+    decoded = steps.decodes * steps.decode_tokens
+    pairs = windowed(steps.prefill_tokens, steps.prefill_pairs, mixer.window)
+    if mixer.rate:
+        span = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
+        pairs = pairs + windowed(steps.prefill_tokens, steps.prefill_pairs, span) / mixer.rate
+    size = ctx.precision.activations.bytes_per_element
+    core: list[Op] = [
+        stream(ctx, "latent norms", ctx.tokens * (mixer.q_rank + dim), 4.0, 2.0),
+        stream(ctx, "query norm and rotary", ctx.tokens * heads * dim, 4.0, 3.0),
+        *pooling(ctx, mixer),
+        cache_write(ctx, ctx.tokens * (dim + entry_elements(mixer))),
+        Attend(
+            label="prefill attention", flops=4 * pairs * heads * dim,
+            stream_bytes=3 * steps.prefill_tokens * heads * dim * size, head_dim=dim,
+            kernels=_active(steps.prefill_tokens),
+        ),
+        Attend(
+            label="decode attention", flops=4 * read * steps.decode_tokens * heads * dim,
+            stream_bytes=read * dim * ctx.precision.kv.bytes_per_element + 3 * decoded * heads * dim * size,
+            head_dim=dim, kernels=DECODE_KERNELS * _active(steps.decodes), caches=steps.decodes,
+            sharing=float(np.max(heads)),
+        ),
+    ]  # fmt: skip
+    scored = _entry_scores(ctx, mixer.indexer, mixer.rate) if index and mixer.indexer else []
+    return [*into, *index], [*scored, *core], compressed_output(ctx, mixer)
+
+
+def _entry_scores(ctx: LoweringContext, indexer: Indexer, rate: int) -> list[Op]:
+    """Scoring the entries of all cached tokens with an indexer's small heads."""
+    steps = steps_of(ctx)
+    pairs = (steps.kv_tokens * steps.decode_tokens + steps.prefill_pairs) / rate
+    moved = steps.kv_tokens / rate * indexer.head_dim * INDEX_BYTES + pairs * STATE_BYTES
+    work = 2 * pairs * indexer.heads * indexer.head_dim
+    return [Attend(label="index scores", flops=work, stream_bytes=moved, head_dim=indexer.head_dim, kernels=3.0)]
 
 
 def _recurrent(ctx: LoweringContext, scan: Sequence[Op], convolved: Num, gated: Num, state: Num) -> list[Op]:

@@ -6,16 +6,21 @@ flops and bytes, so that some are bound by the matrix unit and some by memory:
 
     Mamba2 (SSD)         chunk state, state passing, chunk products (C B^T), chunk scan
     gated delta rule     keys against keys, triangular solve, w and u, states chunk after chunk, output
+    linear attention     masked attention inside a chunk, states, what queries read of them
+    selective scan       channel by channel in one kernel, which makes its state again in the backward
 
 Not counted: cumulated decays and the softplus of the step size, a hundredth of the bytes.
 """
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from ridgeline.ir.ops import Attend, Num
 from ridgeline.lowering.attention_core import Passes
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.models.spec import GatedDeltaNet, Mamba2
+from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.spec import GatedDeltaNet, Mamba2, Recurrence
 
 DELTA_CHUNK = 64  # of flash-linear-attention's gated delta rule
 MASK_TILE = 64  # rows of a tile: of a masked square of L x L, (L + tile) / 2 columns a row are worked on
@@ -99,3 +104,65 @@ def delta_scan(ctx: LoweringContext, mixer: GatedDeltaNet) -> Passes:
         kernel("delta chunks dX", 2 * inside[0], 2 * inside[1], 5, True),
     ]
     return [*again, kernel("delta output", *output, 1)], [*again, *gradients]
+
+
+def recurrence_scan(ctx: LoweringContext, mixer: Recurrence) -> Passes:
+    """The scan of any other recurrence, forward and backward, on one rank."""
+    match mixer.form:
+        case "kda":
+            heads, key, value = mixer.heads, mixer.key_dim, mixer.value_dim
+            return delta_scan(
+                ctx, GatedDeltaNet(key_heads=heads, value_heads=heads, key_dim=key, value_dim=value, conv=1)
+            )
+        case "lightning" | "mlstm":
+            return linear_scan(ctx, mixer)
+        case "selective" | "wkv":
+            return channel_scan(ctx, mixer)
+        case "short-conv":
+            return [], []
+        case _:
+            assert_never(mixer.form)
+
+
+def linear_scan(ctx: LoweringContext, mixer: Recurrence) -> Passes:
+    """Linear attention with a decay in chunks of L tokens (lightning attention, mLSTM).
+
+        inside chunks     2 T H l (k + v)      flops     l = (L + 64) / 2 of a masked row
+        states            2 T H k v                      states of T / L chunks out
+        output            2 T H k v                      states and queries in
+
+    T = tokens, H = heads, k, v = size of a key and a value. The backward takes states again and twice all of it.
+    """
+    tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
+    each, key, value, chunk = ctx.tokens * mixer.heads / tp, mixer.key_dim, mixer.value_dim, mixer.chunk or DELTA_CHUNK
+    states = each * key * value / chunk
+    over_state, over_chunk = 2 * each * key * value, each * (chunk + MASK_TILE) * (key + value)
+
+    def kernel(label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
+        return Attend(
+            label=label, flops=flops, stream_bytes=moved, head_dim=key, backward=backward, scan=True, kernels=kernels
+        )
+
+    stated = kernel("chunk state", over_state, each * (key + value) * size + states * STATE, 2)
+    moved = each * (2 * key + 2 * value) * size + states * size
+    out = kernel("chunk scan", over_state + over_chunk, moved)
+    back = [
+        kernel("state dX", 2 * over_state, 2 * each * (key + value) * size + 2 * states * STATE, 2, True),
+        kernel("chunk scan dX", 2 * (over_state + over_chunk), 2 * moved, 2, True),
+    ]
+    return [stated, out], [stated, *back]
+
+
+def channel_scan(ctx: LoweringContext, mixer: Recurrence) -> Passes:
+    """A recurrence of every channel by itself, token after token in one kernel (selective scan, wkv): four numbers of a
+    channel come and go, and what all channels share; the backward runs the recurrence again and reads twice as much."""
+    tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
+    parts = recurrent_parts(mixer, ctx.model.hidden)
+    conv = 2.0 * mixer.conv * parts.convolved if mixer.conv else 0.0
+    flops = ctx.tokens * (parts.scan_flops - conv) / tp
+    moved = ctx.tokens * (4 * mixer.inner / tp + 2 * mixer.key_dim) * size
+    scan = Attend(label="channel scan", flops=flops, stream_bytes=moved, head_dim=MASK_TILE, scan=True)
+    back = Attend(
+        label="channel scan dX", flops=3 * flops, stream_bytes=2 * moved, head_dim=MASK_TILE, backward=True, scan=True
+    )
+    return [scan], [back]

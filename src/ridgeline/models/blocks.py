@@ -41,6 +41,7 @@ class Attention:
     softcap   scores are squashed by a tanh before the softmax
     causal    a query sees what comes before it; False: all of its sequence, as in an encoder
     key_bias  keys have a bias where `qkv_bias` says so; False: queries and values alone
+    kv_shared keys and values are those of an earlier layer: no projections of them here, nothing cached
     """
 
     kind: Literal["attention"] = "attention"
@@ -60,6 +61,19 @@ class Attention:
     softcap: bool = False
     causal: bool = True
     key_bias: bool = True
+    kv_shared: bool = False
+
+    @property
+    def projected_kv(self) -> int:
+        """Elements of keys and values that this layer projects for a token."""
+        if self.kv_shared:
+            return 0
+        return self.kv_heads * (self.head_dim + (0 if self.keys_as_values else self.value_dim))
+
+    @property
+    def cached_kv(self) -> int:
+        """Elements that a token leaves in this layer's cache; one that sees both ways waits for nothing."""
+        return self.kv_heads * (self.head_dim + self.value_dim) if self.causal and not self.kv_shared else 0
 
     @property
     def value_dim(self) -> int:
@@ -109,10 +123,47 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """Attention over one shared key-value head, near tokens as they are and far ones pooled (DeepSeek-V4).
+
+    head_dim  of the single head that serves as key and as value
+    q_rank    width of the query latent
+    window    tokens before a query that it sees as they are
+    rate      tokens that are pooled into one entry; 0: none, the window alone
+    overlap   an entry pools the tokens of its neighbour too (CSA); its pooling is twice as wide
+    indexer   picks which entries a query sees (CSA); None: all of them (HCA)
+    o_groups  groups of heads that the output is projected down in, each to o_rank
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    heads: Count
+    head_dim: Count
+    q_rank: Count
+    window: Count
+    rate: Size = 0
+    overlap: bool = False
+    indexer: Indexer | None = None
+    o_groups: Count = 1
+    o_rank: Count
+
+    @property
+    def pooled(self) -> int:
+        """Elements of a token that are pooled into entries: its values, twice where entries overlap."""
+        return (2 if self.overlap else 1) * self.head_dim if self.rate else 0
+
+    def problems(self) -> Iterable[Problem]:
+        if self.heads % self.o_groups:
+            yield Problem(path="o_groups", given=str(self.o_groups), expected=f"a divisor of heads ({self.heads})")
+        if self.indexer and not self.rate:
+            yield Problem(path="indexer", given="an indexer", expected="a rate: it picks among pooled entries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2:
     """State-space mixer (SSD): inner width heads * head_dim, one state of head_dim x state per head.
 
     chunk     tokens that its scan works on at once, as attention; states travel between chunks
+    norm      a gated norm stands behind the scan; False: the gate alone
     """
 
     kind: Literal["mamba2"] = "mamba2"
@@ -124,6 +175,7 @@ class Mamba2:
     conv_bias: bool = True
     proj_bias: bool = False
     chunk: Count = 128
+    norm: bool = True
 
     @property
     def inner(self) -> int:
@@ -141,6 +193,47 @@ class GatedDeltaNet:
     key_dim: Count
     value_dim: Count
     conv: Count = 4
+
+
+RecurrentForm = Literal["selective", "lightning", "kda", "mlstm", "wkv", "short-conv"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A recurrent mixer of another kind: a state of key_dim x value_dim numbers a head (`ridgeline.models.recurrent`).
+
+    form      selective   Mamba 1: every channel is a head, key_dim its state; steps of every token through `rank`
+              lightning   MiniMax: linear attention whose state decays at a fixed rate, a norm and a gate behind it
+              kda         Kimi delta attention: the delta rule with a decay of every channel, made through `rank`
+              mlstm       xLSTM: matrix memory with an input and a forget gate of every head
+              wkv         RWKV 4: a weighed mean of every channel, from a token and the one before it
+              short-conv  LFM 2: nothing but a short convolution between two gates
+    conv      tokens of a short causal convolution; 0: none
+    chunk     tokens that its scan works on at once; 0: token by token
+    bias      projections have a bias        inner_norms   of what steps are made of (Jamba)
+    """
+
+    kind: Literal["recurrence"] = "recurrence"
+    form: RecurrentForm
+    heads: Count
+    key_dim: Count = 1
+    value_dim: Count = 1
+    rank: Size = 0
+    conv: Size = 0
+    conv_bias: bool = False
+    bias: bool = False
+    inner_norms: bool = False
+    chunk: Size = 0
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys."""
+        return self.heads * self.key_dim
+
+    @property
+    def inner(self) -> int:
+        """Width of all values."""
+        return self.heads * self.value_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +331,7 @@ class CaptureRecord:
     untold: tuple[str, ...] = ()
 
 
-Mixer = Attention | LatentAttention | Mamba2 | GatedDeltaNet
+Mixer = Attention | LatentAttention | CompressedAttention | Mamba2 | GatedDeltaNet | Recurrence
 Ffn = Mlp | Moe
 
 
@@ -248,6 +341,7 @@ class Block:
 
     norms     how many norms of the hidden width it holds (2 for pre-norm, 4 with norms after each part too)
     parallel  mixer and feed-forward read the same input and are added together
+    beside    a second mixer that reads what the first one reads; their results are added (Falcon H1)
     cross     attention between the two parts, whose keys and values are made of the encoder's output
     extra     parameters that no part above describes (layer scales and such)
     captured  what a recorded forward did beside mixer and ffn, or instead of them
@@ -268,3 +362,9 @@ class Block:
     streams: Count = 1
     modulation: Size = 0
     modulation_width: Size | None = None
+    beside: Mixer | None = None
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """Its sequence mixers, cross attention apart."""
+        return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)

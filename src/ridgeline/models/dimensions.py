@@ -1,7 +1,7 @@
 """Turn a table of dimensions, as a person or a catalog file writes it, into a ModelSpec.
 
     hidden = 4096                      layers = 32                    vocab = 128256
-    [attention]                        heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", "gated-delta" for others)
+    [attention]                        heads, kv_heads, head_dim, ... (kind = "mla", "mamba2", ... for others)
     [mlp]                              hidden, gated, activation, bias
     [cross]                            heads, ... of attention that reads the encoder's output
     [encoder]                          hidden, layers, block = { attention, mlp, norm }, reads, context, ...
@@ -10,8 +10,8 @@
     [moe]                              experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
     pattern = ["local*5", "global"]    names of [block.NAME] tables, repeated until all layers are spelled
 
-A [block.NAME] table holds attention, cross, mlp, moe, norm, norms, parallel, extra, captured (`ridgeline capture`
-writes that one); what it leaves out comes from the top level (key by key, unless it changes the `kind`), and
+A [block.NAME] table holds attention, beside, cross, mlp, moe, norm, norms, parallel, extra, captured (`ridgeline
+capture` writes that one); what it leaves out comes from the top level (key by key, unless it changes the `kind`), and
 `attention = false`, `mlp = false` or `moe = false` leaves that part out. A layer with both mlp and moe is a moe layer.
 
 `mtp = N` adds N layers of multi-token prediction: copies of the last layer, or of the [block.NAME] that `mtp_block`
@@ -50,7 +50,7 @@ from ridgeline.models.spec import (
 )
 
 MOST_LAYERS = 10_000
-PARTS = ("attention", "cross", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
+PARTS = ("attention", "beside", "cross", "mlp", "moe", "norm", "norms", "parallel", "extra", "captured")
 
 
 def _norm(value: Any) -> Any:
@@ -62,6 +62,7 @@ class Layer:
     """The parts of one kind of layer as written in a file."""
 
     attention: Mixer | None = None
+    beside: Mixer | None = None
     cross: Attention | None = None
     mlp: Mlp | None = None
     moe: Moe | None = None
@@ -75,6 +76,7 @@ class Layer:
         """The block these parts make."""
         return Block(
             mixer=self.attention,
+            beside=self.beside,
             cross=self.cross,
             ffn=self.moe or self.mlp,
             norm=self.norm,
@@ -166,6 +168,8 @@ class Dimensions:
     embedding_norm: Annotated[Norm | None, Via(_norm)] = None
     head_bias: bool = False
     softcap: bool = False
+    further_rows: Size = 0
+    further_weights: Size = 0
     final_norm: Annotated[Norm | bool | None, Via(_norm)] = None  # as the layers' norm; false: none
     first_dense: Size = 0
     mtp: Size = 0
@@ -231,6 +235,8 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         norm=dims.embedding_norm,
         head_bias=dims.head_bias,
         softcap=dims.softcap,
+        further_rows=dims.further_rows,
+        further_weights=dims.further_weights,
     )
     return ModelSpec(
         id=id,

@@ -32,7 +32,8 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
         "name": spec.name, "source": spec.source, "hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab,
         "context": spec.context, "tied": embedding.tied, "positions": embedding.positions,
         "embedding_width": embedding.width, "embedding_norm": _plain(embedding.norm),
-        "head_bias": embedding.head_bias, "final_norm": _whole(spec.norm) if spec.norm else False,
+        "head_bias": embedding.head_bias, "softcap": embedding.softcap, "further_rows": embedding.further_rows,
+        "further_weights": embedding.further_weights, "final_norm": _whole(spec.norm) if spec.norm else False,
         "pattern": list(_pattern(spec.order)),
     }  # fmt: skip
     blocks = {f"b{place}": _layer(block) for place, block in enumerate(spec.blocks)}
@@ -65,6 +66,7 @@ def _layer(block: Block) -> dict[str, Any]:
     """A block as a [block.NAME] table; what is not there is said to be not there."""
     return {
         "attention": _plain(block.mixer) or False,
+        **({"beside": _plain(block.beside)} if block.beside else {}),
         **({"cross": _plain(block.cross)} if block.cross else {}),
         "mlp": _plain(block.ffn) if isinstance(block.ffn, Mlp) else False,
         "moe": _plain(block.ffn) if isinstance(block.ffn, Moe) else False,

@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, fields
 from typing import assert_never
 
+from ridgeline.models.compressed import compressed_vectors, compressed_weights
+from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.models.spec import (
     Attention,
     Audio,
     Block,
+    CompressedAttention,
     Encoder,
     Ffn,
     GatedDeltaNet,
@@ -26,6 +29,7 @@ from ridgeline.models.spec import (
     Moe,
     Mtp,
     Norm,
+    Recurrence,
     Vision,
 )
 
@@ -149,7 +153,7 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
     """Parameters of one layer by part."""
     many = block.streams
     parts = ParamCount(
-        attention=many * (mixer_params(block.mixer, hidden) if block.mixer else 0)
+        attention=many * sum(mixer_params(mixer, hidden) for mixer in block.mixers)
         + (mixer_params(block.cross, hidden) if block.cross else 0),
         norms=many * block.norms * block.norm.params(hidden),
         extra=many * modulation_params(block, hidden) + block.extra + (block.captured.params if block.captured else 0),
@@ -189,6 +193,10 @@ def mixer_params(mixer: Mixer, hidden: int) -> int:
             return _mamba2_params(mixer, hidden)
         case GatedDeltaNet():
             return _delta_params(mixer, hidden)
+        case Recurrence():
+            return recurrent_parts(mixer, hidden).params
+        case CompressedAttention():
+            return compressed_weights(mixer, hidden) + compressed_vectors(mixer)
         case _:
             assert_never(mixer)
 
@@ -267,14 +275,15 @@ def _matrices(width: int, inner: int, gated: bool, bias: bool) -> int:
 
 
 def _embedding_params(spec: ModelSpec) -> int:
-    """vocab * w + positions * h + (w * h when w is not h) + norm; w = width of a row, h = hidden. What embeds latents,
-    text and timestep instead where it has no words."""
+    """vocab * w + positions * h + (w * h when w is not h) + norm + further rows and weights; w = width of a row,
+    h = hidden. What embeds latents, text and timestep instead where it has no words."""
     embedding = spec.embedding
     if spec.latent_space is not None:
         return spec.latent_space.other_params
     rows = spec.vocab * (embedding.width or spec.hidden) + embedding.positions * spec.hidden
     norm: Norm | None = embedding.norm
-    return rows + embedding.width * spec.hidden + (norm.params(spec.hidden) if norm else 0)
+    further = embedding.further_rows + embedding.further_weights
+    return rows + embedding.width * spec.hidden + (norm.params(spec.hidden) if norm else 0) + further
 
 
 def _head_params(spec: ModelSpec) -> int:
@@ -299,17 +308,22 @@ def _attention_params(mixer: Attention, hidden: int) -> int:
         sinks     H
 
     h = hidden, H = heads, G = kv_heads, d = head_dim, v = value head_dim; G*d instead of G*(d + v) with keys_as_values,
-    G*v in biases without key_bias.
+    nothing for keys and values with kv_shared, whose head norm is of queries alone; G*v in biases without key_bias.
 
     >>> _attention_params(Attention(heads=32, kv_heads=8, head_dim=128), 4096)
     41943040
     """
     queries = mixer.heads * mixer.head_dim * (2 if mixer.gate else 1)
-    keys_values = mixer.kv_heads * (mixer.head_dim + (0 if mixer.keys_as_values else mixer.value_dim))
-    projected = queries + keys_values
-    norms = {"none": 0, "head": 2, "full": mixer.heads + mixer.kv_heads}[mixer.qk_norm] * mixer.head_dim
+    projected = queries + mixer.projected_kv
+    norms = normed_vectors(mixer) * mixer.head_dim
     biases = (projected - unbiased(mixer)) * mixer.qkv_bias + hidden * mixer.out_bias
     return hidden * projected + mixer.heads * mixer.value_dim * hidden + biases + norms + mixer.heads * mixer.sinks
+
+
+def normed_vectors(mixer: Attention) -> int:
+    """Vectors of a head's size that norms of queries and keys hold; keys of another layer are normed there."""
+    own = 0 if mixer.kv_shared else 1
+    return {"none": 0, "head": 1 + own, "full": mixer.heads + own * mixer.kv_heads}[mixer.qk_norm]
 
 
 def unbiased(mixer: Attention) -> int:
@@ -353,7 +367,7 @@ def _mamba2_params(mixer: Mamba2, hidden: int) -> int:
         in      h*(2*e + 2*g*s + H)  + proj_bias*(2*e + 2*g*s + H)
         conv    (e + 2*g*s) * (k + conv_bias)
         heads   3*H                             decay, step bias and skip
-        norm    e
+        norm    e, if any
         out     e*h + proj_bias*h
 
     h = hidden, H = heads, e = H * head_dim, g = groups, s = state, k = conv.
@@ -365,7 +379,7 @@ def _mamba2_params(mixer: Mamba2, hidden: int) -> int:
     wide = 2 * inner + states + mixer.heads
     conv = (inner + states) * (mixer.conv + mixer.conv_bias)
     biases = (wide + hidden) * mixer.proj_bias
-    return hidden * wide + conv + 3 * mixer.heads + inner + inner * hidden + biases
+    return hidden * wide + conv + 3 * mixer.heads + inner * mixer.norm + inner * hidden + biases
 
 
 def _delta_params(mixer: GatedDeltaNet, hidden: int) -> int:

@@ -3,7 +3,8 @@
     ModelSpec
     |-- Embedding                    token rows, learned positions, tied head or not
     |-- blocks[order[i]]             layer i; equal layers share one Block, so cost grows with distinct blocks
-    |   |-- mixer                    Attention | LatentAttention | Mamba2 | GatedDeltaNet | None
+    |   |-- mixer, beside            Attention | LatentAttention | CompressedAttention |
+    |   |                            Mamba2 | GatedDeltaNet | Recurrence | None
     |   |-- cross                    Attention that reads the encoder's output | None
     |   |-- ffn                      Mlp | Moe | None
     |   `-- captured                 what one recorded forward did beside these, op by op
@@ -31,6 +32,7 @@ from ridgeline.models.blocks import (
     Block,
     Captured,
     CaptureRecord,
+    CompressedAttention,
     Ffn,
     GatedDeltaNet,
     Indexer,
@@ -42,6 +44,8 @@ from ridgeline.models.blocks import (
     Norm,
     Positions,
     Product,
+    Recurrence,
+    RecurrentForm,
 )
 from ridgeline.models.sizing import Clip, Sizing
 
@@ -52,6 +56,7 @@ __all__ = [
     "CaptureRecord",
     "Captured",
     "Companion",
+    "CompressedAttention",
     "Embedding",
     "Encoder",
     "Ffn",
@@ -69,6 +74,8 @@ __all__ = [
     "Norm",
     "Positions",
     "Product",
+    "Recurrence",
+    "RecurrentForm",
     "Vision",
     "from_layers",
 ]
@@ -83,6 +90,8 @@ class Embedding:
     width      width of a row when it differs from hidden (a projection joins them); 0: hidden
     norm       a norm directly after the embedding
     softcap    logits are squashed by a tanh before the loss or the sampling
+    further_rows     parameters that tokens look up beside their rows (per-layer embeddings of Gemma 3n)
+    further_weights  elements of further matrices that a token passes through once, before or behind the layers
     """
 
     tied: bool = False
@@ -91,6 +100,8 @@ class Embedding:
     norm: Norm | None = None
     head_bias: bool = False
     softcap: bool = False
+    further_rows: Size = 0
+    further_weights: Size = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,18 @@ from typing import Any, assert_never
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem, not_among
-from ridgeline.models.spec import Attention, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, Moe
+from ridgeline.models.recurrent import WHOLE
+from ridgeline.models.spec import (
+    Attention,
+    CompressedAttention,
+    GatedDeltaNet,
+    LatentAttention,
+    Mamba2,
+    Mixer,
+    Mlp,
+    Moe,
+    Recurrence,
+)
 from ridgeline.plan.engine import ENGINES, Shard, Supports
 from ridgeline.plan.media import media
 from ridgeline.plan.mesh import DP_LAST, ORDERS
@@ -113,8 +124,8 @@ def tensor(scenario: Scenario) -> Iterator[Problem]:
     tp = scenario.plan.mesh.tp
     encoder = scenario.model.encoder
     for block in (*scenario.model.blocks, *((encoder.block,) if encoder else ())):
-        for mixer in (block.mixer, block.cross):
-            yield from _heads(mixer, tp) if mixer else ()
+        for mixer in (*block.mixers, *((block.cross,) if block.cross else ())):
+            yield from _heads(mixer, tp)
         if tp > 1 and block.captured and block.captured.mixes:
             yield _whole("plan.tp", tp)
         match block.ffn:
@@ -142,6 +153,13 @@ def _heads(mixer: Mixer, tp: int) -> Iterator[Problem]:
         case GatedDeltaNet():
             yield from _divides("plan.tp", tp, mixer.value_heads, "value heads")
             yield from _either("plan.tp", tp, mixer.key_heads, "key heads")
+        case CompressedAttention():
+            yield from _divides("plan.tp", tp, mixer.o_groups, "groups of the output projection")
+        case Recurrence():
+            if mixer.form in WHOLE and tp > 1:
+                yield _unsplit("plan.tp", tp, mixer)
+            else:
+                yield from _divides("plan.tp", tp, mixer.heads, f"{mixer.form} heads")
         case _:
             assert_never(mixer)
 
@@ -149,6 +167,12 @@ def _heads(mixer: Mixer, tp: int) -> Iterator[Problem]:
 def _whole(path: str, degree: int) -> Problem:
     """Captured work in which tokens see each other has no form that ranks share."""
     expected = "1: the model was captured, and how ranks would share a mixer of its layers could not be told"
+    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
+
+
+def _unsplit(path: str, degree: int, mixer: Recurrence) -> Problem:
+    """A recurrence that no framework runs on several ranks."""
+    expected = f"1: no framework splits a {mixer.form} recurrence over such ranks"
     return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
 
 
@@ -173,10 +197,13 @@ def context(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
     if cp > 1 and any(block.captured and block.captured.mixes for block in scenario.model.blocks):
         yield _whole("plan.cp", cp)
+    mixers = [mixer for block in scenario.model.blocks for mixer in block.mixers]
+    scanned = [mixer for mixer in mixers if isinstance(mixer, Recurrence)]
+    if cp > 1 and scanned:
+        yield _unsplit("plan.cp", cp, scanned[0])
     if cp > 1 and plan.switches.cp_kind == "all-to-all":
-        for block in scenario.model.blocks:
-            mixer = block.mixer
-            if isinstance(mixer, (Attention, LatentAttention)) and mixer.heads % (tp * cp):
+        for mixer in mixers:
+            if isinstance(mixer, (Attention, LatentAttention, CompressedAttention)) and mixer.heads % (tp * cp):
                 expected = f"tp x cp to divide attention heads ({mixer.heads}), which all-to-all exchanges"
                 yield Problem(
                     path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo='use cp_kind = "ring"'

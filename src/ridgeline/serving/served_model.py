@@ -47,7 +47,11 @@ def _sizes(spec: ModelSpec, tp: int) -> ServedModel | None:
     mixers = {block.mixer for block in blocks}
     ffns = {block.ffn for block in blocks}
     plain = [one for one in mixers if isinstance(one, Attention)]
-    if len(plain) != len(mixers) or len({(one.heads, one.kv_heads, one.head_dim) for one in plain}) != 1:
+    if (
+        any(block.beside for block in blocks)
+        or len(plain) != len(mixers)
+        or len({(one.heads, one.kv_heads, one.head_dim) for one in plain}) != 1
+    ):
         return None
     ffn = next(iter(ffns))
     if (

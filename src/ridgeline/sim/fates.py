@@ -39,6 +39,8 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "LatentAttention.kind": _TAG,
         "Mamba2.kind": _TAG,
         "GatedDeltaNet.kind": _TAG,
+        "Recurrence.kind": _TAG,
+        "CompressedAttention.kind": _TAG,
         "Mlp.kind": _TAG,
         "Moe.kind": _TAG,
         "Train.kind": _TAG,

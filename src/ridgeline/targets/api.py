@@ -76,7 +76,8 @@ def import_run(
     files.around.arguments = (*(call.arguments if call else ()), *arguments)
     files.around.environment = {**(call.environment if call else {}), **(environment or {})}
     files.around.model = model
-    files.around.chips = load_system(system).chips if system else None
+    files.around.chips, files.around.system = load_system(system).chips if system else None, system
+    files.around.seq = seq
     found = _read(files, target)
     if model is not None:
         found = replace(found, settings={**found.settings, "model": model})

@@ -24,8 +24,23 @@ from ridgeline.plan.workload import Train
 # parts that few models have: decisions where a model has them, and a target that does not speak of them loses them
 RARE = frozenset(
     {
-        *("causal", "key_bias", "softcap", "chunk", "cross", "head", "encoder", "audio", "companions", "streams"),
-        *("modulation", "modulation_width", "latent_space"),
+        "causal",
+        "key_bias",
+        "softcap",
+        "chunk",
+        "cross",
+        "head",
+        "encoder",
+        "audio",
+        "companions",
+        "streams",
+        "modulation",
+        "modulation_width",
+        "latent_space",
+        "kv_shared",
+        "beside",
+        "further_rows",
+        "further_weights",
     }
 )
 LABELS = ("model.id", "model.name", "model.source")  # what a model is called decides nothing

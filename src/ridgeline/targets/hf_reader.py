@@ -18,6 +18,7 @@ from ridgeline.core.files import Table, parse_table
 from ridgeline.models.names import find_name
 from ridgeline.targets.hf_pieces import MODULES
 from ridgeline.targets.hf_run import STAGES
+from ridgeline.targets.model_names import named_by_beginning
 from ridgeline.targets.option_reader import OptionReader, pick
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
@@ -104,12 +105,10 @@ def beside(files: Files, name: Any) -> dict[str, Any] | None:
     """A table that a configuration names: among the files, or beside them in their checkout."""
     if isinstance(name, Mapping):
         return dict(name)
-    if not isinstance(name, str) or not name or len(name) > 300 or "$" in name:
+    if not isinstance(name, str) or not name or len(name) > 300:
         return None
     path = PurePosixPath(name)
-    text, place = files.get(path.name), around(files)
-    if text is None and place.folder is not None and place.top is not None and not path.is_absolute():
-        text = place.text(place.folder / path) or place.text(place.top / path)
+    text = files.get(path.name) or around(files).named(name)
     if text is None or path.suffix not in (".json", ".yaml", ".yml"):
         return None
     try:
@@ -126,8 +125,9 @@ def zero_file(files: Files, name: Any, notes: list[Unread]) -> dict[str, Any]:
     if found is not None:
         return found
     stage = re.search(r"z(?:ero)?_?(?:stage)?_?([0-3])(?!\d)", PurePosixPath(str(name)[:300]).name.lower())
-    why = "the file is not here" + (f"; stage {stage.group(1)} by its name" if stage else "; read as stage 0")
-    notes.append(Unread(option="deepspeed", value=str(name)[:80], why=why, matters=stage is None))
+    told = f"stage {stage.group(1)} by its name" if stage else "read as stage 0"
+    why = f"the file is not here: {told}; formats and offloading as the rest says"
+    notes.append(Unread(option="deepspeed", value=str(name)[:80], why=why, matters=True))
     return {"zero_optimization": {"stage": int(stage.group(1)) if stage else 0}}
 
 
@@ -140,6 +140,10 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
         found = find_name(name)
         if found is not None and not found[1]:
             return found[0]
+    part = named_by_beginning(value)
+    if part is not None:
+        reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
+        return part[0]
     reader.notes.append(Unread(option="model", value=value[:100], why="no catalog entry is it", matters=True))
     return None
 

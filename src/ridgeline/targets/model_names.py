@@ -44,6 +44,22 @@ def named_by(path: str) -> tuple[str, str] | None:
     return None
 
 
+def named_by_beginning(name: str) -> tuple[str, str] | None:
+    """The catalog id that a name begins with, up to its last size at least, and that beginning.
+
+    >>> named_by_beginning("org/Meta-Llama-3.1-405B-BNB-NF4-BF16")
+    ('llama3.1-405b', 'Meta-Llama-3.1-405B')
+    >>> named_by_beginning("cogito-v1-preview-qwen-14B") is None
+    True
+    """
+    last = name[:LONGEST].rstrip("/").rpartition("/")[2]
+    for span in _spans(last):
+        found = find_name(span) if last.startswith(span) else None
+        if found and not found[1]:
+            return found[0], span
+    return None
+
+
 def _spans(part: str) -> Iterator[str]:
     """Words of a name up to its last size and on, longest first; `qwen2_5_7b` may mean a version 2.5."""
     dotted = re.sub(r"(?<=\d)_(?=\d_)", ".", part)

@@ -18,6 +18,7 @@ TRAIN = (
     "llamafactory",
     "accelerate",
     "primus",
+    "nxd-training",
     "megatron-bridge",
     "verl",
     "maxtext",
@@ -34,7 +35,7 @@ READ_ONLY = ("megatron-deepspeed",)
 # who starts a run on its nodes; the first two need nothing but a shell, and Slurm
 LAUNCHERS = ("torchrun", "slurm", "jobset", "trainjob", "volcano", "skypilot", "azureml", "ray")
 # those whose own keys tell them first: a trainer's file may hold options that a server has too
-FIRST = ("axolotl", "llamafactory", "primus")
+FIRST = ("axolotl", "llamafactory", "primus", "nxd-training")
 READABLE = tuple(dict.fromkeys((*FIRST, *SERVE, *READ_ONLY, *TRAIN)))
 
 

@@ -7,6 +7,7 @@ the checkout that the file stands in and nowhere else: the nearest folder above 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -22,6 +23,9 @@ MOST_NEARBY = 200  # files that one configuration may refer to
 TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "LICENSE")
 INSTALLED = ("site-packages", "dist-packages")  # where installed software lies
 HIGHEST = 12  # folders above the file
+LOW = 3  # folders above it in which a README alone marks the top
+DEEPEST = 8  # folders of a path that a configuration gives
+LONGEST = 300  # characters of such a path
 
 
 @dataclass(slots=True)
@@ -33,7 +37,10 @@ class Around:
     arguments    words the script is called with
     environment  variables it is called with
     model        the model the caller names
+    seq          the tokens of a sequence the caller names
     chips        how many chips the caller's machine has
+    system       that machine's name
+    texts        files that were read, so that each is read once
     """
 
     folder: Path | None = None
@@ -41,23 +48,43 @@ class Around:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model: str | None = None
+    seq: int | None = None
     chips: int | None = None
-    opened: int = 0
+    system: str | None = None
+    texts: dict[Path, str] = field(default_factory=dict)
 
     def text(self, path: Path) -> str | None:
         """The text of a file inside the checkout; None where there is none, or it is outside or too large."""
-        if self.top is None or self.opened >= MOST_NEARBY:
+        if self.top is None:
             return None
         try:
             if not os.path.isfile(path):
                 return None
             real = Path(os.path.realpath(path))
-            if not real.is_relative_to(self.top):
-                return None
-            self.opened += 1
-            return read_text(real, BIGGEST_TEXT)
+            if real in self.texts or len(self.texts) >= MOST_NEARBY or not real.is_relative_to(self.top):
+                return self.texts.get(real)
+            self.texts[real] = read_text(real, BIGGEST_TEXT)
+            return self.texts[real]
         except (OSError, ValueError, InputError):
             return None
+
+    def named(self, name: str) -> str | None:
+        """The text of a file by the path that a configuration gives it, of which only the end need be the checkout's.
+
+        `$WORK/jay-z/configs/zero2.json` is looked for beside the file and in every folder above it up to the top, whole
+        and then without its first folders.
+        """
+        plain = [part for part in re.split(r"[/\\]+", name[:LONGEST]) if part not in ("", ".", "..")]
+        parts = [part for part in plain if "$" not in part]
+        if self.folder is None or self.top is None or not parts or "$" in plain[-1]:
+            return None
+        above = [one for one in (self.folder, *self.folder.parents) if one.is_relative_to(self.top)][:HIGHEST]
+        for start in range(len(parts[-DEEPEST:])):
+            for folder in above:
+                found = self.text(folder.joinpath(*parts[-DEEPEST:][start:]))
+                if found is not None:
+                    return found
+        return None
 
 
 class RunFiles(dict[str, str]):
@@ -76,12 +103,22 @@ def around(files: Files) -> Around:
 
 
 def top_of(folder: Path) -> Path:
-    """The checkout that a folder is in: the nearest folder above with the marks of one, else the folder itself."""
+    """The checkout that a folder is in: the nearest folder above with the marks of one, else the folder itself.
+
+    Where nothing marks one, the highest of the few folders above that has a README does.
+    """
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
         marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
         if len(above.parts) > 2 and marked:
             return above
+    described = [
+        above
+        for above in (real, *list(real.parents)[:LOW])
+        if len(above.parts) > 2 and above != Path.home() and os.path.exists(above / "README.md")
+    ]
+    if described:
+        return described[-1]
     package = real
     while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
         package = package.parent

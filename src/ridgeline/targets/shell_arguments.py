@@ -184,6 +184,7 @@ def placed(files: RunFiles, call: Call) -> RunFiles:
             arguments=call.arguments,
             environment=environment,
             model=place.model,
+            seq=place.seq,
             chips=place.chips,
         ),
     )

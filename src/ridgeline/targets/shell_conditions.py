@@ -29,6 +29,9 @@ def asked(text: str) -> dict[str, str]:
     for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, re.MULTILINE):
         nodes = re.match(r"(?:--nodes[= ]|-N ?)(\d{1,5})\b", line)
         each = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
+        tasks = re.match(r"--(?:n?tasks-per-node)[= ](\d{1,3})\b", line)
+        if tasks:
+            found["SLURM_NTASKS_PER_NODE"] = tasks.group(1)
         if nodes:
             found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
         if each:
@@ -71,6 +74,8 @@ def compared(script: Script, raw: list[str]) -> bool | None:
 
 def matches(left: str, right: str) -> bool | None:
     """A pattern of plain characters, anchors and alternatives; others are not followed."""
+    if re.fullmatch(r"[\w /=-]{1,80}", right):
+        return right in left
     if not re.fullmatch(r"[\w^$|().\-/ \[\]+]{1,80}", right) or "+)" in right or len(left) > 300:
         return None
     try:

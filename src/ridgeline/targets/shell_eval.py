@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
+from itertools import takewhile
 
 from ridgeline.targets.run_files import Around
 from ridgeline.targets.shell_conditions import ASSIGN, OURS, asked, assigned_in, compared
@@ -38,6 +38,7 @@ MOST_STEPS = 20_000  # statements followed
 MOST_TURNS = 200  # of one loop
 DEEPEST = 12  # functions, sourced files and quoted commands inside each other
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+FED = frozenset({"sbatch", "bash", "sh", "srun"})  # programs whose input is a script
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
 
 
@@ -146,7 +147,15 @@ class _Shell:
             return given if len(words) == 1 else self.nearby(words[1])
         if words[0] == "sed":
             return self.sed(words[1:], given)
+        if words[0] == "envsubst":
+            source = next((word for sign, word in command.redirections if sign == "<"), None)
+            text = self.nearby("".join(expand(self.script, source, split=False))) if source is not None else given
+            return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substituted, text)
         return None
+
+    def substituted(self, found: re.Match[str]) -> str:
+        values = self.script.variables.get(found.group(1))
+        return known(" ".join(values)) if values is not None else found.group(0)
 
     def sed(self, words: Sequence[str], given: str | None) -> str | None:
         swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]
@@ -168,13 +177,7 @@ class _Shell:
         """The text of a file that the script names: one it wrote, or one of its checkout."""
         if shown(name) in self.script.texts:
             return self.script.texts[shown(name)]
-        folder = self.around.folder
-        if folder is None:
-            return None
-        plain = known(name)
-        last = plain.rstrip("/").split("/")[-1]
-        texts = (self.around.text(Path(folder / one)) for one in ((plain.lstrip("/"), last) if last else ()))
-        return next((text for text in texts if text is not None), None)
+        return self.around.named(shown(name))
 
     # conditions
 
@@ -262,7 +265,7 @@ class _Shell:
             return None if worth is None else worth != 0
         if first in DECLARING:
             words = self.declare(words)
-        at = 0
+        at, before = 0, dict(self.script.variables)
         while at < len(words):
             word = words[at]
             plain = isinstance(word, Word) and bool(word.parts) and word.parts[0].quote == "plain"
@@ -275,7 +278,22 @@ class _Shell:
             if printed is not None:
                 self.write(command, printed)
         filled = self.values(words[at:])
-        return self.started(filled, depth) if filled else True
+        if not filled:
+            return True
+        held = self.started(filled, depth)
+        self.fed(filled, command, depth)
+        if at:  # `TP=2 bash run.sh`: for this command alone
+            self.script.variables = before
+        return held
+
+    def fed(self, words: list[str], command: Command, depth: int) -> None:
+        """Follow the script that `sbatch` or a shell is given as its input."""
+        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
+        if here is None or known(words[0]) not in FED or depth >= DEEPEST:
+            return
+        text = "".join(expand(self.script, here, split=False))
+        self.script.told = self.script.told or asked(text)
+        self.run(_parsed(text), depth + 1)
 
     def declare(self, words: list[Token]) -> list[Token]:
         export = isinstance(words[0], Word) and words[0].bare == "export"
@@ -284,12 +302,27 @@ class _Shell:
             len(words),
         )
         rest = words[begins:]
+        if any(isinstance(word, Word) and word.bare in ("-n", "-nr") for word in words[1:begins]):
+            self.alias(rest)
+            return []
         for word in rest:
             name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
             if export and name.isidentifier():
                 self.script.exported.add(name)
         assigns = any(isinstance(word, Word) and word.parts and ASSIGN.match(word.parts[0].text) for word in rest)
         return rest if assigns else []
+
+    def alias(self, words: list[Token]) -> None:
+        """`local -n NAME=other`: the other's values under this name, those by key included."""
+        for word in words:
+            name, equals, other = (
+                "".join(expand(self.script, word, split=False)).partition("=")
+                if isinstance(word, Word)
+                else ("", "", "")
+            )
+            if equals and name.isidentifier():
+                kept = {key: held for key, held in self.script.variables.items() if key.split("[")[0] == other}
+                self.script.variables |= {name + key[len(other) :]: held for key, held in kept.items()}
 
     def assign(self, words: list[Token], at: int, found: re.Match[str]) -> int:
         """Store `NAME=value`, `NAME[key]=value`, `NAME=( ... )` or either with `+=`; the index after it."""
@@ -390,14 +423,16 @@ class _Shell:
         for at, word in enumerate(words[:-1]):
             if word not in SHELLS:
                 continue
-            flags = [flag for flag in words[at + 1 : at + 3] if flag.startswith("-")]
+            flags = list(takewhile(lambda flag: flag.startswith("-"), words[at + 1 :]))
             rest = words[at + 1 + len(flags) :]
-            if any("c" in flag for flag in flags) and rest:
+            if any("c" in flag for flag in flags if not flag.startswith("--")) and rest:
                 self.run(_parsed(rest[0]), depth + 4)
             elif rest and rest[0].endswith((".sh", ".slurm", ".sbatch")):
                 text = self.nearby(rest[0])
                 if text is not None:
+                    before = dict(self.script.variables)
                     self.call(_parsed(text), rest[1:], depth + 4)
+                    self.script.variables = {**self.script.variables, **before}  # a process of its own
             return
 
     def keep(self, words: list[str]) -> None:
@@ -432,5 +467,6 @@ class _Shell:
         raw = ["".join(expand(self.script, word, split=False)) for word in words]
         negated = bool(raw) and raw[0] == "!"
         raw = raw[1:] if negated else raw
-        found = compared(self.script, raw)
+        there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.nearby(raw[1]) is not None
+        found = True if there else compared(self.script, raw)
         return found if found is None or not negated else not found

@@ -24,7 +24,7 @@ MOST_WORDS = 20_000  # of all commands, and of one array
 LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
 WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
-OPENS, CLOSES, BLANK = "\ue000", "\ue001", "\ue002"
+OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
 _MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
 _BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
@@ -56,6 +56,7 @@ class Script:
     texts       files that the script writes: names as it spells them, and their text
     arguments   the words it was called with
     asked       numbers of words that it takes no default for and was not called with
+    told        what Slurm is asked for by the first script that is handed to it
     inside      functions and other scripts that are being followed, whose words are not the script's
     """
 
@@ -68,6 +69,7 @@ class Script:
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     asked: set[int] = field(default_factory=set)
     inside: int = 0
+    told: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -115,7 +117,7 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
             pieces[-1] += part.text
             continue
         text = _unescaped(part.text) if part.quote == "double" else part.text
-        filled = fill(script, text, depth)
+        filled = fill(script, text, depth).replace(DOLLAR, "$")
         if part.quote == "double" or not split or filled == text:
             pieces[-1] += filled
         else:
@@ -127,8 +129,9 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
 
 
 def _unescaped(text: str) -> str:
-    """A double-quoted text without the backslashes that the shell takes away."""
-    return re.sub(r'\\([\n"\\])', lambda found: " " if found.group(1) == "\n" else found.group(1), text)
+    """A double-quoted text without the backslashes that the shell takes away; a dollar behind one is marked plain."""
+    plain = {"\n": " ", "$": DOLLAR}
+    return re.sub(r'\\([\n"\\$])', lambda found: plain.get(found.group(1), found.group(1)), text)
 
 
 def split_words(text: str) -> list[str]:
@@ -361,8 +364,19 @@ def _output(script: Script, command: str, depth: int) -> str:
     sums = re.fullmatch(r"echo\s+[\"']?([^\"'|]*)[\"']?\s*\|\s*bc(?:\s+-l)?", text)
     if sums:
         return _sum(script, sums.group(1), depth + 1)
+    if first[0] == "yq" and ".MODEL_ARGS" in text and "to_entries" in text:
+        return _model_args(script, fill(script, text, depth + 1))
     script.notes.append(f"the output of {shown(text)[:60]}")
     return mark(f"({shown(text)[:60]})")
+
+
+def _model_args(script: Script, text: str) -> str:
+    """The options below MODEL_ARGS of a file that the script filled in, as words."""
+    written = next((held for name, held in script.texts.items() if known(name) and known(name) in text), "")
+    _, _, inner = written.partition("MODEL_ARGS:")
+    pairs = re.findall(r"^[ \t]+(--[\w-]+):[ \t]*(.*?)[ \t]*(?:#.*)?$", inner, re.MULTILINE)
+    words = [(name, value.strip("\"'")) for name, value in pairs if value.strip("\"'").lower() != "false"]
+    return " ".join(name if value.lower() in ("true", "") else f"{name} {value}" for name, value in words)
 
 
 def bounded(values: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of, slowed, without
 from ridgeline.comm.select import candidates, fastest
+from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
 from ridgeline.comm.synthesis.matching import matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
@@ -49,6 +50,20 @@ def test_a_torus_is_gathered_in_the_fewest_rounds(name: str) -> None:
     assert made.rounds == -(-(graph.ranks - 1) // len(ports(graph.shape)))
     assert verify(made).ok
     assert time_algorithm(made, graph, 1e9).crowding == 1
+
+
+@pytest.mark.parametrize("name", ["mesh:2x2", "mesh:5x2", "mesh:9x8", "mesh:8x9"])
+def test_an_even_mesh_is_gathered_along_a_cycle_in_the_fewest_rounds(name: str) -> None:
+    graph = topology(name, RATE, ALPHA)
+    assert has_cycle(graph)
+    made = cycle_allgather(graph)
+    assert made.rounds == -(-(graph.ranks - 1) // 2)
+    assert verify(made).ok
+    assert time_algorithm(made, graph, 1e9).crowding == 1
+    for other in ("mesh:3x3", "mesh:8", "torus:4x4", "mesh:2x2x2"):
+        assert not has_cycle(topology(other, RATE, ALPHA))
+    assert not has_cycle(without(graph, ["link:0-1"]))
+    assert not has_cycle(slowed(graph, ["link:0-1:0.5"]))
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])

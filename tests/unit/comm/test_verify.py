@@ -14,7 +14,8 @@ from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, moe_disp
 from ridgeline.comm.library.gathers import PATTERNS, allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.library.levels import split_rail_allgather, unequal_allreduce
 from ridgeline.comm.library.trees import double_tree, in_switch_allreduce, tree_allreduce
-from ridgeline.comm.verify import verify
+from ridgeline.comm.tree_proof import proved
+from ridgeline.comm.verify import _Replay, verify
 
 RIGHT = {
     "ring allreduce": reduce_then_gather(ring_allgather(6)),
@@ -29,6 +30,8 @@ RIGHT = {
     "combine": turned(moe_dispatch(np.array([[0, 3], [1, 2], [4, 5], [0, 5], [2, 3], [1, 4]]), 3, 2)),
 }
 
+MINGLED = ("double tree", "in-switch")  # one chunk is copied while another is still added
+
 
 def with_steps(algorithm: Algorithm, steps: Steps) -> Algorithm:
     return replace(algorithm, steps=steps)
@@ -39,6 +42,31 @@ def test_right_ones_pass(name: str) -> None:
     found = verify(RIGHT[name])
     assert found.ok, found.problems
     assert found.steps == len(RIGHT[name].steps)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_proofs_by_shape_and_by_replay_agree(name: str) -> None:
+    """What the shape of the steps proves, the replay finds right too, for right ones and for broken ones."""
+    right = RIGHT[name]
+    assert proved(right) or name in MINGLED
+    assert _Replay(right).problems() == []
+    random, steps = np.random.default_rng(len(name)), right.steps
+    limits = {"source": right.nodes, "target": right.nodes, "chunk": right.contract.chunks, "op": 2}
+    for column in (*limits, "round"):
+        for _ in range(40):
+            values = getattr(steps, column).copy()
+            values[random.integers(len(values))] = random.integers(limits.get(column, right.rounds))
+            moved = replace(steps, **{column: values})
+            broken = steps_of(moved.round, moved.source, moved.target, moved.chunk, moved.op)
+            if (broken.source != broken.target).all() and proved(with_steps(right, broken)):
+                assert _Replay(with_steps(right, broken)).problems() == []
+
+
+def test_a_contribution_that_begins_twice_is_not_proved() -> None:
+    gather = ring_allgather(4)
+    assert gather.contract.begins is not None
+    twice = np.concatenate([gather.contract.begins, gather.contract.begins[:1]])
+    assert not proved(replace(gather, contract=replace(gather.contract, begins=twice)))
 
 
 @pytest.mark.parametrize("name", RIGHT)

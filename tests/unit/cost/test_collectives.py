@@ -150,6 +150,12 @@ class TestSwitched:
         wire = max(7 / 8 / 300, 0.5 / 25 * 2 * (1 - 0.5**8) / 8)
         assert found["forwarded"] == pytest.approx(took(wire, self.START_A, 4.5 * SCALE_UP_STEP + SCALE_OUT_STEP))
 
+    def test_a_token_reaches_a_rank_once(self) -> None:
+        """8 copies over 8 ranks of one node: 8 (1 - (7/8)^8) / 8 = 0.656 of the bytes are sent."""
+        found = options(ALL_TO_ALL, GB, 8, links("8xa100-80-sxm"), spread=8.0)
+        wire = 7 / 8 / 300 * (1 - (7 / 8) ** 8)
+        assert found["direct"] == pytest.approx(took(wire, self.START_A, 3.5 * SCALE_UP_STEP))
+
     def test_send(self) -> None:
         on = links("16xa100-80-sxm")
         assert one(SEND, GB, 2, on) == pytest.approx(took(1 / 300, self.START_A, SCALE_UP_STEP))

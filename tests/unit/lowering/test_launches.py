@@ -145,3 +145,33 @@ def test_heads_of_80_cost_as_heads_of_128() -> None:
     )
     assert narrow.flops == full.flops
     assert narrow.stream_bytes == pytest.approx(full.stream_bytes * 80 / 128)
+
+
+BIASED = "model.moe.bias=true"
+
+
+def passes(ops: Iterable[Op], label: str, elements: float, size: float = 2.0) -> float:
+    return float(sum(op.stream_bytes for op in ops if op.label == label and isinstance(op, Stream))) / elements / size
+
+
+def test_biases_of_experts_are_added_one_by_one() -> None:
+    """16 local experts: slices added (up), multiplied and added (down), joined; five kernels each backward."""
+    section = layer("megatron-core", BIASED)
+    assert launched(section.forward, "expert biases") == 2 + 3 * 16
+    assert launched(section.backward_input, "expert biases dX") == 2 + 5 * 16
+    widths = 4 * 4096 * (2 * 1024 + 2048)  # of 4 copies of each token: what `up` and `down` give
+    assert passes(section.forward, "expert biases", widths) == pytest.approx(4.7)
+
+
+def test_biases_where_no_host_knows_sizes_are_gathered() -> None:
+    section = layer("megatron-core", BIASED, "plan.graph=full")
+    assert launched(section.forward, "expert biases") == 4
+    assert not launched(layer("megatron-core").forward, "expert biases")
+
+
+def test_choosing_experts_costs_more_than_reading_scores() -> None:
+    """An H200 takes 0.35 ms for 16384 tokens and 128 experts by top-k, scatter and sort; 4.2 TB/s are 280 passes."""
+    scores = 4096 * EXPERTS
+    assert passes(layer("deepspeed").forward, "top-k", scores) == 280
+    assert passes(layer("megatron-bridge").forward, "top-k", scores) == 150
+    assert passes(layer("megatron-bridge").backward_input, "top-k dX", scores) == 40

@@ -33,12 +33,14 @@ TARGETS = {
     "llamafactory": ("torch-eager", "16xh100-sxm"),
     "axolotl": ("torch-eager", "16xh100-sxm"),
     "primus": ("primus", "16xmi300x"),
+    "nxd-training": ("nxd", "16xtrn2"),
 }
 # software that has no such model at all: refused, not written
 ABSENT = {
     ("torchtitan", "hybrid"), ("torchtitan", "vision"),
     ("torchtitan-preset", "hybrid"), ("torchtitan-preset", "vision"), ("primus", "hybrid"),
     ("maxtext", "hybrid"), ("maxtext", "vision"),
+    *(("nxd-training", kind) for kind in ("experts", "latent attention", "hybrid", "vision")),
     ("megatron", "hybrid"), ("megatron-bridge", "hybrid"), ("mindspeed", "hybrid"),
 }  # fmt: skip
 

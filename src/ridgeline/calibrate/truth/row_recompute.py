@@ -39,6 +39,9 @@ HABITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "torchtitan": ("alternate",),
     }
 )
+# the same where experts are trained with fused attention, which keeps no scores that could be recomputed instead:
+# what recipes of the Megatron MoE model zoo name where they name it
+EXPERT_HABITS: Mapping[str, tuple[str, ...]] = MappingProxyType({"megatron-core": ("norm", "activation")})
 # what a software's recipes do when nothing is said; none for the others
 UNSAID: Mapping[str, str] = MappingProxyType({"maxtext": "full", "paxml": "full", "torchtitan": "selective"})
 UNSTATED = "recompute ="  # how the note on an assumed recompute begins
@@ -90,7 +93,8 @@ def _selective(cells: RowCells, detail: str, engine: str) -> dict[str, Any]:
     words = [word for word in re.split(r"[+,\s]+", detail) if word]
     known = [word for word in words if word in MODULES]
     if not known:
-        parts = HABITS.get(engine, ("attention",))
+        routed = bool(cells.count("experts")) and cells.text("x_attention") == "flash"
+        parts = (EXPERT_HABITS if routed and engine in EXPERT_HABITS else HABITS).get(engine, ("attention",))
         extra = " and every second matrix product" if engine == "torchtitan" else ""
         cells.note(f"recompute: {', '.join(parts)}{extra}: what {engine} means by selective")
         return {"kind": "selective", "parts": list(parts)}

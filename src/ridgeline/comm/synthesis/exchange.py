@@ -51,7 +51,7 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
         for group in random.permutation(groups):
             load -= used[group]
             full = max(float((load * cost).max()), 1.0)
-            matrix = _matrix(graph, cost * np.exp(steep * (load + 1) * cost / full))
+            matrix = weighted(graph, cost * np.exp(steep * (load + 1) * cost / full))
             sources = members[group]
             before[sources] = dijkstra(matrix, indices=sources, return_predecessors=True)[1]
             used[group] = _loads(_walked(at, before[sources], sources), graph.links)
@@ -61,7 +61,8 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
     return best, best_before
 
 
-def _matrix(graph: Graph, weight: Array) -> csr_array:
+def weighted(graph: Graph, weight: Array) -> csr_array:
+    """The graph as a matrix of lengths."""
     return csr_array((weight, (graph.tail, graph.head)), shape=(graph.ranks, graph.ranks))
 
 
@@ -88,8 +89,8 @@ def _eased(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.
         load[old] -= 1
         weight = cost * np.exp(STEEPS[-1] * np.minimum((load + 1) * cost / full[worst], 2.0))
         source = np.array([pair // graph.ranks])
-        last = dijkstra(_matrix(graph, weight), indices=source, return_predecessors=True)[1][0]
-        new = _links(at, last, pair % graph.ranks)
+        last = dijkstra(weighted(graph, weight), indices=source, return_predecessors=True)[1][0]
+        new = links_back(at, last, pair % graph.ranks)
         idle += 1
         if len(new) <= ways.shape[1] and ((load[new] + 1) * cost[new]).max() < full[worst] - 1e-9:
             ways[pair] = -1
@@ -101,7 +102,7 @@ def _eased(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.
     return ways
 
 
-def _links(at: Index, last: Index, target: int) -> Index:
+def links_back(at: Index, last: Index, target: int) -> Index:
     """The links of one way, from predecessors."""
     nodes = [target]
     while last[nodes[-1]] >= 0:

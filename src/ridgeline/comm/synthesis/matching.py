@@ -94,6 +94,7 @@ class _Matching:
         self.even = bool((self.ticks == 1).all())
         self.full = bool((ports.source >= 0).all()) and bool((self.port_at >= 0).all())
         self.busy = np.zeros(count, np.int64)
+        self.linked = bool((ports.hub < 0).all())  # without turns nothing changes until a chunk arrives
         self._hubs(ports)
         self.rarest = n * chunks <= RAREST
         self.under_way: dict[int, list[tuple[Index, Index]]] = {}
@@ -133,7 +134,7 @@ class _Matching:
                 self.have[place, chunk >> 6] |= ONE << (chunk & 63).astype(np.uint64)
             if self.lacks.any():
                 self._round(now)
-            now += 1
+            now = min(self.under_way) if self.linked and self.under_way else now + 1
         return self._steps()
 
     def _round(self, now: int) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.contract import Contract
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.synthesis.exchange import links_back, weighted
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.core.arrays import Array, Index
 
@@ -76,20 +76,10 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
             load[found[piece]] -= size[piece]
             full = (load + size[piece]) * cost
             weight = cost * np.exp(STEEP * full / full.max())
-            matrix = csr_array((weight, (graph.tail, graph.head)), shape=(graph.ranks, graph.ranks))
-            last = dijkstra(matrix, indices=source[piece : piece + 1], return_predecessors=True)[1][0]
-            found[piece] = _walked(at, last.astype(np.int64), int(target[piece]))
+            last = dijkstra(weighted(graph, weight), indices=source[piece : piece + 1], return_predecessors=True)[1][0]
+            found[piece] = links_back(at, last, int(target[piece]))
             load[found[piece]] += size[piece]
     ways = np.full((len(source), max(len(one) for one in found)), -1, np.int64)
     for piece, one in enumerate(found):
         ways[piece, : len(one)] = one
     return ways
-
-
-def _walked(at: Index, last: Index, target: int) -> Index:
-    nodes = [target]
-    while last[nodes[-1]] >= 0:
-        nodes.append(int(last[nodes[-1]]))
-    ends = np.array(nodes[::-1])
-    found: Index = at[ends[:-1], ends[1:]]
-    return found

@@ -15,6 +15,7 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import Candidate, candidates, fastest, unbeaten
+from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
 from ridgeline.comm.synthesis.exchange import balanced_ways
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
@@ -160,9 +161,11 @@ def _direct(collective: Collective, graph: Graph, size_bytes: float, per_rank: i
 
 
 def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
-    """An all-gather for the graph: by symmetry on a torus, else the best of a few matchings."""
+    """An all-gather: by symmetry on a torus, along a cycle on an even mesh, else the best of a few matchings."""
     if per_rank == 1 and is_symmetric(graph):
         return symmetric_allgather(graph)
+    if per_rank == 1 and has_cycle(graph):
+        return cycle_allgather(graph)
     least = chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
     best, best_s = None, float("inf")
     for seed in range(12 if graph.ranks**2 * per_rank <= SMALL else 4 if graph.ranks <= 512 else 1):

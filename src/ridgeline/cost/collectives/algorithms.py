@@ -244,6 +244,7 @@ def _direct(group: Group) -> Terms:
     if group.span is not None:
         across = group.payload * group.inside / group.ranks / (links.scale_up * group.span.cross)
         scale_up = np.where(group.span.torus & (group.inside > 1), across, scale_up)
+    scale_up = scale_up * _sent_once(group, group.ranks)
     once = np.full_like(group.ranks, DIRECT_STEPS * SCALE_UP_STEP)
     if group.many:
         beyond = group.ranks - group.inside
@@ -253,26 +254,33 @@ def _direct(group: Group) -> Terms:
     )
 
 
-def _forwarded(group: Group) -> Terms:
-    """One message per domain, handed on inside it; tokens that go to several experts of a domain travel once.
+def _sent_once(group: Group, places: Array) -> Array | float:
+    """Of a token's copies, those that travel where a place (a rank, or a domain) gets each token once.
 
     of s copies   l (1 - (1 - 1/l)^s) / s   are sent, l = min(n, t max(1, n / g))
 
-    n = domains, t = groups of experts that a token goes to, of g: node-limited routing, a group being one domain or
-    several. l = n without it.
+    n = places, t = groups of experts that a token goes to, of g: node-limited routing, a group being one place or
+    several. l = n without it. Dispatchers without such a rule (an all-to-all of permuted tokens) send every copy.
+    """
+    copies, chosen, groups = (np.asarray(part) for part in group.routing)
+    if not copies.any():
+        return 1.0
+    often, reached = np.maximum(copies, 1.0), places
+    if chosen.any():
+        least = chosen * np.maximum(1.0, places / np.maximum(groups, 1.0))
+        reached = np.where(chosen > 0, np.minimum(places, least), places)
+    return np.where(copies > 0, reached * (1 - (1 - 1 / reached) ** often) / often, 1.0)
+
+
+def _forwarded(group: Group) -> Terms:
+    """One message per domain, handed on inside it; tokens that go to several experts of a domain travel once.
+
+    Inside it, too, a token reaches a rank once, whichever of its experts are there.
     """
     topology = group.links.topology
-    scale_out = _across(group, np.ones_like(group.ranks))
-    copies, chosen, groups = (np.asarray(part) for part in group.routing)
-    if copies.any():
-        often, reached = np.maximum(copies, 1.0), group.domains
-        if chosen.any():
-            least = chosen * np.maximum(1.0, group.domains / np.maximum(groups, 1.0))
-            reached = np.where(chosen > 0, np.minimum(group.domains, least), group.domains)
-        sent = reached * (1 - (1 - 1 / reached) ** often) / often
-        scale_out = scale_out * np.where(copies > 0, sent, 1.0)
+    scale_out = _across(group, np.ones_like(group.ranks)) * _sent_once(group, group.domains)
     return Terms(
-        scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up,
+        scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up * _sent_once(group, group.ranks),
         scale_out=scale_out,
         slice=topology.start,
         once=DIRECT_STEPS * SCALE_UP_STEP + topology.scale_out_step + (group.domains - 1) * SCALE_UP_STEP,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ridgeline.models.hf.config import MOST_LAYERS, Config
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.models.hf.config import MOST_LAYERS, Config, Keys
 from ridgeline.models.hf.moe import experts
 from ridgeline.models.hf.parts import (
     FULL,
@@ -20,6 +24,25 @@ from ridgeline.models.spec import Attention, Block, Ffn, GatedDeltaNet, Mamba2, 
 
 LINEAR = "linear_attention"
 MAMBA_CHUNK = 256  # tokens of a chunk where a file says nothing: the default of mamba_ssm
+MAMBA2_NAMES: Mapping[str, Keys] = MappingProxyType(
+    {
+        "state": "state_size", "groups": "n_groups", "conv": "conv_kernel", "conv_bias": "use_conv_bias",
+        "proj_bias": "use_bias", "chunk": "chunk_size",
+    }
+)  # fmt: skip
+BAMBA_NAMES: Mapping[str, Keys] = MappingProxyType(
+    {
+        "state": "mamba_d_state", "groups": "mamba_n_groups", "conv": "mamba_d_conv", "conv_bias": "mamba_conv_bias",
+        "proj_bias": "mamba_proj_bias", "chunk": ("mamba_chunk_size", "chunk_size"),
+    }
+)  # fmt: skip
+NEMOTRON_NAMES: Mapping[str, Keys] = MappingProxyType(
+    {
+        "state": "ssm_state_size", "groups": ("n_groups", "mamba_n_groups"), "conv": ("conv_kernel", "mamba_d_conv"),
+        "conv_bias": ("use_conv_bias", "mamba_conv_bias"), "proj_bias": "use_bias",
+        "chunk": ("chunk_size", "mamba_chunk_size"),
+    }
+)  # fmt: skip
 LETTERS = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
 
 
@@ -83,48 +106,45 @@ def _ignore_steps(cfg: Config) -> None:
     cfg.ignore("mamba_ssm_cache_dtype", "mamba_ssm_dtype", "mamba_hidden_act", "norm_before_gate")
 
 
+def state_space(cfg: Config, heads: int, head_dim: int, names: Mapping[str, Keys], **traits: Any) -> Mamba2:
+    """Mamba 2 by the names that a family has for its sizes and switches."""
+    return Mamba2(
+        heads=heads,
+        head_dim=head_dim,
+        state=cfg.count(names["state"]),
+        groups=cfg.count(names["groups"]),
+        conv=cfg.count(names["conv"]),
+        conv_bias=cfg.flag(names["conv_bias"]),
+        proj_bias=cfg.flag(names["proj_bias"]),
+        chunk=cfg.count(names["chunk"], MAMBA_CHUNK),
+        **traits,
+    )
+
+
 def mamba2(cfg: Config) -> ModelSpec:
     """Mamba 2: nothing but state-space layers."""
     _ignore_steps(cfg)
     cfg.ignore("hidden_act", "intermediate_size")
     cfg.only("rms_norm", True)
-    mixer = Mamba2(
-        heads=cfg.count("num_heads"),
-        head_dim=cfg.count("head_dim"),
-        state=cfg.count("state_size"),
-        groups=cfg.count("n_groups"),
-        conv=cfg.count("conv_kernel"),
-        conv_bias=cfg.flag("use_conv_bias"),
-        proj_bias=cfg.flag("use_bias"),
-        chunk=cfg.count("chunk_size", MAMBA_CHUNK),
-    )
+    mixer = state_space(cfg, cfg.count("num_heads"), cfg.count("head_dim"), MAMBA2_NAMES)
     if cfg.count("expand") * hidden_size(cfg) != mixer.inner:
         cfg.clash("num_heads", mixer.heads, f"num_heads * head_dim = expand * hidden_size, not {mixer.inner}")
     return model(cfg, [Block(mixer=mixer, ffn=None, norms=1)] * cfg.layers())
 
 
-def _bamba_mixer(cfg: Config, hidden: int) -> Mamba2:
-    """The state-space part by Bamba's names."""
+def bamba_mixer(cfg: Config, inner: int, **traits: Any) -> Mamba2:
+    """The state-space part of that width by Bamba's names."""
     _ignore_steps(cfg)
-    count, inner = cfg.count("mamba_n_heads"), cfg.count("mamba_expand") * hidden
+    count = cfg.count("mamba_n_heads")
     size = cfg.count("mamba_d_head") if cfg.data.get("mamba_d_head", "auto") != "auto" else 0
     cfg.ignore("mamba_d_head")
-    return Mamba2(
-        heads=count,
-        head_dim=size or divide(cfg, "mamba_n_heads", inner, count),
-        state=cfg.count("mamba_d_state"),
-        groups=cfg.count("mamba_n_groups"),
-        conv=cfg.count("mamba_d_conv"),
-        conv_bias=cfg.flag("mamba_conv_bias"),
-        proj_bias=cfg.flag("mamba_proj_bias"),
-        chunk=cfg.count(("mamba_chunk_size", "chunk_size"), MAMBA_CHUNK),
-    )
+    return state_space(cfg, count, size or divide(cfg, "mamba_n_heads", inner, count), BAMBA_NAMES, **traits)
 
 
 def bamba(cfg: Config) -> ModelSpec:
     """Bamba: state-space layers with a gated mlp each, a few of them attention instead."""
     hidden, layers = hidden_size(cfg), cfg.layers()
-    mixer = _bamba_mixer(cfg, hidden)
+    mixer = bamba_mixer(cfg, cfg.count("mamba_expand") * hidden)
     attention = heads(cfg, hidden, **biased(cfg))
     ffn = mlp(cfg, bias=cfg.flag("mlp_bias"))
     spots = set(cfg.counts("attn_layer_indices"))
@@ -135,7 +155,7 @@ def bamba(cfg: Config) -> ModelSpec:
 def granitemoehybrid(cfg: Config) -> ModelSpec:
     """Granite 4: state-space layers, a few of them attention; experts beside a shared mlp, or that mlp alone."""
     hidden, layers = hidden_size(cfg), cfg.layers()
-    mixer, shared = _bamba_mixer(cfg, hidden), cfg.count("shared_intermediate_size")
+    mixer, shared = bamba_mixer(cfg, cfg.count("mamba_expand") * hidden), cfg.count("shared_intermediate_size")
     rotated = "rope" if cfg.word("position_embedding_type", "rope") == "rope" else "none"
     attention = heads(cfg, hidden, positions=rotated, **biased(cfg))
     ffn: Ffn = Mlp(hidden=shared, activation=cfg.word("hidden_act"))
@@ -184,16 +204,7 @@ def _spelled(cfg: Config, keys: tuple[str, ...], letters: str, usual: tuple[str,
 
 def _nemotron_parts(cfg: Config) -> dict[str, Block]:
     """One block for each kind of layer."""
-    mixer = Mamba2(
-        heads=cfg.count("mamba_num_heads"),
-        head_dim=cfg.count("mamba_head_dim"),
-        state=cfg.count("ssm_state_size"),
-        groups=cfg.count(("n_groups", "mamba_n_groups")),
-        conv=cfg.count(("conv_kernel", "mamba_d_conv")),
-        conv_bias=cfg.flag(("use_conv_bias", "mamba_conv_bias")),
-        proj_bias=cfg.flag("use_bias"),
-        chunk=cfg.count(("chunk_size", "mamba_chunk_size"), 128),
-    )
+    mixer = state_space(cfg, cfg.count("mamba_num_heads"), cfg.count("mamba_head_dim"), NEMOTRON_NAMES)
     attention = heads(cfg, hidden_size(cfg), positions="none", window=cfg.size("sliding_window", 0))
     dense = mlp(cfg, act="mlp_hidden_act", gated=False)
     return {

@@ -1,64 +1,66 @@
-"""Turn configs of models whose recurrences no mixer of a ModelSpec describes into ModelSpecs, product by product.
+"""Turn configs of models whose recurrence is neither SSD nor the gated delta rule into ModelSpecs.
 
-    mamba, falcon_mamba, jamba     the selective scan of Mamba 1
-    falcon_h1                      Mamba 2 beside attention in every layer
-    lfm2                           short convolutions between two gates
-
-Their recurrent part is a `Captured`: exact parameters and products, one scan, split over no tensor ranks.
+mamba, falcon_mamba, jamba     the selective scan of Mamba 1
+falcon_h1                      Mamba 2 beside attention in every layer
+lfm2, lfm2_moe                 short convolutions between two gates
+minimax                        lightning attention, softmax attention among it
+kimi_linear                    Kimi delta attention, latent attention among it
+rwkv, xlstm                    weighed means of RWKV 4; matrix memories of xLSTM
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from math import ceil
 
 from ridgeline.models.hf.config import Config
+from ridgeline.models.hf.hybrid import LINEAR, bamba_mixer
+from ridgeline.models.hf.latent import latent
 from ridgeline.models.hf.moe import experts
-from ridgeline.models.hf.parts import FULL, biased, divide, heads, hidden_size, mlp, model
-from ridgeline.models.params import mixer_params
-from ridgeline.models.spec import Block, Captured, Mamba2, Mlp, ModelSpec, Product
+from ridgeline.models.hf.parts import (
+    FULL,
+    LAYER,
+    biased,
+    dense_first,
+    divide,
+    heads,
+    hidden_size,
+    kinds,
+    mlp,
+    model,
+)
+from ridgeline.models.spec import (
+    Block,
+    Captured,
+    Embedding,
+    Ffn,
+    LatentAttention,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Norm,
+    Product,
+    Recurrence,
+)
 
-SCAN = 7.0  # flops of a state element of a selective scan: decay, input, update and output
 CONV = "conv"
+RWKV_CHANNEL_STREAMS = 6.0  # of hidden elements a token: two mixes with the token before, a sigmoid, a product
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Selective:
-    """Sizes of a Mamba 1 layer."""
-
-    inner: int
-    state: int
-    rank: int
-    conv: int
-    conv_bias: bool
-    bias: bool
-    norms: bool = False
-
-
-def _selective(sizes: _Selective, hidden: int) -> Captured:
-    """Mamba 1: into two streams, a convolution, steps and matrices of every token, a scan by channel, out.
-
-        h*2*e + e*(k + bias) + e*(r + 2*n) + r*e + e + e*n + e + e*h        parameters, biases of projections apart
-
-    e = inner width, n = state, r = rank of the step size, k = convolution.
-    """
-    wide, state, rank = sizes.inner, sizes.state, sizes.rank
-    products = (
-        Product(label="state in", inputs=hidden, outputs=2 * wide),
-        Product(label="state steps", inputs=wide, outputs=rank + 2 * state),
-        Product(label="state step up", inputs=rank, outputs=wide),
-        Product(label="state out", inputs=wide, outputs=hidden),
-    )
-    own = wide * (sizes.conv + sizes.conv_bias) + wide + wide * state + wide
-    own += (2 * wide + hidden) * sizes.bias + (rank + 2 * state) * sizes.norms
-    return Captured(
-        products=products,
-        scan_flops=SCAN * wide * state + 2.0 * sizes.conv * wide,
-        streams=5.0 * wide,
-        kernels=6.0,
-        params=sum(one.inputs * one.outputs for one in products) + own,
-        saved=6.0 * wide + rank + 2 * state,
-        mixes=True,
+def _selective(cfg: Config, inner: int, names: tuple[str, str, str, str], rank: str, norms: bool) -> Recurrence:
+    """Mamba 1 by the names that a family has for state, convolution, its bias, biases and the rank of steps."""
+    state, conv, conv_bias, bias = names
+    told = cfg.data.get(rank, "auto")
+    cfg.ignore(rank)
+    return Recurrence(
+        form="selective",
+        heads=inner,
+        key_dim=cfg.count(state),
+        rank=ceil(hidden_size(cfg) / 16) if told == "auto" else cfg.count(rank),
+        conv=cfg.count(conv),
+        conv_bias=cfg.flag(conv_bias),
+        bias=cfg.flag(bias),
+        inner_norms=norms,
     )
 
 
@@ -71,19 +73,9 @@ def mamba(cfg: Config) -> ModelSpec:
     """Mamba, Falcon Mamba: nothing but selective scans."""
     _ignore(cfg)
     cfg.ignore("intermediate_size")
-    hidden = hidden_size(cfg)
-    rank = cfg.data.get("time_step_rank", "auto")
-    cfg.ignore("time_step_rank")
-    sizes = _Selective(
-        inner=cfg.count("expand") * hidden,
-        state=cfg.count("state_size"),
-        rank=ceil(hidden / 16) if rank == "auto" else cfg.count("time_step_rank"),
-        conv=cfg.count("conv_kernel"),
-        conv_bias=cfg.flag("use_conv_bias"),
-        bias=cfg.flag("use_bias"),
-    )
-    block = Block(mixer=None, ffn=None, norms=1, captured=_selective(sizes, hidden))
-    return model(cfg, [block] * cfg.layers())
+    names = ("state_size", "conv_kernel", "use_conv_bias", "use_bias")
+    mixer = _selective(cfg, cfg.count("expand") * hidden_size(cfg), names, "time_step_rank", norms=False)
+    return model(cfg, [Block(mixer=mixer, ffn=None, norms=1)] * cfg.layers())
 
 
 def jamba(cfg: Config) -> ModelSpec:
@@ -91,19 +83,9 @@ def jamba(cfg: Config) -> ModelSpec:
     _ignore(cfg)
     cfg.ignore("num_logits_to_keep", "hidden_act")
     hidden, layers = hidden_size(cfg), cfg.layers()
-    rank = cfg.data.get("mamba_dt_rank", "auto")
-    cfg.ignore("mamba_dt_rank")
-    sizes = _Selective(
-        inner=cfg.count("mamba_expand") * hidden,
-        state=cfg.count("mamba_d_state"),
-        rank=ceil(hidden / 16) if rank == "auto" else cfg.count("mamba_dt_rank"),
-        conv=cfg.count("mamba_d_conv"),
-        conv_bias=cfg.flag("mamba_conv_bias"),
-        bias=cfg.flag("mamba_proj_bias"),
-        norms=True,
-    )
-    scan, attention = _selective(sizes, hidden), heads(cfg, hidden, positions="none")
-    dense = mlp(cfg)
+    names = ("mamba_d_state", "mamba_d_conv", "mamba_conv_bias", "mamba_proj_bias")
+    scan = _selective(cfg, cfg.count("mamba_expand") * hidden, names, "mamba_dt_rank", norms=True)
+    attention, dense = heads(cfg, hidden, positions="none"), mlp(cfg)
     routes = experts(cfg, "intermediate_size")
     moe = routes if routes.experts > 1 else None
     seen = cfg.count("attn_layer_period"), cfg.size("attn_layer_offset")
@@ -111,8 +93,7 @@ def jamba(cfg: Config) -> ModelSpec:
     blocks = []
     for index in range(layers):
         ffn = moe if moe and index % routed[0] == routed[1] else dense
-        here = index % seen[0] == seen[1]
-        blocks.append(Block(mixer=attention if here else None, ffn=ffn, captured=None if here else scan))
+        blocks.append(Block(mixer=attention if index % seen[0] == seen[1] else scan, ffn=ffn))
     return model(cfg, blocks)
 
 
@@ -122,43 +103,26 @@ def falcon_h1(cfg: Config) -> ModelSpec:
     cfg.ignore(*(f"{part}_multiplier" for part in factors), "mlp_multipliers", "ssm_multipliers", "time_step_limit")
     cfg.ignore("mamba_norm_before_gate", "mamba_use_mlp", "attn_layer_indices", "mamba_expand", "time_step_rank")
     hidden = hidden_size(cfg)
-    inner, count = cfg.count("mamba_d_ssm", cfg.count("mamba_expand", 2) * hidden), cfg.count("mamba_n_heads")
-    scan = Mamba2(
-        heads=count,
-        head_dim=divide(cfg, "mamba_n_heads", inner, count),
-        state=cfg.count("mamba_d_state"),
-        groups=cfg.count("mamba_n_groups"),
-        conv=cfg.count("mamba_d_conv"),
-        conv_bias=cfg.flag("mamba_conv_bias"),
-        proj_bias=False,
-        chunk=cfg.count("mamba_chunk_size", 256),
-    )
-    cfg.only("mamba_d_head", scan.head_dim, "auto")
+    inner = cfg.count("mamba_d_ssm", cfg.count("mamba_expand", 2) * hidden)
+    scan = bamba_mixer(cfg, inner, norm=cfg.flag("mamba_rms_norm"))
+    into, out = scan.proj_bias, cfg.flag("projectors_bias")
     wide = 2 * scan.inner + 2 * scan.groups * scan.state + scan.heads
-    biases = wide * cfg.flag("mamba_proj_bias") + hidden * cfg.flag("projectors_bias")
-    normed = 0 if cfg.flag("mamba_rms_norm") else scan.inner  # the mixer counts its norm
-    beside = Captured(
-        products=(
-            Product(label="state in", inputs=hidden, outputs=wide),
-            Product(label="state out", inputs=scan.inner, outputs=hidden),
-        ),
-        scan_flops=5.0 * scan.inner * scan.state + float(scan.inner * scan.chunk),
-        streams=3.0 * scan.inner + wide,
-        kernels=6.0,
-        params=mixer_params(scan, hidden) - normed + biases,
-        saved=float(2 * wide),
-        mixes=True,
-    )
-    attention = heads(cfg, hidden, **biased(cfg))
-    ffn = mlp(cfg, bias=cfg.flag("mlp_bias"))
-    return model(cfg, [Block(mixer=attention, ffn=ffn, captured=beside)] * cfg.layers())
+    extra = (wide * into + hidden * out) * (into != out)  # a bias of one side alone
+    attention, ffn = heads(cfg, hidden, **biased(cfg)), mlp(cfg, bias=cfg.flag("mlp_bias"))
+    beside = replace(scan, proj_bias=into and out)
+    return model(cfg, [Block(mixer=attention, beside=beside, ffn=ffn, extra=extra)] * cfg.layers())
+
+
+def _short(cfg: Config, hidden: int) -> Recurrence:
+    bias = cfg.flag("conv_bias")
+    return Recurrence(form="short-conv", heads=hidden, conv=cfg.count("conv_L_cache"), conv_bias=bias, bias=bias)
 
 
 def lfm2(cfg: Config) -> ModelSpec:
     """LFM 2: short convolutions between two gates, attention on the layers that are listed."""
     cfg.ignore("conv_dim", "conv_dim_out", "conv_use_xavier_init", "block_dim", "block_use_swiglu", "block_norm_eps")
     cfg.ignore("block_use_xavier_init", "use_pos_enc", "block_mlp_init_scale", "block_out_init_scale", "num_heads")
-    hidden, layers, bias = hidden_size(cfg), cfg.layers(), cfg.flag("conv_bias")
+    hidden, layers = hidden_size(cfg), cfg.layers()
     wide = cfg.count(("intermediate_size", "block_ff_dim"))
     if cfg.flag("block_auto_adjust_ff_dim"):
         each = cfg.count("block_multiple_of")
@@ -166,19 +130,141 @@ def lfm2(cfg: Config) -> ModelSpec:
         wide = each * ceil(wide / each)
     else:
         cfg.ignore("block_multiple_of", "block_ffn_dim_multiplier")
-    length = cfg.count("conv_L_cache")
-    products = (
-        Product(label="gates in", inputs=hidden, outputs=3 * hidden),
-        Product(label="gates out", inputs=hidden, outputs=hidden),
-    )
-    own = hidden * (length + bias) + 4 * hidden * bias
-    short = Captured(
-        products=products, streams=4.0 * hidden, kernels=4.0, saved=5.0 * hidden, mixes=True,
-        params=4 * hidden**2 + own, scan_flops=2.0 * length * hidden,
-    )  # fmt: skip
     listed = cfg.words("layer_types", layers, (FULL, CONV))
     full = set(cfg.counts("full_attn_idxs")) if cfg.has("full_attn_idxs") else set(range(layers))
-    kinds = listed or tuple(FULL if index in full else CONV for index in range(layers))
-    attention, ffn = heads(cfg, hidden, qk_norm="head"), Mlp(hidden=max(1, wide))
-    seen = Block(mixer=attention, ffn=ffn)
-    return model(cfg, [seen if kind == FULL else Block(mixer=None, ffn=ffn, captured=short) for kind in kinds])
+    spelled = listed or tuple(FULL if index in full else CONV for index in range(layers))
+    attention, short, ffn = heads(cfg, hidden, qk_norm="head"), _short(cfg, hidden), Mlp(hidden=max(1, wide))
+    return model(cfg, [Block(mixer=attention if kind == FULL else short, ffn=ffn) for kind in spelled])
+
+
+def lfm2_moe(cfg: Config) -> ModelSpec:
+    """LFM 2 with experts behind the first dense layers."""
+    cfg.ignore("use_expert_bias")
+    hidden, layers, dense = hidden_size(cfg), cfg.layers(), cfg.size("num_dense_layers")
+    spelled = cfg.words("layer_types", layers, (FULL, CONV))
+    if spelled is None:
+        cfg.bad("layer_types", None, f"a list of {layers} words, full_attention or conv")
+        spelled = (FULL,) * layers
+    attention, short = heads(cfg, hidden, qk_norm="head"), _short(cfg, hidden)
+    plain = Mlp(hidden=cfg.count("intermediate_size"))
+    moe = Moe(
+        experts=cfg.count("num_experts"), topk=cfg.count("num_experts_per_tok"),
+        hidden=cfg.count("moe_intermediate_size"),
+    )  # fmt: skip
+    ffns: list[Ffn] = [plain if index < dense else moe for index in range(layers)]
+    chosen = zip(spelled, ffns, strict=True)
+    return model(cfg, [Block(mixer=attention if kind == FULL else short, ffn=ffn) for kind, ffn in chosen])
+
+
+def minimax(cfg: Config) -> ModelSpec:
+    """MiniMax-Text-01, M1: lightning attention, softmax attention where a list says so, experts on every layer."""
+    for part in ("full_attn", "linear_attn", "mlp"):
+        cfg.ignore(f"{part}_alpha_factor", f"{part}_beta_factor")
+    for part in ("full_attention", "linear_attention", "mlp"):
+        cfg.ignore(f"layernorm_{part}_alpha", f"layernorm_{part}_beta")
+    cfg.ignore("postnorm", "shared_moe_mode", "rotary_dim")
+    cfg.only("shared_intermediate_size", 0)
+    hidden, layers = hidden_size(cfg), cfg.layers()
+    attention, moe = heads(cfg, hidden), experts(cfg, "intermediate_size")
+    size = attention.head_dim
+    lightning = Recurrence(
+        form="lightning", heads=attention.heads, key_dim=size, value_dim=size, chunk=cfg.count("block_size", 256)
+    )
+    told = cfg.counts("attn_type_list")
+    if told and len(told) != layers:
+        cfg.bad("attn_type_list", told, f"a list of {layers} numbers: 1 for softmax attention, 0 for lightning")
+        told = ()
+    usual = [bool(item) for item in told] or [index % 2 == 0 for index in range(layers)]
+    listed = kinds(cfg, layers, lambda index: not usual[index], other=LINEAR)
+    window = cfg.size("sliding_window", 0)
+    seen = replace(attention, window=window)
+    return model(cfg, [Block(mixer=seen if kind == FULL else lightning, ffn=moe) for kind in listed])
+
+
+def kimi_linear(cfg: Config) -> ModelSpec:
+    """Kimi Linear: three layers of Kimi delta attention before each of latent attention, which has no positions;
+    grouped experts beside a shared one behind the first layers."""
+    cfg.ignore("mla_use_nope", "moe_router_activation_func", "moe_renormalize", "use_grouped_topk")
+    cfg.only("num_nextn_predict_layers", 0)
+    layers = cfg.layers()
+    inner = cfg.child("linear_attn_config")
+    told = inner or cfg
+    names = ("num_heads", "head_dim", "short_conv_kernel_size")
+    if inner is None:
+        names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    size = told.count(names[1], 128)
+    delta = Recurrence(
+        form="kda",
+        heads=told.count(names[0], 32),
+        key_dim=size,
+        value_dim=size,
+        rank=size,
+        conv=told.count(names[2], 4),
+    )
+    full = {index for index in range(layers) if index and index % 4 == 0}
+    if inner is not None:
+        spots = inner.counts("full_attn_layers")
+        inner.ignore("kda_layers")
+        full = {place - 1 for place in spots} if spots else full
+    listed = kinds(cfg, layers, lambda index: index not in full, other=LINEAR)
+    attention, moe, dense = latent(cfg), _kimi_experts(cfg), mlp(cfg)
+    mixers: list[LatentAttention | Recurrence] = [attention if kind == FULL else delta for kind in listed]
+    chosen = zip(mixers, dense_first(cfg, layers, 1), strict=True)
+    return model(cfg, [Block(mixer=mixer, ffn=moe if routed else dense) for mixer, routed in chosen])
+
+
+def _kimi_experts(cfg: Config) -> Moe:
+    moe = Moe(
+        experts=cfg.count(("num_local_experts", "num_experts", "n_routed_experts")),
+        topk=cfg.count(("num_experts_per_tok", "num_experts_per_token")),
+        hidden=cfg.count("moe_intermediate_size"),
+        activation=cfg.word("hidden_act"),
+        groups=cfg.count(("n_group", "num_expert_group"), 1),
+        group_topk=cfg.count("topk_group", 1),
+    )
+    return replace(moe, shared_hidden=cfg.size(("n_shared_experts", "num_shared_experts"), 0) * moe.hidden)
+
+
+def rwkv(cfg: Config) -> ModelSpec:
+    """RWKV 4: weighed means of what came before, then a plain mlp whose output a receptance of its own gates."""
+    cfg.ignore("rescale_every")
+    hidden = hidden_size(cfg)
+    mixer = Recurrence(form="wkv", heads=cfg.count("attention_hidden_size", hidden))
+    ffn = Mlp(hidden=cfg.count("intermediate_size", 4 * hidden), gated=False, activation="relu2")
+    gate = Captured(
+        products=(Product(label="receptance", inputs=hidden, outputs=hidden),),
+        streams=RWKV_CHANNEL_STREAMS * hidden,
+        kernels=5.0,
+        params=hidden * hidden + 2 * hidden,
+        saved=4.0 * hidden,
+    )
+    block = Block(mixer=mixer, ffn=ffn, norm=LAYER, captured=gate)
+    layers = cfg.layers()
+    context = cfg.size("context_length", 0)
+    return replace(model(cfg, [replace(block, norms=3), *[block] * (layers - 1)], norm=LAYER), context=context)
+
+
+def xlstm(cfg: Config) -> ModelSpec:
+    """xLSTM 7B: matrix memories before a gated mlp, norms before each, all by one switch for biases."""
+    cfg.ignore("chunkwise_kernel", "sequence_kernel", "step_kernel", "mode", "return_last_states", "weight_mode", "eps")
+    cfg.ignore("inference_state_dtype", "norm_reduction_force_float32", "gate_soft_cap", "max_inference_chunksize")
+    cfg.ignore("autocast_kernel_dtype", "norm_eps", "embedding_dim", "num_blocks")
+    cfg.only("add_out_norm", True)
+    hidden = cfg.count(("hidden_size", "embedding_dim"))
+    count, bias = cfg.count("num_heads"), cfg.flag("use_bias")
+    keys, values = (int(hidden * cfg.number(f"{part}_dim_factor")) for part in ("qk", "v"))
+    mixer = Recurrence(
+        form="mlstm",
+        heads=count,
+        key_dim=divide(cfg, "num_heads", keys, count),
+        value_dim=divide(cfg, "num_heads", values, count),
+        bias=bias,
+        chunk=cfg.count("chunk_size"),
+    )
+    each = cfg.count("ffn_round_up_to_multiple_of")
+    ffn = Mlp(hidden=int((hidden * cfg.number("ffn_proj_factor") + each - 1) // each * each) or 1, bias=bias)
+    block = Block(mixer=mixer, ffn=ffn, norm=Norm(bias=bias))
+    embedding = Embedding(tied=cfg.flag("tie_word_embeddings", False))
+    layers = cfg.layers(("num_hidden_layers", "num_blocks"))
+    found = model(cfg, [block] * layers, embedding=embedding, hidden=hidden)
+    return replace(found, embedding=replace(embedding, softcap=bool(cfg.number("output_logit_soft_cap"))))

@@ -13,11 +13,13 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.core.errors import InputError
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from ridgeline.runtime.capture.assemble import Seen
 
 TOKENS = 72  # of a recorded sequence: no usual size of a head, so that a dim of it is the sequence
 
@@ -32,16 +34,25 @@ def capture(module: nn.Module, example_inputs: Any, *, id: str = "") -> ModelSpe
     from ridgeline.runtime.capture.assemble import spec_of
     from ridgeline.runtime.capture.recording import failed, recorded
 
+    if isinstance(module, torch.jit.ScriptModule):
+        expected, todo = "a module of Python code", "give the module that was scripted or traced"
+        raise InputError(Problem(path="module", given="a TorchScript module", expected=expected, todo=todo))
     args, named = _arguments(example_inputs)
     empty = _on_meta(module)
-    try:
-        recording = recorded(empty, lambda _: empty(*args, **named), (args, named))
-    except InputError:
-        raise
-    except Exception as wrong:
-        raise InputError(failed(type(module).__name__, wrong)) from None
-    kind = id or type(module).__name__
-    return spec_of(recording, empty, id=kind, by=f"torch {torch.__version__}", tokens=_lengths(args, named))
+    wrongs: list[Exception] = []
+    for decided in (False, True):
+        try:
+            given = {**{str(place): one for place, one in enumerate(args)}, **named}
+            recording = recorded(empty, lambda _: empty(*args, **named), given, decided=decided)
+        except InputError:
+            raise
+        except Exception as wrong:
+            wrongs.append(wrong)
+            continue
+        kind = id or type(module).__name__
+        by, tokens, seen = f"torch {torch.__version__}", _lengths(args, named), _seen(given)
+        return spec_of(recording, empty, id=kind, by=by, tokens=tokens, seen=seen)
+    raise InputError(failed(type(module).__name__, wrongs[0])) from None
 
 
 def capture_config(data: Mapping[str, Any], *, id: str = "", tokens: int = TOKENS) -> ModelSpec:
@@ -54,17 +65,35 @@ def capture_config(data: Mapping[str, Any], *, id: str = "", tokens: int = TOKEN
 
     config = config_of(data)
     try:
-        module, recording = forward_of(config, tokens, told=True)
+        ran = forward_of(config, tokens, told=True)
     except InputError:
-        module, recording = forward_of(config, tokens, told=False)
+        ran = forward_of(config, tokens, told=False)
     by = f"transformers {transformers.__version__}, torch {torch.__version__}"
-    return spec_of(recording, module, id=id or str(data.get("model_type")), by=by, tokens=(tokens,))
+    kind = id or str(data.get("model_type"))
+    return spec_of(ran.recording, ran.module, id=kind, by=by, tokens=(tokens,), seen=ran.seen)
 
 
 def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(given, Mapping):
-        return (), dict(given)
+    """Positions and names of inputs; floats without their values, as the weights are."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def emptied(x: Any) -> Any:
+        return x.to("meta") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    given = tree_map(emptied, dict(given) if isinstance(given, Mapping) else given)
+    if isinstance(given, dict):
+        return (), given
     return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
+
+
+def _seen(given: Mapping[str, Any]) -> Seen | None:
+    """The image among inputs, if one of them looks like it."""
+    from ridgeline.runtime.capture.assemble import Seen
+    from ridgeline.runtime.capture.towers import Shown
+
+    image = next((x for x in given.values() if hasattr(x, "shape") and len(x.shape) > 3), None)
+    return Seen(shown=Shown(image=int(image.shape[-1]))) if image is not None else None
 
 
 def _on_meta(module: nn.Module) -> nn.Module:

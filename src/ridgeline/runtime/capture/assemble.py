@@ -4,30 +4,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from torch import nn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.params import count
-from ridgeline.models.spec import Attention, Block, Captured, CaptureRecord, Embedding, Head, ModelSpec, from_layers
+from ridgeline.models.params import block_params, count
+from ridgeline.models.spec import (
+    Attention,
+    Block,
+    CaptureRecord,
+    Embedding,
+    Head,
+    ModelSpec,
+    Vision,
+    from_layers,
+)
 from ridgeline.runtime.capture.blocks import Within, block_of
 from ridgeline.runtime.capture.ends import Ends, ends_of
 from ridgeline.runtime.capture.graph import Shapes
 from ridgeline.runtime.capture.layers import LayerCall, Layers, layers_of, lists_of, signature
 from ridgeline.runtime.capture.recording import PRODUCTS, Recording
+from ridgeline.runtime.capture.towers import Shown, both, common, owned, split, vision_of
 
 SHOWN = 3  # modules that a sentence names
 
 
-def spec_of(recording: Recording, module: nn.Module, *, id: str, by: str, tokens: tuple[int, ...]) -> ModelSpec:
-    """The model that a recorded forward is."""
-    shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters() if weight.requires_grad}
-    shapes = shapes or {name: tuple(weight.shape) for name, weight in module.named_parameters()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A forward of the image encoder alone, where text does without it; and the image."""
+
+    shown: Shown
+    recording: Recording | None = None
+
+
+def spec_of(
+    recording: Recording, module: nn.Module, *, id: str, by: str, tokens: tuple[int, ...], seen: Seen | None = None
+) -> ModelSpec:  # fmt: skip
+    """The model that a recorded forward is, with the tower that images went through."""
+    shapes = _shapes(module)
     layers = layers_of(recording, module, shapes)
     layers = layers if layers.calls else _one_layer(recording, shapes)
-    hidden, rows = _common(layers.calls)
+    parts = split(recording, layers)
+    layers = parts.text
+    hidden, rows = common(layers.calls)
     within = Within(
         recording=recording, shapes=shapes, hidden=hidden, tokens=rows, modules=dict(module.named_modules()),
         lists=lists_of(module),
@@ -35,9 +56,18 @@ def spec_of(recording: Recording, module: nn.Module, *, id: str, by: str, tokens
     blocks = _blocks(within, layers.calls)
     ends = ends_of(recording, layers, shapes, hidden, rows)
     spec = _joined(id, hidden, ends, blocks, CaptureRecord(by=by, tokens=tokens))
+    spec = replace(spec, vision=_vision(within, module, parts.tower, layers, seen))
     spec = _counted(spec, sum(prod(shape) for shape in shapes.values()))
-    untold = tuple(_untold(recording, spec, ends, shapes))
+    recordings = [recording, *([seen.recording] if seen and seen.recording and spec.vision else [])]
+    untold = tuple(_untold(recordings, spec, ends, shapes))
     return replace(spec, capture=CaptureRecord(by=by, tokens=tokens, untold=untold))
+
+
+def _shapes(module: nn.Module) -> Shapes:
+    """All parameters; tables of positions that are computed and never learned are none."""
+    held = dict(module.named_parameters())
+    fixed = {name for name, weight in held.items() if not weight.requires_grad and "pos" in name.lower()}
+    return {name: tuple(weight.shape) for name, weight in held.items() if name not in fixed or len(fixed) == len(held)}
 
 
 def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
@@ -51,12 +81,20 @@ def _one_layer(recording: Recording, shapes: Shapes) -> Layers:
     return Layers(calls=(layer,), outside=())
 
 
-def _common(calls: Sequence[LayerCall]) -> tuple[int, int]:
-    """The width and the tokens that most layers have, weighed by their parameters."""
-    weights: Counter[tuple[int, int]] = Counter()
-    for order, call in enumerate(calls):
-        weights[(call.width, call.rows)] += 1 + len(call.params) + order // len(calls)
-    return weights.most_common(1)[0][0]
+def _vision(within: Within, module: nn.Module, tower: Layers, text: Layers, seen: Seen | None) -> Vision | None:
+    """The image encoder: what the forward ran of images alone, or another forward of it."""
+    if seen is None:
+        return None
+    places = (*text.outside, *(place for call in text.calls for place in call.places))
+    taken = {name for place in places for name in within.recording.nodes[place].weights}
+    if not tower.calls and seen.recording is not None:
+        within = replace(within, recording=seen.recording)
+        tower = layers_of(seen.recording, module, within.shapes)
+    if not tower.calls:
+        return None
+    ran = (*tower.outside, *(place for call in tower.calls for place in call.places))
+    names = owned(within.recording, ran, within.shapes, taken)
+    return vision_of(within, tower, seen.shown, sum(prod(within.shapes[name]) for name in names))
 
 
 def _blocks(within: Within, calls: Iterable[LayerCall]) -> list[Block]:
@@ -73,8 +111,8 @@ def _blocks(within: Within, calls: Iterable[LayerCall]) -> list[Block]:
 
 def _joined(id: str, hidden: int, ends: Ends, blocks: list[Block], record: CaptureRecord) -> ModelSpec:
     blocks = list(blocks)
-    blocks[0] = replace(blocks[0], captured=_both(ends.before, blocks[0].captured))
-    blocks[-1] = replace(blocks[-1], captured=_both(blocks[-1].captured, ends.behind))
+    blocks[0] = replace(blocks[0], captured=both(ends.before, blocks[0].captured))
+    blocks[-1] = replace(blocks[-1], captured=both(blocks[-1].captured, ends.behind))
     if ends.embedding.positions:
         blocks = [_learned(block) for block in blocks]
     kinds, order = from_layers(blocks)
@@ -93,35 +131,43 @@ def _learned(block: Block) -> Block:
     return replace(block, mixer=replace(mixer, positions="learned"))
 
 
-def _both(one: Captured | None, other: Captured | None) -> Captured | None:
-    """Two captured parts as one."""
-    if one is None or other is None:
-        return one or other
-    summed = {field.name: getattr(one, field.name) + getattr(other, field.name) for field in fields(Captured)}
-    return Captured(**{**summed, "mixes": one.mixes or other.mixes})
-
-
 def _counted(spec: ModelSpec, total: int) -> ModelSpec:
-    """The spec with exactly the module's parameters: what no part holds is extra of the first layer."""
+    """The spec with exactly the module's parameters: what no part holds is extra of the first layer.
+
+    A vocabulary of one stands for none; what its row would hold is taken from the layers.
+    """
     rest = total - count(spec).total
     if rest < 0:
         spec = replace(spec, vocab=1, embedding=Embedding(tied=True), norm=None)
         rest = total - count(spec).total
-    if rest < 0:
-        given = f"{count(spec).total} parameters in its parts"
-        raise InputError(Problem(path="module", given=given, expected=f"the {total} that it has"))
-    if not rest:
-        return spec
     layers = [spec.layer(place) for place in range(spec.layers)]
-    layers[0] = replace(layers[0], extra=layers[0].extra + rest)
+    if rest >= 0:
+        layers[0] = replace(layers[0], extra=layers[0].extra + rest)
+    for place, block in enumerate(layers):
+        layers[place] = _less(block, -rest, spec.hidden) if rest < 0 else block
+        rest += block_params(block, spec.hidden) - block_params(layers[place], spec.hidden) if rest < 0 else 0
+    if rest < 0:
+        given = f"{total - rest} parameters in its parts"
+        raise InputError(Problem(path="module", given=given, expected=f"the {total} that it has"))
     blocks, order = from_layers(layers)
     return replace(spec, blocks=blocks, order=order)
 
 
-def _untold(recording: Recording, spec: ModelSpec, ends: Ends, shapes: Shapes) -> Iterable[str]:
-    """What the recording leaves open, a sentence each."""
-    yield from sorted(recording.guessed)
-    used = {name for node in recording.nodes for name in node.weights}
+def _less(block: Block, many: int, hidden: int) -> Block:
+    """A block with so many fewer parameters beside its parts, or as many as there are; a norm's too if need be."""
+    if block.extra < many and block.captured is None and block.norms and block.norm.params(hidden):
+        block = replace(block, norms=block.norms - 1, extra=block.extra + block.norm.params(hidden))
+    fewer = min(block.extra, many)
+    captured = block.captured
+    if captured is not None and many > fewer:
+        captured = replace(captured, params=captured.params - min(captured.params, many - fewer))
+    return replace(block, extra=block.extra - fewer, captured=captured)
+
+
+def _untold(recordings: Sequence[Recording], spec: ModelSpec, ends: Ends, shapes: Shapes) -> Iterable[str]:
+    """What recordings leave open, a sentence each."""
+    yield from sorted(set().union(*(one.guessed for one in recordings)))
+    used = {name for one in recordings for node in one.nodes for name in node.weights}
     unused: Counter[str] = Counter()
     for name, shape in shapes.items():
         if name not in used:
@@ -135,5 +181,5 @@ def _untold(recording: Recording, spec: ModelSpec, ends: Ends, shapes: Shapes) -
     mixing = sum(times for block, times in spec.counts() if block.captured and block.captured.mixes)
     if mixing:
         yield f"how ranks would share {mixing} of {spec.layers} layers, whose tokens meet in a way no known part has"
-    if any(node.facts.get("unfused") for node in recording.nodes):
+    if any(node.facts.get("unfused") for one in recordings for node in one.nodes):
         yield "windows of attention, where it ran unfused and a mask cuts them"

@@ -1,13 +1,14 @@
 """Turn a recording into layers: which calls repeat, which ops belong to each, and what stands outside.
 
 A layer is a call of a module out of a list (`nn.ModuleList`, or `nn.Sequential` of equal modules), the outermost one,
-that multiplies with weights. Calls that did the same with parameters of the same shapes are one kind of layer.
+that multiplies with weights; without any, a call of one of the model's own parts that has parts. Calls that did the
+same with parameters of the same shapes are one kind of layer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -51,10 +52,31 @@ def lists_of(module: nn.Module) -> Mapping[str, int]:
 def layers_of(recording: Recording, module: nn.Module, shapes: Shapes) -> Layers:
     """The layers of a recorded forward."""
     lists = lists_of(module)
+    listed = _gathered(recording, shapes, lambda path: _in_list(path, lists))
+    if listed.calls:
+        return listed
+    parts = _parts_of(module)
+    return _gathered(recording, shapes, lambda path: path in parts)
+
+
+def _parts_of(module: nn.Module) -> frozenset[str]:
+    """Paths of a model's own parts that have parts themselves or recur; of its only part where it has one."""
+    path, inner = "", module
+    while len(children := list(inner.named_children())) == 1:
+        path, inner = f"{path}{children[0][0]}.", children[0][1]
+    return frozenset(
+        f"{path}{name}"
+        for name, child in inner.named_children()
+        if next(child.children(), None) is not None or isinstance(child, nn.RNNBase)
+    )
+
+
+def _gathered(recording: Recording, shapes: Shapes, is_layer: Callable[[str], bool]) -> Layers:
+    """Calls of modules whose path is a layer's, the outermost ones, that multiply with weights."""
     inside: dict[int, list[int]] = {}
     outside: list[int] = []
     for place, node in enumerate(recording.nodes):
-        call = next((one for one in node.calls if _in_list(recording.calls[one].path, lists)), None)
+        call = next((one for one in node.calls if is_layer(recording.calls[one].path)), None)
         if call is None:
             outside.append(place)
         else:

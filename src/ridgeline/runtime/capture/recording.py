@@ -4,7 +4,8 @@
 
 Weights and activations live on the meta device, which has shapes and no values; whole numbers and masks are real, so
 that what a model decides by positions and ids is decided. What it decides by its activations (which expert, whether to
-stop) is answered with "the first" and "no".
+stop) is answered with "the first" and "no"; where that does not do (`decided`), choices are made one after the other
+and comparisons are no, both with values.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -31,6 +33,7 @@ FACTORIES = frozenset(
 )
 GROUPED = frozenset({"_grouped_mm", "grouped_mm_fallback"})
 PICKS = frozenset({"index", "index_put", "index_put_", "_unsafe_index"})
+COMPARES = frozenset({"gt", "lt", "ge", "le", "eq", "ne"})
 ATTEND = "attend"
 
 
@@ -72,11 +75,15 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Everything one forward did: its ops, its module calls, and what it decided by activations, guessed."""
+    """Everything one forward did: its ops, its module calls, and what it decided by activations, guessed.
+
+    given     what it was called with, by the place of the node: "text", "image", "sound" or "other"
+    """
 
     nodes: list[Node] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     guessed: set[str] = field(default_factory=set)
+    given: dict[int, str] = field(default_factory=dict)
 
     def path(self, node: Node) -> str:
         """The path of the module that ran an op."""
@@ -86,9 +93,10 @@ class Recording:
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Notes every op that reads a parameter or an activation, and lets it run on the meta device."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], decided: bool = False) -> None:
         super().__init__()
         self.recording = Recording()
+        self.decided = decided
         self.stack: list[int] = []
         self.made: dict[int, int] = {}  # tensor -> node
         self.weights: dict[int, tuple[str, ...]] = {key: (name,) for key, name in names.items()}
@@ -104,6 +112,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return answer[0]
         inner, given = self._placed(name, tensors, args, given)
         result = _grouped(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **given)
+        if self.decided:
+            result = _decided(name, tensors, result)
         self._note(func, name, tensors, result, args)
         return result
 
@@ -125,6 +135,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _placed(self, name: str, tensors: list[Tensor], args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Arguments on one device: all on meta where one is, and small new tensors real."""
         if any(x.is_meta for x in tensors):
+            if name in PICKS and any(_masks(x) for x in args[1]):
+                args = (args[0], _places(args[1]), *args[2:])
             args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
                 given["device"] = torch.device("meta")
@@ -182,11 +194,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         self.made.update({id(x): len(self.recording.nodes) - 1 for x in outputs})
 
-    def entered(self, tensors: list[Tensor]) -> None:
+    def entered(self, inputs: Any) -> None:
         """What the forward is given: activations that no op made."""
-        for x in tensors:
-            self.alive.append(x)
-            self.add("input", [], (), [], [x], {})
+        for name, value in inputs.items() if isinstance(inputs, Mapping) else (("", inputs),):
+            for x in tree_leaves(value):
+                if isinstance(x, Tensor):
+                    self.alive.append(x)
+                    self.recording.given[len(self.recording.nodes)] = _sort(name, x)
+                    self.add("input", [], (), [], [x], {})
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **facts: Any) -> Tensor:
         """Softmax attention as one op: heads are the second dim from the front, or the third from behind."""
@@ -198,10 +213,45 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
 
+def _sort(name: str, x: Tensor) -> str:
+    """What an input is, by its name, or its format and dims where the name says nothing."""
+    if name.startswith(("pixel_values", "flattened_patches", "image")):
+        return "image" if x.is_floating_point() else "other"
+    if name.startswith(("input_features", "input_values", "audio")):
+        return "sound"
+    if name.startswith(("qformer", "protein", "bbox")) or name.endswith("mask"):
+        return "other"
+    return "image" if x.is_floating_point() and x.dim() > 3 else "text"
+
+
 def _grouped(args: Any) -> Tensor:
     """The result of a product by groups, whose kernel would ask for aligned rows."""
     left, right = args[:2]
     return torch.empty((left.shape[0], right.shape[-1]), dtype=left.dtype, device="meta")
+
+
+def _masks(x: Any) -> bool:
+    """Whether it is a mask with values."""
+    return isinstance(x, Tensor) and x.dtype == torch.bool and not x.is_meta
+
+
+def _places(masks: Any) -> list[Tensor | None]:
+    """What picks elements, with masks that have values as the places that they pick."""
+    return [place for x in masks for place in (x.nonzero(as_tuple=True) if _masks(x) else (x,))]
+
+
+def _decided(name: str, tensors: list[Tensor], result: Any) -> Any:
+    """A decision of activations with values: choices one after the other, comparisons no."""
+    if not tensors or not tensors[0].is_meta or not tensors[0].is_floating_point():
+        return result
+    if name in COMPARES and result.numel() <= LARGEST_REAL:
+        return torch.zeros(result.shape, dtype=torch.bool)
+    if name in ("topk", "sort") and result[1].numel() <= LARGEST_REAL:
+        many = max(1, tensors[0].shape[-1] if tensors[0].dim() else 1)
+        return (result[0], (torch.arange(result[1].numel()) % many).reshape(result[1].shape))
+    if name in ("argmax", "argmin"):
+        return torch.zeros(result.shape, dtype=torch.int64)
+    return result
 
 
 def _picked(args: Any) -> Any:
@@ -270,13 +320,60 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checks)
 
 
-def recorded(module: nn.Module, run: Callable[[Recorder], Any], inputs: Any) -> Recording:
+class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
+    """Sends what asks for an accelerator to the meta device: none is needed where there are no values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(kwargs or {})
+        if func is Tensor.cuda:
+            return args[0].to("meta")
+        args = tuple(_meta_for(x) for x in args) if args and any(map(_accelerator, args[1:])) else args
+        if _accelerator(given.get("device")):
+            given["device"] = "meta"
+        return func(*args, **given)
+
+
+def _accelerator(x: Any) -> bool:
+    """Whether it names a device that is neither the host nor empty."""
+    kind = x.type if isinstance(x, torch.device) else x.partition(":")[0] if isinstance(x, str) else ""
+    return kind in ("cuda", "npu", "xpu", "mps", "hpu", "xla")
+
+
+def _meta_for(x: Any) -> Any:
+    return torch.device("meta") if _accelerator(x) else x
+
+
+@contextmanager
+def _whole_recurrences() -> Iterator[None]:
+    """torch's recurrent networks take a first state from where their inputs are, while this lasts."""
+    own = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+
+    def moved(name: str) -> Callable[..., Any]:
+        def run(x: Tensor, state: Any, *rest: Any) -> Any:
+            return own[name](
+                x, tree_map(lambda one: one.to(x.device) if isinstance(one, Tensor) else one, state), *rest
+            )
+
+        return run
+
+    for name in own:
+        setattr(torch._VF, name, moved(name))
+    try:
+        yield
+    finally:
+        for name in own:
+            delattr(torch._VF, name)
+
+
+def recorded(
+    module: nn.Module, run: Callable[[Recorder], Any], inputs: Any, *, decided: bool = False
+) -> Recording:  # fmt: skip
     """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
     names = {id(weight): name for name, weight in module.named_parameters()}
-    recorder = Recorder(names)
-    with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder):
-        recorder.entered([x for x in tree_leaves(inputs) if isinstance(x, Tensor)])
-        with recorder:
+    recorder = Recorder(names, decided)
+    with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder), _whole_recurrences():
+        recorder.entered(inputs)
+        with recorder, _Elsewhere():
             run(recorder)
     return recorder.recording
 
@@ -288,5 +385,5 @@ def failed(name: str, wrong: Exception) -> Problem:
         path="module",
         given=f"{name}: {type(wrong).__name__}: {told}",
         expected="a forward that runs without values, on the meta device",
-        todo="give example_inputs that its forward takes",
+        todo="give example_inputs that its forward takes; it can read no numbers out of tensors",
     )

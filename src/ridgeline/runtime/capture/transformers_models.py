@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.runtime.capture.recording import Recorder, Recording, failed, recorded
+from ridgeline.runtime.capture.assemble import Seen
+from ridgeline.runtime.capture.example_inputs import images_of, sets_of, shown_in
+from ridgeline.runtime.capture.recording import PRODUCTS, Recorder, Recording, failed, recorded
 
 NAME = "ridgeline"
+TOWERS = ("vision_tower", "vision_model", "visual", "image_encoder", "vision_encoder", "vision_embed_tokens")
 AUTOS = (
     "AutoModelForCausalLM",
     "AutoModelForImageTextToText",
@@ -28,7 +32,6 @@ AUTOS = (
     "AutoModelForMaskedLM",
     "AutoModel",
 )
-FIRST_ID = 11  # of tokens that the module is called with: small ones are often special
 
 
 def config_of(data: Mapping[str, Any]) -> Any:
@@ -67,38 +70,90 @@ def built(config: Any, *, told: bool = True) -> nn.Module:
     raise _refused("model", last)
 
 
-def inputs_of(module: nn.Module, tokens: int) -> dict[str, Any]:
-    """Token ids that a language model is called with; of an encoder and a decoder both."""
-    config = getattr(module, "config", None)
-    vocab = int(getattr(config.get_text_config(), "vocab_size", 0) or 0) if config is not None else 0
-    ids = (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
-    if getattr(config, "is_encoder_decoder", False):
-        given["decoder_input_ids"] = ids.clone()
-    return given
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """A module with a recorded forward over text, and what images went through, if any did."""
+
+    module: nn.Module
+    recording: Recording
+    seen: Seen | None = None
 
 
-def forward_of(config: Any, tokens: int, *, told: bool) -> tuple[nn.Module, Recording]:
+def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
     """The module of a config and its forward over so many tokens, recorded."""
     holder: list[Recorder] = []
     with whole_attention(holder):
         module = built(config, told=told)
-        named = inputs_of(module, tokens)
+        called = speaking(module)
+        wrongs: list[Exception] = []
+        for decided in (False, True):
+            for named in sets_of(called, tokens):
+                try:
+                    recording = _run(module, called, named, holder, decided)
+                except InputError:
+                    raise
+                except Exception as wrong:
+                    wrongs.append(wrong)
+                    continue
+                shown = shown_in(called, named)
+                seen = Seen(shown=shown) if shown else _seen_alone(module, called, holder)
+                return Forward(module=module, recording=recording, seen=seen)
+        raise InputError(failed(type(module).__name__, wrongs[min(1, len(wrongs) - 1)])) from None
 
-        def run(recorder: Recorder) -> None:
-            holder.append(recorder)
-            module(**named)
 
-        last: Exception | None = None
-        for more in ({}, *_images(module)):
-            named = {**inputs_of(module, tokens), **more}
+def _run(
+    module: nn.Module, called: Callable[..., Any], named: Mapping[str, Any], holder: list[Recorder], decided: bool
+) -> Recording:  # fmt: skip
+    def run(recorder: Recorder) -> None:
+        holder.append(recorder)
+        called(**named)
+
+    return recorded(module, run, named, decided=decided)
+
+
+def _seen_alone(module: nn.Module, called: nn.Module, holder: list[Recorder]) -> Seen | None:
+    """A forward of the image encoder: whole, or as far as it ran; None where the module has none."""
+    best: Seen | None = None
+    for features in _seeing(called):
+        for named in images_of(called, features):
+            shown = shown_in(called, named)
+            if shown is None:
+                continue
             try:
-                return module, recorded(module, run, named)
-            except InputError:
-                raise
-            except Exception as wrong:
-                last = last or wrong
-        raise InputError(failed(type(module).__name__, last or ValueError("no inputs"))) from None
+                return Seen(shown=shown, recording=_run(module, features, named, holder, False))
+            except Exception:
+                partial = Seen(shown=shown, recording=holder[-1].recording)
+            best = partial if best is None or _work(partial) > _work(best) else best
+    if best is None or not _work(best) or best.recording is None:
+        return None
+    best.recording.guessed.add("what stands behind the image encoder did not run, and is counted and not priced")
+    return best
+
+
+def _work(seen: Seen) -> int:
+    """Products with weights that ran."""
+    nodes = seen.recording.nodes if seen.recording else ()
+    return sum(node.op in PRODUCTS and bool(node.weights) for node in nodes)
+
+
+def _seeing(module: nn.Module) -> Iterator[Callable[..., Any]]:
+    """What makes features of an image: a method of the model, or its tower by its usual name."""
+    for part in module.modules():
+        if hasattr(part, "get_image_features"):
+            yield part.get_image_features
+            break
+    for path, part in module.named_modules():
+        if path.rpartition(".")[2] in TOWERS and next(part.parameters(), None) is not None:
+            yield part
+            return
+
+
+def speaking(module: nn.Module) -> nn.Module:
+    """The part that is called: the module itself; the largest of its parts where it has no forward of its own."""
+    if type(module).forward is not nn.Module.forward:
+        return module
+    parts = [part for part in module.children() if type(part).forward is not nn.Module.forward]
+    return max(parts, key=lambda part: sum(weight.numel() for weight in part.parameters()), default=module)
 
 
 @contextmanager
@@ -123,18 +178,6 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
     finally:
         for table in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
             type(table)._global_mapping.pop(NAME, None)
-
-
-def _images(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """What a model is given beside tokens where it takes no text alone: one image, tokens of a query transformer."""
-    vision = getattr(getattr(module, "config", None), "vision_config", None)
-    size = getattr(vision, "image_size", 0)
-    if isinstance(size, int) and size > 0:
-        pixels = torch.zeros((1, 3, size, size), dtype=torch.bfloat16, device="meta")
-        asked = {"qformer_input_ids": torch.full((1, 8), FIRST_ID)}
-        yield {"pixel_values": pixels}
-        yield {"pixel_values": pixels, **asked}
-        yield {"pixel_values": pixels[None], "image_attention_mask": None}
 
 
 def _decoded(value: Any) -> Any:

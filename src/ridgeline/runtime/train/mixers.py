@@ -138,7 +138,7 @@ def make_mixer(make: Maker, mixer: spec.Mixer, hidden: int, norm: spec.Norm) -> 
             return SoftmaxAttention(make, mixer, hidden, norm)
         case spec.LatentAttention():
             return MultiHeadLatentAttention(make, mixer, hidden, norm)
-        case spec.Mamba2() | spec.GatedDeltaNet():
+        case spec.Mamba2() | spec.GatedDeltaNet() | spec.Recurrence() | spec.CompressedAttention():
             raise NotImplementedError(mixer.kind)
         case _:
             assert_never(mixer)

@@ -82,12 +82,15 @@ def _block(block: Block) -> Iterator[str]:
     mixer, ffn = block.mixer, block.ffn
     if block.captured is not None:
         yield "captured layers, of which ops are known and not the code"
+    if block.beside is not None:
+        yield "two mixers side by side"
     if block.parallel or block.extra or block.norms != (mixer is not None) + (ffn is not None):
         yield "layers that are not pre-norm"
     if isinstance(mixer, Attention):
         odd = {"gate": mixer.gate, "sinks": mixer.sinks, "chunked": mixer.chunked, "alibi": mixer.positions == "alibi"}
         odd |= {"both ways": not mixer.causal, "relative positions": mixer.positions == "relative"}
         odd |= {"keys as values": mixer.keys_as_values, "a norm over all heads": mixer.qk_norm == "full"}
+        odd |= {"keys of another layer": mixer.kv_shared}
         yield from (f"attention with {name}" for name, there in odd.items() if there)
     elif isinstance(mixer, LatentAttention):
         if mixer.indexer is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
+from typing import assert_never
 
 import numpy as np
 
@@ -17,8 +18,23 @@ from ridgeline.core.arrays import Array
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
+from ridgeline.models.cache import entry_elements
 from ridgeline.models.params import block_params
-from ridgeline.models.spec import Attention, Audio, Block, GatedDeltaNet, LatentAttention, Mamba2, Mlp, Moe, Vision
+from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.spec import (
+    Attention,
+    Audio,
+    Block,
+    CompressedAttention,
+    GatedDeltaNet,
+    LatentAttention,
+    Mamba2,
+    Mixer,
+    Mlp,
+    Moe,
+    Recurrence,
+    Vision,
+)
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import GIB, ServingLimits, serving_limits
 from ridgeline.sim.memory.peak import capacity_of
@@ -188,17 +204,26 @@ def _width(block: Block, hidden: int) -> float:
 
 def cached_bytes(scenario: Scenario, block: Block) -> float:
     """Bytes of one cached token of a layer on one tensor rank; 0 where a window or a state bounds them."""
+    recorded = block.captured.cached * scenario.plan.precision.kv.bytes_per_element if block.captured else 0.0
+    return sum(_cached_bytes(scenario, mixer) for mixer in block.mixers) + recorded
+
+
+def _cached_bytes(scenario: Scenario, mixer: Mixer) -> float:
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
-    match block.mixer:
+    match mixer:
         case Attention():
-            if not block.mixer.causal or (block.mixer.window and drops_windows(scenario)):
+            if not mixer.cached_kv or (mixer.window and drops_windows(scenario)):
                 return 0.0
-            return _kv(block.mixer, tp) * size
+            return _kv(mixer, tp) * size
         case LatentAttention():
-            index = block.mixer.indexer.head_dim if block.mixer.indexer else 0
-            return (block.mixer.kv_rank + block.mixer.rope_dim) * size + index
+            index = mixer.indexer.head_dim if mixer.indexer else 0
+            return (mixer.kv_rank + mixer.rope_dim) * size + index
+        case CompressedAttention():
+            return entry_elements(mixer) * size
+        case Mamba2() | GatedDeltaNet() | Recurrence():
+            return 0.0
         case _:
-            return block.captured.cached * size if block.captured else 0.0
+            assert_never(mixer)
 
 
 def drops_windows(scenario: Scenario) -> bool:
@@ -211,21 +236,27 @@ def request_bytes(scenario: Scenario, block: Block) -> float:
     cross attention made of its source."""
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
     crossing = scenario.source * _kv(block.cross, tp) * size if block.cross else 0.0
-    return crossing + _own_bytes(scenario, block)
+    return crossing + sum(_own_bytes(scenario, mixer) for mixer in block.mixers)
 
 
-def _own_bytes(scenario: Scenario, block: Block) -> float:
+def _own_bytes(scenario: Scenario, mixer: Mixer) -> float:
     tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
-    match block.mixer:
+    match mixer:
         case Attention():
-            slides = block.mixer.causal and drops_windows(scenario)
-            return block.mixer.window * _kv(block.mixer, tp) * size if slides else 0.0
+            slides = mixer.cached_kv and drops_windows(scenario)
+            return mixer.window * _kv(mixer, tp) * size if slides else 0.0
         case Mamba2():
-            return block.mixer.inner * block.mixer.state / tp * STATE_BYTES
+            return mixer.inner * mixer.state / tp * STATE_BYTES
         case GatedDeltaNet():
-            return block.mixer.value_heads * block.mixer.key_dim * block.mixer.value_dim / tp * STATE_BYTES
-        case _:
+            return mixer.value_heads * mixer.key_dim * mixer.value_dim / tp * STATE_BYTES
+        case Recurrence():
+            return recurrent_parts(mixer, scenario.model.hidden).state / tp * STATE_BYTES
+        case CompressedAttention():
+            return mixer.window * mixer.head_dim * size
+        case LatentAttention():
             return 0.0
+        case _:
+            assert_never(mixer)
 
 
 def _kv(mixer: Attention, tp: int) -> float:

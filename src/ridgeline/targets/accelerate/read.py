@@ -5,24 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.accelerate.names import ID, WORDS
 from ridgeline.targets.command_line import value_of
 from ridgeline.targets.hf_reader import Task, beside, gathered, read_run, zero_file
-from ridgeline.targets.option_reader import model_in, tables
-from ridgeline.targets.run_files import around
+from ridgeline.targets.megatron.collect import world_of
+from ridgeline.targets.option_reader import OptionReader, model_in, tables
+from ridgeline.targets.run_files import RunFiles, around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Imported, Unread
 
 ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
+# of a file that names a model, what shows that it trains
+TRAINS = ("learning_rate", "gradient_accumulation_steps", "gradient_checkpointing", "max_steps", "output_dir", "lora_r")
 SCRIPTS = (".sh", ".sbatch", ".slurm")
 # accelerate's own words for DeepSpeed -> those of DeepSpeed's file
 INLINE = {
     "zero_stage": "stage",
     "offload_optimizer_device": "offload_optimizer.device",
     "offload_param_device": "offload_param.device",
+}
+# what transformers' own configuration class says where a run changes nothing
+GPT2: Mapping[str, Mapping[str, int]] = {
+    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+}
+# part of a program's name -> what it does instead of training a decoder
+OTHER_WORK = {
+    r"\blm[_-]eval\b|evaluat|\beval\w*\.py": "an evaluation",
+    r"run_(glue|squad|ner|swag|mlm|xnli|qa)\w*\.py|text_classification": "training of an encoder for a task",
+    r"diffusion|text_to_image|dreambooth|image_classification|speech|wav2vec": "a model of images or sound",
+    r"generat\w*\.py|inference\w*\.py": "generation of text",
 }
 READ_WORDS = {
     **WORDS,
@@ -67,6 +82,26 @@ def commands(files: Files) -> Iterator[list[str]]:
                     yield command
 
 
+def written(files: Files) -> Files:
+    """The files, with those that scripts among them write on the way, by their last name."""
+    texts = {
+        PurePosixPath(path).name: text
+        for name, script in files.items()
+        if name.endswith(SCRIPTS)
+        for path, text in read_script(script, around(files)).texts.items()
+    }
+    return RunFiles({**texts, **files}, around(files))
+
+
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts all of whose programs do something else than training a decoder."""
+    started = [" ".join(command[:20]) for command in commands(files)]
+    others = [next((why for sign, why in OTHER_WORK.items() if re.search(sign, words)), "") for words in started]
+    if others and all(others):
+        where = next(iter(files))
+        raise InputError(Problem(path="", given=others[0], expected="training of a decoder", where=where))
+
+
 def _words(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options behind the script's name, and those in front of it (of the launcher)."""
     said: dict[str, Any] = {}
@@ -93,7 +128,9 @@ def _words(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def read(files: Files) -> Imported:
     """What the launch configuration and the Trainer's arguments say together."""
+    _refuse_other_work(files)
     launch, train, zero = parts_of(files)
+    files = written(files)
     if not launch and not train:
         expected = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
         raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected))
@@ -108,8 +145,30 @@ def read(files: Files) -> Imported:
     reader = gathered(parts, "the Trainer's arguments")
     reader.notes += notes
     task = Task(name="lora" if lora else "pretrain" if whole else "finetune")
+    spelled = _spelled(reader, files) if around(files).model is None else None
     found = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
-    return with_chips(found, launch)
+    if spelled is not None and "model" not in found.settings:
+        found = replace(found, settings={"model": spelled, **found.settings})
+    found = with_chips(found, launch)
+    return found if found.chips else replace(found, chips=world_of(files))
+
+
+def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
+    """The model of a run from nothing: a config.json of the checkout, or a kind of model and what is changed in it."""
+    if "train.model_name_or_path" in reader:
+        return None
+    config = beside(files, reader.options.get("train.config_name"))
+    if config is not None and "model_type" in config:
+        reader.take("train.config_name")
+        return config
+    kind = reader.options.get("train.model_type")
+    if kind not in GPT2:
+        return None
+    reader.take("train.model_type")
+    changes = str(reader.take("train.config_overrides", default=""))
+    said = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
+    said |= {name: reader.size(f"train.{name}") or 0 for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader}
+    return {"model_type": kind, **GPT2[kind], **said}
 
 
 def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
@@ -150,7 +209,16 @@ def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_trainer(data: Mapping[str, Any]) -> bool:
-    return any(key in data for key in ARGUMENTS) and "micro_batch_size" not in data
+    plain = any(key in data for key in ARGUMENTS[:2])
+    return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
+
+
+def _on_tpu(files: Files) -> bool:
+    """Whether scripts start PyTorch/XLA, whose batch of a device is that of all devices: other software."""
+    return any(
+        name.endswith(SCRIPTS) and re.search(r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU", text) is not None
+        for name, text in files.items()
+    )
 
 
 def recognises(files: Files) -> bool:
@@ -159,6 +227,6 @@ def recognises(files: Files) -> bool:
         found = any(
             "distributed_type" in table.data or _is_trainer(table.data) for table in tables(files, ".yaml", ".yml")
         )
-        return found or any(True for _ in commands(files))
+        return found or (not _on_tpu(files) and any(True for _ in commands(files)))
     except InputError:
         return False

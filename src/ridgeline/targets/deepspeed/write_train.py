@@ -104,7 +104,7 @@ def llama_config(model: ModelSpec) -> str | None:
     if not isinstance(mixer, Attention) or not isinstance(ffn, Mlp) or (block.norm, block.norms) != (Norm(), 2):
         return None
     plain = Attention(heads=mixer.heads, kv_heads=mixer.kv_heads, head_dim=mixer.head_dim)
-    if mixer != plain or ffn != Mlp(hidden=ffn.hidden) or block.parallel or block.extra:
+    if mixer != plain or ffn != Mlp(hidden=ffn.hidden) or block.parallel or block.extra or block.beside:
         return None
     sizes = {
         "vocab_size": model.vocab,

@@ -20,7 +20,7 @@ READ_WORDS = {
     "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
 }
 MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "use_mca")
-ELSEWHERE = {"export_dir": "merges weights", "infer_backend": "generates"}
+ELSEWHERE = {"export_dir": "merges weights", "infer_backend": "generates text"}
 OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass of one model
 
 
@@ -62,11 +62,12 @@ def _refuse(train: Mapping[str, Any], source: str) -> None:
     other = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
     if other:
         given = f"a file that {ELSEWHERE[other[0]]}"
-        raise InputError(Problem(path=other[0], given=given, expected="a file that trains", where=source))
+        raise InputError(Problem(path=other[0], given=given, expected="training of a decoder", where=source))
 
 
 def _is_ours(data: Mapping[str, Any]) -> bool:
-    return "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
+    own = "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
+    return own or ("template" in data and any(key in data for key in ELSEWHERE))
 
 
 def recognises(files: Files) -> bool:

@@ -134,6 +134,7 @@ QUANTIZED = {
     **dict.fromkeys(("te_nvfp4", "te_nvfp4_no_rht"), ("nvfp4", "block")),
     "int8": ("int8", "tensor"),
 }
+ALSO_AXES = {"fsdp": "fsdp_transpose", "context": "context_usp_ulysses"}  # axis -> one that splits the same
 AXES = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
 TWO_DEVICES = ("tpu-v7x",)  # chips whose two cores JAX counts as devices of their own
 

@@ -10,20 +10,17 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.dimensions import MOST_LAYERS
-from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
-from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.maxtext.names import (
-    ALSO_NAMED,
+    ALSO_AXES,
     AXES,
     CONTEXT,
     ID,
     INPUT,
     LIKE,
     LONG,
-    MODELS_NAMED,
     OPTIMIZERS,
     OTHERS,
     POLICIES,
@@ -32,24 +29,23 @@ from ridgeline.targets.maxtext.names import (
     WIDE,
     parts_of,
 )
-from ridgeline.targets.maxtext.read_machine import filled_axes, machine_of, spare_axis, started
-from ridgeline.targets.option_reader import OptionReader, assigned, assigned_by, left_out, model_in, pick, tables
+from ridgeline.targets.maxtext.read_benchmark import benchmark_note, benchmark_of, refuse_strange, spelled_out
+from ridgeline.targets.maxtext.read_machine import filled_axes, filled_slices, machine_of, spare_axis, started
+from ridgeline.targets.maxtext.read_model import read_model
+from ridgeline.targets.option_reader import (
+    OptionReader,
+    assigned,
+    assigned_by,
+    left_out,
+    model_in,
+    nested,
+    pick,
+    tables,
+)
 from ridgeline.targets.run_files import around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Imported, Unread
 
-PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
-# options of a model file beside its dimensions
-DESCRIBES = frozenset(
-    {
-        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding",
-        "normalization_layer_epsilon",
-        "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
-        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts",
-        "first_num_dense_layers",
-        "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
-    }
-)  # fmt: skip
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
 # part of a program's name -> what it does instead of training
 OTHER_WORK = dict.fromkeys(("inference", "decode", "maxengine", "generate"), "generation of text")
@@ -58,6 +54,8 @@ OTHER_WORK |= dict.fromkeys(
 )
 OTHER_WORK |= {"logit_checker": "an evaluation", "train_rl": "reinforcement learning", "grpo": "reinforcement learning"}
 OTHER_WORK |= {"train_distill": "distillation from a teacher", "standalone_": "a check of input or checkpoints"}
+ALTERED = {"grpo": "reinforcement learning", "rl": "reinforcement learning", "distill": "distillation from a teacher"}
+LORA_RANK = 16  # where adapters are switched on and nothing says their rank
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
 APART = {
     "base_config": "the file this one changes",
@@ -80,6 +78,7 @@ APART = {
     "context_parallel_load_balance": "the load is taken as balanced",
     "sa_block_*": "tile sizes are not priced",
     "gradient_clipping_threshold": "clipping is not priced apart",
+    "lora.*": "how adapters are made decides nothing about speed",
     "hardware": "the system says it",
     "*xla_flags*": "compiler flags are not read",
 }
@@ -87,24 +86,26 @@ APART = {
 
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
-    files = started(files)
-    chips, halves = machine_of(files)
+    files = spelled_out(started(files))
+    refuse_strange(files)
+    machine = machine_of(files)
+    chips, halves = machine.chips, machine.halves
     table = _merged(files)
     second = _second(files) or (spare_axis(table.data) if halves else "")
     devices = (chips or around(files).chips or 0) * (2 if halves else 1)
-    table = filled_axes(table, devices)
+    table = filled_axes(filled_slices(table, devices, machine.slices), devices)
     found = read_table(table, around(files).model or model_in(files), second)
     if "base_emb_dim" in table.data and not MANY & set(table.data):
         note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
         found = replace(found, assumptions=(note, *found.assumptions))
-    found = replace(found, assumptions=(*left_out(files), *found.assumptions))
+    found = replace(found, assumptions=(*benchmark_note(files), *left_out(files), *found.assumptions))
     return replace(found, chips=chips) if chips else found
 
 
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     """What the options of a configuration say; `named` stands in for a model that they do not tell."""
     reader = OptionReader(table)
-    found = _model(reader, named)
+    found = read_model(reader, named)
     model = found or named
     if found is None and named is not None:
         reader.notes = [note for note in reader.notes if note.option != "model_name"]
@@ -118,12 +119,12 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     if plan["tp"] > 1 and spec is not None and has_experts(spec):
         plan["etp"] = plan["tp"]
     workload = {"kind": "train", "seq": reader.count("max_target_length", default=2048), "optimizer": optimizer}
-    workload |= {"packed": reader.switch("packing", default=True)} | pick({"global_batch": batch})
+    workload |= {"packed": reader.switch("packing", default=True)} | pick({"global_batch": batch}) | _lora(reader)
     settings = pick({"model": model}) | {"workload": workload, "plan": plan | {"precision": precision}}
     return Imported(
         target=ID,
         settings=settings,
-        unread=reader.unread(APART),
+        unread=tuple(replace(part, matters=part.matters or _splits(part)) for part in reader.unread(APART)),
         assumptions=tuple(reader.assumptions),
         per_rank=per_rank,
     )
@@ -133,16 +134,27 @@ def _merged(files: Files) -> Table:
     """The YAML file with the arguments of launch scripts on top."""
     found = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
     trains = [one for one in assigned_by(files, TRAINS) if MANY & set(one)]
-    words = {key: value for key, value in (trains[0] if trains else assigned(files)).items() if "." not in key}
+    said = trains[0] if trains else assigned(files)
+    words = {key: value for key, value in said.items() if "." not in key or key.startswith("lora.")}
     if not found:
         _refuse_other_work(files)
     if len(found) > 1 or not (found or MANY & set(words)):
         expected = "one YAML file, or a script whose arguments are MaxText's"
         raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
     if not found:
-        return Table(data=words, source=next(iter(files)))
+        return Table(data=nested(words), source=next(iter(files)))
+    _refuse_base(found[0])
     known = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
     return Table(data={**found[0].data, **known}, source=found[0].source, lines=found[0].lines)
+
+
+def _refuse_base(table: Table) -> None:
+    """An `InputError` for a file that changes one which does not train a decoder alone."""
+    stem = Path(str(table.data.get("base_config", ""))[:200]).stem
+    other = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
+    if other is not None:
+        given = f"{other} ({stem}.yml)"
+        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=table.source))
 
 
 def _refuse_other_work(files: Files) -> None:
@@ -163,81 +175,12 @@ def _refuse_other_work(files: Files) -> None:
             raise InputError(Problem(path="", given=given, expected="training of a decoder", where=next(iter(files))))
 
 
-def _model(reader: OptionReader, named: str | None) -> Any:
-    """The model that the options name or spell; that of MaxText's defaults where nobody names one."""
-    name = str(reader.take("model_name", default="default"))
-    if name == "default" and "base_emb_dim" in reader:
-        name = _file_named(reader)
-    if name != "default":
-        id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
-        if id is None:
-            reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
-        reader.take("mtp_num_layers")
-        return _changed(reader, id)
-    scale = reader.degree("global_parameter_scale")
-    if scale != 1:
-        if f"maxtext-{scale}b" in MODELS and "base_emb_dim" not in reader:
-            return f"maxtext-{scale}b"
-        reader.bad("global_parameter_scale", scale, "a scale whose model the catalog has, or dimensions", None)
-    if "base_emb_dim" not in reader:
-        if named is not None or {"student_overrides", "teacher_overrides"} & set(reader.table.data):
-            return None
-        reader.assumptions.append("model: the 1.1 billion parameters of MaxText's own defaults, as no model is named")
-    block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
-    normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
-    biased = reader.switch("attention_bias", default=block == "qwen2")
-    heads = reader.count("base_num_query_heads", default=16)
-    inner = reader.count("base_mlp_dim", default=7168)
-    experts = reader.degree("num_experts")
-    mlp: dict[str, Any] = {"mlp": {"hidden": inner}}
-    moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
-    if experts > 1:
-        topk = reader.degree("num_experts_per_tok")
-        mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
-    table: dict[str, Any] = {
-        "hidden": reader.count("base_emb_dim", default=2048),
-        "layers": reader.count("base_num_decoder_layers", default=16),
-        "vocab": reader.count("vocab_size", default=32000),
-        "tied": reader.switch("logits_via_embedding", default=False),
-        "attention": {
-            "heads": heads,
-            "kv_heads": reader.count("base_num_kv_heads", default=16),
-            "head_dim": reader.count("head_dim", default=128),
-            **({"qk_norm": "head"} if normed else {}),
-            **({"qkv_bias": True} if biased else {}),
-        },
-        **mlp,
-    }
-    if block == "gpt3":
-        table |= {"norm": "layer", "positions": reader.count("trainable_position_size", default=2048)}
-        table["attention"] |= {"positions": "learned", "qkv_bias": True, "out_bias": True}
-        table["mlp"] |= {"gated": False, "activation": "gelu", "bias": True}
-    return known_as(table, ("context",))
-
-
-def _changed(reader: OptionReader, id: str | None) -> Any:
-    """A model of the catalog with the number of layers that the options give it; other dims that differ are told."""
-    if id is None:
-        return None
-    spec = MODELS[id]
-    asked = reader.count("base_num_decoder_layers")
-    if reader.options.get("base_emb_dim") not in (None, spec.hidden):
-        why = f"not the width of {id}, whose dims are taken"
-        value = str(reader.options["base_emb_dim"])[:20]
-        reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
-    stated = spec.layers // 2 if id == "longcat-flash" else spec.layers
-    return {"base": id, "layers": asked} if asked is not None and asked != stated else id
-
-
-def _file_named(reader: OptionReader) -> str:
-    """The model that a file of MaxText's own model folder is named after."""
-    stem = Path(reader.table.source).stem
-    known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
-    if known:
-        for option in list(reader.options):
-            if option.startswith("base_") or option in DESCRIBES:
-                reader.take(option)
-    return stem if known else "default"
+def _lora(reader: OptionReader) -> dict[str, Any]:
+    """Adapters on all matrices, where they are switched on."""
+    rank = reader.size("lora.lora_rank")
+    if not reader.switch("lora.enable_lora", default=False):
+        return {}
+    return {"task": "lora", "lora": {"rank": rank or LORA_RANK, "targets": ["qkv", "out", "up", "gate", "down"]}}
 
 
 def _second(files: Files) -> str:
@@ -252,6 +195,10 @@ def _second(files: Files) -> str:
 def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
     """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
     degrees = {axis: _axis(reader, axis) for axis in AXES}
+    for axis, also in ALSO_AXES.items():  # a second dimension of the same split
+        more = _axis(reader, also)
+        own = degrees[axis]
+        degrees[axis] = own * more if own is not None and more is not None else None
     for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert"):
         if degrees[axis] is None:
             expected, todo = "a degree, or a machine that tells it", "say the machine with --on"
@@ -278,6 +225,11 @@ def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
     elif data != 1:
         reader.assumptions.append("one slice: dcn_data_parallelism is left to the number of slices")
     return plan
+
+
+def _splits(part: Unread) -> bool:
+    """Whether an option that nobody read splits the mesh."""
+    return part.option.endswith("_parallelism") and part.value not in ("1", "-1", "0")
 
 
 def _axis(reader: OptionReader, axis: str) -> int | None:
@@ -389,8 +341,8 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
 def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
-        files = started(files)
-        if any(
+        files = spelled_out(started(files))
+        if benchmark_of(files) is not None or any(
             {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
         ):
             return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.core.errors import InputError
@@ -16,6 +16,7 @@ from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files
 
 DEEPEST = 20
+MOST_SLICES = 10_000
 # devices that the name of a slice counts for each chip: v5p-128 has 64 chips
 COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
 HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
@@ -69,8 +70,17 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(part, depth + 1)
 
 
-def machine_of(files: Files) -> tuple[int | None, bool]:
-    """Chips that xpk is asked for, and whether JAX counts two devices for each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What xpk is asked for: chips of all slices, slices, and whether JAX counts two devices for each chip."""
+
+    chips: int | None = None
+    slices: int = 1
+    halves: bool = False
+
+
+def machine_of(files: Files) -> Machine:
+    """The machine of the first command that names one."""
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch")):
             continue
@@ -80,8 +90,9 @@ def machine_of(files: Files) -> tuple[int | None, bool]:
             chips = chips_of(device)
             slices = words.get("num-slices", words.get("num_slices", "1"))
             if chips is not None:
-                return chips * (int(slices) if slices.isdigit() else 1), device.startswith(HALVES)
-    return None, False
+                count = int(slices) if slices.isdigit() and 0 < int(slices) < MOST_SLICES else 1
+                return Machine(chips=chips * count, slices=count, halves=device.startswith(HALVES))
+    return Machine()
 
 
 def chips_of(device: str) -> int | None:
@@ -110,6 +121,21 @@ def filled_axes(table: Table, devices: int) -> Table:
     return replace(table, data={**table.data, names[open_[0]]: devices // (others * outer)})
 
 
+def filled_slices(table: Table, devices: int, slices: int) -> Table:
+    """The table with every axis stated, for a run on several slices: data goes over them unless another axis does."""
+    if slices < 2 or devices % slices:
+        return table
+    said = dict(table.data)
+    for place, size, usual in (("dcn", slices, "data"), ("ici", devices // slices, "fsdp")):
+        names = {axis: f"{place}_{axis}_parallelism" for axis in INNER}
+        given = {axis: said.get(name, -1 if axis == usual else 1) for axis, name in names.items()}
+        open_ = [axis for axis, degree in given.items() if degree == -1]
+        others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
+        if len(open_) == 1 and others and size % others == 0:
+            said[names[open_[0]]] = size // others
+    return replace(table, data=said)
+
+
 def spare_axis(options: Mapping[str, Any]) -> str:
     """The axis that gives up the second device of a chip: the one left to fill, or the widest even one."""
     degrees = {axis: options.get(f"ici_{axis}_parallelism", -1 if axis == "fsdp" else 1) for axis in AXES}
@@ -120,5 +146,15 @@ def spare_axis(options: Mapping[str, Any]) -> str:
     return max(even, key=lambda axis: degrees[axis]) if even else ""
 
 
-INNER = ("data", "fsdp", "tensor", "tensor_sequence", "context", "pipeline", "expert")
+INNER = (
+    "data",
+    "fsdp",
+    "fsdp_transpose",
+    "context_usp_ulysses",
+    "tensor",
+    "tensor_sequence",
+    "context",
+    "pipeline",
+    "expert",
+)
 AXES = ("fsdp", "data", "tensor", "context", "expert")

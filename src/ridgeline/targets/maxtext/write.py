@@ -7,13 +7,14 @@ from typing import Any
 
 from ridgeline.models.load import MODELS
 from ridgeline.models.numerics import numerics_of, unknown_numerics
-from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe, Norm
+from ridgeline.models.spec import Mlp, ModelSpec, Moe
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.launch import ON_NODE, Command, comment, header, on_node, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.llama_shape import plain_block
 from ridgeline.targets.maxtext.names import (
     BY_QWIX,
     FIXED_OPTIMIZER,
@@ -155,24 +156,6 @@ def _name(model: ModelSpec) -> str | None:
     """The name of a catalog model that MaxText has too."""
     known = model.id in MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
     return MODELS_NAMED[model.id] if known else None
-
-
-def plain_block(model: ModelSpec) -> tuple[Attention, Mlp | Moe] | None:
-    """The parts of a model of equal pre-norm layers as Llama and Mixtral have them."""
-    if len(model.blocks) != 1 or model.mtp or model.vision or model.norm != Norm():
-        return None
-    block = model.blocks[0]
-    mixer, ffn, embedding = block.mixer, block.ffn, model.embedding
-    if not isinstance(mixer, Attention) or not isinstance(ffn, (Mlp, Moe)):
-        return None
-    plain_mixer = Attention(heads=mixer.heads, kv_heads=mixer.kv_heads, head_dim=mixer.head_dim)
-    plain_ffn: Mlp | Moe = (
-        Mlp(hidden=ffn.hidden) if isinstance(ffn, Mlp) else Moe(experts=ffn.experts, topk=ffn.topk, hidden=ffn.hidden)
-    )
-    outer = (embedding.positions, embedding.width, embedding.norm, embedding.head_bias) == (0, 0, None, False)
-    same = mixer == plain_mixer and ffn == plain_ffn and outer
-    usual = (block.norm, block.norms, block.parallel, block.extra) == (Norm(), 2, False, 0)
-    return (mixer, ffn) if same and usual else None
 
 
 def _work(scenario: Scenario) -> Iterator[Piece]:

@@ -13,7 +13,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table
 from ridgeline.targets.option_reader import model_in
 from ridgeline.targets.options import options
-from ridgeline.targets.run_files import around
+from ridgeline.targets.run_files import RunFiles, around
 from ridgeline.targets.shell_eval import Script, read_script
 from ridgeline.targets.shell_expand import shown, split_words
 from ridgeline.targets.target import Files
@@ -24,6 +24,7 @@ BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
 NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 SIGNS = ("num-layers", "hybrid-layer-pattern", "hybrid-override-pattern")  # of a run that spells its model
 LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a run whose model is named elsewhere
+FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b")  # options of trainers that count layers too
 ARGUMENTS = ("MODEL_ARGS", "model_args")
 GENERATES = "generation of text"
 OTHER_WORK = {
@@ -55,6 +56,10 @@ PROGRAMS = {
     "text_gen": GENERATES,
     "eval": "an evaluation",
     "convert": "a conversion of checkpoints",
+    "hf2": "a conversion of checkpoints",
+    "2hf": "a conversion of checkpoints",
+    "2mcore": "a conversion of checkpoints",
+    "checkpoint_reshap": "a conversion of checkpoints",
     "preprocess": "preparation of data",
     "analyze_data": "preparation of data",
     "train_rl": "reinforcement learning",
@@ -100,11 +105,32 @@ def _collect(files: Files) -> Given:
     for name, text in files.items():
         if name.endswith(TABLES):
             table = arguments_of(parse_table(Path(name), text).data)
+            filled = _filled_by_script(name, table, files) if table is not None else None
+            if filled is not None:
+                return filled
             if table is not None:
                 return Given(options=_filled(table, around(files).environment), source=name)
     expected = "a script that passes --num-layers to a training program, or a table with num-layers"
     todo = "a script called with arguments or environment: say them with --arg and --env"
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
+
+
+def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Given | None:
+    """A table that leaves its numbers to variables, as a script above it in the checkout fills it in."""
+    place = around(files)
+    if place.folder is None or not any(isinstance(value, str) and "${" in value for value in table.values()):
+        return None
+    for folder in [one for one in place.folder.parents if place.top and one.is_relative_to(place.top)][:4]:
+        for path in sorted(folder.glob("*.sh"), key=lambda path: ("sbatch" not in path.name, path.name))[:20]:
+            text = place.text(path) or ""
+            if "envsubst" in text and ".MODEL_ARGS" in text:
+                environment = {"MODEL": Path(name).stem, **place.environment}
+                run = RunFiles({path.name: text}, replace(place, folder=folder, environment=environment))
+                found = from_script(path.name, text, run)
+                if found is not None and not any("$" in str(found.options.get(sign)) for sign in LESS):
+                    note = f"what MODEL is: taken as {environment['MODEL']}, for which {path.name} fills the table in"
+                    return replace(found, notes=(note, *found.notes), source=name)
+    return None
 
 
 def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -143,10 +169,18 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     """What a script passes to the Python program it starts; None when no command starts one."""
     script = read_script(text, around(files or {}))
     signs = (*SIGNS, *LESS) if named else SIGNS
-    for command in script.commands:
-        if any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command):
-            return _started(name, script, command)
-    return _kept(name, script)
+    runs = [command for command in script.commands if _says(command, signs)]
+    if not runs:
+        return _kept(name, script)
+    found = _started(name, script, runs[0])
+    others = [run for run in runs[1:] if any(word.endswith(".py") for word in run) and run[1:] != runs[0][1:]]
+    if not others or not found.program:
+        return found
+    return replace(found, notes=(f"{len(others)} further runs that the script starts", *found.notes))
+
+
+def _says(command: list[str], signs: tuple[str, ...]) -> bool:
+    return any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command)
 
 
 def _kept(name: str, script: Script) -> Given | None:
@@ -221,9 +255,10 @@ def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | Non
     if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
         return nodes * each
     if script is not None and each is None:
-        asked = [script.variables.get(name, [""])[0] for name in ("SLURM_NNODES", "SLURM_GPUS_PER_NODE")]
-        if all(text.isdigit() for text in asked):
-            return int(asked[0]) * int(asked[1])
+        names = ("SLURM_NNODES", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+        texts = [script.told.get(name) or script.variables.get(name, [""])[0] for name in names]
+        asked = [int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts]
+        return asked[0] * (asked[1] or (asked[2] if asked[2] > 1 else 0)) or None
     return None
 
 
@@ -260,7 +295,18 @@ def other_work(found: Given) -> str:
 def speaking(files: Files) -> Iterator[str]:
     """The texts of scripts and tables that speak of a model's layers in Megatron's words."""
     for name, text in files.items():
-        script = name.endswith(SCRIPTS) and re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text)
+        if FOREIGN.search(text):
+            continue
+        script = name.endswith(SCRIPTS) and (
+            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text) or _hands_on(name, text, files)
+        )
         table = name.endswith((".yaml", ".yml")) and re.search(r"^(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
         if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):
             yield text
+
+
+def _hands_on(name: str, text: str, files: Files) -> bool:
+    """Whether a script without a model of its own starts another that has one."""
+    if not (re.search(r"\bbash \S{0,200}\.sh\b", text) and re.search(r"^(export )?MODEL=|\sMODEL=", text, re.M)):
+        return False
+    return from_script(name, text, files) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -42,15 +43,18 @@ def read(files: Files) -> Imported:
 
 
 def with_model(found: Given, files: Files) -> Given:
-    """The model that the caller names in place of what the files spell."""
-    named = around(files).model
-    return found if named is None else replace(found, options={**found.options, "model": named})
+    """The model and the sequence that the caller names, in place of what the files spell."""
+    place = around(files)
+    named = ({"model": place.model} if place.model else {}) | ({"seq-length": place.seq} if place.seq else {})
+    return replace(found, options={**found.options, **named}) if named else found
 
 
 def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:
     """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
     generates = bool(other_work(found))
     said = {OLDER.get(name, name): value for name, value in found.options.items() if name != "model"}
+    if said.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
+        said.setdefault("is-hybrid-model", True)
     reader = OptionReader(Table(data=said, source=found.source))
     if "model" in found.options:  # named rather than spelled
         model: str | Mapping[str, Any] = found.options["model"]

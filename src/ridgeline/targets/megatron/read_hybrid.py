@@ -15,6 +15,7 @@ from ridgeline.targets.option_reader import OptionReader
 
 LONGEST = 2000
 LAYERS = frozenset("MG*D+-E")
+CORE = "megatron.core."  # modules whose layers the symbols stand for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +36,13 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
     ('M-M*', (2, 2), ('*E',))
     """
     given = reader.take("hybrid-layer-pattern", "hybrid-override-pattern")
-    reader.take("is-hybrid-model")
-    if given is None and any(f"hybrid-{part}-ratio" in reader for part in ("attention", "mlp")):
-        shares = [reader.share(f"hybrid-{part}-ratio", default=0.0) for part in ("attention", "mlp")]
-        given = spread(reader.count("num-layers") or 0, *shares) if any(shares) else None
+    state_space = reader.switch("is-hybrid-model", default=False)
+    shares = [reader.share(f"hybrid-{part}-ratio", default=0.0) for part in ("attention", "mlp")]
+    if given is None and (state_space or any(shares)):
+        given = spread(reader.count("num-layers") or 0, *shares)
     if given is None:
         return None
+    _refuse_own_layers(reader)
     text = str(given).replace(" ", "")
     main, *ahead = text.split("/")
     parts = main.split("|")
@@ -48,6 +50,17 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
         expected = "layers spelled by M, G, *, D, +, - and E"
         raise InputError(Problem(path="--hybrid-layer-pattern", given=repr(text[:60]), expected=expected))
     return HybridPattern(layers="".join(parts), segments=tuple(len(part) for part in parts), ahead=tuple(ahead))
+
+
+def _refuse_own_layers(reader: OptionReader) -> None:
+    """An `InputError` where a module outside of Megatron-Core builds the layers that the symbols stand for."""
+    module = reader.options.get("spec")
+    name = str(module[0] if isinstance(module, (list, tuple)) and module else module or "").split(" ")[0]
+    if name.startswith(CORE) or not name or name.endswith("mamba_layer_specs"):
+        reader.take("spec")
+        return
+    given, expected = f"layers that {name[:80]} builds", "layers that the options spell"
+    raise InputError(Problem(path="--spec", given=given, expected=expected, todo="name the model with --model"))
 
 
 def spread(layers: int, attention: float, mlp: float) -> str | None:

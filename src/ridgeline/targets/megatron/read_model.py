@@ -12,6 +12,7 @@ from ridgeline.targets.megatron.names import POSITIONS
 from ridgeline.targets.megatron.read_hybrid import HybridPattern, hybrid_pattern, linear, mamba, spelled
 from ridgeline.targets.megatron.vocabulary import (
     guessed_vocabulary,
+    is_patched,
     named_by_tokenizer,
     usual_vocabulary,
     vocabulary_of,
@@ -69,6 +70,10 @@ def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict
     dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
     kinds = {"M": {"attention": mamba(reader, hidden)} if "M" in used else {}}
     kinds |= {"G": {"attention": linear(reader)} if "G" in used else {}, "*": mixer, "D": mixer, "+": mixer}
+    if experts and "E" not in used:
+        given = f"{experts['experts']} experts, and no layer E in the pattern"
+        expected, todo = "a pattern whose layers the options describe", "name the model with --model"
+        raise InputError(Problem(path="--hybrid-layer-pattern", given=given, expected=expected, todo=todo))
     kinds |= {"-": {"mlp": dense}, "E": {"moe": experts} if experts else {}}
     return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
 
@@ -91,11 +96,11 @@ def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern |
 
 def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
     guessed = guessed_vocabulary(reader) if vocab is None else None
-    if guessed is not None and not (hint and known_as(table, unsure=("vocab",), prefer=hint) == hint):
-        note = f"vocab = {guessed}: usual for {reader.options.get('tokenizer-type')}; --set model.vocab changes it"
-        reader.assumptions.append(note)
-        return known_as({**table, "vocab": guessed}, prefer=hint)
     found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
+    known = isinstance(found, str) or "base" in found
+    if guessed is not None and not (known and (is_patched(reader) or found == hint)):
+        reader.assumptions.append(f"vocab = {guessed[0]}: usual for {guessed[1]}; --set model.vocab changes it")
+        return known_as({**table, "vocab": guessed[0]}, prefer=hint)
     if vocab is not None:
         return found
     if isinstance(found, str) or "base" in found:

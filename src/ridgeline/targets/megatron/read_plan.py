@@ -59,7 +59,8 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
     if found["seq"] is None and reader.problems:
         raise InputError(reader.problems)
     if found["seq"] is None:
-        raise InputError(Problem(path="--seq-length", given="nothing", expected="tokens of one sequence"))
+        expected, todo = "tokens of one sequence", "say it with --seq"
+        raise InputError(Problem(path="--seq-length", given="nothing", expected=expected, todo=todo))
     return pick(found)
 
 

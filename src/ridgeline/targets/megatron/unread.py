@@ -73,7 +73,9 @@ CHANGES = (
     "num-distributed-optimizer-instances",
     "recompute-modules",
     "model.hybrid*",
-    "model.mamba*",
+    "model.mamba_s*",
+    "model.mamba_h*",
+    "model.mamba_n*",
     "model.experimental*",
     "model.fine_grained*",
     "model.offload_modules",
@@ -82,7 +84,7 @@ CHANGES = (
     "model.freeze*",
     "*.delay_wgrad_compute",
 )
-HARMLESS_VALUES = frozenset({"False", "None", "0", "''", "", "[]", "none"})
+HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none", "'no_shard'"})
 
 
 def changes_step(option: str, value: str = "True") -> bool:

@@ -27,6 +27,7 @@ TOKENIZERS = {
 }
 GUESSED = {"SentencePieceTokenizer": 32000, "GPTSentencePieceTokenizer": 32000, "TikTokenizer": 131072}
 USUAL = 50257
+PATCHED = "patch-tokenizer-type"  # of Pai-Megatron-Patch, which loads it from the model's folder
 NAMED_BY = ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path")
 # families of models that share a tokenizer, by what stands in its name
 FAMILIES = {
@@ -78,8 +79,8 @@ def vocabulary_of(reader: OptionReader) -> int | None:
         reader.assumptions.append(f"vocab = {shared}: that of the family which the tokenizer names")
         return shared
     kind = str(reader.options.get("tokenizer-type", ""))
-    patched = str(reader.options.get("patch-tokenizer-type", ""))
-    kind = patched if patched in TOKENIZERS else kind
+    if is_patched(reader):
+        return None
     file = str(reader.options.get("vocab-file", ""))
     if kind not in TOKENIZERS and (re.search(r"gpt2|bpe", file) or (file and "merge-file" in reader)):
         kind = "GPT2BPETokenizer"
@@ -88,9 +89,18 @@ def vocabulary_of(reader: OptionReader) -> int | None:
     return TOKENIZERS.get(kind)
 
 
-def guessed_vocabulary(reader: OptionReader) -> int | None:
-    """The size that a kind of tokenizer usually has, where its own file would tell."""
-    return GUESSED.get(str(reader.options.get("tokenizer-type", "")))
+def is_patched(reader: OptionReader) -> bool:
+    """Whether the tokenizer is of a family whose models pad its words differently."""
+    return str(reader.options.get(PATCHED, "")) in TOKENIZERS
+
+
+def guessed_vocabulary(reader: OptionReader) -> tuple[int, str] | None:
+    """The size that a kind of tokenizer usually has, where its own file would tell, and that kind."""
+    for option, sizes in ((PATCHED, TOKENIZERS), ("tokenizer-type", GUESSED)):
+        kind = str(reader.options.get(option, ""))
+        if kind in sizes:
+            return sizes[kind], kind
+    return None
 
 
 def usual_vocabulary(hint: str) -> int:

@@ -37,6 +37,7 @@ SECTIONS = frozenset(
         "rerun_state_machine",
     )
 )
+PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
 NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
 ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
@@ -242,6 +243,9 @@ def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
         changes["mtp"] = ahead if ahead != (base.mtp.depth if base.mtp else 0) else None
         differs = {key: value for key, value in changes.items() if value is not None}
         return {"model": {"base": base.id, **differs} if differs else base.id}
+    if fields.get("model.is_hybrid_model") is True and not any(fields.get(field) for field in PATTERNS):
+        given, expected = "shares of attention and mlp, which the provider deals itself", "a pattern of layers"
+        raise InputError(Problem(path="model", given=given, expected=expected, todo="name the model with --model"))
     options: dict[str, Any] = {}
     options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:

@@ -70,7 +70,7 @@ def recipes_in(module: Module) -> Iterator[str]:
         stated = isinstance(node, ast.FunctionDef) and node.returns is not None
         says = stated and "ConfigContainer" in ast.unparse(node.returns)  # type: ignore[union-attr,arg-type]
         unstated = not stated and (name in direct or (isinstance(node, ast.FunctionDef) and _calls(node, direct)))
-        if (says or unstated) and not name.startswith("_") and not _needs(node):
+        if (says or unstated) and not name.startswith(("_", "test_", "mock_")) and not _needs(node):
             yield name
 
 

@@ -19,41 +19,35 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.models.names import find_name
 from ridgeline.targets.launch import system_in
 from ridgeline.targets.maxtext.read import read_table
+from ridgeline.targets.maxtext.read_machine import filled_axes
 from ridgeline.targets.megatron.collect import OTHER_WORK, Given
 from ridgeline.targets.megatron.read import settings_of
-from ridgeline.targets.option_reader import tables
 from ridgeline.targets.primus.names import ID, NAMES, OPPOSITE
-from ridgeline.targets.run_files import Around, around
+from ridgeline.targets.primus.read_changes import recomputed, with_adapters
+from ridgeline.targets.primus.read_sources import Source, sources
+from ridgeline.targets.run_files import Around
 from ridgeline.targets.target import Files, Imported
 from ridgeline.targets.torchtitan.read import read_job
 
 DEEPEST = 12  # files that extend files
 FRAMEWORKS = ("megatron", "torchtitan", "maxtext")
+IMAGES = ("diffusion", "hummingbird", "automodel")  # frameworks of Primus that train models of images and video
+KINDS = ("gpt", "mamba")  # of Megatron's own models
 
 
 def recognises(files: Files) -> bool:
-    """A YAML file of modules that name a framework and a model."""
+    """A YAML file of modules that name a framework and a model, a script that starts one, or a model file of Primus."""
     try:
-        return any(_module(table.data) is not None for table in tables(files, ".yaml", ".yml"))
+        return any(True for _ in sources(files))
     except InputError:
         return False
 
 
-def _module(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The module of an experiment that trains."""
-    modules = data.get("modules")
-    for module in modules.values() if isinstance(modules, Mapping) else ():
-        if isinstance(module, Mapping) and "framework" in module and "model" in module:
-            return module
-    return None
-
-
 def read(files: Files) -> Imported:
     """The settings of an experiment."""
-    for table in tables(files, ".yaml", ".yml"):
-        module = _module(table.data)
-        if module is not None:
-            return _read(module, table.source, around(files), files)
+    for source in sources(files):
+        found = _read(source, files)
+        return replace(found, assumptions=(*source.notes, *found.assumptions))
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="an experiment of Primus"))
 
 
@@ -63,11 +57,15 @@ def _world(files: Files, place: Around) -> int | None:
     return place.chips or (load_system(name).chips if name is not None else None)
 
 
-def _read(module: Mapping[str, Any], source: str, place: Around, files: Files) -> Imported:
+def _read(source: Source, files: Files) -> Imported:
+    module, place = source.module, source.place
     framework = _text(module["framework"], place)
+    if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
+        given = f"a model of images or video (framework {framework[:40]})"
+        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=source.name))
     if framework not in FRAMEWORKS:
         given, expected = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
-        raise InputError(Problem(path="modules", given=given, expected=expected, where=source))
+        raise InputError(Problem(path="modules", given=given, expected=expected, where=source.name))
     said: dict[str, Any] = {}
     notes: list[str] = []
     model = _text(module["model"], place)
@@ -81,11 +79,11 @@ def _read(module: Mapping[str, Any], source: str, place: Around, files: Files) -
     said = _filled(_over(said, inner if isinstance(inner, Mapping) else {}), place)
     if framework == "torchtitan":
         said.setdefault("model", {}).setdefault("flavor", model)
-        found_run = read_job(Table(data=said, source=source), None)
+        found_run = read_job(Table(data=said, source=source.name), None)
     elif framework == "maxtext":
-        found_run = read_table(Table(data=said, source=source), place.model)
+        found_run = read_table(filled_axes(Table(data=said, source=source.name), place.chips or 0), place.model)
     else:
-        found_run = _megatron(said, model, source, replace(place, chips=_world(files, place)))
+        found_run = _megatron(said, model, source.name, replace(place, chips=_world(files, place)))
         found_run = replace(found_run, chips=None)
     left = tuple(f"left out: {note}" for note in notes)
     asked = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
@@ -98,14 +96,24 @@ def _read(module: Mapping[str, Any], source: str, place: Around, files: Files) -
 
 def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -> Imported:
     options = dict(_options(said))
+    if options.pop("stage", None) == "sft":
+        options["sft"] = True
+    if place.seq is not None:
+        options["seq-length"] = place.seq
     if place.model is not None:
         options["model"] = place.model
+    elif options.get("model-type", "gpt") not in KINDS or "lfm-layer-types" in options:
+        given = f"layers of {str(options.get('model-type', 'gpt'))[:40]} ({model[:60]})"
+        expected, todo = "layers that the options spell", "name the model with --model"
+        raise InputError(Problem(path="model_type", given=given, expected=expected, todo=todo, where=source))
     elif "num-layers" not in options and "hybrid-layer-pattern" not in options:
         named = find_name(re.sub(r"\.ya?ml$", "", model).replace("_", "-"))
         if named is not None:
             options["model"] = named[0]
     options.pop("finetune", None)
-    return settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
+    ids = options.pop("recompute-layer-ids", None)
+    found = settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
+    return with_adapters(recomputed(found, ids), said.get("lora"))
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,10 @@ def read(files: Files) -> Imported:
     return read_job(only(files, _is_job, expected, ".toml"), around(files).model or model_in(files))
 
 
+# matrices that adapters stand beside -> torchtitan's names of them
+ADAPTED = {"qkv": ("wq", "wk", "wv", "wkv"), "out": ("wo",), "up": ("w3",), "gate": ("w1",), "down": ("w2",)}
+
+
 def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Imported:
     """What the options of a job file say; `named` stands in for a flavor that no catalog entry is."""
     reader = OptionReader(table)
@@ -83,6 +87,7 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
                 "seq": _seq(reader),
                 "global_batch": batch,
                 "optimizer": optimizer,
+                **_lora(reader),
             }
         ),
         "plan": plan,
@@ -124,6 +129,23 @@ def _model(reader: OptionReader) -> str | dict[str, Any] | None:
         reader.assumptions.append(f"mtp = {ahead or 0}: what the files ask for, not what the model was published with")
         return {"base": id, "mtp": ahead or 0}
     return id
+
+
+def _lora(reader: OptionReader) -> dict[str, Any]:
+    """Adapters, where a converter makes them."""
+    rank = reader.count("lora.rank")
+    names = reader.take("lora.target_modules")
+    if rank is None:
+        return {}
+    words = (
+        [str(name) for name in names]
+        if isinstance(names, list)
+        else [word for part in ADAPTED.values() for word in part]
+    )
+    return {
+        "task": "lora",
+        "lora": {"rank": rank, "targets": [key for key, part in ADAPTED.items() if set(part) & set(words)]},
+    }
 
 
 def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:

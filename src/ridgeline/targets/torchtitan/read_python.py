@@ -164,8 +164,18 @@ def _model(spec: Any, function: str, folder: str) -> dict[str, Any]:
     for converter in converters if isinstance(converters, list) else ():
         if isinstance(converter, (Made, Outside)):
             kind = converter.name.removesuffix(".Config").split(".")[-1]
+            if kind == "LoRAConverter" and isinstance(converter, Made):
+                found |= _adapters(converter)
+                continue
             names.append(CONVERTERS.get(kind, kind))
             if kind == "Float8LinearConverter" and isinstance(converter, Made):
                 recipe = converter.parts.get("recipe_name", "rowwise")
                 found["quantize.linear.float8.recipe_name"] = recipe if isinstance(recipe, str) else "rowwise"
     return found | ({"model.converters": names} if names else {})
+
+
+def _adapters(converter: Made) -> dict[str, Any]:
+    """Adapters as the options of a job file would say them."""
+    rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
+    found: dict[str, Any] = {"lora.rank": rank if type(rank) is int else 8}
+    return found | ({"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {})

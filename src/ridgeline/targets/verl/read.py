@@ -30,8 +30,10 @@ from ridgeline.targets.option_reader import (
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
+from ridgeline.targets.verl.read_base import base_of
 from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, sft_workload
 
+ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
 DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
 PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
@@ -76,11 +78,15 @@ def read(files: Files) -> Imported:
     if strategy not in STRATEGIES:
         reader.word(f"{ACTOR}.strategy", among=dict.fromkeys(STRATEGIES[1:]), default=None)
     megatron = strategy == "megatron"
-    megatron = megatron or (not strategy and any(option.startswith(f"{MEGATRON}.") for option in reader.options))
+    if not strategy:
+        megatron = any(option.startswith(f"{MEGATRON}.") for option in reader.options) or base_of(files).megatron
     plan = _megatron(reader) if megatron else _fsdp(reader)
     if strategy == "veomni":
         plan |= _veomni(reader)
     nodes, each = reader.degree("trainer.nnodes"), reader.count("trainer.n_gpus_per_node", default=8) or 8
+    if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
+        nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
+        reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
     plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
     workload = _workload(reader, plan, megatron)
     workload["optimizer"] = plan.pop("optimizer")
@@ -165,7 +171,9 @@ def _merged(files: Files) -> Table:
     said = next((one for one in assigned_by(files) if any(key.startswith(UPDATE) for key in one)), assigned(files))
     words = {key: value for key, value in said.items() if "." in key or key in bare}
     if not found:
-        return Table(data=nested(words), source=next(iter(files), ""))
+        below = base_of(files).options
+        filled = interpolated(below | words, around(files).environment) if below else words
+        return Table(data=nested(filled), source=next(iter(files), ""))
     below = {key: value for table in found for key, value in flatten(table.data)}
     filled = interpolated(below | words, around(files).environment)
     return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
@@ -231,6 +239,10 @@ def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
         words = listed if isinstance(listed, list) else [name for part in names.values() for name in part]
         targets = [target for target, parts in names.items() if all(part in words for part in parts)]
         return {"task": "lora", "lora": {"rank": rank, "targets": targets}}
+    loaded = [reader.take(f"{MODEL}.{name}") for name in ("lora_adapter_path", "lora.adapter_path")]
+    if any(isinstance(path, str) and path for path in loaded):
+        reader.assumptions.append(f"lora.rank = {ADAPTER_RANK}: that of the adapter which is loaded is not stated")
+        return {"task": "lora", "lora": {"rank": ADAPTER_RANK, "targets": list(LORA_NAMES[megatron])}}
     return {}
 
 

@@ -234,8 +234,13 @@ class TestMemory:
 
     def test_what_fits_in_no_way_is_left_alone(self) -> None:
         scenario = made("misc-0202")
-        assert scenario.plan.recompute.parts == ("attention",)
+        assert scenario.plan.recompute.parts == ("norm", "activation")
         assert not fits(scenario)
+
+    def test_selective_of_experts_is_no_attention_where_it_is_fused(self) -> None:
+        """A fused kernel keeps no scores: Megatron's MoE recipes recompute norms and activations instead."""
+        assert made("misc-0199").plan.recompute.parts == ("norm", "activation")
+        assert made("misc-0015").plan.recompute.parts == ("attention",)  # unfused attention of 2022
 
     def test_experts_over_tensor_ranks_where_nothing_less_fits(self) -> None:
         """Grok-1 with ep 8 on 128 chips: 75 GiB of weights a chip unless tensor ranks split experts, too."""
