@@ -37,6 +37,8 @@ def in_its_keys(data: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> in_its_keys({"model_type": "gpt2", "n_layer": 12, "layers": 2})
     {'model_type': 'gpt2', 'n_layer': 2}
+    >>> in_its_keys({"model_type": "qwen2_5_omni", "layers": 2})
+    {'model_type': 'qwen2_5_omni', 'thinker_config': {'text_config': {'num_hidden_layers': 2}}}
     >>> in_its_keys({"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": ["a", "b", "a"], "layers": 2})
     {'model_type': 'gpt_oss', 'num_hidden_layers': 2, 'layer_types': ['a', 'b']}
     """
@@ -73,7 +75,8 @@ def _home(data: Mapping[str, Any]) -> tuple[str, ...]:
         return ("text_config",)
     if kind in THINKING:
         return ("thinker_config", "text_config")
-    return ("text_config",) if not defaults(kind) and defaults(f"{_family(kind)}_text") else ()
+    flat = any(name in data for name in WORDS["hidden"]) or defaults(kind)
+    return ("text_config",) if not flat and defaults(f"{_family(kind)}_text") else ()
 
 
 def _inside(data: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
