@@ -39,6 +39,10 @@ def media(scenario: Scenario) -> Iterator[Problem]:
     listens = model.audio is not None or (model.encoder is not None and model.encoder.reads == "audio")
     if work.audio_s is not None and not listens:
         yield Problem(path="workload.audio_s", given=f"{work.audio_s:g}", expected=f"nothing: {model.id} hears nothing")
+    encoder = model.encoder
+    if encoder is not None and encoder.per_second and (work.audio_s or 0) * encoder.per_second > encoder.context:
+        expected = f"at most {encoder.context / encoder.per_second:g}: longer sound is several sequences"
+        yield Problem(path="workload.audio_s", given=f"{work.audio_s:g}", expected=expected, todo="cut it into windows")
     if not isinstance(work, Decode):
         yield from _sizes(model, work)
         yield from _fits(scenario, work)

@@ -47,16 +47,15 @@ class Scenario:
     @property
     def source(self) -> int:
         """Positions that the encoder reads for one sequence: the workload's, those it was made for where it reads
-        audio, as many as the sequence has where it reads tokens; text that a diffusion transformer reads in cross
-        attention; 0 without either."""
+        audio (shorter clips are filled up with silence), as many as the sequence has where it reads tokens; text that a
+        diffusion transformer reads in cross attention; 0 without either."""
         encoder, space = self.model.encoder, self.model.latent_space
         if space is not None and not space.joint:
             return space.text
         if encoder is None or isinstance(self.workload, Serve):
             return 0
         own = self.workload.seq if encoder.reads == "tokens" else encoder.context
-        heard = round((self.workload.audio_s or 0) * encoder.per_second)
-        return self.workload.encoder_seq or heard or own
+        return self.workload.encoder_seq or own
 
     @property
     def seen(self) -> EncoderInput:

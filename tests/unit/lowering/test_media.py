@@ -13,7 +13,8 @@ from ridgeline.lowering.program import lower
 from ridgeline.models.facts import forward_flops_per_token
 from ridgeline.models.hf import from_config
 from ridgeline.models.params import count
-from ridgeline.models.tower_flops import image_flops, latent_flops
+from ridgeline.models.tower_flops import audio_flops, image_flops, latent_flops
+from ridgeline.sim.memory.serving import serving_memory
 from ridgeline.sim.phase_prediction import PhasePrediction
 from ridgeline.sim.prediction import Prediction
 
@@ -21,12 +22,24 @@ FLUX = {"_class_name": "FluxTransformer2DModel", "guidance_embeds": True}
 WAN = {"_class_name": "WanTransformer3DModel"}
 SD3 = {"_class_name": "SD3Transformer2DModel", "num_layers": 24, "num_attention_heads": 24}
 DIT = {"_class_name": "DiTTransformer2DModel"}
-# parameters of the models that diffusers 0.40 builds on the meta device from these configs
+# parameters of the models that diffusers 0.42 builds on the meta device from these configs
 PARAMETERS = [
     (FLUX, 11_901_408_320), ({**FLUX, "guidance_embeds": False}, 11_891_178_560), (SD3, 2_028_328_000),
     ({**SD3, "num_layers": 38, "num_attention_heads": 38, "qk_norm": "rms_norm"}, 8_056_627_520),
     (WAN, 14_288_491_584), ({**WAN, "num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30}, 1_418_996_800),
     (DIT, 749_808_016), ({**DIT, "attention_bias": False, "num_layers": 3, "patch_size": 4}, 82_842_688),
+    ({**SD3, "qk_norm": "rms_norm", "dual_attention_layers": list(range(13))}, 2_243_171_520),
+    ({**WAN, "in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120}, 16_394_878_784),
+    ({"_class_name": "QwenImageTransformer2DModel"}, 20_430_401_088),
+    ({"_class_name": "HunyuanVideoTransformer3DModel"}, 12_821_012_544),
+    ({"_class_name": "CogVideoXTransformer3DModel"}, 1_693_783_872),
+    (
+        {"_class_name": "CogVideoXTransformer3DModel", "num_attention_heads": 48, "num_layers": 42, "patch_size_t": 2,
+         "patch_bias": False, "in_channels": 32, "ofs_embed_dim": 512}, 5_571_594_880,
+    ),
+    ({"_class_name": "PixArtTransformer2DModel", "caption_channels": 4096}, 611_349_152),
+    ({"_class_name": "SanaTransformer2DModel"}, 1_604_462_752),
+    ({"_class_name": "LTXVideoTransformer3DModel"}, 1_923_385_472),
 ]  # fmt: skip
 
 
@@ -140,7 +153,69 @@ def test_prompts_with_images_take_longer_to_read() -> None:
     assert plain.step_time_s < seen.step_time_s < 1.5 * plain.step_time_s
 
 
-def test_seconds_of_sound_are_positions() -> None:
+def test_clips_of_whisper_are_filled_up() -> None:
     base = {"model": {"model_type": "whisper"}, "system": "1xh100-sxm", "plan": {}}
     made = scenario({**base, "workload": {"seq": 64, "global_batch": 8, "audio_s": 10}})
-    assert made.source == 500
+    assert made.source == 1500
+    with pytest.raises(InputError, match="at most 30: longer sound is several sequences"):
+        scenario({**base, "workload": {"seq": 64, "global_batch": 8, "audio_s": 31}})
+
+
+OMNI = {"model_type": "qwen2_5_omni", "thinker_config": {"vision_config": {"hidden_size": 1280}}}
+
+
+def _omni(**work: Any) -> Prediction:
+    table = {"seq": 16384, "global_batch": 32, **work}
+    plan = {"tp": 2, "pp": 2, "dp": 2, "shard": "zero1"}
+    made = predict(scenario({"model": OMNI, "system": "8xh100-sxm", "workload": table, "plan": plan}))
+    assert isinstance(made, Prediction)
+    return made
+
+
+def test_video_and_sound_run_on_the_first_stage_and_count() -> None:
+    none = _omni()
+    both = {"videos": 1, "frames": 16, "height": 480, "width": 640, "audio_s": 60}
+    some, frozen = _omni(**both), _omni(**both, towers="frozen")
+    assert none.step_time_s < frozen.step_time_s < some.step_time_s
+    seen, heard = some.scenario.seen, some.scenario.heard
+    assert (seen.tokens, heard.tokens) == (8 * 17 * 23, 1500)
+    one = image_flops(some.scenario.model, seen) + audio_flops(some.scenario.model, heard)
+    more = some.utilization.model_flops - none.utilization.model_flops
+    assert more == pytest.approx(3 * 32 * one)
+    assert frozen.utilization.model_flops - none.utilization.model_flops == pytest.approx(32 * one)
+    first, last = ([made.memory.stages[place].peak_bytes for made in (none, frozen, some)] for place in (0, 1))
+    assert first[0] < first[1] < first[2]
+    assert last[0] == last[1] == last[2]
+    assert any("audio_s = 0: the audio encoder" in line for line in none.assumptions)
+    assert any("companions: the talker" in line for line in some.assumptions)
+
+
+def test_what_runs_is_what_is_counted() -> None:
+    made = scenario({
+        "model": OMNI, "system": "1xh100-sxm", "plan": {},
+        "workload": {"seq": 8192, "global_batch": 1, "images": 2, "height": 700, "width": 900, "audio_s": 30},
+    })  # fmt: skip
+    program = lower(made, tensors=False)
+    often = dict(zip((section.key.role.value for section in program.sections), program.stages[0], strict=True))
+    ran = {
+        name: sum(
+            2 * op.m * op.n * op.k * op.groups if isinstance(op, MatMul) else op.flops
+            for section in program.sections
+            if section.key.role.value.startswith(name)
+            for op in section.forward
+            if isinstance(op, (MatMul, Attend))
+            for _ in range(often[section.key.role.value])
+        )
+        for name in ("vision", "audio")
+    }
+    counted = {"vision": image_flops(made.model, made.seen), "audio": audio_flops(made.model, made.heard)}
+    assert all(0.999 < ran[name] / counted[name] < 1.1 for name in ran)  # heads of 80 run as 128
+
+
+def test_servers_hold_encoders_that_nothing_is_given_to() -> None:
+    base = {"model": "qwen2.5-vl-7b", "system": "1xh100-sxm", "plan": {"engine": "vllm"}}
+    plain, seen = (
+        serving_memory(scenario({**base, "workload": {"kind": "prefill", "seq": 4096, "images": many}}))
+        for many in (0, 1)
+    )
+    assert plain.weights == pytest.approx(seen.weights, rel=1e-3)

@@ -235,7 +235,7 @@ def _side_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tup
     yield from of("Encoder", "t5", "model.encoder", other_params=10**7, front=10**6)
     yield from of("Encoder", "whisper", "model.encoder", reads="tokens", context=3000, per_second=25)
     yield from of("Train", "t5", "workload", encoder_seq=2048)
-    yield from of("Train", "whisper", "workload", audio_s=10.0)
+    yield from of("Train", "omni", "workload", audio_s=10.0)
     yield from of("Train", "vision", "workload", towers="frozen")
     yield from of("ModelSpec", "flux", "model", latent_space=_other_space)
     yield from of("Block", "flux", BLOCK, streams=1, modulation=3, modulation_width=512)
