@@ -219,3 +219,12 @@ def test_servers_hold_encoders_that_nothing_is_given_to() -> None:
         for many in (0, 1)
     )
     assert plain.weights == pytest.approx(seen.weights, rel=1e-3)
+
+
+def test_a_denoising_step_is_never_cut_into_chunks() -> None:
+    work = {"kind": "prefill", "height": 480, "width": 832, "frames": 33}
+    table = {"model": {**WAN, "layers": 2}, "system": "1xh100-sxm", "workload": work, "plan": {"engine": "vllm"}}
+    made = predict(scenario(table))
+    assert isinstance(made, PhasePrediction)
+    assert made.steps == 1
+    assert made.scenario.model.layers == 2

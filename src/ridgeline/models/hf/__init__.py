@@ -130,7 +130,7 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
 
 def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[str]) -> ModelSpec:
     """The diffusion transformer that diffusers' own config describes."""
-    cfg = Config(in_its_keys(data), USUAL[named])
+    cfg = Config(in_its_keys(data, USUAL[named]), USUAL[named])
     cfg.ignore("_class_name", "_diffusers_version", *ignore)
     spec = DIFFUSION[named](cfg)
     cfg.finish()

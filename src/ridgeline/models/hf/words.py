@@ -32,8 +32,9 @@ STACKS = ("decoder_layers", "encoder_layers")  # models of two stacks size each;
 THINKING = ("qwen2_5_omni", "qwen3_omni_moe")
 
 
-def in_its_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with each of the catalog's words under the name that this file, or its type, uses.
+def in_its_keys(data: Mapping[str, Any], known: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The config with each of the catalog's words under the name that this file, or its type, uses; `known`: keys that
+    its reader knows, where no type says.
 
     >>> in_its_keys({"model_type": "gpt2", "n_layer": 12, "layers": 2})
     {'model_type': 'gpt2', 'n_layer': 2}
@@ -49,7 +50,7 @@ def in_its_keys(data: Mapping[str, Any]) -> dict[str, Any]:
     home = _home(rest)
     table = dict(_inside(rest, home))
     kind = str(rest.get("model_type", ""))
-    usual = defaults(str(table.get("model_type", kind)) if home else kind) or defaults(f"{_family(kind)}_text")
+    usual = defaults(str(table.get("model_type", kind)) if home else kind) or defaults(f"{_family(kind)}_text") or known
     for word, value in said.items():
         names = WORDS[word]
         name = next(
