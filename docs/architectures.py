@@ -27,6 +27,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,10 +36,11 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "concepts" / "architectures.md"
 KEPT = ROOT / "build" / "architectures.json"
 GIVEN = tomllib.loads((ROOT / "docs" / "architectures.toml").read_text(encoding="utf-8"))
+NEEDS = {kind: library for library, kinds in GIVEN.pop("needs").items() for kind in kinds}
 KINDS = {"CAUSAL_LM": "causal", "IMAGE_TEXT_TO_TEXT": "image-text", "MULTIMODAL_LM": "multimodal"}
 LONGEST_S = 300
 SAMPLE = ("gpt2", "git")  # small ones, the second with an image encoder
-RECORDS = ("runtime/capture/*.py", "models/*.py")  # code that a recording depends on: readers do not
+RECORDS = ("runtime/capture/*.py",)  # code that recordings are made by
 HEAD = """# Which architectures are read and captured
 
 `ridgeline` reads the config.json of a model without weights, network or transformers, where it has a reader for the
@@ -47,13 +49,14 @@ type. Any other type is captured: transformers builds it on the meta device and 
 both for every causal, image-text and multimodal type of transformers {version}, with its default config.
 
 - **read**: `exact` where the reader's parameters are those of the built model, `yes` where nothing could be built to
-  compare with, `differs` where transformers' causal class of a type that is read whole builds its decoder alone.
+  compare with, `differs` where transformers' causal class of a type that is read whole builds its decoder alone, or
+  holds matrices that nothing reads (`longcat_flash`: those of experts that do nothing).
   Published sizes are compared in `tests/real/test_transformers_params.py`.
-- **captured**: one forward over text is recorded, with all parameters. `whole`: every layer is made of known parts;
-  `parts`: something is priced op by op; `mixes`: tokens meet in a way that no known part has, so that tensor ranks do
-  not split those layers.
-- **note**: why the other way is closed, or `given`: the default config builds no model, so that these keys are taken
-  from published ones (`docs/architectures.toml`).
+- **captured**: one forward over text is recorded, with all parameters, and one image through its encoder (`, sees`)
+  where the type has one. `whole`: every layer is made of known parts; `parts`: something is priced op by op; `mixes`:
+  tokens meet in a way that no known part has, so that tensor ranks do not split those layers.
+- **note**: why the other way is closed; `given`: the default config builds no model, so that these keys are taken from
+  published ones, or assumed (`docs/architectures.toml` says which); `needs`: what transformers builds the type with.
 
 {summary}
 
@@ -142,7 +145,9 @@ def row_of(kind: str, found: Recorded) -> Row:
     from ridgeline.models.hf import READERS, from_config
     from ridgeline.models.params import count
 
-    note = found.refused or (f"given {_told(GIVEN[kind])}" if kind in GIVEN else "")
+    needs = [f"needs {NEEDS[kind]}"] if kind in NEEDS else []
+    given = [f"given {_told(GIVEN[kind])}"] if kind in GIVEN else []
+    note = found.refused or "; ".join((*needs, *given))
     if kind not in READERS:
         return Row("", found.how, note)
     try:
@@ -157,7 +162,8 @@ def row_of(kind: str, found: Recorded) -> Row:
 
 def _how(spec: Any) -> str:
     blocks = [block.captured for block in spec.blocks if block.captured]
-    return "mixes" if any(one.mixes for one in blocks) else "parts" if blocks else "whole"
+    made = "mixes" if any(one.mixes for one in blocks) else "parts" if blocks else "whole"
+    return f"{made}, sees" if spec.vision else made
 
 
 def _told(given: Mapping[str, Any], before: str = "") -> str:
@@ -231,6 +237,8 @@ def recordings(kinds: Collection[str], jobs: int, fresh: bool) -> Iterator[tuple
 def wrong_rows(old: Mapping[str, Row]) -> Iterator[str]:
     """Types whose row is not what their reader says now, and small ones that are captured otherwise."""
     for kind, row in old.items():
+        if kind in NEEDS:
+            continue
         total = -1 if row.read == "differs" else 0
         if kind in SAMPLE:
             now = row_of(kind, recorded(kind))
@@ -270,7 +278,11 @@ def main() -> None:
     if unknown:
         sys.exit(f"no causal, image-text or multimodal type of transformers: {', '.join(unknown)}")
     rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
-    for kind, found in recordings(asked.only or list(types()), asked.jobs, asked.fresh):
+    lacking = {kind for kind, library in NEEDS.items() if find_spec(library) is None}
+    for kind in sorted(lacking & set(asked.only or types())):
+        print(f"{kind}: {NEEDS[kind]} is not installed, so that its row stays", file=sys.stderr)
+    kinds = [kind for kind in asked.only or types() if kind not in lacking]
+    for kind, found in recordings(kinds, asked.jobs, asked.fresh):
         rows[kind] = row_of(kind, found)
         print(kind, *rows[kind], file=sys.stderr, flush=True)
     PAGE.write_text(page(rows), encoding="utf-8")

@@ -29,9 +29,12 @@ ALONE = ("store_true", "store_false", "store_const", "count")
 BRIDGE = "megatron.bridge.training.config"
 # parts of the ConfigContainer that may be of several classes: the ones a text model uses
 CLASSES = {
-    "model": ("megatron.bridge.models.mla_provider", "MLAModelProvider"),
-    "dataset": (BRIDGE, "GPTDatasetConfig"),
-    "mixed_precision": ("megatron.bridge.training.mixed_precision", "MixedPrecisionConfig"),
+    "model": (
+        ("megatron.bridge.models.mla_provider", "MLAModelProvider"),
+        ("megatron.bridge.models.hybrid.hybrid_provider", "HybridModelProvider"),
+    ),
+    "dataset": ((BRIDGE, "GPTDatasetConfig"),),
+    "mixed_precision": (("megatron.bridge.training.mixed_precision", "MixedPrecisionConfig"),),
 }
 
 
@@ -252,11 +255,13 @@ def bridge(folder: Path, core: Path) -> tuple[Found, str, str]:
     for part in source.fields(BRIDGE, "ConfigContainer").values():
         found.values.add(part.name)
         named = [node.id for node in ast.walk(part.kind) if isinstance(node, ast.Name)]
-        classes = [CLASSES[part.name]] if part.name in CLASSES else [(part.module, name) for name in named]
+        classes = CLASSES[part.name] if part.name in CLASSES else [(part.module, name) for name in named]
         for module, name in classes:
             for one in source.fields(module, name).values():
                 if not one.name.startswith("_"):
                     words = source.words(one.kind, one.module, full=True)
+                    known = found.choices.get(f"{part.name}.{one.name}", []) if len(classes) > 1 else []
+                    words = list(dict.fromkeys((*known, *words))) if words else []
                     found.add([f"{part.name}.{one.name}"], alone=False, choices=words or None)
     found.values |= {f"dataset.{name}" for name in _parameters(source, BRIDGE, "GPTDatasetConfig")}
     version, beside = release(folder, "megatron_bridge"), release(core, "megatron_core")

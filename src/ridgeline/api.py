@@ -130,19 +130,20 @@ def plan(
 
 @overload
 def plan(
-    model: str, *, serve: Literal[False] = False, watch: Watch | None = None,
+    model: str, *, serve: Literal[False] = False, to: str = "", watch: Watch | None = None,
     calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
     **options: Unpack[PlanOptions],
 ) -> Recommendation: ...  # fmt: skip
 
 
 def plan(
-    model: str, *, serve: bool = False, watch: Watch | None = None, calibration: Calibration | Path | None = None,
-    anchor: Runs = (), profile: Choice = None, **options: Any,
+    model: str, *, serve: bool = False, to: str = "", watch: Watch | None = None,
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None, **options: Any,
 ) -> Recommendation | DeploymentAnswer:  # fmt: skip
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
 
-    To train: `search.request.PlanOptions`. To serve: `search.deployments.question.DeploymentOptions`.
+    To train: `search.request.PlanOptions`. To serve: `search.deployments.question.DeploymentOptions`. With `to` only
+    plans that this target of an export can be told, so that the files it is given mean the step that was predicted.
 
     >>> found = plan("llama3-8b", on="2xh100-sxm", serve=True, rate=4, isl=512, osl=64, ttft="1s", tpot="50ms",
     ...     settings=["plan.tp=1", "plan.precision=bf16", "plan.serving.pools=none", "workload.requests=200"])
@@ -165,6 +166,10 @@ def plan(
 
     if not serve:
         asked = PlanRequest.from_options(model, **options)
+        if to:
+            from ridgeline.targets.plan_target import plan_target
+
+            asked = replace(asked, target=plan_target(to))
         return recommend(asked, watch, calibration=calibration, anchor=anchor, profile=profile)
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment

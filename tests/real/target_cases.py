@@ -72,6 +72,13 @@ WORK: tuple[dict[str, Any], ...] = (
     {"optimizer": {"name": "adamw", "states": "fp8-e4m3"}},
     {"task": "finetune"},
 )
+HYBRID: tuple[dict[str, Any], ...] = (
+    {"shard": "zero1", "tp": 2},
+    {"shard": "zero1", "pp": 2},
+    {"pp": 2, "schedule": {"name": "interleaved", "chunks": 2}, "shard": "zero1"},
+    {"pp": 2, "placement": [25, 27], "shard": "zero1"},
+    {"shard": "zero1", "recompute": "full"},
+)
 CASES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     *(("llama3-8b", "h100-sxm", plan, {}) for plan in DENSE),
     *(("qwen3-30b-a3b", "h100-sxm", plan, {}) for plan in SPARSE),
@@ -83,6 +90,10 @@ CASES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
                                  "schedule": {"name": "interleaved", "chunks": 4}}, {}),
     *((id, "h100-sxm", {"shard": "zero1"}, {}) for id in
       ("gpt3-6.7b", "gpt-oss-20b", "gemma3-12b", "llama4-scout", "qwen2.5-7b", "mixtral-8x7b")),
+    *(("nemotron-h-8b", "h100-sxm", plan, {}) for plan in HYBRID),
+    *((id, "h100-sxm", {"shard": "zero1", "ep": 8}, {}) for id in
+      ("nemotron3-nano-30b-a3b", "nemotron3-super-120b-a12b", "qwen3-next-80b-a3b")),
+    *((id, "h100-sxm", {"shard": "zero1", "tp": 2}, {}) for id in ("mamba2-2.7b", "qwen3.5-9b")),
 )  # fmt: skip
 
 

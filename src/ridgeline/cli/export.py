@@ -86,7 +86,7 @@ def _tell(found: Export, output: Path | None) -> None:
     say(f"{found.target} {found.version}: {len(found.expressed)} decisions written, {len(found.implied)} implied")
     for line in check_lines(found.check) if found.check else ():
         say(line)
-    for line in _lost(found):
+    for line in lost_lines(found):
         say(line, err=True)
 
 
@@ -109,7 +109,7 @@ def _refusal(found: Export) -> Iterator[str]:
     yield "  choose a plan or a target that carries these, or add --allow-misfit"
 
 
-def _lost(found: Export) -> Iterator[str]:
+def lost_lines(found: Export) -> Iterator[str]:
     """A line for each reason, with the decisions it costs."""
     from ridgeline.core.encode import plain
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.capture import named_model
+from ridgeline.cli.export import Force
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
@@ -31,6 +32,7 @@ from ridgeline.cli.terminal import (
     print_json,
     stderr_console,
 )
+from ridgeline.targets.registry import TRAIN
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -52,6 +54,12 @@ Settings = Annotated[
 
 Objective = Annotated[
     str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
+]
+To = Annotated[
+    str, typer.Option("--to", metavar="TARGET", help=f"Only what it can be told: {', '.join(sorted(TRAIN))}.")
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file; with --to a folder to launch.")
 ]
 Picture = Annotated[
     Path | None, typer.Option("--picture", metavar="FILE", help="With --serve: draw the frontier as .png or .svg.")
@@ -79,7 +87,9 @@ def plan(
     headroom: Annotated[str, typer.Option(help="Share of memory kept free; else as measured peaks ask.")] = "",
     frontier: Annotated[str, typer.Option(help="Two of time, memory, cost, energy, chips.")] = "",
     refine: Annotated[bool, typer.Option(help="Also choose stage boundaries and recompute by stage.")] = True,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file.")] = None,
+    to: To = "",
+    output: Output = None,
+    force: Force = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page as HTML.")] = None,
     json: Json = False,
     calibration: CalibrationFile = None,
@@ -99,20 +109,21 @@ def plan(
 ) -> None:
     """Find the best way to train or serve a model on a system, priced, simulated and explained.
 
-    To train: every split of the work, and what would beat the best. With --serve: replicas, pools and engine settings
-    that keep an objective at the least cost, or serve the most on what there is.
+    To train: every split of the work, and what would beat the best; with --to what that software can be told. With
+    --serve: replicas, pools and engine settings that keep an objective at the least cost, or serve the most.
     """
-    from ridgeline.api import calibration_of, priced_of
+    from ridgeline.api import priced_of
     from ridgeline.cli.plan_serve import plan_serve
     from ridgeline.search.request import PlanRequest
 
     with _answering(json):
-        _writable(output, html, picture)
+        out = _Out(output=output, html=html, json=json, to=to, force=force)
+        _writable(None if out.folder else output, html, picture)
         model = named_model(model, beside=output)
         limits = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
         run = {"tokens": tokens, "chips": chips, "headroom": headroom, "frontier": frontier}
         if serve or _serves(model):
-            _refuse_training(seq=seq, global_batch=global_batch, days=days, **run)
+            _refuse_training(seq=seq, global_batch=global_batch, days=days, to=to, **run)
             plan_serve(
                 model, priced_of(calibration, anchor or (), profile), (output, html, picture), json, on=on,
                 requests=requests, rate=rate, isl=isl, osl=osl, percentile=percentile, engine=engine,
@@ -124,10 +135,25 @@ def plan(
             model, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or (), space=space,
             objective=objective, days=days, top=top, refine=refine, **run,
         )  # fmt: skip
-        used = calibration_of(calibration, anchor or (), profile)
-        _refuse_other_chip(profile, request)
-        found, took = _recommended(request if used is None else replace(request, calibration=used))
-        _tell(found, took, _Out(output=output, html=html, json=json))
+        _plan_training(request, out, calibration, anchor or (), profile)
+
+
+def _plan_training(
+    request: PlanRequest, out: _Out, calibration: Path | None, anchor: Sequence[str], profile: str | None
+) -> None:
+    """Answer the question: what is used to price, what it is for, the search, and what is told and written."""
+    from ridgeline.api import calibration_of
+    from ridgeline.cli.plan_export import refuse_filled
+
+    if out.to:
+        from ridgeline.targets.plan_target import plan_target
+
+        request = replace(request, target=plan_target(out.to))
+    refuse_filled(out.folder, out.force)
+    used = calibration_of(calibration, anchor, profile)
+    _refuse_other_chip(profile, request)
+    found, took = _recommended(request if used is None else replace(request, calibration=used))
+    _tell(found, took, out)
 
 
 @contextmanager
@@ -288,11 +314,24 @@ def shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Out:
-    """What is wanted of the answer."""
+    """What is wanted of the answer.
+
+    folder   where the files of a target go, beside the scenario; None where none are wanted
+    """
 
     output: Path | None
     html: Path | None
     json: bool
+    to: str = ""
+    force: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """A name that is not a scenario file's is a folder's, where there is a target."""
+        from ridgeline.core.files import SUFFIXES
+
+        named = self.output is not None and self.output.suffix.lower() in SUFFIXES
+        return self.output if self.to and not named else None
 
 
 def _tell(found: Recommendation, took: Took, out: _Out) -> None:
@@ -323,15 +362,21 @@ def _tell(found: Recommendation, took: Took, out: _Out) -> None:
 
 
 def _write(found: Recommendation, sheet: Any, out: _Out) -> list[str]:
-    """Write the recommended plan as a scenario file, and the page, where they are wanted; a line for each."""
+    """Write the recommended plan as a scenario file, or with a target's files, and the page; a line for each."""
     from ridgeline.core.files import write_text
 
-    if out.output is not None:
+    files: list[str] = []
+    if out.folder is not None:
+        from ridgeline.cli.plan_export import export_into
+
+        files = list(export_into(out.folder, found, out.to))
+    elif out.output is not None:
         write_text(out.output, found.scenario_text)
     if out.html is not None:
         from ridgeline.report.plan_html import page
 
         write_text(out.html, page(sheet))
     which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
-    named = ((out.output, f", {which}"), (out.html, ""))
-    return [f"written: {path}{what}" for path, what in named if path is not None]
+    named = ((None if out.folder else out.output, f", {which}"), (out.html, ""))
+    lines = [f"written: {path}{what}" for path, what in named if path is not None]
+    return [*files, *lines]

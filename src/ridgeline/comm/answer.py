@@ -40,6 +40,9 @@ NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "unequal-groups", "in
 """All-reduces that are no reduce-scatter and then an all-gather."""
 
 
+SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
+
+
 class Options(Asked, ExchangeOptions, total=False):
     """What simulations and exchanges ask for besides."""
 
@@ -49,7 +52,8 @@ class CollectiveTime:
     """A collective on a graph: the algorithm, its time beside what no algorithm beats, and whether it is proven right.
 
     chunked_bound_s     the bound for chunks of this size sent one after the other on a link; of an all-reduce by
-                        reduce-scatter and all-gather that of the two; 0 where it does not apply
+                        reduce-scatter and all-gather that of the two, where chunks share links their own bounds'
+                        sum; 0 where it does not apply
     synthesis_seconds   what building the algorithm took, where it was synthesized
     contention          the same simulated as flows that share links, where that was asked for
     """
@@ -129,11 +133,12 @@ def collective(
     (True, 'bucket', 1.0)
     """
     kind = _kind(name, NAMES)
+    _refuse_both(algorithm, synthesize, chunks)
     graph = asked_graph(on, topology, link, latency, outer, without, slow, groups)
     size_bytes = _sized(size, root, graph)
     own = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
     spent: float | None = None
-    known = exchange_candidates(kind, graph.ranks, cast(ExchangeOptions, own)) if kind in EXCHANGES else []
+    known = _exchanges(kind, graph, cast(ExchangeOptions, own))
     if synthesize:
         begun = time.perf_counter()
         if known:
@@ -154,12 +159,26 @@ def collective(
     return replace(found, contention=contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds))
 
 
+def _refuse_both(algorithm: str, synthesize: bool, chunks: int | None) -> None:
+    """An `InputError` where what is asked for would be left out."""
+    if algorithm and synthesize:
+        given, todo = f"{algorithm} with --synthesize", "leave one out: what is made is never slower than the library's"
+        raise InputError(Problem(path="algorithm", given=given, expected="one of the two", todo=todo))
+    if chunks is not None and not synthesize:
+        given, expected = f"{chunks} without --synthesize", "--synthesize with it: the library's algorithms have theirs"
+        raise InputError(Problem(path="chunks", given=given, expected=expected))
+
+
 def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collective:
     """The collective of a name; all-reduce, all_reduce and AllReduce are allreduce."""
     plain = name.replace("-", "").replace("_", "").lower()
     if plain not in names:
         raise InputError(not_among(path, name, names, "write e.g. alltoall:256MB" if path == "beside" else ""))
     return cast(Collective, plain)
+
+
+def _exchanges(kind: Collective, graph: Graph, own: ExchangeOptions) -> list[Candidate]:
+    return exchange_candidates(kind, graph.ranks, own, graph.domain) if kind in EXCHANGES else []
 
 
 def _quickest(known: list[Candidate], graph: Graph, size_bytes: float) -> tuple[Algorithm, Timing]:
@@ -189,10 +208,11 @@ def answer(
     kind: Collective, graph: Graph, size: float, made: Algorithm, timed: Timing, spent: float | None, root: int = 0
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
-    chunked = 0.0
-    if timed.crowding == 1:
-        total = made.contract.chunks
-        sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
+    chunked, total = 0.0, made.contract.chunks
+    sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
+    if timed.crowding > 1 and sequence and graph.direct:
+        chunked = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
+    elif timed.crowding == 1:
         chunked = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
     least = contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root)
     return CollectiveTime(

@@ -45,7 +45,7 @@ def _entries(graph: Graph, size_bytes: float) -> Iterator[Entry]:
     for kind in (*WHOLE, *EXCHANGES):
         exchanged = kind in EXCHANGES
         collective = cast(Collective, kind)
-        known = exchange_candidates(kind, graph.ranks, {}) if exchanged else candidates(collective, graph)
+        known = exchange_candidates(kind, graph.ranks, {}, graph.domain) if exchanged else candidates(collective, graph)
         forms: dict[str, list[Candidate]] = {}
         for one in known:
             forms.setdefault(one.name, []).append(one)

@@ -35,14 +35,9 @@ class PathTable:
     """The graph prepared for looking up equal ways: links by tail, and distances to the targets asked for."""
 
     def __init__(self, graph: Graph, targets: Index) -> None:
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import dijkstra
-
         self.graph, self.weight = graph, hop_weights(graph)
         self.targets = np.unique(targets)
-        shape = (graph.nodes, graph.nodes)
-        back = coo_array((self.weight, (graph.head, graph.tail)), shape=shape).tocsr()
-        self.distance = dijkstra(back, indices=self.targets)
+        self.distance = self._distances()
         self.order = np.argsort(graph.tail, kind="stable")
         count = np.bincount(graph.tail, minlength=graph.nodes)
         self.count, self.first = count, np.cumsum(count) - count
@@ -54,6 +49,26 @@ class PathTable:
             self.table = np.full(graph.nodes**2, -1, np.int32)
             self.table[self.keys[::-1]] = self.by_key[::-1]  # of parallel links the first, as a search finds it
         self.kin = self._kin()
+
+    def _distances(self) -> Array:
+        """(targets, nodes) lengths of ways: to the nodes before a target, one search each, and its last link."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import dijkstra
+
+        graph = self.graph
+        shape = (graph.nodes, graph.nodes)
+        back = coo_array((self.weight, (graph.head, graph.tail)), shape=shape).tocsr()
+        last = np.flatnonzero(np.isin(graph.head, self.targets))
+        last = last[np.argsort(graph.head[last], kind="stable")]
+        before, place = np.unique(graph.tail[last], return_inverse=True)
+        ends, first = np.unique(graph.head[last], return_index=True)
+        if len(before) >= len(self.targets) or len(ends) < len(self.targets):
+            found: Array = dijkstra(back, indices=self.targets)
+            return found
+        through = dijkstra(back, indices=before)[place] + self.weight[last][:, None]
+        found = np.minimum.reduceat(through, first, axis=0)
+        found[np.arange(len(ends)), ends] = 0.0
+        return found
 
     def _kin(self) -> Index:
         """By target node the class of targets that every other node sends towards by the same links.

@@ -17,9 +17,9 @@ from typing import TypedDict
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, turned
-from ridgeline.comm.library.exchanges import alltoallv, moe_dispatch, sends
+from ridgeline.comm.library.exchanges import alltoallv, forwarded_dispatch, moe_dispatch, sends
 from ridgeline.comm.select import MOST_STEPS, Candidate
-from ridgeline.core.arrays import Array
+from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 
 EXCHANGES = ("sendrecv", "alltoallv", "dispatch", "combine")
@@ -38,8 +38,8 @@ class ExchangeOptions(TypedDict, total=False):
     routing_seed: int
 
 
-def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions) -> list[Candidate]:
-    """Every algorithm of the library for an exchange."""
+def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions, domain: int = 0) -> list[Candidate]:
+    """Every algorithm of the library for an exchange; `domain`: ranks of a domain, where all have as many."""
     match kind:
         case "sendrecv":
             source, target = _pairs(list(asked.get("pairs", ())), ranks)
@@ -48,7 +48,10 @@ def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions) -> list[C
             sizes = _matrix(asked.get("matrix"), ranks)
             return [_one(name, alltoallv(sizes, at_once=name == "all-pairs")) for name in ("pairwise", "all-pairs")]
         case _:
-            made = [_moe(ranks, asked, at_once) for at_once in (False, True)]
+            chosen, held = _routed(ranks, asked)
+            made = [moe_dispatch(chosen, ranks, held, at_once=at_once) for at_once in (False, True)]
+            if 1 < domain < ranks and ranks % domain == 0:
+                made.append(forwarded_dispatch(chosen, ranks, held, domain))
             if kind == "combine":
                 made = [turned(one) for one in made]
             return [_one(one.name, one) for one in made]
@@ -106,7 +109,8 @@ def _read(path: Path, ranks: int) -> list[list[float]]:
     return [[float(cell) for cell in row] for row in rows]
 
 
-def _moe(ranks: int, asked: ExchangeOptions, at_once: bool) -> Algorithm:
+def _routed(ranks: int, asked: ExchangeOptions) -> tuple[Index, int]:
+    """The experts of every token, each as likely, and how many a rank holds."""
     experts, top_k, tokens = asked.get("experts", 0) or ranks, asked.get("top_k", 0) or 1, asked.get("tokens", 0) or 64
     if experts % ranks:
         raise _wrong("experts", str(experts), f"a multiple of {ranks} ranks, which hold equally many")
@@ -116,7 +120,7 @@ def _moe(ranks: int, asked: ExchangeOptions, at_once: bool) -> Algorithm:
         raise _wrong("tokens", str(tokens), f"1 or more, and {MOST_STEPS:,} steps at most")
     random = np.random.default_rng(asked.get("routing_seed", 0))
     chosen = np.argsort(random.random((tokens * ranks, experts)), axis=1)[:, :top_k]
-    return moe_dispatch(chosen, ranks, experts // ranks, at_once=at_once)
+    return chosen, experts // ranks
 
 
 def _wrong(path: str, given: str, expected: str) -> InputError:

@@ -62,7 +62,7 @@ NEEDS = {
     "split-rail": "it needs domains of equal size, as domains:4x8",
     "two-level": "it needs domains of equal size, as domains:4x8, and all-reduce",
     "rings": "it needs domains of equal size, as domains:4x8",
-    "forwarded": "it needs domains of equal size, as domains:4x8, and all-to-all",
+    "forwarded": "it needs domains of equal size, as domains:4x8, and all-to-all, dispatch or combine",
     "unequal-groups": "it needs --groups 2+3 or domains that lost ranks, and all-reduce",
     "in-switch": "it needs a switch that adds up, as sharp:8 or 8xh100-sxm",
     "two-way-ring": "it needs ranks that are linked directly",

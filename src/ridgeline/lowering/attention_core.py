@@ -261,3 +261,17 @@ def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
         parts=tuple(width / (heads + kv) for width in (heads / 2, heads / 2, kv / 2, kv / 2)),
     )  # fmt: skip
     return [swap], [swap]
+
+
+def heads_for_sequence(ctx: LoweringContext, into: Num, out: Num) -> Passes:
+    """Context parallelism of a recurrence, whose heads need all tokens: ranks trade heads for sequence before the scan
+    (`into` elements a token) and back behind it (`out`), whatever attention does (Megatron-Core's Mamba layers)."""
+    cp, tp = ctx.degrees.cp, ctx.degrees.tp
+    if isinstance(cp, int) and cp == 1:
+        return [], []
+    payload = ctx.tokens * (into + out) / tp * ctx.precision.activations.bytes_per_element
+    swap = Collective(
+        label="heads for sequence", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp,
+        parts=(into / (into + out), out / (into + out)),
+    )  # fmt: skip
+    return [swap], [swap]

@@ -35,7 +35,7 @@ def lower_compressed(ctx: LoweringContext, mixer: CompressedAttention, sides: Si
     into, index = compressed_products(ctx, mixer)
     around: list[Op] = [
         stream(ctx, "latent norms", tokens * (mixer.q_rank + dim), 4.0, 2.0),
-        stream(ctx, "query norm and rotary", tokens * wide, 4.0, 3.0),
+        stream(ctx, "query norm and rotary", tokens * wide, 2.0, 2.0),
         *pooling(ctx, mixer),
     ]
     parts = MixerParts(

@@ -23,6 +23,9 @@ from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
 from ridgeline.models.spec import Head
 
 LOSS_BYTES = 4  # of a token's largest logit, of its sum, of its target's: in 32 bits
+# passes over logits of 16 bits, forward and backward. Apart, in 32 bits: cast (6 bytes), maximum (4), difference (8),
+# exponential (8), sum (4), quotient (8); gradient scaled (8) and cast back (6), as in Megatron; PyTorch's is as long
+FUSED_LOSS, UNFUSED_LOSS = (6.0, 3.0), (19.0, 7.0)
 
 
 def lower_embedding(ctx: LoweringContext) -> Section:
@@ -50,13 +53,17 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         weights = weights if ctx.frozen else [weight_gradient(project, ctx.gradient_bytes), *weights]
         params = params + own.width * model.hidden
         saved = saved + elements * ctx.precision.activations.bytes_per_element
+    if own.further_rows:
+        looked_up = stream(ctx, "further rows", ctx.split_tokens * own.further_rows / model.vocab, 2.0, 2.0)
+        forward.append(looked_up)
+        weights = weights if ctx.frozen else [looked_up, *weights]
+        params = params + own.further_rows / tp
     if own.further_weights:
         more = matmul(ctx, "further projections", ctx.split_tokens, own.further_weights / model.hidden, model.hidden)
-        looked_up = stream(ctx, "further rows", ctx.split_tokens * own.further_rows / model.vocab, 2.0, 2.0)
-        forward += [looked_up, more]
+        forward.append(more)
         inputs.append(input_gradient(more))
-        weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), looked_up, *weights]
-        params = params + own.further_rows / tp + own.further_weights
+        weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), *weights]
+        params = params + own.further_weights
         saved = saved + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
     if own.norm is not None:
         fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
@@ -179,11 +186,11 @@ def _language_head(ctx: LoweringContext) -> Section:
     narrow = [matmul(ctx, "head projection", ctx.split_tokens, own.width, model.hidden)] if own.width else []
     values = tokens * padded / tp
     fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
-    passes = 3.0 if fused else 7.0
-    loss = stream(ctx, "loss", values, 2 * passes, 2.0 if fused else 8.0)
+    passes, back = FUSED_LOSS if fused else UNFUSED_LOSS
+    loss = stream(ctx, "loss", values, passes, 2.0 if fused else 8.0)
     if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
         more = 0.0 if "elementwise" in ctx.fuses else 4.0
-        loss = replace(stream(ctx, "loss", values, 2 * passes + more, loss.kernels + more), exponentials=2 * values)
+        loss = replace(stream(ctx, "loss", values, passes + more, loss.kernels + more), exponentials=2 * values)
     norm = [stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)] if model.norm else []
     low, adapted = adapters(ctx, [logits])
     trained = low if ctx.frozen else [logits, *narrow]
@@ -195,7 +202,7 @@ def _language_head(ctx: LoweringContext) -> Section:
         key=SectionKey(SectionRole.HEAD),
         forward=(*norm, *narrow, *entry, logits, *low, loss, *exchanged),
         backward_input=(
-            stream(ctx, "loss dX", values, 3.0), *map(input_gradient, low), input_gradient(logits), *entry_gradient,
+            stream(ctx, "loss dX", values, back), *map(input_gradient, low), input_gradient(logits), *entry_gradient,
             *map(input_gradient, narrow),
         ),
         backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained),

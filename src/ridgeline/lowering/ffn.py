@@ -148,12 +148,12 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     down = _each_expert(ctx, matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local))
     inside = _inside_experts(ctx, moe, copies, (up, down))
     gathered = degrees.etp if ctx.engine.exchanges.experts_gathered else 1
-    router = plain_matmul(ctx, "router", tokens * gathered, moe.experts, width)
+    router = plain_matmul(ctx, "router", tokens * gathered, moe.choices, width)
     fused = "permute" in ctx.fuses
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
     moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
     permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
-    choose, chosen_back = _choice(ctx, tokens * moe.experts)
+    choose, chosen_back = _choice(ctx, tokens * moe.choices)
     sent, returned = _exchange(ctx, moe, copies * inner)
     enter, leave, enter_back, leave_back = _dealt(ctx)
     grad = ctx.gradient_bytes
@@ -171,8 +171,8 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
         ),
         backward_weight=tuple(weight_gradient(op, grad) for op in trained),
         again=inside.again,
-        saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.experts) * size,
-        saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.experts) * size,
+        saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.choices) * size,
+        saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.choices) * size,
         params=router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
         adapters=adapted,

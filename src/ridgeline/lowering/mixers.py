@@ -10,6 +10,7 @@ from ridgeline.ir.ops import Op
 from ridgeline.lowering.attention_core import (
     both_ways,
     context_exchange,
+    heads_for_sequence,
     output_gate,
     rotary,
     scores,
@@ -123,7 +124,10 @@ def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> MixerParts:
     out = matmul(ctx, "state out", tokens, hidden, mixer.inner / tp)
     saved = tokens * (2 * conv + 2 * mixer.inner) / tp * ctx.precision.activations.bytes_per_element
     around = convolution_and_gate(ctx, tokens * conv / tp, tokens * mixer.inner / tp)
-    return MixerParts(into=[project], out_of=[out], around=around, core=ssd_scan(ctx, mixer), saved=saved)
+    swapped = heads_for_sequence(ctx, mixer.inner + conv + mixer.heads, mixer.inner)
+    return MixerParts(
+        into=[project], out_of=[out], around=around, core=ssd_scan(ctx, mixer), exchange=swapped, saved=saved
+    )
 
 
 def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> MixerParts:
@@ -133,4 +137,7 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> MixerParts:
     out = matmul(ctx, "delta out", tokens, hidden, value / tp)
     saved = tokens * (4 * key + 4 * value) / tp * ctx.precision.activations.bytes_per_element
     around = convolution_and_gate(ctx, tokens * (2 * key + value) / tp, tokens * value / tp)
-    return MixerParts(into=[project], out_of=[out], around=around, core=delta_scan(ctx, mixer), saved=saved)
+    swapped = heads_for_sequence(ctx, 2 * key + 2 * value + 2 * mixer.value_heads, value)
+    return MixerParts(
+        into=[project], out_of=[out], around=around, core=delta_scan(ctx, mixer), exchange=swapped, saved=saved
+    )

@@ -248,7 +248,7 @@ def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> Iterator[Tensor]:
     yield Tensor(name="mamba.in.weight", dims=(wide, hidden), splits=_over(ctx, 0))
     yield Tensor(name="mamba.conv.weight", dims=(mixed, mixer.conv + mixer.conv_bias), splits=_over(ctx, 0))
     yield Tensor(name="mamba.heads", dims=(mixer.heads, 3), splits=_over(ctx, 0))
-    if mixer.norm:
+    if mixer.gated_norm:
         yield Tensor(name="mamba.norm.weight", dims=(inner,), splits=_over(ctx, 0))
     if mixer.proj_bias:
         yield Tensor(name="mamba.in.bias", dims=(wide,), splits=_over(ctx, 0))
@@ -325,9 +325,9 @@ def _experts(ctx: LoweringContext, moe: Moe) -> Iterator[Tensor]:
     def inside(dim: int) -> tuple[Split, ...]:
         return (each, Split(dim=dim, axis="etp", degree=ctx.degrees.etp))
 
-    yield Tensor(name="router.weight", dims=(moe.experts, hidden))
+    yield Tensor(name="router.weight", dims=(moe.choices, hidden))
     if moe.router_bias:
-        yield Tensor(name="router.bias", dims=(moe.experts,))
+        yield Tensor(name="router.bias", dims=(moe.choices,))
     if moe.latent:
         yield Tensor(name="experts.latent.weight", dims=(2, moe.latent, hidden))
     yield Tensor(name="experts.up.weight", dims=(moe.experts, wide, inner), splits=inside(1))

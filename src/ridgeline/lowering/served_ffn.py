@@ -58,8 +58,8 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     down = matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, groups)
     act = activation_ops(ctx, copies * moe.hidden / degrees.etp, moe.gated, moe.activation)[0]
     latent = [matmul(ctx, "latent experts", ctx.tokens, inner, width)] if moe.latent else []
-    router = plain_matmul(ctx, "router", ctx.tokens, moe.experts, width)
-    choose = stream(ctx, "top-k", ctx.tokens * moe.experts, 3.0, 2.0)
+    router = plain_matmul(ctx, "router", ctx.tokens, moe.choices, width)
+    choose = stream(ctx, "top-k", ctx.tokens * moe.choices, 3.0, 2.0)
     permute = stream(ctx, "permute", copies * inner, 2.0, 2.0)
     combine = stream(ctx, "sum of experts", copies * inner, 1.5, 1.0)
     sent, returned = _exchange(ctx, moe, inner)

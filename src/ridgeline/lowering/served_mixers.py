@@ -321,7 +321,7 @@ def _compressed(ctx: LoweringContext, mixer: CompressedAttention) -> Parts:
     size = ctx.precision.activations.bytes_per_element
     core: list[Op] = [
         stream(ctx, "latent norms", ctx.tokens * (mixer.q_rank + dim), 4.0, 2.0),
-        stream(ctx, "query norm and rotary", ctx.tokens * heads * dim, 4.0, 3.0),
+        stream(ctx, "query norm and rotary", ctx.tokens * heads * dim, 2.0, 2.0),
         *pooling(ctx, mixer),
         cache_write(ctx, ctx.tokens * (dim + entry_elements(mixer))),
         Attend(

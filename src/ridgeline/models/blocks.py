@@ -163,7 +163,7 @@ class Mamba2:
     """State-space mixer (SSD): inner width heads * head_dim, one state of head_dim x state per head.
 
     chunk     tokens that its scan works on at once, as attention; states travel between chunks
-    norm      a gated norm stands behind the scan; False: the gate alone
+    gated_norm  a norm stands behind the scan and its gate; False: the gate alone
     """
 
     kind: Literal["mamba2"] = "mamba2"
@@ -175,7 +175,7 @@ class Mamba2:
     conv_bias: bool = True
     proj_bias: bool = False
     chunk: Count = 128
-    norm: bool = True
+    gated_norm: bool = True
 
     @property
     def inner(self) -> int:
@@ -256,6 +256,7 @@ class Moe:
     shared_gate    a sigmoid gate of one output weighs the shared part
     groups         expert groups; routing first picks `group_topk` of them
     latent         width at which routed experts read and write; 0: the model's hidden
+    idle           further choices of the router that do nothing (zero experts); `topk` counts real ones, on average
     """
 
     kind: Literal["moe"] = "moe"
@@ -271,6 +272,12 @@ class Moe:
     groups: Count = 1
     group_topk: Count = 1
     latent: Size = 0
+    idle: Size = 0
+
+    @property
+    def choices(self) -> int:
+        """Outputs of the router."""
+        return self.experts + self.idle
 
     def problems(self) -> Iterable[Problem]:
         if self.topk > self.experts:

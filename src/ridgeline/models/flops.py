@@ -164,7 +164,7 @@ def _ffn_flops(ffn: Ffn, hidden: int) -> FlopCount:
         case Moe():
             matrices = 3 if ffn.gated else 2
             visited = ffn.topk * (ffn.latent or hidden) * ffn.hidden + hidden * ffn.shared_hidden
-            around = hidden * (ffn.experts + ffn.shared_gate + 2 * ffn.latent)
+            around = hidden * (ffn.choices + ffn.shared_gate + 2 * ffn.latent)
             return FlopCount(experts=2.0 * matrices * visited, router=2.0 * around)
         case _:
             assert_never(ffn)

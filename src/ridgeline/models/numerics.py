@@ -1,55 +1,23 @@
 """Turn a catalog model into its Numerics: what changes no step's cost and has to be right for the model to train.
 
-They stand apart from the ModelSpec, which holds what a step costs; `numerics.toml` has them by catalog id.
+A model that was read from a config.json brings its own; of the catalog's models, `numerics.toml` has them by id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from ridgeline.core.files import read_table
 from ridgeline.core.table import decode
+from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
 from ridgeline.models.spec import Attention, LatentAttention, ModelSpec, Moe
 
+__all__ = ["Numerics", "RotaryScaling", "Router", "numerics_of", "unknown_numerics"]
+
 FILE = Path(__file__).parent / "numerics.toml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RotaryScaling:
-    """How rotary positions are scaled beyond the context they were first trained on."""
-
-    kind: Literal["llama3", "yarn"]
-    factor: float
-    first_context: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
-    """How experts are scored and picked.
-
-    bias    a learned bias picks experts, in place of an auxiliary loss
-    scale   what the weights of the picked experts are multiplied with
-    """
-
-    score: Literal["softmax", "sigmoid"]
-    bias: bool = False
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numerics:
-    """Rotary base (rope_theta) and scaling, norm epsilon, router; None where it is not known or there is none."""
-
-    models: tuple[str, ...] = ()
-    rotary_base: float | None = None
-    rotary_scaling: RotaryScaling | None = None
-    norm_eps: float | None = None
-    router: Router | None = None
 
 
 @cache
@@ -59,13 +27,13 @@ def _known() -> Mapping[str, Numerics]:
 
 
 def numerics_of(model: ModelSpec) -> Numerics:
-    """What is known of a model; of one that is in no catalog, nothing.
+    """What is known of a model: as its config.json says, or as the catalog does; of others nothing.
 
     >>> from ridgeline.models.load import MODELS
     >>> numerics_of(MODELS["llama3-8b"]).rotary_base, numerics_of(MODELS["deepseek-v3"]).router.scale
     (500000.0, 2.5)
     """
-    return _known().get(model.id, Numerics())
+    return model.numerics or _known().get(model.id, Numerics())
 
 
 def unknown_numerics(model: ModelSpec) -> tuple[str, ...]:

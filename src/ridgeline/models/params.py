@@ -224,17 +224,17 @@ def moe_params(moe: Moe, hidden: int) -> MoeParams:
     """Parameters of one mixture of experts.
 
         one expert  m*l*f + bias*((m-1)*f + l)        experts  E * one expert         visited  K * one expert
-        shared      m*h*s                             router   h*E + router_bias*E + shared_gate*h + latent*2*h*l
+        shared      m*h*s                             router   h*C + router_bias*C + shared_gate*h + latent*2*h*l
 
     h = hidden, l = latent width or h, f = width inside an expert, s = width of the shared part, E = experts, K = topk,
-    m = 3 matrices when gated and 2 when not. The shared part has no biases.
+    C = E and choices that do nothing, m = 3 matrices when gated and 2 when not. The shared part has no biases.
 
     >>> mixtral = moe_params(Moe(experts=8, topk=2, hidden=14336), 4096)
     >>> mixtral.experts, mixtral.visited, mixtral.router
     (1409286144, 352321536, 32768)
     """
     expert = _matrices(moe.latent or hidden, moe.hidden, moe.gated, moe.bias)
-    router = hidden * moe.experts + moe.experts * moe.router_bias
+    router = hidden * moe.choices + moe.choices * moe.router_bias
     return MoeParams(
         experts=moe.experts * expert,
         visited=moe.topk * expert,
@@ -379,7 +379,7 @@ def _mamba2_params(mixer: Mamba2, hidden: int) -> int:
     wide = 2 * inner + states + mixer.heads
     conv = (inner + states) * (mixer.conv + mixer.conv_bias)
     biases = (wide + hidden) * mixer.proj_bias
-    return hidden * wide + conv + 3 * mixer.heads + inner * mixer.norm + inner * hidden + biases
+    return hidden * wide + conv + 3 * mixer.heads + inner * mixer.gated_norm + inner * hidden + biases
 
 
 def _delta_params(mixer: GatedDeltaNet, hidden: int) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ridgeline.core.table import Count, Size
@@ -47,6 +47,7 @@ from ridgeline.models.blocks import (
     Recurrence,
     RecurrentForm,
 )
+from ridgeline.models.numerics_values import Numerics
 from ridgeline.models.sizing import Clip, Sizing
 
 __all__ = [
@@ -279,6 +280,7 @@ class ModelSpec:
     head: Head | None = None
     encoder: Encoder | None = None
     latent_space: LatentSpace | None = None
+    numerics: Numerics | None = field(default=None, compare=False)  # of its config.json; they cost no step anything
 
     @property
     def outputs(self) -> int:

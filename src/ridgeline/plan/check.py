@@ -9,24 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, assert_never
 
-from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem, not_among
-from ridgeline.models.recurrent import WHOLE
-from ridgeline.models.spec import (
-    Attention,
-    CompressedAttention,
-    GatedDeltaNet,
-    LatentAttention,
-    Mamba2,
-    Mixer,
-    Mlp,
-    Moe,
-    Recurrence,
-)
-from ridgeline.plan.engine import ENGINES, Shard, Supports
+from ridgeline.models.spec import Mlp, Moe
+from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.media import media
 from ridgeline.plan.mesh import DP_LAST, ORDERS
-from ridgeline.plan.plan import Recompute
+from ridgeline.plan.mixer_degrees import divides, split_heads, traded_heads, whole
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.plan.serve import Serve
@@ -66,17 +54,6 @@ def check_known(**parts: Any) -> tuple[Problem, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
-    """A problem unless `value` divides `total`; proposes the nearest values that would."""
-    if total % value:
-        good = [part for part in range(1, min(total, 4 * value) + 1) if total % part == 0]
-        below, above = [part for part in good if part < value], [part for part in good if part > value]
-        near = [str(part) for part in (*below[-1:], *above[:1])]
-        yield Problem(
-            path=path, given=str(value), expected=f"a divisor of {what} ({total})", todo=f"use {' or '.join(near)}"
-        )
-
-
 def ranks(scenario: Scenario) -> Iterator[Problem]:
     """pp x dp x cp x tp must be the chips."""
     mesh, chips = scenario.plan.mesh, scenario.system.chips
@@ -102,8 +79,8 @@ def experts(scenario: Scenario) -> Iterator[Problem]:
         expected = f"a divisor of tp x cp x dp ({inner}), over which experts are folded"
         yield Problem(path="plan.ep", given=given, expected=expected)
     for moe in moes:
-        yield from _divides("plan.ep", mesh.ep, moe.experts, "experts")
-        yield from _divides("plan.etp", mesh.etp, moe.hidden, "the width of an expert")
+        yield from divides("plan.ep", mesh.ep, moe.experts, "experts")
+        yield from divides("plan.etp", mesh.etp, moe.hidden, "the width of an expert")
 
 
 def order(scenario: Scenario) -> Iterator[Problem]:
@@ -125,61 +102,19 @@ def tensor(scenario: Scenario) -> Iterator[Problem]:
     encoder = scenario.model.encoder
     for block in (*scenario.model.blocks, *((encoder.block,) if encoder else ())):
         for mixer in (*block.mixers, *((block.cross,) if block.cross else ())):
-            yield from _heads(mixer, tp)
+            yield from split_heads(mixer, tp)
         if tp > 1 and block.captured and block.captured.mixes:
-            yield _whole("plan.tp", tp)
+            yield whole("plan.tp", tp, scenario.model.capture is not None)
         match block.ffn:
             case Mlp():
-                yield from _divides("plan.tp", tp, block.ffn.hidden, "the feed-forward width")
+                yield from divides("plan.tp", tp, block.ffn.hidden, "the feed-forward width")
             case Moe():
                 if block.ffn.shared_hidden:
-                    yield from _divides("plan.tp", tp, block.ffn.shared_hidden, "the shared experts' width")
+                    yield from divides("plan.tp", tp, block.ffn.shared_hidden, "the shared experts' width")
             case None:
                 pass
             case _:
                 assert_never(block.ffn)
-
-
-def _heads(mixer: Mixer, tp: int) -> Iterator[Problem]:
-    match mixer:
-        case Attention():
-            yield from _divides("plan.tp", tp, mixer.heads, "attention heads")
-            yield from _either("plan.tp", tp, mixer.kv_heads, "key-value heads")
-        case LatentAttention():
-            yield from _divides("plan.tp", tp, mixer.heads, "attention heads")
-        case Mamba2():
-            yield from _divides("plan.tp", tp, mixer.heads, "state-space heads")
-            yield from _either("plan.tp", tp, mixer.groups, "state-space groups")
-        case GatedDeltaNet():
-            yield from _divides("plan.tp", tp, mixer.value_heads, "value heads")
-            yield from _either("plan.tp", tp, mixer.key_heads, "key heads")
-        case CompressedAttention():
-            yield from _divides("plan.tp", tp, mixer.o_groups, "groups of the output projection")
-        case Recurrence():
-            if mixer.form in WHOLE and tp > 1:
-                yield _unsplit("plan.tp", tp, mixer)
-            else:
-                yield from _divides("plan.tp", tp, mixer.heads, f"{mixer.form} heads")
-        case _:
-            assert_never(mixer)
-
-
-def _whole(path: str, degree: int) -> Problem:
-    """Captured work in which tokens see each other has no form that ranks share."""
-    expected = "1: the model was captured, and how ranks would share a mixer of its layers could not be told"
-    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
-
-
-def _unsplit(path: str, degree: int, mixer: Recurrence) -> Problem:
-    """A recurrence that no framework runs on several ranks."""
-    expected = f"1: no framework splits a {mixer.form} recurrence over such ranks"
-    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
-
-
-def _either(path: str, degree: int, total: int, what: str) -> Iterator[Problem]:
-    """Split evenly, or replicate evenly: one must divide the other."""
-    if total % degree and degree % total:
-        yield Problem(path=path, given=str(degree), expected=f"a divisor or a multiple of {what} ({total})")
 
 
 def context(scenario: Scenario) -> Iterator[Problem]:
@@ -196,18 +131,10 @@ def context(scenario: Scenario) -> Iterator[Problem]:
         expected = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
         yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
     if cp > 1 and any(block.captured and block.captured.mixes for block in scenario.model.blocks):
-        yield _whole("plan.cp", cp)
-    mixers = [mixer for block in scenario.model.blocks for mixer in block.mixers]
-    scanned = [mixer for mixer in mixers if isinstance(mixer, Recurrence)]
-    if cp > 1 and scanned:
-        yield _unsplit("plan.cp", cp, scanned[0])
-    if cp > 1 and plan.switches.cp_kind == "all-to-all":
-        for mixer in mixers:
-            if isinstance(mixer, (Attention, LatentAttention, CompressedAttention)) and mixer.heads % (tp * cp):
-                expected = f"tp x cp to divide attention heads ({mixer.heads}), which all-to-all exchanges"
-                yield Problem(
-                    path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo='use cp_kind = "ring"'
-                )
+        yield whole("plan.cp", cp, scenario.model.capture is not None)
+    if cp > 1:
+        mixers = [mixer for block in scenario.model.blocks for mixer in block.mixers]
+        yield from traded_heads(mixers, tp, cp, plan.switches.cp_kind == "all-to-all")
 
 
 def batch(scenario: Scenario) -> Iterator[Problem]:
@@ -262,7 +189,7 @@ def sharding(scenario: Scenario) -> Iterator[Problem]:
     if plan.sharding.shard == "none" and (plan.sharding.shard_degree or 1) > 1:
         given, expected = str(plan.sharding.shard_degree), 'none with shard = "none"'
         yield Problem(path="plan.shard_degree", given=given, expected=expected, todo='set shard = "zero1"')
-    yield from _divides("plan.shard_degree", plan.shard_degree, plan.mesh.dp * plan.mesh.cp, "dp x cp")
+    yield from divides("plan.shard_degree", plan.shard_degree, plan.mesh.dp * plan.mesh.cp, "dp x cp")
 
 
 def precision(scenario: Scenario) -> Iterator[Problem]:
@@ -335,7 +262,7 @@ def serving(scenario: Scenario) -> Iterator[Problem]:
     if serving.pools:
         yield from _pools(scenario)
         return
-    yield from _divides("plan.serving.data_parallel_size", serving.data_parallel_size, mesh.dp, "dp")
+    yield from divides("plan.serving.data_parallel_size", serving.data_parallel_size, mesh.dp, "dp")
     most = mesh.dp // serving.data_parallel_size
     asked = serving.autoscale.max_replicas if serving.autoscale else serving.replicas
     if asked is not None and asked > most:
@@ -361,70 +288,3 @@ RULES: tuple[Rule, ...] = (
     ranks, order, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
     recomputed, serving, encoders, media,
 )  # fmt: skip
-
-
-def _with_stages(shard: Shard, known: Supports) -> bool:
-    """Whether a sharding the engine has goes with a pipeline; one it does not have is told by itself."""
-    return shard == "none" or shard not in known.shard or shard in known.pipelined_shard
-
-
-def _layers_asked(recompute: Recompute) -> str:
-    return "of the first layers of each stage" if isinstance(recompute.layers, int) else "that differs by stage"
-
-
-def _tellable(recompute: Recompute, known: Supports) -> bool:
-    """Whether the engine can be told which layers recompute; full recompute of a number a stage is what most can."""
-    if recompute.layers is None or known.recompute_layers == "any":
-        return True
-    same = isinstance(recompute.layers, int) and recompute.kind == "full" and recompute.rest == "none"
-    return same and known.recompute_layers == "each"
-
-
-def tells_expert_overlap(scenario: Scenario) -> bool:
-    """Whether the plan tells its engine to overlap expert dispatch, which it does not do by itself."""
-    return bool(scenario.plan.switches.overlap.get("moe")) and "moe" not in scenario.engine.overlaps
-
-
-def overlaps_experts(scenario: Scenario) -> bool:
-    """Whether the engine is known to overlap expert dispatch where the plan tells it to.
-
-    Dispatch of one microbatch hides behind compute of another: with stages that takes a schedule which runs both at a
-    time, and a backward that does not begin with all of the forward.
-    """
-    plan, able = scenario.plan, scenario.engine.supports.features
-    beside = plan.mesh.pp == 1 or not able.moe_beside or plan.schedule.name in able.moe_beside
-    known = "moe" in able.overlaps and beside and plan.recompute.kind != "full"
-    return known or not tells_expert_overlap(scenario)
-
-
-def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
-    """Rank orders that the engine can be told under this plan; all where stages or replicas are one and none matters.
-
-    Megatron-FSDP, which shards more than optimizer states, goes with the usual order alone.
-    """
-    plan, known = scenario.plan, scenario.engine.supports.features
-    if plan.mesh.pp == 1 or plan.mesh.dp == 1:
-        return ORDERS
-    return known.order if plan.sharding.shard in ("none", "zero1") else ORDERS[:1]
-
-
-def unsupported(scenario: Scenario) -> tuple[str, ...]:
-    """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
-    if scenario.plan.engine != scenario.engine.id or not isinstance(scenario.workload, Train):
-        return ()
-    plan, known = scenario.plan, scenario.engine.supports
-    formats = {dtype(name).id for name in known.precision}
-    asked = [(axis, getattr(plan.mesh, axis) == 1 or axis in known.axes) for axis in ("tp", "pp", "cp", "ep", "etp")]
-    asked += [
-        (plan.schedule.name, plan.mesh.pp == 1 or plan.schedule.name in known.schedules),
-        (plan.sharding.shard, plan.sharding.shard == "none" or plan.sharding.shard in known.shard),
-        (f"{plan.sharding.shard} with stages", plan.mesh.pp == 1 or _with_stages(plan.sharding.shard, known)),
-        (f"rank order {plan.mesh.order}", plan.mesh.order in tellable_orders(scenario)),
-        (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
-        (f"recompute {_layers_asked(plan.recompute)}", _tellable(plan.recompute, known)),
-        ("overlap of expert dispatch in this plan", overlaps_experts(scenario)),
-        (plan.precision.compute.id, plan.precision.compute.id in formats),
-        ("offload of activations", plan.offload.activations == 0 or "activations" in known.offload),
-        ("offload of the optimizer", plan.offload.optimizer == 0 or "optimizer" in known.offload),
-    ]
-    return tuple(f"engine {plan.engine} is not known to support {what}" for what, able in asked if not able)

@@ -26,7 +26,7 @@ from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
 from ridgeline.models.load import model_table
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.check import check, check_known, unsupported
+from ridgeline.plan.check import check, check_known
 from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
 from ridgeline.plan.media import with_length
@@ -35,6 +35,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings, unknown_keys
+from ridgeline.plan.supported import unsupported
 from ridgeline.plan.workload import Train, Workload
 
 FILES = (

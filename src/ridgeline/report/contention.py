@@ -6,9 +6,16 @@ import numpy as np
 
 from ridgeline.comm.answer import CollectiveTime
 from ridgeline.comm.simulation.contention import Contention
+from ridgeline.comm.simulation.unshared import Method
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import percent
 from ridgeline.report.sheets.collective import LinkSheet, SeedsSheet, SimulationSheet
+
+METHODS: dict[Method, str] = {
+    "exact": "max-min rates at every start and end",
+    "windows": "max-min rates in windows of a tenth of a message",
+    "rounds": "by the bytes of a round on a link",
+}
 
 
 def contention_sheet(found: CollectiveTime) -> SimulationSheet:
@@ -28,6 +35,7 @@ def contention_sheet(found: CollectiveTime) -> SimulationSheet:
             for job, took, alone in list(zip(ran.jobs, ran.simulated.job_s, ran.alone_s, strict=True))[1:]
         ],
         "transfers": ran.simulated.transfers,
+        "method": ran.simulated.method,
         "wall_seconds": ran.wall_s,
     }
 
@@ -36,8 +44,8 @@ def _seeds(ran: Contention) -> SeedsSheet | None:
     times = ran.by_seed
     if len(times) < 2:
         return None
-    low, middle, high, top = (float(np.quantile(times, at)) for at in (0.0, 0.5, 0.95, 1.0))
-    return {"count": len(times), "min": low, "median": middle, "p95": high, "max": top}
+    low, middle, ninety, high, top = (float(np.quantile(times, at)) for at in (0.0, 0.5, 0.9, 0.95, 1.0))
+    return {"count": len(times), "min": low, "median": middle, "p90": ninety, "p95": high, "max": top}
 
 
 def _slowest(ran: Contention) -> LinkSheet:
@@ -54,14 +62,15 @@ def simulation_facts(sheet: SimulationSheet) -> list[tuple[str, str]]:
     """Lines of a terminal page."""
     seconds, alone, link = sheet["seconds"], sheet["alone_seconds"], sheet["slowest_link"]
     over = f"x {sheet['over_alpha_beta']:.3f} of the time above"
-    lines = [("simulated", f"{format_quantity(seconds, 's', 4)}, {over}; paths: {sheet['paths']}")]
+    how = f"paths: {sheet['paths']}; {METHODS[sheet['method']]}"
+    lines = [("simulated", f"{format_quantity(seconds, 's', 4)}, {over}; {how}")]
     if alone != seconds:
         added = f"{format_quantity(alone, 's', 4)}; stragglers and others add {percent(seconds / alone - 1)}"
         lines.append(("by itself", added))
     seeds = sheet["seeds"]
     if seeds is not None:
-        low, middle, high = (format_quantity(seeds[key], "s", 4) for key in ("min", "median", "max"))
-        lines.append((f"over {seeds['count']} seeds", f"{low} to {high}, median {middle}"))
+        low, middle, high, top = (format_quantity(seeds[key], "s", 4) for key in ("min", "median", "p90", "max"))
+        lines.append((f"over {seeds['count']} seeds", f"median {middle}, p90 {high}, worst {top}, best {low}"))
     busy = f"{format_quantity(link['bytes'], 'B', 3)}, {percent(link['busy'])} of the time"
     lines.append(("slowest link", f"{link['source']} to {link['target']}: {busy}"))
     for one in sheet["beside"]:

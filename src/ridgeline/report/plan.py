@@ -24,6 +24,7 @@ from ridgeline.report.sheets.plan import (
 )
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
+MOST_UNTOLD = 3  # decisions named of a plan that a target cannot be told
 MOST_ENGINES = 3  # other engines that are told
 ENOUGH_RUNS = 8  # of an engine on a family of chips, below which its gain is hardly more than a guess
 MOST = 12  # assumptions shown before the rest is counted
@@ -69,7 +70,7 @@ def _headline(sheet: PlanSheet) -> Iterable[RenderableType]:
     free = 1 - best["peak_memory_bytes"] / capacity
     rows: list[tuple[str, Text | str]] = [
         ("plan", Text(best["words"], style="bold green")),
-        ("", Text(f"under {sheet['engine']}", style="dim")),
+        ("", Text(f"under {sheet['engine']}{_target(sheet)}", style="dim")),
         ("step", step),
         ("speed", f"{best['tokens_per_s_per_chip']:,.0f} tokens/s/chip   MFU {best['mfu']:.1%}"),
         ("memory", f"{format_gib(best['peak_memory_bytes'])} of {format_gib(capacity)}, {free:.0%} free"),
@@ -84,6 +85,11 @@ def _headline(sheet: PlanSheet) -> Iterable[RenderableType]:
         )
         rows.append(("stopped", Text(early, style="bold yellow")))
     yield facts(*rows)
+
+
+def _target(sheet: PlanSheet) -> str:
+    """The target that the plan is for, where one was asked for."""
+    return f", all of it can be told to {sheet['to']}" if "to" in sheet else ""
 
 
 def _bill(best: PricedPlanSheet) -> str:
@@ -224,6 +230,12 @@ def software(sheet: PlanSheet) -> list[tuple[str, str, str, str]]:
         remark = f" ({', '.join(remarks)})" if remarks else ""
         has = f": {', '.join(one['has'])}" if one["has"] else ""
         rows.append((one["gain"], f"engine {one['engine']}{remark}{has}", one["how"], one["words"]))
+    for other in sheet.get("untold", ()):
+        told = ", ".join(
+            f"{part['path'].removeprefix('plan.')} = {part['value']}" for part in other["untold"][:MOST_UNTOLD]
+        )
+        what = f"{sheet['to']} cannot be told {told}: {other['untold'][0]['why']}"
+        rows.append((other["gain"], what, "another target", other["words"]))
     return [(what, signed_share(gain), how, words) for gain, what, how, words in sorted(rows, reverse=True)]
 
 

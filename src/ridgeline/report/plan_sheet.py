@@ -26,14 +26,17 @@ from ridgeline.report.sheets.plan import (
     RunSheet,
     SimulatedPlanSheet,
     SureSheet,
+    UntoldSheet,
 )
 from ridgeline.search.distinct import kind_words
 from ridgeline.search.explain import Explanation, GivenPlan, Loss, difference
 from ridgeline.search.objectives import Outcome, Point, Run, scaling_efficiency
 from ridgeline.search.other_engines import OtherEngine
+from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.recommend import Reasons, Recommendation
 from ridgeline.search.refinement import Refinement, lacking
 from ridgeline.search.stage_layout.refine import Refined
+from ridgeline.search.untold_gains import UntoldGain
 from ridgeline.search.what_if import WhatIf, worth
 from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.prediction import Prediction
@@ -82,15 +85,15 @@ def _found(found: Recommendation, chosen: Outcome, reasons: Reasons, took: Took)
         "headroom": chosen.search.headroom,
         "plans": [_simulated(*pair, winner) for pair in zip_longest(reasons.plans, reasons.simulated_s)],
         "kinds": [_plan(prediction, winner) for prediction in reasons.kinds],
-        "refined": [_refined(one, winner) for one in reasons.refinement.refined] if reasons.refinement else [],
-        "handed": _handed(reasons, winner),
+        "refined": [_refined(one, winner, chosen) for one in reasons.refinement.refined] if reasons.refinement else [],
+        "handed": _handed(reasons, winner, chosen),
         "bounds": {str(bound): seconds for bound, seconds in winner.bounds.items()},
         "why": [_loss(loss) for loss in reasons.why.losses],
         "sure": _sure(reasons.why),
         "next": [_change(change) for change in worth([one for one in reasons.what_if if not one.is_feature])],
         "features": [_change(change) for change in worth([one for one in reasons.what_if if one.is_feature])],
         "tried": [_change(change) for change in reasons.what_if],
-        "engines": [_engine(one) for one in reasons.engines],
+        "engines": [_engine(one, chosen.search.target) for one in reasons.engines],
         "frontier_axes": list(found.frontier_axes),
         "frontier": [_point(one) for one in found.frontier],
         "compared": compared(found),
@@ -106,6 +109,9 @@ def _asked(found: Recommendation, chosen: Outcome, reasons: Reasons) -> AskedShe
     tokens = found.request.goal.tokens
     if chosen.run is not None and tokens is not None:
         asked = {"tokens": tokens, "days": chosen.run.days, "run": _run(chosen.run)}
+    if found.request.target is not None:
+        asked["to"] = found.request.target.id
+        asked["untold"] = [_untold(one) for one in reasons.untold]
     if reasons.given is not None:
         asked["given"] = _given(reasons.given)
     return asked
@@ -150,14 +156,15 @@ def _simulated(prediction: Prediction, seconds: float | None, winner: Prediction
     return {**_plan(prediction, winner), "simulated_s": seconds}
 
 
-def _refined(found: Refined, winner: Prediction) -> RefinedPlanSheet:
+def _refined(found: Refined, winner: Prediction, chosen: Outcome) -> RefinedPlanSheet:
     """A plan that refinement made better, and what it changed."""
     saved = winner.step_time_s - found.prediction.step_time_s
     changes = [str(change) for change in found.changes]
-    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": changes, "lacking": lacking(found)}
+    lacks = lacking(found, chosen.search.target)
+    return {**_plan(found.prediction, winner), "saves_s": saved, "changes": changes, "lacking": lacks}
 
 
-def _handed(reasons: Reasons, winner: Prediction) -> HandedPlanSheet:
+def _handed(reasons: Reasons, winner: Prediction, chosen: Outcome) -> HandedPlanSheet:
     """The plan that `-o` writes: the winner, or what refinement made of one of the first plans."""
     made = reasons.refinement or Refinement(prediction=winner, start=winner)
     return {
@@ -167,7 +174,7 @@ def _handed(reasons: Reasons, winner: Prediction) -> HandedPlanSheet:
         "saves_s": winner.step_time_s - made.prediction.step_time_s,
         "changes": [str(change) for change in made.changes],
         "simulated_s": made.event_s,
-        "beyond": _refined(made.beyond, winner) if made.beyond else None,
+        "beyond": _refined(made.beyond, winner, chosen) if made.beyond else None,
     }
 
 
@@ -231,13 +238,31 @@ def _change(change: WhatIf) -> ChangeSheet:
     }
 
 
-def _engine(one: OtherEngine) -> OtherEngineSheet:
+def _untold(one: UntoldGain) -> UntoldSheet:
+    made = one.prediction
+    return {
+        "untold": [{"path": part.path, "value": part.value, "why": part.why} for part in one.untold],
+        "gain": one.gain,
+        "step_time_s": made.step_time_s,
+        "tokens_per_s_per_chip": made.tokens_per_s_per_chip,
+        "plan": plan_table(made.scenario.plan),
+        "words": plan_words(made.scenario.plan),
+    }
+
+
+def _how(one: OtherEngine, target: AskedTarget | None) -> str:
+    """How to ask for another engine: a target runs some alone."""
+    runs = target is None or one.engine.id in target.target.engines(one.prediction.scenario.system)
+    return f"--engine {one.engine.id}" if runs else f"another target, --engine {one.engine.id}"
+
+
+def _engine(one: OtherEngine, target: AskedTarget | None) -> OtherEngineSheet:
     made = one.prediction
     return {
         "engine": one.engine.id,
         "name": one.engine.name,
         "availability": one.availability,
-        "how": f"--engine {one.engine.id}",
+        "how": _how(one, target),
         "gain": one.gain,
         "step_time_s": made.step_time_s,
         "tokens_per_s_per_chip": made.tokens_per_s_per_chip,

@@ -142,7 +142,8 @@ def _algorithm(
         ).algorithm
     if made.contract.collective != name or made.ranks != ranks:
         given = f"{made.contract.collective} of {made.ranks} ranks"
-        raise InputError(Problem(path="algorithm", given=given, expected=f"{name} of {ranks} ranks"))
+        todo = f"--ranks {made.ranks}, or as many of torchrun" if made.ranks != ranks else "name the file's collective"
+        raise InputError(Problem(path="algorithm", given=given, expected=f"{name} of {ranks} ranks", todo=todo))
     if made.nodes > made.ranks:
         todo = "take one in which ranks send to ranks"
         raise InputError(Problem(path="algorithm", given="sums inside a switch", expected="none", todo=todo))

@@ -111,9 +111,22 @@ def _with_another_batch(
 
 
 def _engines(request: PlanRequest, ref: Any) -> Iterator[Case]:
-    """One system under each engine asked for."""
-    for engine in request.pins.engines or (None,):
+    """One system under each engine asked for, or that the target runs."""
+    for engine in _target_engines(request, ref) or request.pins.engines or (None,):
         yield case(request, ref, engine)
+
+
+def _target_engines(request: PlanRequest, ref: Any) -> tuple[str, ...]:
+    """Engines that the target runs on a system, of those asked for; none without a target, or with an [engine]."""
+    system = _system({**request.table, "system": request.table.get("system") if ref is None else ref})
+    if request.target is None or system is None or described_engine(dict(request.table)) is not None:
+        return ()
+    able, asked = request.target.engines(system), request.pins.engines
+    if other := [id for id in asked if id not in able]:
+        given = f"{', '.join(other)} with --to {request.target.id}"
+        expected = f"an engine that {request.target.id} runs: {', '.join(able) or 'none of the catalog'}"
+        raise InputError(Problem(path="--engine", given=given, expected=expected, todo="leave out --engine, or --to"))
+    return asked or able
 
 
 def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
@@ -151,6 +164,8 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     system = _system(table)
     usual = described or default_engine(system)
     notes = _defaults(table, own, None if engine or described else default_engine_note(system))
+    if request.target is not None and engine and engine not in request.pins.engines:
+        notes.append(f"engine = {engine}: what {request.target.id} runs")
     kept = {key: value for key, value in own.items() if key in KEPT}
     kept = {"engine": usual, "precision": "bf16", **kept, **({"engine": engine} if engine else {})}
     settled = {"dp": 1, "microbatch": 1, "recompute": "none", **kept}

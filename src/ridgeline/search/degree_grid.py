@@ -20,10 +20,11 @@ from ridgeline.cost.price import sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of
-from ridgeline.plan.check import blocks, context, experts, precision, tells_expert_overlap, tensor
+from ridgeline.plan.check import blocks, context, experts, precision, tensor
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.space import Space
 from ridgeline.sim import PlanModel, joined, not_predictable
 

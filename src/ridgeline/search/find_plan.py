@@ -20,16 +20,20 @@ import numpy as np
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import engine as known_engine
-from ridgeline.plan.check import precision, tells_expert_overlap
+from ridgeline.plan.check import precision
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
+from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.rank_order import reordered
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
 from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widened
 from ridgeline.search.sweep import Chunk, chunks_of
+from ridgeline.search.told_plans import LEVELS, ToldPlans
+from ridgeline.search.told_space import told_space
 from ridgeline.sim import (
     Prediction,
     capacity_of,
@@ -57,6 +61,7 @@ class Swept:
     complete               False where the sweep was stopped
     by_choice              axis -> the best plan at each of its choices, fastest first
     with_more_memory       the fastest plan if a chip had so many times the memory
+    untold                 plans that fit and that the target cannot be told
     """
 
     considered: int
@@ -68,13 +73,17 @@ class Swept:
     complete: bool
     by_choice: Mapping[str, tuple[Entry, ...]] = field(default_factory=lambda: MappingProxyType({}))
     with_more_memory: Mapping[float, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    untold: int = 0
 
 
-def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent) -> Swept:
-    """The best of all chunks; of those until `progress` answers False."""
+def swept(
+    chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
+    told: ToldPlans | None = None,
+) -> Swept:  # fmt: skip
+    """The best of all chunks that a target can be told, where one is given; of those until `progress` answers False."""
     fastest, front = Fastest(SHORTLIST), ParetoFront()
     by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
-    considered = feasible = faster = 0
+    considered = feasible = faster = untold = 0
     nearest: Entry | None = None
     complete = True
     for chunk in chunks:
@@ -83,12 +92,14 @@ def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, prog
         fits = chunk.peak_bytes <= capacity
         many = int(np.count_nonzero(fits))
         considered += len(fits)
-        feasible += many
         roomier.add(chunk)
         if many:
             able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
+            able = able if told is None else told.kept(able)
+            feasible += len(able.step_s)
+            untold += many - len(able.step_s)
             faster += int(np.count_nonzero(able.step_s < than_s))
-            for kept in (fastest, front, by_choice):
+            for kept in (fastest, front, by_choice) if len(able.step_s) else ():
                 kept.add(able)
         elif not feasible:
             nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
@@ -105,6 +116,7 @@ def swept(chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, prog
         complete=complete,
         by_choice=by_choice.entries(),
         with_more_memory=roomier.entries(),
+        untold=untold,
     )
 
 
@@ -122,6 +134,7 @@ class Search:
     capacity_bytes   of a chip, less the headroom: what a plan may take
     problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
     calibration      what plans were priced with; None for the shipped parameters
+    target           the target of an export that every plan can be told; None: whatever the engine can
     """
 
     scenario: Scenario
@@ -133,11 +146,13 @@ class Search:
     capacity_bytes: float
     problems: tuple[Problem, ...] = ()
     calibration: Calibration | None = None
+    target: AskedTarget | None = None
 
 
 def find_plan(
     scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float | None = None,
     calibration: Calibration | None = None, progress: SweepProgress = silent, given: bool = False,
+    target: AskedTarget | None = None,
 ) -> Search:  # fmt: skip
     """The best plans for a scenario's model, system and workload.
 
@@ -145,6 +160,7 @@ def find_plan(
     headroom   share of a chip's memory that a plan must leave free; None: as measured peaks ask for
     progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
     given      whether the scenario's plan is somebody's own: its choices are then among those of every free axis
+    target     only plans that this target of an export can be told
 
     Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
 
@@ -157,14 +173,21 @@ def find_plan(
     used, own = calibration or default_calibration(), Pins.of(pins)
     space = space_of(scenario, own)
     space = replace(space, **_beside(space, own, scenario.plan)) if given else space
+    space = told_space(space, scenario, own, target) if target else space
     problems = tuple(_problems(scenario, space))
     free = scenario_headroom(scenario).share if headroom is None else headroom
     capacity, found = 0.0, NOTHING
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - free)
-            chunks = offered(priced_grids(placed(scenario, own), space, used), scenario, space, own)
-            found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress)
+            grids = priced_grids(placed(scenario, own), space, used)
+            for told in [ToldPlans(target, scenario, level) for level in LEVELS] if target else [None]:
+                chunks = offered(grids, scenario, space, own)
+                all_found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress, told=told)
+                found = only_told(all_found, told) if told else all_found
+                if found == all_found or not found.complete:
+                    break
+            found = tidied(found, told) if told else found
     except MissingNumber as missing:
         problems = (unpublished(missing),)
     return Search(
@@ -172,12 +195,43 @@ def find_plan(
         pins=own,
         space=space,
         swept=found,
-        plans=reordered(predicted(scenario, distinct(found.best)[:most], used), own, used),
+        plans=reordered(predicted(scenario, distinct(found.best)[:most], used), own, used, target),
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,
         calibration=calibration,
+        target=target,
     )
+
+
+def only_told(found: Swept, told: ToldPlans) -> Swept:
+    """What a sweep kept without plans that differ from their kind: each is asked about by itself."""
+
+    def can(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return tuple(one for one in entries if told.can(one))
+
+    best = can(found.best)
+    return replace(
+        found,
+        feasible=found.feasible if best else 0,
+        untold=found.untold if best else found.untold + found.feasible,
+        best=best,
+        frontier=can(found.frontier),
+        by_choice=MappingProxyType({axis: can(some) for axis, some in found.by_choice.items()}),
+        with_more_memory=MappingProxyType(
+            {factor: one for factor, one in found.with_more_memory.items() if told.can(one)}
+        ),
+    )
+
+
+def tidied(found: Swept, told: ToldPlans) -> Swept:
+    """What a sweep kept, in the plainest words that the target can be told."""
+
+    def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return tuple(told.plainest(one) for one in entries)
+
+    axes = {axis: plain(some) for axis, some in found.by_choice.items()}
+    return replace(found, best=plain(found.best), frontier=plain(found.frontier), by_choice=MappingProxyType(axes))
 
 
 def _beside(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
+from ridgeline.search.plan_target import AskedTarget, named
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
 from ridgeline.sim import capacity_of
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
+MOST_NAMED = 3  # decisions that stand against a plan
 LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
 
 
@@ -61,7 +63,23 @@ def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
     found = search.swept
     if found.feasible or not found.complete:
         return ()
+    if search.target is not None and (found.untold or _fits(search, search.scenario, search.pins, told=False)):
+        return (_untellable(search, search.target),)
     return (_too_large(search, go_on),) if found.considered else tuple(_barred(search))
+
+
+def _untellable(search: Search, target: AskedTarget) -> Problem:
+    """Plans fit, and the target cannot be told any: the fastest of them, and what stands against it."""
+    free = find_plan(search.scenario, search.pins, most=1, headroom=search.headroom, calibration=search.calibration)
+    untold = target.untold(free.plans[0].scenario) if free.plans else ()
+    reasons = dict.fromkeys(one.why for one in untold)
+    best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
+    given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
+    expected = f"a plan that {target.id} can be told; not {named(untold[:MOST_NAMED])}: {'; '.join(reasons)}"
+    todo = "use another target, change the question, or leave out --to"
+    if any(one.path.startswith("model.mtp") for one in untold):
+        todo = "add --set model.mtp=0 to plan it without them, or use another target"
+    return Problem(path="--to", given=given, expected=expected, todo=todo)
 
 
 def _too_large(search: Search, go_on: GoOn) -> Problem:
@@ -107,8 +125,11 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
             return
 
 
-def _fits(search: Search, scenario: Scenario, pins: Pins) -> bool:
-    found = find_plan(scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
+def _fits(search: Search, scenario: Scenario, pins: Pins, *, told: bool = True) -> bool:
+    found = find_plan(
+        scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration,
+        target=search.target if told else None,
+    )  # fmt: skip
     return bool(found.swept.feasible)
 
 

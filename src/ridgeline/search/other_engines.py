@@ -16,11 +16,11 @@ from typing import Literal
 
 from ridgeline.core.dtype import dtype
 from ridgeline.cost.calibration import Calibration
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
@@ -60,6 +60,7 @@ def other_engines(
 ) -> tuple[OtherEngine, ...]:
     """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False."""
     found: list[OtherEngine] = []
+    own = search.target.target.engines(search.scenario.system) if search.target else ()
     for engine in able_engines(search.scenario):
 
         def progress(priced: int, best_s: float, id: str = engine.id) -> bool:  # noqa: ARG001
@@ -68,7 +69,7 @@ def other_engines(
         asked = under(search.scenario, engine)
         again = find_plan(
             asked, _coarse(search, asked, winner.scenario.plan), most=1, headroom=search.headroom,
-            calibration=calibration, progress=progress,
+            calibration=calibration, progress=progress, target=search.target if engine.id in own else None,
         )  # fmt: skip
         if not again.swept.complete:
             break

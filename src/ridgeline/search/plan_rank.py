@@ -20,10 +20,10 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.cost.calibration import Calibration
 from ridgeline.models.spec import Moe
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.explain import difference
 from ridgeline.search.find_plan import offered, placed, swept

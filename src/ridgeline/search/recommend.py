@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.hardware.load import rated_power
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario_file import self_contained
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.cases import Case, searched
 from ridgeline.search.distinct import kinds
 from ridgeline.search.explain import Explanation, GivenPlan, explain, given_plan, simulated_step_s
@@ -23,9 +23,11 @@ from ridgeline.search.find_plan import find_plan, predicted
 from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
 from ridgeline.search.other_engines import OtherEngine, other_engines
+from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
+from ridgeline.search.untold_gains import UntoldGain, untold_gains
 from ridgeline.search.what_if import WhatIf, what_if
 from ridgeline.sim import Prediction, scenario_headroom
 
@@ -43,6 +45,7 @@ class Reasons:
     simulated_s   steps of the first plans event by event, None where that would take too long
     what_if       changes that were tried, the most gain first
     engines       what other software would gain, the most first
+    untold        what plans would gain that the target cannot be told, the most first
     given         the plan that came with the scenario, None where none did
     refinement    what refinement made of the first plans; None where it was not asked for, or stopped
     assumptions   what was not given, what the numbers rest on, what the engine is not known to do
@@ -56,6 +59,7 @@ class Reasons:
     simulated_s: tuple[float | None, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     engines: tuple[OtherEngine, ...] = ()
+    untold: tuple[UntoldGain, ...] = ()
     given: GivenPlan | None = None
     refinement: Refinement | None = None
     complete: bool = True
@@ -124,7 +128,8 @@ def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
         raise InputError(problems)
     skipped: list[str] = []
     outcomes: list[Outcome] = []
-    for one in searched(request, lambda case: _outcome(case, request, watch), skipped):
+    target = AskedTarget(request.target) if request.target else None
+    for one in searched(request, lambda case: _outcome(case, request, watch, target), skipped):
         outcomes.append(one)
         if not one.search.swept.complete:
             break
@@ -145,7 +150,7 @@ def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
     )
 
 
-def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
+def _outcome(case: Case, request: PlanRequest, watch: Watch, target: AskedTarget | None) -> Outcome:
     """What the search of one case found."""
     name = case.scenario.system.name
 
@@ -154,7 +159,7 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
 
     search = find_plan(
         case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
-        progress=progress, given=case.given,
+        progress=progress, given=case.given, target=target,
     )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)
 
@@ -169,6 +174,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     others = (
         other_engines(search, plans[0], search.calibration, go_on) if go_on("what other software would gain") else ()
     )
+    beyond = untold_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
     events = tuple(
         simulated_step_s(plan, search.calibration)
         for plan in plans[:SIMULATED]
@@ -177,7 +183,9 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
-        refined = refinement(_united(plans, some), events[0], search.capacity_bytes, go_on, search.calibration)
+        refined = refinement(
+            _united(plans, some), events[0], search.capacity_bytes, go_on, search.calibration, search.target
+        )
     return Reasons(
         plans=plans,
         kinds=some,
@@ -186,6 +194,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
         simulated_s=events,
         what_if=tried,
         engines=others,
+        untold=beyond,
         given=given_plan(search, search.scenario, plans[0]) if best.given else None,
         refinement=refined,
         complete=not go_on.stopped,

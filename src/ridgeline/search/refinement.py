@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.cost.calibration import Calibration
-from ridgeline.plan.check import unsupported
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.explain import simulated_step_s
+from ridgeline.search.plan_target import AskedTarget, named
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import REFINED, Change, Refined, even, refine
@@ -43,7 +44,7 @@ class Refinement:
 
 def refinement(
     plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float, go_on: GoOn = always,
-    calibration: Calibration | None = None,
+    calibration: Calibration | None = None, target: AskedTarget | None = None,
 ) -> Refinement | None:  # fmt: skip
     """What to recommend of good plans, the winner first; its step event by event is given where that is known.
 
@@ -52,7 +53,7 @@ def refinement(
     winner = plans[0]
     asked = _Asked(budget_bytes=budget_bytes, go_on=go_on, calibration=calibration)
     free = tuple(sorted(_refined(plans[:REFINED], asked), key=_step))
-    able = [one for one in (*_evened(plans, asked), *free) if not lacking(one)]
+    able = [one for one in (*_evened(plans, asked), *free) if not lacking(one, target)]
     better = sorted((one for one in able if _step(one) < winner.step_time_s * (1 - GAINS)), key=_step)
     if not go_on("refined plans, event by event"):
         return None
@@ -119,10 +120,13 @@ def _evened(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
             yield found
 
 
-def lacking(one: Refined) -> str:
-    """What the engine is not known to do of a refined plan and was not asked before, in words; nothing where all is."""
+def lacking(one: Refined, target: AskedTarget | None = None) -> str:
+    """What the engine is not known to do of a refined plan and was not asked before, or a target cannot be told, in
+    words; nothing where all is."""
     before, own = unsupported(one.start.scenario), one.scenario.plan.recompute
     notes = [note.removeprefix("engine ") for note in unsupported(one.scenario) if note not in before]
     if "selective" in (own.kind, own.rest) and own.parts not in selective_parts(one.start.scenario):
         notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(own.parts)}")
+    untold = target.untold(one.scenario) if target else ()
+    notes += [f"{target.id} cannot be told {named(untold)}: {untold[0].why}"] if target and untold else []
     return "; ".join(notes)

@@ -18,6 +18,7 @@ from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of
 from ridgeline.search.pins import PinSettings, joined, pin_settings, settings_table
+from ridgeline.search.plan_target import PlanTarget
 
 
 class PlanOptions(TypedDict, total=False):
@@ -63,6 +64,7 @@ class PlanRequest:
     frontier   the two quantities of the Pareto front; absent: time and memory, or between sizes time and money
     refine     whether stage boundaries and recompute by stage are chosen too
     calibration   what plans are priced with; absent: the shipped parameters
+    target     the target of an export that plans have to be told to; absent: any, within their engine
     """
 
     table: Mapping[str, Any]
@@ -76,6 +78,7 @@ class PlanRequest:
     frontier: tuple[str, str] | None = None
     refine: bool = True
     calibration: Calibration | None = None
+    target: PlanTarget | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[PlanOptions]) -> PlanRequest:

@@ -55,7 +55,7 @@ class WhatIf:
     @property
     def is_feature(self) -> bool:
         """Whether it takes something of the software, not of the plan or the machine."""
-        return self.kind.partition(".")[0] in FEATURES
+        return is_feature(self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,25 @@ def what_if(
             return go_on(what)
 
         again = find_plan(
-            idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration, progress=progress
-        )
+            idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration, progress=progress,
+            target=None if is_feature(idea.kind) else search.target,
+        )  # fmt: skip
         if not again.swept.complete:
             break
         if again.plans:
-            found.append(_gained(idea.kind, idea.what, idea.how, again.plans[0], winner))
+            what = f"{idea.what}{_untold(search, again.plans[0])}"
+            found.append(_gained(idea.kind, what, idea.how, again.plans[0], winner))
     return tuple(sorted(found, key=lambda change: -change.gain))
+
+
+def is_feature(kind: str) -> bool:
+    """Whether a kind of change takes something of the software, not of the plan or the machine."""
+    return kind.partition(".")[0] in FEATURES
+
+
+def _untold(search: Search, made: Prediction) -> str:
+    """What a target has to do with it: words to add where it cannot be told the plan."""
+    return f", which {search.target.id} cannot be told" if search.target and search.target.untold(made.scenario) else ""
 
 
 def worth(tried: Sequence[WhatIf], most: int = 3) -> tuple[WhatIf, ...]:

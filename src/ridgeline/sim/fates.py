@@ -62,6 +62,7 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
     }
 )
 """Fields by class and name, with the reason why a training step takes as long and holds as much whatever they say."""
+STREAMED = frozenset({"hyper-connection", "stream router"})  # products of layers with several residual streams
 UNCOUNTED_OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {
         "muon": "the products that make an update orthogonal are not counted",
@@ -130,6 +131,9 @@ def _of_model(scenario: Scenario) -> Iterator[str]:
         yield "groups of experts: a token's experts may be in all domains, not in group_topk groups alone"
     if scenario.model.embedding.tied and scenario.plan.mesh.pp > 1:
         yield "tied: the sum of the embedding's gradients over first and last stage is not counted"
+    products = {one.label for block in _blocks(scenario) if block.captured for one in block.captured.products}
+    if products & STREAMED and scenario.plan.mesh.pp > 1:
+        yield "several residual streams: pipeline ranks send one of them, where all would travel"
     if any(isinstance(block.mixer, LatentAttention) and block.mixer.indexer for block in _blocks(scenario)):
         stored = scenario.plan.precision.activations.peak
         yield f"indexer: scores every visible token at the rate of {stored} and learns from those it picked"

@@ -8,7 +8,8 @@ exchange keys where there is one of them, how experts are dispatched in a dense 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -38,12 +39,14 @@ RARE = frozenset(
         "modulation_width",
         "latent_space",
         "kv_shared",
+        "gated_norm",
         "beside",
+        "idle",
         "further_rows",
         "further_weights",
     }
 )
-LABELS = ("model.id", "model.name", "model.source")  # what a model is called decides nothing
+LABELS = ("model.id", "model.name", "model.source", "model.numerics")  # what a model is called decides nothing
 
 
 def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
@@ -184,9 +187,11 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
     yield "offload", plan.offload.activations > 0 or plan.offload.optimizer > 0
 
 
-def _model(model: ModelSpec) -> dict[str, Any]:
-    spec = {path: value for path, value in _flat("model", model) if path not in LABELS}
-    return spec | dict(_numerics(model))
+@lru_cache(maxsize=8)
+def _model(model: ModelSpec) -> Mapping[str, Any]:
+    """Decisions of the model; a search asks about many plans of one."""
+    spec = {path: value for path, value in _flat("model", replace(model, numerics=None)) if path not in LABELS}
+    return MappingProxyType(spec | dict(_numerics(model)))
 
 
 def _numerics(model: ModelSpec) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,10 @@ from ridgeline.plan.workload import Train
 from ridgeline.targets.ledger import Lose
 
 Backend = Literal["ddp", "fsdp2", "deepspeed"]
+# where `accelerate launch` keeps the mesh and FSDP, and its words for who shards
+MESH = "accelerate.parallelism_config.parallelism_config"
+FSDP = "accelerate.fsdp_config.fsdp"
+TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}
 STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 

@@ -130,7 +130,8 @@ def slurm(scenario: Scenario, title: str) -> str:
         f"#!/bin/bash\n{comment(header(scenario, title))}"
         f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n"
         f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
-        f"#SBATCH --exclusive\n#SBATCH --time={TIME}\n#SBATCH --output=%x-%j.log\n"
+        f"#SBATCH --exclusive\n#SBATCH --mem=0\n#SBATCH --time={TIME}\n#SBATCH --output=%x-%j.log\n"
+        "# CONTAINER=IMAGE sbatch launch.sbatch runs every node in an image (pyxis), this folder inside it\n"
         "# yours, where your site asks for them: remove one # and fill in\n"
         "##SBATCH --partition=PARTITION\n##SBATCH --account=ACCOUNT\nset -euo pipefail\n\n"
         'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | sed -n 1p)\n'

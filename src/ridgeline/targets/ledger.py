@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -158,7 +159,8 @@ def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
         if wrong is None:
             yield piece
         else:
-            why = f"{piece.option} is {wrong.expected}" if piece.value is not True else f"no {piece.option}"
+            unknown = piece.value is True or wrong.expected.startswith("an option of")
+            why = f"no {piece.option}" if unknown else f"{piece.option} is {wrong.expected}"
             for path in piece.paths:
                 yield Lose(path, why)
 
@@ -183,7 +185,13 @@ def matching(decisions: Mapping[str, Any], pattern: str) -> list[str]:
     """
     if "*" not in pattern:
         return [pattern] if pattern in decisions else []
-    return [path for path in decisions if fnmatchcase(path, pattern)]
+    return list(_named(tuple(decisions), pattern))
+
+
+@lru_cache(maxsize=4096)
+def _named(paths: tuple[str, ...], pattern: str) -> tuple[str, ...]:
+    """Those of the paths that a pattern names; plans of one search have the same, and a target asks for the same."""
+    return tuple(path for path in paths if fnmatchcase(path, pattern))
 
 
 def same(decisions: Mapping[str, Any], pattern: str) -> Any:

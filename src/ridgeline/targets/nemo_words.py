@@ -76,6 +76,9 @@ def tokenizer_words(tokenizer: object) -> Iterator[tuple[str, Any]]:
     """What a table of the tokenizer says of the vocabulary."""
     table = tokenizer if isinstance(tokenizer, Mapping) else {}
     library, kind = str(table.get("library", "")).lower(), str(table.get("type", ""))
+    sized = re.search(r"(\d{2,3})k\b", str(table.get("model") or "")[:200].rpartition("/")[2].lower())
+    if sized is not None:  # a tokenizer that is named after how many words it has
+        yield "vocab-size", int(sized.group(1)) * 1000
     if library == "megatron" or kind.lower() in TOKENIZERS:
         yield "tokenizer-type", TOKENIZERS.get(kind.lower(), kind)
     elif library == "huggingface" or "/" in kind:

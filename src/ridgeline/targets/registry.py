@@ -31,7 +31,7 @@ TRAIN = (
 SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
 # dialects that are read and not written, tried before the software they are dialects of
-READ_ONLY = ("megatron-deepspeed",)
+READ_ONLY = ("megatron-deepspeed", "nemo")
 # who starts a run on its nodes; the first two need nothing but a shell, and Slurm
 LAUNCHERS = ("torchrun", "slurm", "jobset", "trainjob", "volcano", "skypilot", "azureml", "ray")
 # those whose own keys tell them first: a trainer's file may hold options that a server has too

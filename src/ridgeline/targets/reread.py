@@ -11,6 +11,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ridgeline.core.errors import InputError
+from ridgeline.core.units import format_count
+from ridgeline.models.params import count
+from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.workload import Train
@@ -21,6 +24,7 @@ from ridgeline.targets.serving_decisions import serving_decisions_of
 from ridgeline.targets.target import Check, Difference, Export, Figures, Imported, Lost
 
 SLOWER = 0.05  # of a step: more than this and the files are refused
+ALIKE = 0.01  # of a model's weights: more than this and it is another model
 SAME = 0.001  # of a step and of memory: less than this is the same prediction
 
 
@@ -44,9 +48,21 @@ def reread(made: Export, scenario: Scenario) -> Check:
     differs = tuple(_differences(scenario, meant))
     paths = {one.path for one in differs}
     causes = tuple(lost for lost in _planned_elsewhere(made) if lost.path in paths)
+    if other := _another_model(scenario.model, meant.model):
+        return Check(verdict="unreadable", why=other, differs=differs, causes=causes)
     if not isinstance(scenario.workload, Train):
         return Check(verdict="not-predicted", differs=differs, causes=causes)
     return _judged(scenario, meant, Check(verdict="same", differs=differs, causes=causes))
+
+
+def _another_model(planned: ModelSpec, written: ModelSpec) -> str:
+    """How the files hold another model; empty where they hold this one, with or without what sees images or further
+    tokens, which runs of text and of one token leave out."""
+    sizes = [count(replace(one, vision=None, mtp=None)).total for one in (planned, written)]
+    if abs(sizes[1] / sizes[0] - 1) <= ALIKE:
+        return ""
+    has, wanted = format_count(sizes[1]), format_count(sizes[0])
+    return f"they hold another model: {has} weights, where {planned.id[:60]} has {wanted}"
 
 
 def _planned_elsewhere(made: Export) -> tuple[Lost, ...]:
@@ -62,7 +78,8 @@ def meaning(made: Export, found: Imported, scenario: Scenario) -> Scenario:
     if isinstance(scenario.workload, Train) and "workload.seq" in script:
         workload["seq"] = scenario.workload.seq
     table: dict[str, Any] = {**settings, "workload": workload, "system": scenario.system}
-    if "model" not in settings or any(path.startswith("model.") for path in script):
+    parts = (path for path in script if not path.startswith("model.numerics."))  # which costs no step anything
+    if "model" not in settings or any(path.startswith("model.") for path in parts):
         table["model"] = scenario.model
     built, problems = assemble(table)
     if built is None:

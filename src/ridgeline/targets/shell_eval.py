@@ -8,7 +8,7 @@ what only running would tell is left open, and both are named in `notes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -22,6 +22,7 @@ from ridgeline.targets.shell_expand import (
     Script,
     arithmetic,
     bounded,
+    counted,
     expand,
     fill,
     is_open,
@@ -31,6 +32,7 @@ from ridgeline.targets.shell_expand import (
 )
 from ridgeline.targets.shell_lexer import Token, Word, WordPart, tokens
 from ridgeline.targets.shell_parse import Case, Chain, Command, For, Function, Group, If, Statement, While, parse
+from ridgeline.targets.shell_texts import ShellTexts
 
 __all__ = ["Script", "read_script"]
 
@@ -53,7 +55,7 @@ def read_script(text: str, around: Around | None = None) -> Script:
     for name, value in {**asked(text), **place.environment}.items():
         script.variables[name] = [value]
     with suppress(_Left, _Broke):  # a script ends where it returns
-        _Shell(script, place).run(_parsed(text), 0)
+        _Shell(script, place, ShellTexts(script, place)).run(_parsed(text), 0)
     if script.asked:
         numbers = ", ".join(str(number) for number in sorted(script.asked))
         script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
@@ -77,6 +79,7 @@ class _Broke(Exception):
 class _Shell:
     script: Script
     around: Around
+    texts: ShellTexts
     functions: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
     steps: int = 0
     asking: bool = False  # a condition is followed: what it starts is no run
@@ -114,70 +117,13 @@ class _Shell:
     def chain(self, chain: Chain, depth: int) -> bool | None:
         """`a && b || c`, from left to right; the text that a pipe of known commands makes is kept."""
         if any(joint == "|" for joint, _ in chain.parts):
-            self.pipe(chain)
+            self.texts.pipe(chain)
         held: bool | None = True
         for joint, statement in chain.parts:
             if (joint == "&&" and held is False) or (joint == "||" and held is not False):
                 continue
             held = self.one(statement, depth + 1)
         return held
-
-    def pipe(self, chain: Chain) -> None:
-        """`sed s/A/B/ template | sed ... > file` and the like: how scripts fill in a configuration."""
-        text: str | None = None
-        for joint, statement in chain.parts:
-            if joint not in ("", "|") or not isinstance(statement, Command):
-                return
-            text = self.text_of(statement, text)
-            if text is None:
-                return
-            self.write(statement, text)
-
-    def text_of(self, command: Command, given: str | None) -> str | None:
-        """What `echo`, `cat` or a plain `sed` prints."""
-        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
-        words = [value for word in command.words if isinstance(word, Word) for value in expand(self.script, word)]
-        if not words:
-            return None
-        if words[0] == "echo":
-            return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
-        if words[0] == "cat":
-            if here is not None:
-                return "".join(expand(self.script, here, split=False))
-            return given if len(words) == 1 else self.nearby(words[1])
-        if words[0] == "sed":
-            return self.sed(words[1:], given)
-        if words[0] == "envsubst":
-            source = next((word for sign, word in command.redirections if sign == "<"), None)
-            text = self.nearby("".join(expand(self.script, source, split=False))) if source is not None else given
-            return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substituted, text)
-        return None
-
-    def substituted(self, found: re.Match[str]) -> str:
-        values = self.script.variables.get(found.group(1))
-        return known(" ".join(values)) if values is not None else found.group(0)
-
-    def sed(self, words: Sequence[str], given: str | None) -> str | None:
-        swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]
-        files = [word for word in words if word not in swaps and not word.startswith("-")]
-        text = self.nearby(files[0]) if files else given
-        for swap in swaps if text is not None else ():
-            _, old, new, *_rest = swap.split(swap[1])
-            text = (text or "").replace(old.replace("\\", ""), new)
-        return text if swaps else None
-
-    def write(self, command: Command, text: str) -> None:
-        for sign, word in command.redirections:
-            if sign in (">", ">>", "&>"):
-                name = shown("".join(expand(self.script, word, split=False)))
-                before = self.script.texts.get(name, "") if sign == ">>" else ""
-                self.script.texts[name] = bounded([before + text])[0]
-
-    def nearby(self, name: str) -> str | None:
-        """The text of a file that the script names: one it wrote, or one of its checkout."""
-        if shown(name) in self.script.texts:
-            return self.script.texts[shown(name)]
-        return self.around.named(shown(name))
 
     # conditions
 
@@ -221,7 +167,7 @@ class _Shell:
             self.script.notes.append("a for block")
             return None
         words = self.script.arguments if statement.words is None else self.values(statement.words)
-        for value in list(words)[:MOST_TURNS]:
+        for value in [one for word in words for one in counted(word)][:MOST_TURNS]:
             self.script.variables[statement.name] = [value]
             try:
                 self.run(statement.body, depth + 1)
@@ -274,9 +220,9 @@ class _Shell:
                 break
             at = self.assign(words, at, found)
         if command.redirections and len(words) > at:
-            printed = self.text_of(command, None)
+            printed = self.texts.text_of(command, None)
             if printed is not None:
-                self.write(command, printed)
+                self.texts.write(command, printed)
         filled = self.values(words[at:])
         if not filled:
             return True
@@ -385,7 +331,7 @@ class _Shell:
         elif name == "set" and len(words) > 1 and words[1] == "--":
             self.script.arguments = words[2:]
         elif name in ("source", ".") and len(words) > 1 and depth < DEEPEST:
-            text = self.nearby(words[1])
+            text = self.texts.nearby(words[1])
             if text is None:
                 self.script.notes.append(f"{shown(words[1])[:60]}, which is sourced and not here")
                 return True
@@ -428,7 +374,7 @@ class _Shell:
             if any("c" in flag for flag in flags if not flag.startswith("--")) and rest:
                 self.run(_parsed(rest[0]), depth + 4)
             elif rest and rest[0].endswith((".sh", ".slurm", ".sbatch")):
-                text = self.nearby(rest[0])
+                text = self.texts.nearby(rest[0])
                 if text is not None:
                     before = dict(self.script.variables)
                     self.call(_parsed(text), rest[1:], depth + 4)
@@ -467,6 +413,6 @@ class _Shell:
         raw = ["".join(expand(self.script, word, split=False)) for word in words]
         negated = bool(raw) and raw[0] == "!"
         raw = raw[1:] if negated else raw
-        there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.nearby(raw[1]) is not None
+        there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None
         found = True if there else compared(self.script, raw)
         return found if found is None or not negated else not found

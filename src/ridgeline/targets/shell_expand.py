@@ -379,6 +379,16 @@ def _model_args(script: Script, text: str) -> str:
     return " ".join(name if value.lower() in ("true", "") else f"{name} {value}" for name, value in words)
 
 
+def counted(word: str) -> list[str]:
+    """`{2..5}` as the numbers that it stands for; another word as itself.
+
+    >>> counted("{2..4}"), counted("a")
+    (['2', '3', '4'], ['a'])
+    """
+    span = re.fullmatch(r"\{(\d{1,4})\.\.(\d{1,4})\}", word)
+    return [str(number) for number in range(int(span.group(1)), int(span.group(2)) + 1)] if span else [word]
+
+
 def bounded(values: list[str]) -> list[str]:
     """The values, unless a script that doubles a variable again and again has made them too long."""
     if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:

@@ -20,7 +20,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
 
-DIALECTS = ("megatron-deepspeed",)  # read and not written: no options of their own are recorded
+DIALECTS = ("megatron-deepspeed", "nemo")  # read and not written: no options of their own are recorded
 Files = Mapping[str, str]  # relative file name -> text
 
 

@@ -250,6 +250,23 @@ def test_objectives_that_need_a_price(run: Any) -> None:
     assert small["plans"][0]["peak_memory_bytes"] < fast["plans"][0]["peak_memory_bytes"]
 
 
+def test_for_a_target_the_files_are_written_and_mean_the_plan(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "launch"
+    code, out, err = run("plan", *SMALL, *NEAR, "--to", "torchtitan", "-o", str(folder), "--json")
+    sheet = json.loads(out)
+    assert (code, err, sheet["to"], sheet["engine"]) == (0, "", "torchtitan", "torchtitan")
+    assert {"scenario.toml", "job.toml", "launch.sh", "LEDGER.md"} <= {path.name for path in folder.iterdir()}
+    assert "engine = torchtitan: what torchtitan runs" in sheet["assumptions"]
+    assert all(one["gain"] > 0 and one["untold"] for one in sheet["untold"])
+    code, out, err = run("export", str(folder / "scenario.toml"), "--to", "torchtitan", "--json")
+    again = json.loads(out)
+    assert (code, err, again["check"]["verdict"], again["lost"]) == (0, "", "same", [])
+    assert again["check"]["planned"]["step_time_s"] == pytest.approx(sheet["handed"]["step_time_s"])
+    assert run("import", str(folder), "--json")[0] == 0
+    code, _, err = run("plan", *SMALL, *NEAR, "--to", "torchtitan", "-o", str(folder))
+    assert (code, "which holds files" in err, "--force" in err) == (2, True, True)
+
+
 def test_nothing_fits(run: Any) -> None:
     asked = ("plan", "llama3-70b", "--on", "8xa100-40-sxm")
     code, out, err = run(*asked)
@@ -316,6 +333,12 @@ def test_a_second_interrupt_ends_it_at_once(run: Any, monkeypatch: pytest.Monkey
         (("llama3-8b", "--on", "8xh100-sxm", "--seq", "0"), "workload.seq"),
         (("llama3-8b", "--on", "8xh100-sxm", "--global-batch", "-1"), "workload.global_batch"),
         (("/etc/passwd", "--on", "8xh100-sxm"), "expected one of .toml"),
+        ((*SMALL, "--to", "megatorn"), "did you mean 'megatron'?"),
+        ((*SMALL, "--to", "vllm"), "expected one of"),
+        ((*SMALL, "--to", "mindspeed"), "it runs on chips of Huawei, not of NVIDIA"),
+        ((*SMALL, "--to", "torchtitan", "--engine", "megatron-core"), "an engine that torchtitan runs: torchtitan"),
+        ((*SMALL, "--to", "torchtitan", "--set", "plan.shard=zero1"), "FSDP shards gradients with the optimizer"),
+        ((*SMALL[:3], "--serve", "--isl", "512", "--osl", "64", "--to", "megatron"), "none of it with --serve"),
     ],
 )
 def test_refusals(run: Any, arguments: tuple[str, ...], said: str) -> None:

@@ -202,3 +202,25 @@ def test_the_whole_library_and_pages(tmp_path: Path) -> None:
     assert "Content-Security-Policy" in text
     assert run.invoke(app, ["collective", "verify", str(file), "--picture", str(page)]).exit_code == 0
     assert "switch:6" in page.read_text()
+
+
+def test_tokens_leave_a_domain_once_and_are_handed_on_inside_the_next() -> None:
+    """As DeepEP's normal kernels: dispatch and combine over two nodes of eight, eight experts a token."""
+    for name in ("dispatch", "combine"):
+        known = {
+            way: ridgeline.collective(name, on="16xh100-sxm", experts=64, top_k=8, algorithm=way)
+            for way in ("all-pairs", "forwarded")
+        }
+        assert all(one.verification.ok for one in known.values())
+        assert known["forwarded"].seconds < 0.5 * known["all-pairs"].seconds
+        assert known["forwarded"].ratio_to_bound >= 1
+        assert ridgeline.collective(name, on="16xh100-sxm", experts=64, top_k=8).algorithm.name == "forwarded"
+    with pytest.raises(InputError, match="forwarded"):
+        ridgeline.collective("dispatch", topology="mesh:2x2", algorithm="forwarded")
+
+
+def test_what_would_be_left_out_is_refused() -> None:
+    with pytest.raises(InputError, match="one of the two"):
+        ridgeline.collective("allreduce", topology="mesh:2x2", algorithm="ring", synthesize=True)
+    with pytest.raises(InputError, match="--synthesize with it"):
+        ridgeline.collective("allreduce", topology="mesh:2x2", chunks=3)

@@ -20,9 +20,11 @@ from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.choice_settings import choice_text
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
 from ridgeline.comm.formats.hccl_env import read_hccl
+from ridgeline.comm.formats.lower import _messages, lowered
 from ridgeline.comm.formats.tuner_csv import read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
+from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates
 from ridgeline.comm.synthesis.symmetric import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
@@ -245,6 +247,32 @@ def test_ops_that_break_the_executors_rules(change: dict[str, Any], told: str, t
 WHOLE, LANDED = ({"type": kind, "index": 0, "size": 2} for kind in "is")
 
 
+@pytest.mark.parametrize("target", ["msccl", "rccl", "mscclpp"])
+def test_what_a_target_cannot_hold_is_refused_before_it_is_written(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits are held against what there is at least: no message is made for a file that cannot be."""
+    monkeypatch.setattr("ridgeline.comm.formats.lower.messages_of", None)
+    monkeypatch.setattr("ridgeline.comm.formats.mscclpp_write.messages_of", None)
+    long_ring = reduce_then_gather(ring_allgather(400))
+    with pytest.raises(InputError, match=r"at least|in one thread block"):
+        target_text(long_ring, target)
+    with pytest.raises(InputError, match=r"connections of rank|peers of rank|at least"):
+        target_text(allgather_over(np.arange(200), "all-pairs"), target)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"])
+def test_messages_are_counted_before_they_are_made(collective: str) -> None:
+    graph = topology("torus:4x4", 50e9, 5e-7)
+    for one in candidates(collective, graph):  # type: ignore[arg-type]
+        made = one.make()
+        written = lowered(made, "msccl")
+        sends = sum(step.pushes is not None for rank in written.blocks for block in rank for step in block)
+        assert int(_messages(made)[1].sum()) <= sends
+        if collective == "allreduce" and one.name in ("ring", "bucket"):
+            assert int(_messages(made)[1].sum()) == sends
+
+
 def test_a_small_file_that_asks_for_much_memory(tmp_path: Path) -> None:
     plan = json.loads(target_text(named("allreduce", "ring:3", "ring"), "mscclpp"))
     for gpu in plan["gpus"]:
@@ -449,3 +477,17 @@ def test_the_command_line(tmp_path: Path) -> None:
         [*chosen, "-o", str(csv), "--to", "msccl"],
     ):
         assert isinstance(run.invoke(app, refused).exception, InputError)
+
+
+def test_a_wrong_sum_names_the_step_that_wrote_it(tmp_path: Path) -> None:
+    lines = target_text(named("allreduce", "ring:3", "ring"), "msccl").splitlines()
+    last = max(row for row, line in enumerate(lines) if 'type="r"' in line)
+    lines[last] = re.sub(r'dstoff="(\d)"', lambda found: f'dstoff="{(int(found[1]) + 1) % 3}"', lines[last])
+    path = tmp_path / "astray.xml"
+    path.write_text("\n".join(lines))
+    found = read_collective(path).verification
+    assert found is not None
+    assert not found.ok
+    assert re.search(
+        r"another sum for chunk \d in o\[\d\] of rank 2, written by step \d of rank 2, block \d", str(found)
+    )

@@ -13,6 +13,7 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of, slowed, without
 from ridgeline.comm.select import candidates, fastest
+from ridgeline.comm.synthesis.arrivals import arrival_allgather
 from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
 from ridgeline.comm.synthesis.matching import matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
@@ -95,6 +96,17 @@ def test_random_and_degraded_graphs_within_ten_percent(seed: int) -> None:
         timed = time_algorithm(made, graph, 1e9)
         assert verify(made).ok
         assert timed.seconds <= 1.10 * chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
+
+
+def test_large_random_graphs_by_order_of_arrival() -> None:
+    """Two random cycles over 600 ranks that share a link, twice as fast: any chunk takes 1.65 of the bound."""
+    graph = random_graph(600, 4, 0)
+    assert not graph.uniform
+    made = synthesize("allgather", graph, 1e9)
+    assert verify(made).ok
+    assert time_algorithm(made, graph, 1e9).seconds <= 1.05 * chunked_bound(graph, "allgather", 1e9, 600)
+    one, two = (arrival_allgather(graph, 1, 1e9, 3).steps.chunk for _ in range(2))
+    assert np.array_equal(one, two)
 
 
 def test_links_of_unequal_rates() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, steps_of, turned
 from ridgeline.comm.contract import contract
 from ridgeline.comm.deadlock import deadlocks
-from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, moe_dispatch, pairwise
+from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, forwarded_dispatch, moe_dispatch, pairwise
 from ridgeline.comm.library.gathers import PATTERNS, allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.library.levels import split_rail_allgather, unequal_allreduce
 from ridgeline.comm.library.trees import double_tree, in_switch_allreduce, tree_allreduce
@@ -27,6 +27,9 @@ RIGHT = {
     "in-switch": in_switch_allreduce(4, 4, 3),
     "all-to-all": bruck_alltoall(5),
     "all-pairs allreduce": reduce_then_gather(allgather_over(np.arange(5), "all-pairs")),
+    "forwarded combine": turned(
+        forwarded_dispatch(np.array([[0, 3], [5, 2], [4, 5], [0, 5], [2, 7], [1, 4], [6, 7], [0, 1]]), 8, 1, 4)
+    ),
     "combine": turned(moe_dispatch(np.array([[0, 3], [1, 2], [4, 5], [0, 5], [2, 3], [1, 4]]), 3, 2)),
 }
 

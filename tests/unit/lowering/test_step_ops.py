@@ -12,8 +12,8 @@ from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import plain_links
 from ridgeline.cost.collectives.price import ALL_TO_ALL, explain_collective
-from ridgeline.ir.ops import Collective, MatMul, Op
-from ridgeline.ir.program import Program
+from ridgeline.ir.ops import Collective, MatMul, Op, Stream
+from ridgeline.ir.program import Program, SectionRole
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.lowering.step_ops import accumulate, accumulations, embedding_reduce
@@ -162,3 +162,19 @@ def test_node_limited_routing() -> None:
     assert sent(Routing(copies=8.0, chosen=4.0, groups=8.0), 16) == pytest.approx(few * 2 * (1 - 0.5**8) / 8)
     wide = 800.0 * 15 / 16  # sixteen nodes, two to a group: eight of them
     assert sent(Routing(copies=8.0, chosen=4.0, groups=8.0), 128) == pytest.approx(wide * 8 * (1 - (7 / 8) ** 8) / 8)
+
+
+def test_an_unfused_loss_takes_what_its_kernels_move() -> None:
+    """Of 16-bit logits 19 passes forward and 7 backward in six kernels of 32 bits; 6 and 3 where one kernel does it."""
+
+    def moved(engine: str) -> list[float]:
+        head = next(part for part in program(table(engine=engine)).sections if part.key.role is SectionRole.HEAD)
+        logits = TOKENS * VOCAB * 2
+        ways = (head.forward, head.backward_input)
+        return [
+            float(sum(op.stream_bytes for op in ops if isinstance(op, Stream) and op.label.startswith("loss"))) / logits
+            for ops in ways
+        ]
+
+    assert moved("megatron-2021") == [19.0, 7.0]
+    assert moved("megatron-bridge") == [6.0, 3.0]

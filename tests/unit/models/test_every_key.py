@@ -30,6 +30,15 @@ DEEPSEEK = {
 SLIDING = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 2}
 GROUPS = {"n_group": 4, "topk_group": 2}
 DENSE = {"mlp_only_layers": [0]}
+DREAM = {
+    "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 1024, "vocab_size": 1000, "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
+MINIMAX = {
+    "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 1024, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 1000,
+    "hidden_act": "silu", "attn_type_list": [0, 1, 0, 1],
+}  # fmt: skip
 SEEN = {"text_config": SLIDING}
 SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "axk1": ({"first_k_dense_replace": 1, **GROUPS},),
@@ -41,12 +50,17 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     ),
     "ernie4_5_moe": ({"moe_layer_end_index": 20},),
     "exaone_moe": (GROUPS,),
+    "Dream": (DREAM, DREAM | SLIDING | {"max_window_layers": 1}),
     "falcon": ({}, {"new_decoder_architecture": True}),
     "flint": (DENSE,),
     "gemma3": ({"vision_config": {"model_type": "siglip_vision_model"}},),
     "gemma4": ({"text_config": {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True}},),
-    "gemma4_text": ({"hidden_size_per_layer_input": 0, "attention_k_eq_v": True},),
+    "gemma4_text": (
+        {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True},
+        {"num_kv_shared_layers": 4, "num_hidden_layers": 12},
+    ),
     "glm4_moe": ({"head_dim": 128, **GROUPS},),
+    "gemma3n_text": ({"num_hidden_layers": 10, "num_kv_shared_layers": 2},),
     "glm4_moe_lite": ({"first_k_dense_replace": 1, **GROUPS},),
     "glm_moe_dsa": ({"index_topk_freq": 2, **GROUPS},),
     "glm4v_moe": ({"text_config": {"head_dim": 128, **GROUPS}},),
@@ -56,9 +70,15 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "idefics3": ({"text_config": {"model_type": "llama"}},),
     "internvl": ({"text_config": {"model_type": "qwen2", **SLIDING}},),
     "kimi_k2": (DEEPSEEK,),
+    "kimi_linear": (GROUPS, {"linear_attn_config": {"num_heads": 16, "full_attn_layers": [4, 8]}, **GROUPS}),
     "kimi_k25": ({"text_config": {"model_type": "deepseek_v3"}},),
     "laguna": ({"layer_types": ["sliding_attention", "full_attention"] * 20},),
     "lfm2": ({"full_attn_idxs": [1, 3]},),
+    "lfm2_moe": ({"layer_types": ["conv", "full_attention"] * 16},),
+    "llada": (
+        {"d_model": 512, "n_layers": 2, "n_heads": 8, "n_kv_heads": 8, "mlp_hidden_size": 1024, "vocab_size": 1000,
+         "embedding_size": 1024, "activation_type": "silu"},
+    ),
     "llama4": ({"text_config": {"interleave_moe_layer_step": 2}},),
     "llama4_text": ({"interleave_moe_layer_step": 2},),
     "llava": ({"text_config": {"model_type": "llama"}, "vision_config": {"model_type": "clip_vision_model"}},),
@@ -70,7 +90,10 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "mellum": ({"layer_types": ["sliding_attention", "full_attention"] * 14, "first_k_dense_replace": 1},),
     "mimo_v2_flash": ({}, GROUPS),
     "minicpm3": ({"v_head_dim": 64},),
+    "minimax_m1": (MINIMAX,),
     "minimax_m2": ({"num_mtp_modules": 1},),
+    "minimax_text_01": (MINIMAX,),
+    "mistral4": ({"first_k_dense_replace": 1, **GROUPS},),
     "mistral3": ({"text_config": {"model_type": "mistral"}, "vision_config": {"model_type": "pixtral"}},),
     "nemotron_h": ({"hybrid_override_pattern": "M*-E", "num_hidden_layers": 4, **GROUPS},),
     "paligemma": ({"text_config": {"model_type": "gemma"}, "vision_config": {"model_type": "siglip_vision_model"}},),
@@ -107,6 +130,10 @@ UNMOVED: Mapping[str, str] = {
     "max_position_embeddings": "how long sequences may be is the model's promise; rows of positions are counted",
     "n_positions": "as max_position_embeddings",
     "max_seq_len": "as max_position_embeddings",
+    "max_sequence_length": "as max_position_embeddings",
+    "context_length": "as max_position_embeddings",
+    "llada.vocab_size": "its rows, padded, are said by embedding_size",
+    "xlstm.final_logit_softcapping": "its cap is said by output_logit_soft_cap",
     "falcon_h1.mamba_expand": "the inner width is said itself, by mamba_d_ssm",
 }
 
@@ -219,7 +246,21 @@ def _unmoved(kind: str) -> dict[str, str]:
 
 
 BESIDE = ("talker_config", "token2wav_config", "code2wav_config")  # companions: counted, never priced
-FEW = ("llama", "gemma2", "gemma3_text", "deepseek_v3", "qwen3_moe", "mamba2", "bamba", "bert", "t5", "whisper", "gpt2")
+FEW = (
+    "deepseek_v4",
+    "kimi_linear",
+    "llama",
+    "gemma2",
+    "gemma3_text",
+    "deepseek_v3",
+    "qwen3_moe",
+    "mamba2",
+    "bamba",
+    "bert",
+    "t5",
+    "whisper",
+    "gpt2",
+)
 
 
 @pytest.mark.parametrize(

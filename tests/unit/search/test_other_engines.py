@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.plan.supported import unsupported
 from ridgeline.report.plan import software
 from ridgeline.report.plan_sheet import Took, plan_sheet
 from ridgeline.search.find_plan import Search, find_plan

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ridgeline.plan.check import overlaps_experts, unsupported
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.plan.supported import overlaps_experts, unsupported
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.find_plan import find_plan, offered
 from ridgeline.search.space import Pins, Space, divisors, parts_of, powers_of_two, space_of

@@ -98,6 +98,18 @@ BASES: Mapping[str, dict[str, Any]] = {
         "model": "nemotron-h-8b", "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64},
         "plan": {"tp": 2, "dp": 4},
     },
+    "scan": {
+        "model": {"model_type": "mamba", "hidden_size": 2048, "num_hidden_layers": 8},
+        "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64}, "plan": {"tp": 2, "dp": 4},
+    },
+    "lightning": {
+        "model": {"model_type": "minimax", "num_hidden_layers": 4}, "system": "8xh100-sxm",
+        "workload": {"seq": 4096, "global_batch": 64}, "plan": {"tp": 2, "dp": 4},
+    },
+    "compressed": {
+        "model": {"model_type": "deepseek_v4", "num_hidden_layers": 4}, "system": "16xh100-sxm",
+        "workload": {"seq": 8192, "global_batch": 64}, "plan": {"tp": 2, "ep": 8, "dp": 8, "shard": "zero1"},
+    },
     "vision": {
         "model": "llava-1.5-7b", "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64, "images": 2},
         "plan": {"tp": 2, "dp": 4},
@@ -191,22 +203,31 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield from of("Norm", "dense", f"{BLOCK}.norm", kind="layer", bias=True, weight=False)
     yield from of("Attention", "dense", MIXER, heads=16, kv_heads=4, head_dim=64, v_head_dim=64, positions="none")
     yield from of("Attention", "dense", MIXER, qkv_bias=True, out_bias=True, qk_norm="head", gate=True, sinks=True)
-    yield from of("Attention", "dense", MIXER, keys_as_values=True, softcap=True)
+    yield from of("Attention", "dense", MIXER, keys_as_values=True, softcap=True, kv_shared=True)
+    yield from of("Block", "dense", BLOCK, beside=Attention(heads=16, kv_heads=4, head_dim=64))
     yield from of("Attention", "windowed", MIXER, window=1024, chunked=True)
     yield from of("LatentAttention", "sparse", MIXER, heads=64, q_rank=768, kv_rank=256, nope_dim=64, rope_dim=32)
     yield from of("LatentAttention", "sparse", MIXER, v_dim=64, bias=True, indexer=None)
     yield from of("Indexer", "sparse", f"{MIXER}.indexer", heads=32, head_dim=64, topk=1024, shared=True)
     yield from of("Mamba2", "mamba", MIXER, heads=64, head_dim=32, state=64, groups=4, conv=2, conv_bias=False)
-    yield from of("Mamba2", "mamba", MIXER, proj_bias=True, chunk=256)
+    yield from of("Mamba2", "mamba", MIXER, proj_bias=True, chunk=256, gated_norm=False)
+    yield from of("Recurrence", "scan", MIXER, form="lightning", heads=2048, key_dim=32, value_dim=2, rank=64, conv=2)
+    yield from of("Recurrence", "scan", MIXER, conv_bias=False, bias=True, inner_norms=True)
+    yield from of("Recurrence", "lightning", "model.blocks.1.mixer", chunk=64)
+    far = "model.blocks.1.mixer"
+    yield from of("CompressedAttention", "compressed", far, heads=32, head_dim=256, q_rank=512, rate=8)
+    yield from of("CompressedAttention", "compressed", MIXER, window=1024)
+    yield from of("CompressedAttention", "compressed", far, overlap=False, indexer=None, o_groups=4, o_rank=512)
     yield from of("GatedDeltaNet", "experts", MIXER, key_heads=8, value_heads=16, key_dim=64, value_dim=64, conv=2)
     yield from of("Mlp", "dense", FFN, hidden=8192, gated=False, activation="relu2", bias=True)
     moe = "model.blocks.1.ffn"
     yield from of("Moe", "moe", moe, experts=128, topk=4, hidden=1024, shared_hidden=0, gated=False)
-    yield from of("Moe", "moe", moe, activation="relu2", bias=True, router_bias=True, latent=1024)
+    yield from of("Moe", "moe", moe, activation="relu2", bias=True, router_bias=True, latent=1024, idle=64)
     yield from of("Moe", "grouped", moe, groups=1, group_topk=8)
     yield from of("Moe", "experts", FFN, shared_gate=False)
     yield from of("Embedding", "dense", "model.embedding", positions=8192, width=512, head_bias=True)
-    yield from of("Embedding", "dense", "model.embedding", norm=Norm(), softcap=True)
+    yield from of("Embedding", "dense", "model.embedding", norm=Norm(), softcap=True, further_rows=10**8)
+    yield from of("Embedding", "dense", "model.embedding", further_weights=10**8)
     yield from of("Embedding", "eager", "model.embedding", tied=True)
     yield from of("Mtp", "moe", "model.mtp", depth=2, block=_first_block)
     yield from of("Vision", "vision", "model.vision", hidden=512, layers=12, patch=28, image=224, tokens=144)

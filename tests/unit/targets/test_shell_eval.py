@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
+from ridgeline.targets.run_files import Around
 from ridgeline.targets.shell_eval import read_script
 
 
@@ -121,3 +122,35 @@ def test_a_variable_that_doubles_is_refused() -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(InputError):
         read_script(text)
+
+
+def test_variables_before_a_command_hold_for_it_alone() -> None:
+    script = read_script("TP=1\nTP=8 run $TP a\nrun $TP b\nfor z in {2..3}; do run $z; done")
+    assert script.commands[1:] == [["run", "1", "b"], ["run", "2"], ["run", "3"]]
+    assert script.variables["TP"] == ["1"]
+
+
+def test_a_script_handed_to_the_scheduler_is_followed() -> None:
+    text = (
+        'export CMD="python train.py --layout Et*2|tL"\nsbatch <<EOF\n'
+        "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\nsrun bash -c \\\\\\${CMD} | tee log\nEOF\n"
+    )
+    script = read_script(text)
+    assert ["python", "train.py", "--layout", "Et*2|tL"] in script.commands  # no pipe: the bar stands in a variable
+    assert script.told == {
+        "SLURM_NNODES": "4",
+        "SLURM_JOB_NUM_NODES": "4",
+        "SLURM_NTASKS_PER_NODE": "8",
+    }
+
+
+def test_a_path_is_found_by_its_end_and_only_inside_the_checkout(tmp_path: Path) -> None:
+    top = tmp_path / "checkout"
+    (top / "jobs").mkdir(parents=True)
+    (top / "configs").mkdir()
+    (top / "configs" / "zero2.json").write_text("{}")
+    (tmp_path / "outside.json").write_text("{}")
+    place = Around(folder=top / "jobs", top=top)
+    assert place.named("$WORK/someone/configs/zero2.json") == "{}"
+    assert place.named("../../outside.json") is None
+    assert place.named("/etc/passwd") is None

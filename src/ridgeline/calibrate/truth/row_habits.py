@@ -30,7 +30,26 @@ LAYER_STAGES = frozenset({"meta-internal"})
 # engines that train weights as they were loaded, in bf16 and without a master copy
 PURE_BF16 = frozenset({"nemo-automodel"})
 UNFUSED_UNTIL = 2023  # years of Paxml's GPU recipes without flash attention
+# sources whose recompute and vocabulary are inputs of a simulator beside the runs, which contradict them: decision 96
+SIMULATED = frozenset({"vtrain_single"})
 SUBMITTERS = ("mlperf-nvidia", "nemo", "rocm-mlperf", "llmboost")  # engines of MLPerf entries on GPUs
+
+
+def of_simulator(cells: RowCells) -> bool:
+    """Whether a row's recompute and vocabulary are a simulator's inputs that its measured times rule out."""
+    return cells.row.source in SIMULATED
+
+
+def engine_habits(cells: RowCells) -> dict[str, Any]:
+    """Habits of the engine that differ in a row, as the [engine] table of a scenario.
+
+    A simulator's row on one tensor rank leaves the vocabulary as it is: there is nothing to split it by, and of a step
+    the part that does not grow with layers takes as long as logits of 50257 columns do, which are unaligned.
+    """
+    if not of_simulator(cells) or (cells.count("tp") or 1) > 1:
+        return {}
+    cells.note("vocabulary: not padded on one tensor rank, by how steps grow with layers")
+    return {"engine": {"vocab_multiple": 1}}
 
 
 def of_mlperf(cells: RowCells) -> bool:

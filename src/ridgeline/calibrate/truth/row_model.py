@@ -41,7 +41,7 @@ def _fits(base: Mapping[str, Any], cells: RowCells) -> bool:
     """Whether the catalog's model is of the kind the columns describe."""
     arch, experts = cells.text("arch"), cells.size("experts")
     sparse = any(isinstance(part.get("moe"), Mapping) for part in (base, *base.get("block", {}).values()))
-    latent = _attention(base).get("kind") == "mla"
+    latent = _attention(base).get("kind") in ("mla", "compressed")  # both keep one latent a token
     if (arch == "dense" or experts == 0) and sparse:
         return False
     return not (arch == "mla_moe" and not latent)

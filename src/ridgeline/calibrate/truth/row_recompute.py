@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
+from ridgeline.calibrate.truth.row_habits import of_simulator
 
 KINDS = {kind: kind for kind in ("none", "selective", "full")}
 # Megatron's recompute_modules and their other spellings -> part of a layer; "" has no part of its own
@@ -55,6 +56,9 @@ _OFFLOADED = re.compile(r"offload (\d+) layers")
 
 def memory_table(cells: RowCells, engine: str) -> dict[str, Any]:
     """The `recompute` and `offload` keys of a plan."""
+    if of_simulator(cells):
+        cells.note("recompute = none: stated as a simulator's input, and too fast for it")
+        return {"recompute": {"kind": "none"}}
     kind = cells.word("recompute", KINDS)
     detail = cells.text("x_recompute_detail").lower()
     if detail in UNKNOWN or detail.startswith("args"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
 from ridgeline.calibrate.truth.infer_recompute import fitting
+from ridgeline.calibrate.truth.row_habits import engine_habits
 from ridgeline.calibrate.truth.row_model import model_table
 from ridgeline.calibrate.truth.row_plan import engine_of, plan_table, workload_table
 from ridgeline.calibrate.truth.rows import TRUTH, Row
@@ -102,6 +103,7 @@ def scenario_table(cells: RowCells) -> dict[str, Any]:
         "system": _system(cells, chip),
         "workload": workload_table(cells, engine),
         "plan": plan_table(cells, engine, CHIPS[chip]),
+        **engine_habits(cells),
     }
 
 

@@ -104,6 +104,7 @@ class _Run:
         self.random = random.Random(seed)
         self.memory: dict[Place, _Value] = {}
         self.flagged: set[Place] = set()
+        self.wrote: dict[Place, str] = {}
         self.wires: dict[Connection, deque[list[_Value]]] = {}
         self.raised: dict[tuple[int, ...], int] = dict(program.initial)
         self.met: dict[tuple[int, int], set[int]] = {}
@@ -200,7 +201,8 @@ class _Run:
         made = [self._sum(rank, block, at, step, j, popped) for j in range(step.count)] if _moves(step) else []
         for j, value in enumerate(made):
             for place in step.writes:
-                self._write(rank, step, place, j, value)
+                where = self._write(rank, step, place, j, value)
+                self.wrote[where] = f"step {at} of rank {rank}, block {block}"
         if step.pushes is not None:
             self.wires.setdefault(step.pushes, deque()).append(made)
         for key in step.signals:
@@ -254,7 +256,7 @@ class _Run:
         index = self.transfers.add(when, source, target, value.chunk, channel)
         return _Value(value.sum, value.chunk, when + 1, (index,))
 
-    def _write(self, rank: int, step: Instruction, place: Place, j: int, value: _Value) -> None:
+    def _write(self, rank: int, step: Instruction, place: Place, j: int, value: _Value) -> Place:
         owner, buffer, offset = place
         where = self._place((owner, buffer, offset + j))
         if owner != rank:
@@ -262,6 +264,7 @@ class _Run:
         self.memory[where] = value
         if step.flags:
             self.flagged.add(where)
+        return where
 
     def _outputs(self) -> list[Problem]:
         program, found = self.program, []
@@ -274,7 +277,8 @@ class _Run:
                 value = self.memory.get(place)
                 if value is None or value.sum != self.whole[chunk]:
                     held = "nothing" if value is None else "another sum"
-                    given = f"{held} for chunk {chunk} in {_told(place)}"
+                    last = self.wrote.get(place)
+                    given = f"{held} for chunk {chunk} in {_told(place)}" + (f", written by {last}" if last else "")
                     found.append(Problem(path=f"rank {rank}", given=given, expected="every contribution exactly once"))
                     if len(found) >= MOST:
                         return found

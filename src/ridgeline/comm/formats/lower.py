@@ -15,10 +15,21 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from ridgeline.comm.algorithm import REDUCE, Algorithm
-from ridgeline.comm.formats.program import MOST_INSTRUCTIONS, Connection, Instruction, Place, Program, Target
+from ridgeline.comm.formats.program import (
+    LIMITS,
+    MOST_INSTRUCTIONS,
+    Connection,
+    Instruction,
+    Place,
+    Program,
+    Target,
+)
+from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem
 
 WHOLE = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
+IN_PLACE = ("allreduce", "allgather", "broadcast")  # every rank ends with every chunk, at its own offset
+CHANNELS = 1 << 20  # above any channel's number
 MOST_MERGED = 71  # chunks of one step
 PEERS_A_CHANNEL = 32
 SLOTS = 8
@@ -37,18 +48,59 @@ def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
     if _root(algorithm) != 0:
         given = f"root {_root(algorithm)}"
         raise InputError(Problem(path=f"--to {target}", given=given, expected="root 0: the file has no other"))
-    least = 2 * _messages(algorithm)
-    if least > MOST_INSTRUCTIONS:
-        given = f"{algorithm.ranks} ranks with at least {least:,} sends and receives"
-        expected = f"at most {MOST_INSTRUCTIONS:,} in a file"
-        raise InputError(Problem(path=f"--to {target}", given=given, expected=expected, todo="take fewer ranks"))
 
 
-def _messages(algorithm: Algorithm) -> int:
-    """How many messages there are at least: chunks of a round, a connection and a channel may go together."""
+def refuse_too_many_steps(algorithm: Algorithm, target: Target) -> None:
+    """An `InputError` where a file of sends and receives would break its parser's limits, before it is made.
+
+    What is counted is what there is at least: waits and chunks that cannot go together come on top.
+    """
+    limits, n = LIMITS[target], algorithm.ranks
+    connection, count = _messages(algorithm)
+    path, todo = f"--to {target}", "take fewer ranks, or another --algorithm"
+    if 2 * int(count.sum()) > MOST_INSTRUCTIONS:
+        given = f"{n} ranks with at least {2 * int(count.sum()):,} sends and receives"
+        raise InputError(
+            Problem(path=path, given=given, expected=f"at most {MOST_INSTRUCTIONS:,} in a file", todo=todo)
+        )
+    pair = connection // CHANNELS
+    blocks = np.bincount(pair // n, minlength=n) + np.bincount(pair % n, minlength=n)
+    if blocks.max(initial=0) > limits.blocks:
+        given = f"{blocks.max()} connections of rank {blocks.argmax()}, a thread block each"
+        raise InputError(Problem(path=path, given=given, expected=f"at most {limits.blocks}", todo=todo))
+    if count.max(initial=0) > limits.steps:
+        sender, taker = divmod(int(pair[count.argmax()]), n)
+        given = f"{count.max()} sends from rank {sender} to rank {taker} in one thread block"
+        raise InputError(Problem(path=path, given=given, expected=f"at most {limits.steps} steps", todo=todo))
+
+
+def _messages(algorithm: Algorithm) -> tuple[Index, Index]:
+    """The connections, as (sender * ranks + receiver) * CHANNELS + channel, and how many messages each has at least.
+
+    Chunks of a round go together where their places follow each other: consecutive chunks where every rank keeps a
+    chunk at its own offset.
+    """
     steps = algorithm.steps
     pair = steps.source.astype(np.int64) * algorithm.nodes + steps.target
-    return len(np.unique((steps.round * np.int64(algorithm.nodes**2) + pair) * 128 + steps.channel))
+    connection = pair * CHANNELS + channels_of(algorithm)
+    order = np.lexsort((steps.chunk, steps.round, connection))
+    key, round, chunk = connection[order], steps.round[order], steps.chunk[order]
+    first = np.ones(len(key), np.bool_)
+    first[1:] = (key[1:] != key[:-1]) | (round[1:] != round[:-1])
+    if algorithm.contract.collective in IN_PLACE:
+        first[1:] |= chunk[1:] != chunk[:-1] + 1
+    starts = np.flatnonzero(first)
+    size = np.diff(np.append(starts, len(key)))
+    known, index = np.unique(key[starts], return_inverse=True)
+    return known, np.bincount(index, -(-size // MOST_MERGED), len(known)).astype(np.int64)
+
+
+def channels_of(algorithm: Algorithm) -> Index:
+    """A channel of each step, for at most 32 peers: by the distance to the peer."""
+    steps, n = algorithm.steps, algorithm.ranks
+    groups = -(-(n - 1) // PEERS_A_CHANNEL)
+    apart = (steps.target.astype(np.int64) - steps.source - 1) % n
+    return steps.channel.astype(np.int64) * groups + apart // PEERS_A_CHANNEL
 
 
 def _root(algorithm: Algorithm) -> int:
@@ -132,7 +184,7 @@ class Message:
 def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> list[Message]:
     """Every step as a message, neighbours of a round and connection joined; `places` ends as the algorithm does."""
     steps, found = algorithm.steps, []
-    starts = steps.starts()
+    starts, channel = steps.starts(), channels_of(algorithm)
     for low, high in pairwise(starts):
         arrivals: list[Message] = []
         for row in range(low, high):
@@ -140,7 +192,7 @@ def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> 
             arrivals.append(
                 Message(
                     round=int(steps.round[row]),
-                    connection=(source, target, _channel(algorithm, row)),
+                    connection=(source, target, int(channel[row])),
                     source=_there(places, source, chunk),
                     target=places.after_arrival(target, chunk),
                     base=_there(places, target, chunk) if steps.op[row] == REDUCE else None,
@@ -171,14 +223,6 @@ def _there(places: Places, rank: int, chunk: int) -> Place:
         given = f"chunk {chunk} used by rank {rank} before it is there"
         raise InputError(Problem(path="algorithm", given=given, expected="a verified algorithm"))
     return found
-
-
-def _channel(algorithm: Algorithm, row: int) -> int:
-    """A channel for at most 32 peers: by the distance to the peer."""
-    steps, n = algorithm.steps, algorithm.ranks
-    groups = -(-(n - 1) // PEERS_A_CHANNEL)
-    apart = (int(steps.target[row]) - int(steps.source[row]) - 1) % n
-    return int(steps.channel[row]) * groups + apart // PEERS_A_CHANNEL
 
 
 def _joined(messages: list[Message]) -> list[Message]:
@@ -247,6 +291,7 @@ def _latest(before: list[Told], block: int) -> tuple[Told, ...]:
 def lowered(algorithm: Algorithm, target: Target) -> Program:
     """The program of an algorithm for MSCCL or RCCL."""
     refuse_unwritable_algorithm(algorithm, target)
+    refuse_too_many_steps(algorithm, target)
     program = empty_program(algorithm, target)
     places = first_places(program)
     ranks = [_Rank() for _ in range(program.ranks)]

@@ -18,6 +18,7 @@ from xml.parsers import expat
 
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.formats.program import (
+    LIMITS,
     MOST_CHUNKS,
     MOST_INSTRUCTIONS,
     MOST_MOVES,
@@ -42,21 +43,6 @@ SLOTS = 8  # messages that a connection holds: NCCL_STEPS
 NESTED = ("algo", "gpu", "tb", "step")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a parser allows: steps of a block, blocks of a rank, attributes that must be there."""
-
-    steps: int
-    blocks: int
-    needed: tuple[str, ...] = ()
-
-
-LIMITS: Mapping[str, Limits] = MappingProxyType(
-    {
-        "msccl": Limits(steps=256, blocks=216),
-        "rccl": Limits(steps=64, blocks=64, needed=("minBytes", "maxBytes", "outofplace")),
-    }
-)
 MOST_COUNT = 71
 MOST_PEERS = 32  # of one channel
 DEPENDENT = ("send", "recv")

@@ -12,7 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from ridgeline.comm.algorithm import Algorithm
+import numpy as np
+
+from ridgeline.comm.algorithm import REDUCE, Algorithm
 from ridgeline.comm.formats.lower import (
     Message,
     empty_program,
@@ -33,17 +35,47 @@ Json = dict[str, Any]
 def mscclpp_text(algorithm: Algorithm) -> str:
     """The plan's text; `InputError` where no number of blocks keeps within the executor's limits."""
     refuse_unwritable_algorithm(algorithm, "mscclpp")
-    chunks = algorithm.contract.chunks
+    most = min(algorithm.contract.chunks, MOST_BLOCKS)
     blocks = 1
+    while over := _too_many(algorithm, blocks):
+        if blocks >= most:
+            raise _refused(over)
+        blocks = min(2 * blocks, most)
     while True:
         plan = _Plan(algorithm, blocks)
         over = plan.over_limits()
         if not over:
             return json.dumps(plan.sheet(), indent=1) + "\n"
-        if blocks >= min(chunks, MOST_BLOCKS):
-            expected = "a plan within the executor's limits"
-            raise InputError(Problem(path="--to mscclpp", given=over, expected=expected, todo="take fewer ranks"))
-        blocks = min(2 * blocks, chunks, MOST_BLOCKS)
+        if blocks >= most:
+            raise _refused(over)
+        blocks = min(2 * blocks, most)
+
+
+def _refused(over: str) -> InputError:
+    expected, todo = "a plan within the executor's limits", "take fewer ranks, or another --algorithm"
+    return InputError(Problem(path="--to mscclpp", given=over, expected=expected, todo=todo))
+
+
+def _too_many(algorithm: Algorithm, blocks: int) -> str:
+    """What is too much for the executor: at least a put a chunk sent, two ops a sum, and two a round and side."""
+    steps, n = algorithm.steps, algorithm.ranks
+    block = steps.chunk.astype(np.int64) % blocks
+    sender, taker = steps.source * blocks + block, steps.target * blocks + block
+    ops = np.bincount(sender, minlength=n * blocks)
+    ops += 2 * np.bincount(taker[steps.op == REDUCE], minlength=n * blocks)
+    for side in (sender, taker):
+        ops += 2 * np.bincount(
+            np.unique(steps.round * np.int64(n * blocks) + side) % (n * blocks), minlength=n * blocks
+        )
+    if ops.max() > MOST_OPS:
+        rank, mine = divmod(int(ops.argmax()), blocks)
+        return f"at least {ops.max()} ops in block {mine} of rank {rank}, of at most {MOST_OPS}"
+    ends = np.concatenate([steps.source * np.int64(n) + steps.target, steps.target * np.int64(n) + steps.source])
+    pairs = np.unique(ends * blocks + np.tile(block, 2))
+    peers = np.bincount(pairs // (n * blocks) * blocks + pairs % blocks, minlength=n * blocks)
+    if peers.max() > MOST_CHANNELS:
+        return f"{peers.max()} peers of rank {int(peers.argmax()) // blocks}, of at most {MOST_CHANNELS}"
+    return ""
 
 
 class _Plan:
@@ -79,8 +111,9 @@ class _Plan:
 
     def _meet(self, block: int, mine: Iterable[Message]) -> None:
         pairs = {(a, b) for one in mine for a, b in (one.connection[:2], one.connection[1::-1])}
+        for rank, peer in sorted(pairs):
+            self.peers[rank][block].append(peer)
         for rank in range(self.program.ranks):
-            self.peers[rank][block] = sorted(b for a, b in pairs if a == rank)
             everyone = range(len(self.peers[rank][block]))
             for name in ("signal", "wait"):
                 self._sync(rank, block, name, everyone)

@@ -7,7 +7,9 @@ places, and pushes it to a connection. A place is (rank, buffer, offset); buffer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -145,6 +147,23 @@ class Program:
             ends=np.stack([goes, ids], axis=1),
             chunk_share=np.full(1, 1.0 / self.inputs),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a parser allows: steps of a block, blocks of a rank, attributes that must be there."""
+
+    steps: int
+    blocks: int
+    needed: tuple[str, ...] = ()
+
+
+LIMITS: Mapping[str, Limits] = MappingProxyType(
+    {
+        "msccl": Limits(steps=256, blocks=216),
+        "rccl": Limits(steps=64, blocks=64, needed=("minBytes", "maxBytes", "outofplace")),
+    }
+)
 
 
 class Wrong:

@@ -3,6 +3,7 @@
 pairwise     n - 1 rounds, in round t rank i sends to i + t        all-pairs   the same in one round
 bruck        ceil(log2 n) rounds, a chunk moves by the bits of its distance
 forwarded    inside the domain to the chip of the target's rail, then along the rail: one message a domain
+             dispatch: along the rail to every domain that has an expert of the token, then inside it
 """
 
 from __future__ import annotations
@@ -89,15 +90,41 @@ def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int, 
     Tokens are dealt to ranks in equal shares. Reversed it is the combine, which adds up what the experts made of a
     token: see `algorithm.turned`.
     """
+    whole, token, source, target = _dispatched(experts, ranks, experts_per_rank)
+    distance = (target - source) % ranks
+    steps = steps_of(distance * 0 if at_once else distance - 1, source, target, token)
+    name = "all-pairs" if at_once else "pairwise"
+    return Algorithm(name=name, contract=whole, nodes=ranks, steps=steps)
+
+
+def forwarded_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int, domain: int) -> Algorithm:
+    """MoE dispatch as DeepEP's normal kernels do it: a token leaves once for every other domain, on its own rail.
+
+    There the rank of that rail hands it on to those that hold its experts.
+    """
+    whole, token, source, target = _dispatched(experts, ranks, experts_per_rank)
+    relay = np.where(source // domain == target // domain, source, target // domain * domain + source % domain)
+    out = np.flatnonzero(relay != source)
+    leaving = np.unique(token[out] * ranks + relay[out])
+    onward = relay != target
+    rounds = np.where(relay == source, 0, 1)[onward]
+    sender = leaving // ranks // (len(experts) // ranks)
+    steps = steps_of(
+        np.concatenate([np.zeros_like(leaving), rounds]),
+        np.concatenate([sender, relay[onward]]),
+        np.concatenate([leaving % ranks, target[onward]]),
+        np.concatenate([leaving // ranks, token[onward]]),
+    )
+    return Algorithm(name="forwarded", contract=whole, nodes=ranks, steps=steps)
+
+
+def _dispatched(experts: NDArray[np.int64], ranks: int, experts_per_rank: int) -> tuple[Contract, Index, Index, Index]:
+    """The contract, and each token that leaves its rank with where it is and where it must go."""
     tokens = len(experts)
-    where = experts // experts_per_rank
     sends = np.zeros((tokens, ranks), np.bool_)
-    sends[np.arange(tokens)[:, None], where] = True
+    sends[np.arange(tokens)[:, None], experts // experts_per_rank] = True
     whole = dispatch(sends, tokens // ranks)
     token, target = np.nonzero(sends)
     source = token // (tokens // ranks)
     away = source != target
-    distance = ((target - source) % ranks)[away]
-    steps = steps_of(distance * 0 if at_once else distance - 1, source[away], target[away], token[away])
-    name = "all-pairs" if at_once else "pairwise"
-    return Algorithm(name=name, contract=whole, nodes=ranks, steps=steps)
+    return whole, token[away], source[away], target[away]

@@ -17,6 +17,7 @@ from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.conditions import Sharing
 from ridgeline.comm.simulation.max_min import max_min
 from ridgeline.comm.simulation.messages import needed_writes
+from ridgeline.comm.simulation.moments import Queues, by_moments, shares_links
 from ridgeline.comm.simulation.ports import Ports, ranges
 from ridgeline.comm.simulation.shared_rounds import alike, by_shared_rounds, shares
 from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, unshared
@@ -25,18 +26,28 @@ from ridgeline.core.arrays import Array, Index, Mask
 WINDOW = 0.1  # of the time that messages take
 WIDE = 0.5  # the same where no link is shared
 MANY = 100_000  # messages that share links: from here on by rounds unless asked otherwise
+CROWDED, SOME = 32, 20_000  # messages that a port sends at once, in all: each end moves the rates of all others
 REMEMBERED = 512  # sets of flows whose rates are kept
 _NONE = np.zeros(0, np.bool_)
 
 
-def run(flows: Flows, window: float = WINDOW, sharing: Sharing = "auto") -> Run:
-    """Simulate to the end: exactly where nothing is shared; else from moment to moment, or many messages by rounds."""
-    if not len(flows.messages):
+def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", queues: Queues | None = None) -> Run:
+    """Simulate to the end: exactly where nothing is shared, and by the compiled core where it has `queues`.
+
+    Without it, and for very many messages all at once, from moment to moment in windows, or by rounds, which gives the
+    end of equal messages that begin together exactly. A `window` asks for windows.
+    """
+    messages = flows.messages
+    if not len(messages):
         return Run(arrived_s=np.zeros(0), moments=0)
-    many = sharing == "rounds" or (sharing == "auto" and len(flows.messages) >= MANY)
-    if many and alike(flows) and shares(flows):
+    crowded = queues is not None and len(messages) >= SOME and queues.at_once >= CROWDED * queues.ports
+    core = queues if window is None and (sharing == "max-min" or not crowded) else None
+    many = len(messages) >= MANY and core is None
+    if (sharing == "rounds" or (sharing == "auto" and many)) and alike(flows) and shares(flows):
         return by_shared_rounds(flows)
-    return by_rounds(flows) or _Fluid(flows, window).run()
+    if core is None or not shares_links(flows, core):
+        return by_rounds(flows) or _Fluid(flows, window or WINDOW).run()
+    return by_moments(flows, core) or _Fluid(flows, WINDOW).run()
 
 
 class _Fluid:
@@ -86,7 +97,7 @@ class _Fluid:
             raise ValueError(f"{len(self.waiting)} messages wait for chunks that never come")
         whole = np.empty(len(self.arrived_s))
         whole[self.ports.order] = self.arrived_s
-        return Run(arrived_s=whole, moments=self.moments)
+        return Run(arrived_s=whole, moments=self.moments, method="exact" if self.alone.all() else "windows")
 
     def _wait_for(self, rows: Index) -> None:
         self.waiting = np.concatenate([self.waiting, rows]) if len(self.waiting) else rows

@@ -14,6 +14,7 @@ import numpy as np
 from ridgeline.comm.equal_ways import PathTable, walked
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
+from ridgeline.comm.simulation.compiled_ways import chosen_ways
 from ridgeline.comm.simulation.conditions import PathChoice
 from ridgeline.core.arrays import Array, Index
 
@@ -71,9 +72,10 @@ def _parallel(through: Array, share: Array) -> Array:
 
 def _one_way(table: PathTable, connections: tuple[Index, Index, Index], paths: PathChoice, seed: int) -> Index:
     sources, targets, channels = connections
-    if paths == "rail":
-        return walked(table, sources, targets, sources)
-    return walked(table, sources, targets, _mixed(sources, targets, channels, seed), _turned)
+    hashed = paths == "ecmp"
+    number = _mixed(sources, targets, channels, seed) if hashed else sources
+    quick = chosen_ways(table, sources, targets, number, hashed)
+    return walked(table, sources, targets, number, _turned if hashed else None) if quick is None else quick
 
 
 def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, Array]:

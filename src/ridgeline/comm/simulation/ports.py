@@ -16,7 +16,7 @@ class Ports:
 
     def __init__(self, flows: Flows) -> None:
         messages = flows.messages
-        (found, _), line = port_of(flows)
+        (found, _), line = port_of(flows.messages, flows.out)
         self.count = int(found.max(initial=-1)) + 1
         port = (found.astype(np.uint16) if self.count <= 1 << 16 else found)[line]
         self.order = np.argsort(port, kind="stable")

@@ -37,7 +37,7 @@ def alike(flows: Flows) -> bool:
 
 def shares(flows: Flows) -> bool:
     """Whether two ports send over one link."""
-    (port, connection), _ = port_of(flows)
+    (port, connection), _ = port_of(flows.messages, flows.out)
     someone = np.full(len(flows.rates), -1)
     for column in flows.ways.links.T:
         over = column[connection]
@@ -52,13 +52,13 @@ def shares(flows: Flows) -> bool:
 def by_shared_rounds(flows: Flows) -> Run:
     """Every message's arrival, rounds of all jobs side by side."""
     messages = flows.messages
-    (ports, connection), line = port_of(flows)
+    (ports, connection), line = port_of(flows.messages, flows.out)
     port = ports[line]
     free = np.zeros(int(ports.max(initial=-1)) + 1)
     free[ports] = flows.late_s[connection] + float(flows.start_s[0])
     rounds = _Rounds(flows)
     if len(rounds.cuts) == 2:  # nothing that arrives is sent on
-        return Run(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1)
+        return Run(arrived_s=free[port] + rounds.lasts(slice(None)), moments=1, method="rounds")
     order = rounds.order
     count, single = np.diff(messages.first), len(messages) == len(messages.read)
     there = np.zeros(messages.places)
@@ -75,7 +75,7 @@ def by_shared_rounds(flows: Flows) -> Run:
         arrived[rows] = end
         np.maximum.at(free, mine, end)
         np.maximum.at(there, messages.write[at], end if single else np.repeat(end, parts))
-    return Run(arrived_s=arrived, moments=len(rounds.known))
+    return Run(arrived_s=arrived, moments=len(rounds.known), method="rounds")
 
 
 class _Rounds:

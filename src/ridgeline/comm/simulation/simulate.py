@@ -10,10 +10,11 @@ import numpy as np
 from ridgeline.comm.equal_ways import PathTable
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
-from ridgeline.comm.simulation.fluid import WINDOW, run
+from ridgeline.comm.simulation.fluid import run
 from ridgeline.comm.simulation.messages import Job, Messages, messages_of
+from ridgeline.comm.simulation.moments import Queues, queued
 from ridgeline.comm.simulation.path_choice import Ways, ways
-from ridgeline.comm.simulation.unshared import Flows
+from ridgeline.comm.simulation.unshared import Flows, Method
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 
@@ -29,6 +30,7 @@ class Simulated:
     arrived_s    of each message; messages are what a rank sends another in one round
     link_bytes   that crossed each link of the graph; `link_rates` what the conditions left of it
     transfers    chunks that crossed from one node to another; `moments` at which rates were looked at again
+    method       exact, windows or rounds, see `unshared.Run`
     """
 
     seconds: float
@@ -38,6 +40,7 @@ class Simulated:
     link_rates: Array
     transfers: int
     moments: int
+    method: Method
 
     @property
     def slowest_link(self) -> int:
@@ -45,7 +48,7 @@ class Simulated:
         return int(np.argmax(self.link_bytes / self.link_rates))
 
 
-def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float = WINDOW) -> Simulated:
+def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float | None = None) -> Simulated:
     """Run the jobs together.
 
     >>> from ridgeline.comm.library.gathers import ring_allgather
@@ -58,7 +61,7 @@ def simulate(jobs: Sequence[Job], graph: Graph, asked: Conditions, window: float
 
 
 def over_seeds(
-    jobs: Sequence[Job], graph: Graph, asked: Conditions, seeds: Iterable[int], window: float = WINDOW
+    jobs: Sequence[Job], graph: Graph, asked: Conditions, seeds: Iterable[int], window: float | None = None
 ) -> Iterable[Simulated]:
     """The same with one seed of path choice after the other."""
     transfers = sum(len(job.algorithm.steps) for job in jobs)
@@ -68,18 +71,25 @@ def over_seeds(
     sent = messages_of(jobs, graph.nodes)
     between = (sent.sources, sent.targets, sent.channels)
     table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
+    queues = None if graph.direct else queued(sent, sent.sources)
     before: tuple[bytes, Simulated] | None = None
     for seed in seeds:
         found = ways(graph, between, asked.paths, seed, table)
         same = found.links.tobytes()
         if before is None or before[0] != same or asked.background:
-            before = same, _simulated(jobs, graph, replace(asked, seed=seed), sent, found, window)
+            before = same, _simulated(jobs, graph, replace(asked, seed=seed), (sent, queues), found, window)
         yield before[1]
 
 
 def _simulated(
-    jobs: Sequence[Job], graph: Graph, asked: Conditions, sent: Messages, found: Ways, window: float
+    jobs: Sequence[Job],
+    graph: Graph,
+    asked: Conditions,
+    what: tuple[Messages, Queues | None],
+    found: Ways,
+    window: float | None,
 ) -> Simulated:
+    sent, queues = what
     rates = _less_background(graph, asked, link_rates(graph, asked))
     capped = _capped(graph, asked, sent, found, rates)
     start = np.array([job.start_s for job in jobs])
@@ -98,7 +108,9 @@ def _simulated(
         start_s=start,
         late_s=late[sent.sources],
     )
-    done = run(flows, window, asked.sharing)
+    if graph.direct:
+        queues = queued(sent, flows.out)
+    done = run(flows, window, asked.sharing, queues)
     ends = np.zeros(len(jobs))
     np.maximum.at(ends, sent.job, done.arrived_s)
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources))
@@ -113,6 +125,7 @@ def _simulated(
         link_rates=rates,
         transfers=len(sent.read),
         moments=done.moments,
+        method=done.method,
     )
 
 

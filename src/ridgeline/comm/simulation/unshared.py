@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.messages import Messages, numbered
 from ridgeline.comm.simulation.path_choice import Ways
 from ridgeline.core.arrays import Array, Index, Mask
+
+Method = Literal["exact", "windows", "rounds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,19 +36,24 @@ class Flows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """When each message arrived, in the order of `Messages`, and how many moments were looked at."""
+    """When each message arrived, in the order of `Messages`, how many moments were looked at, and how.
+
+    method   exact: at max-min rates from moment to moment, or where nothing is shared; windows: what ends within a part
+             of a message's time is looked at together; rounds: by the bytes of a round on a link
+    """
 
     arrived_s: Array
     moments: int
+    method: Method = "exact"
 
 
-def port_of(flows: Flows) -> tuple[Index, Ints]:
+def port_of(messages: Messages, out: Index) -> tuple[Index, Ints]:
     """The port of each job's connection, by job * connections + connection, and that number for each message."""
-    messages, connections = flows.messages, len(flows.out)
+    connections = len(out)
     jobs = int(messages.job.max(initial=0)) + 1
     used, line = numbered(messages.job * np.int64(connections) + messages.connection, connections * jobs)
     connection = used % connections
-    key = (used // connections * 256 + messages.channels[connection]) * (flows.out.max() + 1) + flows.out[connection]
+    key = (used // connections * 256 + messages.channels[connection]) * (out.max() + 1) + out[connection]
     _, port = np.unique(key, return_inverse=True)
     return np.stack([port, connection]), line
 
@@ -54,7 +62,7 @@ def unshared(flows: Flows) -> tuple[Mask, Array]:
     """Connections that share no link with another port's, and the rate each connection has by itself."""
     links, none = flows.ways.links, len(flows.rates) - 1
     own = np.where(links == none, np.inf, flows.rates[links] / np.where(flows.ways.share > 0, flows.ways.share, 1.0))
-    (port, connection), _ = port_of(flows)
+    (port, connection), _ = port_of(flows.messages, flows.out)
     over = links[connection]
     wide = np.broadcast_to(port[:, None], over.shape)
     someone, shared = np.full(none + 1, -1), np.zeros(none + 1, np.bool_)
@@ -74,7 +82,7 @@ def by_rounds(flows: Flows) -> Run | None:
     if not alone.all():
         return None
     messages = flows.messages
-    (port, connection), line = port_of(flows)
+    (port, connection), line = port_of(flows.messages, flows.out)
     lasts = messages.size_bytes / rate[messages.connection] + flows.delay_s[messages.connection]
     free = np.zeros(len(np.unique(port)))
     free[port] = flows.late_s[connection]

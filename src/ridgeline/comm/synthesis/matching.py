@@ -8,6 +8,8 @@ round to round (see `ports`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,7 +53,7 @@ def matched_broadcast(
     return Algorithm(name=SYNTHESIZED, contract=made, nodes=n, steps=steps)
 
 
-def _ticks(each: Array) -> Index:
+def ticks_of(each: Array) -> Index:
     """How many ticks a chunk takes on each port, in each turn."""
     if np.ptp(each) <= 1e-12 * each.max():
         return np.ones(each.shape, np.int64)
@@ -88,7 +90,7 @@ class _Matching:
         count = len(ports.rank)
         self.domain, self.outer = domains_of(ports, n)
         self.port_at = _places(ports, n, self.outer, self.domain, random)
-        self.ticks = _ticks(ports.seconds(chunk_bytes))
+        self.ticks = ticks_of(ports.seconds(chunk_bytes))
         self.source = ports.source
         self.have = np.zeros((n, self.words), np.uint64)
         self.even = bool((self.ticks == 1).all())
@@ -135,22 +137,28 @@ class _Matching:
             if self.lacks.any():
                 self._round(now)
             now = min(self.under_way) if self.linked and self.under_way else now + 1
-        return self._steps()
+        return steps_made(self.made)
 
     def _round(self, now: int) -> None:
         open_ = np.flatnonzero(self.lacks)
         turn = int(self.random.integers(len(self.source))) if len(self.source) > 1 else 0
-        source = self.source[turn]
-        for place in self.random.permutation(len(self.port_at)):
-            port = self.port_at[place, open_]
-            if self.full and self.even:
-                self._port(now, turn, open_, port)
-                continue
-            able = (port >= 0) & (source[port] >= 0)
-            if not self.even:
-                able &= (self.busy[port] <= now) & (self.sent[self.sending[turn, port]] <= now)
-                able &= now % self.slot[port] == 0
-            self._port(now, turn, open_[able], port[able])
+        places = self.random.permutation(len(self.port_at))
+        if self.full and self.even:
+            for place in places:
+                self._port(now, turn, open_, self.port_at[place, open_])
+            return
+        port = self.port_at[:, open_]
+        able = (port >= 0) & (self.source[turn][port] >= 0)
+        if not self.even:
+            able &= (self.busy[port] <= now) & (self.sent[self.sending[turn, port]] <= now)
+            able &= now % self.slot[port] == 0
+        some = able.any(axis=1)
+        for place in places:
+            if some[place]:
+                mine = able[place]
+                if not self.linked:  # who sends through a hub may have begun to in this very round
+                    mine = mine & (self.sent[self.sending[turn, port[place]]] <= now)
+                self._port(now, turn, open_[mine], port[place][mine])
 
     def _port(self, now: int, turn: int, rank: Index, port: Index) -> None:
         """Let each of these ranks take one chunk over one of its ports."""
@@ -222,17 +230,19 @@ class _Matching:
             at = np.where(some[rows, later], later, at)
         return at + part.start, offered[rows, at]
 
-    def _steps(self) -> Steps:
-        size = [len(rank) for _, _, rank, _ in self.made]
-        whole = sum(size)
-        return Steps(
-            round=np.repeat(np.unique([now for now, *_ in self.made], return_inverse=True)[1].astype(np.int32), size),
-            source=np.concatenate([source for _, source, _, _ in self.made]),
-            target=np.concatenate([rank for _, _, rank, _ in self.made]),
-            chunk=np.concatenate([chunk for *_, chunk in self.made]),
-            op=np.zeros(whole, np.int8),
-            channel=np.zeros(whole, np.int8),
-        )
+
+def steps_made(made: Sequence[tuple[int, Ints, Ints, Ints]]) -> Steps:
+    """Copies of which each entry has one tick, senders, receivers and chunks; rounds are the ticks that occur."""
+    size = [len(rank) for _, _, rank, _ in made]
+    whole = sum(size)
+    return Steps(
+        round=np.repeat(np.unique([now for now, *_ in made], return_inverse=True)[1].astype(np.int32), size),
+        source=np.concatenate([source for _, source, _, _ in made]),
+        target=np.concatenate([rank for _, _, rank, _ in made]),
+        chunk=np.concatenate([chunk for *_, chunk in made]),
+        op=np.zeros(whole, np.int8),
+        channel=np.zeros(whole, np.int8),
+    )
 
 
 def _random_bit(word: Bits, turn: int) -> Bits:

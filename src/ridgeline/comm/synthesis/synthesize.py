@@ -6,7 +6,7 @@ answer is the fastest of all, at any size and number of ranks that the library h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 from ridgeline.comm.algorithm import Algorithm, turned
@@ -15,6 +15,7 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import Candidate, candidates, fastest, unbeaten
+from ridgeline.comm.synthesis.arrivals import arrival_allgather
 from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
 from ridgeline.comm.synthesis.exchange import balanced_ways
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
@@ -38,7 +39,8 @@ MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
 WORTH = 1.1  # the sequence over the bound from which trees are packed
-GOOD = 1.005  # times the bound: nothing else is tried
+GOOD, GOOD_OF_MANY = 1.005, 1.03  # times the bound: nothing else is tried
+FEW_RANKS = 512  # up to which seeds are tried until GOOD
 
 
 def synthesize(
@@ -89,6 +91,8 @@ def _made(
                 yield one_by_one(graph, ways, size_bytes / graph.ranks)
         case _ if graph.direct:
             yield from _direct(collective, graph, size_bytes, _refused(graph, chunks or _chunks(graph.ranks)))
+            if chunks is None and _chunks(graph.ranks) > 1 and is_symmetric(graph):
+                yield _changed(collective, symmetric_allgather(graph))
         case _:
             yield from _switched(collective, graph, size_bytes, chunks)
 
@@ -166,17 +170,34 @@ def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
         return symmetric_allgather(graph)
     if per_rank == 1 and has_cycle(graph):
         return cycle_allgather(graph)
-    least = chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
+    enough = _enough(graph) * chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
     best, best_s = None, float("inf")
-    for seed in range(12 if graph.ranks**2 * per_rank <= SMALL else 4 if graph.ranks <= 512 else 1):
-        made = matched_allgather(graph, per_rank, size_bytes, seed)
-        seconds = time_algorithm(made, graph, size_bytes).seconds if graph.ranks <= 512 else 0.0
+    for make, seed in _tried(graph, per_rank):
+        made = make(graph, per_rank, size_bytes, seed)
+        seconds = _seconds(made, graph, size_bytes)
         if seconds < best_s:
             best, best_s = made, seconds
-        if best_s <= GOOD * least:
+        if best_s <= enough:
             break
     assert best is not None
     return best
+
+
+def _enough(graph: Graph) -> float:
+    """Times the chunked bound: no other seed is tried."""
+    return GOOD if graph.ranks <= FEW_RANKS else GOOD_OF_MANY
+
+
+def _tried(graph: Graph, per_rank: int) -> Iterator[tuple[Callable[[Graph, int, float, int], Algorithm], int]]:
+    """Ways to match chunks to links and their seeds, in the order in which they are tried."""
+    if graph.ranks**2 * per_rank <= SMALL:
+        yield from ((matched_allgather, seed) for seed in range(8))
+        yield from ((arrival_allgather, seed) for seed in range(4))
+        yield from ((matched_allgather, seed) for seed in range(8, 12))
+        return
+    for seed in range(2 if graph.ranks <= FEW_RANKS else 1):
+        yield matched_allgather, seed
+        yield arrival_allgather, seed
 
 
 def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:

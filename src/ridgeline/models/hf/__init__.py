@@ -25,6 +25,7 @@ from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
 from ridgeline.models.hf.heads import decoder_head
 from ridgeline.models.hf.hearing import HEARING
 from ridgeline.models.hf.multimodal import MULTIMODAL
+from ridgeline.models.hf.numerics import numerics_from
 from ridgeline.models.hf.omni import OMNI
 from ridgeline.models.hf.parts import Reader, defaults
 from ridgeline.models.hf.processor import as_processed
@@ -120,12 +121,12 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
     if reader is None:
         from ridgeline.models.hf.generic import captured  # most configs never pay for it
 
-        return captured(data, READERS, id)
+        return replace(captured(data, READERS, id), numerics=numerics_from(data))
     cfg = Config(in_its_keys(data), defaults(kind))
     cfg.ignore(*ignore)
     spec = decoder_head(cfg, reader(cfg))
     cfg.finish()
-    return replace(spec, id=id or kind, name=id or kind)
+    return replace(spec, id=id or kind, name=id or kind, numerics=numerics_from(data))
 
 
 def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[str]) -> ModelSpec:

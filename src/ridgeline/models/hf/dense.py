@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import (
-    FULL,
     LAYER,
     SLIDING,
     biased,
+    divide,
     exaone_windows,
     heads,
     hidden_size,
@@ -21,7 +21,7 @@ from ridgeline.models.hf.parts import (
     unrotated,
     windows,
 )
-from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Moe, Norm
+from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Norm
 
 
 def llama(cfg: Config) -> ModelSpec:
@@ -90,62 +90,6 @@ def _gemma(cfg: Config, every: int, qk_norm: str = "none") -> ModelSpec:
 def _causal(cfg: Config) -> bool:
     """Whether layers see what comes before alone; EmbeddingGemma's see both ways."""
     return not cfg.flag("use_bidirectional_attention", False)
-
-
-def gemma4(cfg: Config) -> ModelSpec:
-    """Gemma 4 text: full layers have wider heads, whose keys may serve as values; experts may join the dense mlp.
-
-    The per-layer embeddings and shared caches of its smallest models are refused.
-    """
-    cfg.only("use_bidirectional_attention", False, "vision")
-    cfg.ignore("vocab_size_per_layer_input", "hidden_act")
-    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        if cfg.size(key, 0):
-            cfg.bad(key, cfg.size(key), "0", "per-layer embeddings and shared caches are not described yet")
-    cfg.only("use_double_wide_mlp", False)
-    hidden, layers = hidden_size(cfg), cfg.layers()
-    near = heads(cfg, hidden, qk_norm="head", window=cfg.count("sliding_window"), **biased(cfg))
-    same = cfg.flag("attention_k_eq_v", False)
-    wide, few = _gemma4_full(cfg, near.head_dim, near.kv_heads, same)
-    far = replace(near, window=0, head_dim=wide, kv_heads=few, keys_as_values=same)
-    listed = list(kinds(cfg, layers, lambda index: (index + 1) % 6 != 0))
-    listed[-1] = FULL
-    ffn, norms, extra = _gemma4_ffn(cfg, hidden)
-    block = Block(mixer=far, ffn=ffn, norms=norms, extra=extra)
-    return model(cfg, [replace(block, mixer=near) if kind == SLIDING else block for kind in listed])
-
-
-def _gemma4_full(cfg: Config, head_dim: int, kv_heads: int, same: bool) -> tuple[int, int]:
-    """Head size and key-value heads of the full layers, from two keys or from overrides written layer by layer."""
-    wide = cfg.count("global_head_dim", 512)
-    few = cfg.count("num_global_key_value_heads", kv_heads)
-    table = cfg.child("per_layer_config")
-    if table is None:
-        return wide, few if same else kv_heads
-    found = set()
-    for index in table.data:
-        layer = table.child(index)
-        if layer is not None:
-            found.add((layer.count("head_dim", head_dim), layer.count("num_key_value_heads", kv_heads)))
-    if len(found) > 1:
-        cfg.bad("per_layer_config", sorted(found), "the same override on every full layer")
-    return found.pop() if found else (head_dim, kv_heads)
-
-
-def _gemma4_ffn(cfg: Config, hidden: int) -> tuple[Mlp | Moe, int, int]:
-    """Feed-forward, number of norms, further vectors: with experts, the dense mlp is their shared part."""
-    dense = mlp(cfg, act="hidden_activation")
-    if not cfg.flag("enable_moe_block", False):
-        cfg.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
-        return dense, 4, 0
-    moe = Moe(
-        experts=cfg.count("num_experts"),
-        topk=cfg.count("top_k_experts"),
-        hidden=cfg.count("moe_intermediate_size"),
-        shared_hidden=dense.hidden,
-        activation=dense.activation,
-    )
-    return moe, 7, hidden + moe.experts
 
 
 def phi(cfg: Config) -> ModelSpec:
@@ -366,3 +310,37 @@ def hunyuan(cfg: Config) -> ModelSpec:
     """Hunyuan 1, dense: Llama's block with a norm of each head."""
     attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg))] * cfg.layers())
+
+
+def dream(cfg: Config) -> ModelSpec:
+    """Dream, a diffusion language model: Qwen 2.5 whose tokens see each other both ways. By its published config."""
+    cfg.ignore("mask_token_id")
+    found = qwen2(cfg)
+    return replace(found, blocks=tuple(replace(block, mixer=_seeing_both_ways(block)) for block in found.blocks))
+
+
+def _seeing_both_ways(block: Block) -> Attention | None:
+    return replace(block.mixer, causal=False) if isinstance(block.mixer, Attention) else None
+
+
+def llada(cfg: Config) -> ModelSpec:
+    """LLaDA, a diffusion language model: Llama's block by OLMo's names, both ways. By its published config."""
+    cfg.ignore("mask_token_id", "mlp_ratio", "init_fn", "init_cutoff_factor", "alibi_bias_max", "rope_full_precision")
+    cfg.ignore("scale_logits", "flash_attention", "precision", "attention_layer_norm_with_affine", "block_group_size")
+    for key in ("alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias", "input_emb_norm"):
+        cfg.only(key, False)
+    cfg.only("block_type", "llama")
+    cfg.only("layer_norm_type", "rms")
+    cfg.only("layer_norm_with_affine", True)
+    cfg.only("rope", True)
+    cfg.only("multi_query_attention", False)
+    hidden, count = cfg.count("d_model"), cfg.count("n_heads")
+    attention = Attention(
+        heads=count, kv_heads=cfg.count("n_kv_heads", count), head_dim=divide(cfg, "n_heads", hidden, count),
+        causal=False, qkv_bias=cfg.flag("include_qkv_bias", False),
+    )  # fmt: skip
+    ffn = Mlp(hidden=cfg.count("mlp_hidden_size"), activation=cfg.word("activation_type", "silu"))
+    embedding = Embedding(tied=cfg.flag("weight_tying", False))
+    found = model(cfg, [Block(mixer=attention, ffn=ffn)] * cfg.layers("n_layers"), embedding=embedding)
+    rows = cfg.count("embedding_size", found.vocab)  # padded, where it says more
+    return replace(found, vocab=rows, context=cfg.size("max_sequence_length", 0))

@@ -3,7 +3,8 @@
     ...ForCausalLM, ...ForConditionalGeneration, ...ForMaskedLM     logits of the vocabulary
     ...ForSequenceClassification, ...ForRewardModel                 scores of a sequence
     ...ForTokenClassification, ...ForQuestionAnswering              scores of every token
-    ...Model                                                        none: hidden states, as embedders use them
+    ...Model                                                        none: hidden states, as embedders use them;
+                                                                    DreamModel has logits under that name
 
 `head = "none"` (from --set model.head=none) says it where a checkpoint of an embedder was saved as a language model.
 """
@@ -26,6 +27,7 @@ SUFFIXES: tuple[tuple[str, Kind], ...] = (
     ("ForQuestionAnswering", "tokens"),
     ("LMHeadModel", "language"),
     ("LMHead", "language"),
+    ("DreamModel", "language"),
     ("EncoderModel", "none"),
     ("Model", "none"),
 )

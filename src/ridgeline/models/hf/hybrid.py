@@ -99,7 +99,7 @@ def qwen3_5_moe(cfg: Config) -> ModelSpec:
     return _alternating(cfg, [_shared(cfg)] * cfg.layers())
 
 
-def _ignore_steps(cfg: Config) -> None:
+def ignore_steps(cfg: Config) -> None:
     """How the recurrence is discretised and computed changes no shape."""
     cfg.ignore(*(f"time_step_{part}" for part in ("rank", "min", "max", "floor", "limit")))
     cfg.ignore("mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor")
@@ -123,7 +123,7 @@ def state_space(cfg: Config, heads: int, head_dim: int, names: Mapping[str, Keys
 
 def mamba2(cfg: Config) -> ModelSpec:
     """Mamba 2: nothing but state-space layers."""
-    _ignore_steps(cfg)
+    ignore_steps(cfg)
     cfg.ignore("hidden_act", "intermediate_size")
     cfg.only("rms_norm", True)
     mixer = state_space(cfg, cfg.count("num_heads"), cfg.count("head_dim"), MAMBA2_NAMES)
@@ -134,7 +134,7 @@ def mamba2(cfg: Config) -> ModelSpec:
 
 def bamba_mixer(cfg: Config, inner: int, **traits: Any) -> Mamba2:
     """The state-space part of that width by Bamba's names."""
-    _ignore_steps(cfg)
+    ignore_steps(cfg)
     count = cfg.count("mamba_n_heads")
     size = cfg.count("mamba_d_head") if cfg.data.get("mamba_d_head", "auto") != "auto" else 0
     cfg.ignore("mamba_d_head")
@@ -169,7 +169,7 @@ def granitemoehybrid(cfg: Config) -> ModelSpec:
 
 def nemotron_h(cfg: Config) -> ModelSpec:
     """Nemotron-H, Nemotron 3: a layer is one part alone: state space, attention without positions, mlp or experts."""
-    _ignore_steps(cfg)
+    ignore_steps(cfg)
     cfg.ignore("expand", "mamba_expand", "moe_shared_expert_overlap", "hidden_act")
     for key in ("attention_bias", "mamba_proj_bias", "mlp_bias"):
         cfg.only(key, False)

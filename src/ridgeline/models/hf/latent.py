@@ -1,4 +1,4 @@
-"""Turn configs of models with latent attention, from DeepSeek-V2 to GLM-5, into ModelSpecs."""
+"""Turn configs of models with latent attention, from DeepSeek-V2 to GLM-5 and LongCat, into ModelSpecs."""
 
 from __future__ import annotations
 
@@ -88,3 +88,27 @@ def _shared_choice(cfg: Config, layers: int) -> list[bool]:
             return [letter == "S" for letter in letters]
         cfg.bad("index_topk_pattern", letters, f"a string of {layers} letters, each F or S")
     return [max(index - offset + 1, 0) % every != 0 for index in range(layers)]
+
+
+def longcat_flash(cfg: Config) -> ModelSpec:
+    """LongCat-Flash: a layer is two latent attentions and two dense mlps, with experts beside the first mlp that join
+    behind the second. Some choices of the router do nothing; `topk` is what remains of the picks on average."""
+    hidden = hidden_size(cfg)
+    pairs = cfg.layers("num_layers") if not cfg.has("num_hidden_layers") or cfg.has("num_layers") else 0
+    pairs = pairs or max(1, cfg.layers() // 2)
+    cfg.ignore("num_hidden_layers")
+    cfg.ignore("zero_expert_type", "mla_scale_q_lora", "mla_scale_kv_lora", "attention_method")
+    attention, dense = latent(cfg), mlp(cfg, ("ffn_hidden_size", "intermediate_size"))
+    experts, idle = cfg.count(("n_routed_experts", "num_local_experts")), cfg.size("zero_expert_num", 0)
+    picked = cfg.count(("moe_topk", "num_experts_per_tok"))
+    moe = Moe(
+        experts=experts,
+        topk=max(1, round(picked * experts / (experts + idle))),
+        hidden=cfg.count(("expert_ffn_hidden_size", "moe_intermediate_size")),
+        shared_hidden=dense.hidden,
+        activation=dense.activation,
+        router_bias=cfg.flag("router_bias", False),
+        idle=idle,
+    )
+    both = [Block(mixer=attention, ffn=moe), Block(mixer=attention, ffn=dense)]
+    return model(cfg, both * pairs, hidden=hidden)

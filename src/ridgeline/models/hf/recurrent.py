@@ -104,7 +104,7 @@ def falcon_h1(cfg: Config) -> ModelSpec:
     cfg.ignore("mamba_norm_before_gate", "mamba_use_mlp", "attn_layer_indices", "mamba_expand", "time_step_rank")
     hidden = hidden_size(cfg)
     inner = cfg.count("mamba_d_ssm", cfg.count("mamba_expand", 2) * hidden)
-    scan = bamba_mixer(cfg, inner, norm=cfg.flag("mamba_rms_norm"))
+    scan = bamba_mixer(cfg, inner, gated_norm=cfg.flag("mamba_rms_norm"))
     into, out = scan.proj_bias, cfg.flag("projectors_bias")
     wide = 2 * scan.inner + 2 * scan.groups * scan.state + scan.heads
     extra = (wide * into + hidden * out) * (into != out)  # a bias of one side alone

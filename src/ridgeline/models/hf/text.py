@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ridgeline.models.hf import classic, dense, hybrid, latent, moe, recurrent
+from ridgeline.models.hf import classic, compressed, dense, gemma, hybrid, latent, moe, recurrent, zamba
 from ridgeline.models.hf.parts import Reader
 
 TEXT: Mapping[str, Reader] = MappingProxyType(
     {
+        "Dream": dense.dream,
         "afmoe": moe.afmoe,
         "apertus": dense.apertus,
         "arcee": dense.arcee,
@@ -26,6 +27,7 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "deepseek_v2": latent.deepseek,
         "deepseek_v3": latent.deepseek,
         "deepseek_v32": latent.deepseek_v32,
+        "deepseek_v4": compressed.deepseek_v4,
         "dots1": moe.dots1,
         "ernie4_5": dense.ernie4_5,
         "ernie4_5_moe": moe.ernie4_5_moe,
@@ -39,7 +41,8 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "gemma": dense.gemma,
         "gemma2": dense.gemma2,
         "gemma3_text": dense.gemma3,
-        "gemma4_text": dense.gemma4,
+        "gemma3n_text": gemma.gemma3n,
+        "gemma4_text": gemma.gemma4,
         "glm": dense.glm,
         "glm4": dense.glm4,
         "glm4_moe": moe.glm4_moe,
@@ -75,7 +78,9 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "lfm2": recurrent.lfm2,
         "lfm2_moe": recurrent.lfm2_moe,
         "llama": dense.llama,
+        "llada": dense.llada,
         "llama4_text": moe.llama4,
+        "longcat_flash": latent.longcat_flash,
         "mamba": recurrent.mamba,
         "mamba2": hybrid.mamba2,
         "mellum": moe.mellum,
@@ -88,6 +93,7 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "ministral": dense.mistral,
         "ministral3": dense.mistral,
         "mistral": dense.mistral,
+        "mistral4": latent.deepseek,
         "mixtral": moe.mixtral,
         "mpt": classic.mpt,
         "nanochat": dense.nanochat,
@@ -124,5 +130,6 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "xglm": classic.xglm,
         "xlstm": recurrent.xlstm,
         "youtu": latent.plain_latent,
+        "zamba2": zamba.zamba2,
     }
 )

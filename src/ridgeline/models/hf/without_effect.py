@@ -18,7 +18,7 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             param_init_fn qa_dropout save_step seq_classif_dropout sparse_pred_ignore_index sparse_prediction
             block_mlp_init_scale block_out_init_scale block_use_xavier_init conv_use_xavier_init time_step_init_scheme
             layer_scale_init_value time_step_scale mamba_dt_init_floor mamba_dt_max mamba_dt_min time_step_floor
-            time_step_max time_step_min
+            time_step_max time_step_min init_cutoff_factor init_fn altup_coef_clip
         """,
         "a factor, an offset or a limit: it multiplies or cuts, and reshapes nothing": """
             attention_value_scale dim_model_base layernorm_full_attention_alpha layernorm_full_attention_beta
@@ -28,11 +28,16 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             route_norm route_scale router_scaling_factor scale_decoder_outputs scale_depth scale_emb score_func
             attention_in_multiplier attention_out_multiplier key_multiplier lm_head_multiplier mlp_multipliers
             ssm_in_multiplier ssm_multipliers ssm_out_multiplier mamba_norm_before_gate mixer_rms_eps block_norm_eps
-            time_step_limit expert_selection_fn shared_expert_combination_strategy use_routing_bias
+            time_step_limit expert_selection_fn shared_expert_combination_strategy use_routing_bias eps
+            full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor
+            mlp_alpha_factor mlp_beta_factor postnorm gate_soft_cap hc_eps hc_sinkhorn_iters mla_scale_kv_lora
+            mla_scale_q_lora moe_renormalize moe_router_activation_func rescale_every scale_logits use_expert_bias
+            altup_active_idx altup_correct_scale
         """,
         "how far a rotation or a table of positions reaches, and where it starts": """
             global_rope_theta initial_context_length layer_rope_theta local_rope_theta offset_alibi
-            relative_attention_max_distance rotary init_pos_emb_time pos_emb_time pos_emb_type
+            relative_attention_max_distance rotary init_pos_emb_time pos_emb_time pos_emb_type compress_rope_theta
+            qk_rope_head_dim rope_full_precision use_long_context use_mem_rope
         """,
         "which implementation software takes, and in which format it computes": """
             attn_impl bias_dropout_fusion conv_chunksize deterministic_flash_attn enable_attention_fp32_softmax
@@ -40,6 +45,9 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             mamba_ssm_dtype moe_shared_expert_overlap pre_allocate_kv_cache reference_compile repad_logits_with_grad
             scale_attention_softmax_in_fp32 skip_bias_add skip_bias_add_qkv use_scan verbose
             use_weighted_layer_sum median_filter_width use_associative_scan use_falcon_mambapy use_mambapy
+            activation_sparsity_pattern autocast_kernel_dtype chunkwise_kernel expert_dtype flash_attention
+            inference_state_dtype max_inference_chunksize mode norm_reduction_force_float32 precision
+            return_last_states sequence_kernel step_kernel weight_mode
         """,
         "of a tokenizer, a prompt or the file itself": """
             cls_token_id force_bos_token_to_be_generated init_config lang_ids mask_token mask_token_id
@@ -61,7 +69,9 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             extra_pos_embeddings interpolate_factor shared_moe_mode sliding_window_size use_qk_norm
             prefix_dense_sliding_window_pattern index_share_for_mtp_iteration decoder_vocab_size
             mtp_hybrid_override_pattern mtp_layers_block_type block_dim block_use_swiglu conv_dim conv_dim_out
-            mamba_use_mlp use_pos_enc use_base_siglip use_image_newline_parameter
+            mamba_use_mlp use_pos_enc use_base_siglip use_image_newline_parameter attention_hidden_size
+            attention_layer_norm_with_affine attention_method block_group_size hybrid_layer_ids kda_layers kv_channels
+            mamba_headdim mla_use_nope mlp_ratio num_query_groups use_grouped_topk zero_expert_type
         """,
     }
 )
@@ -74,8 +84,10 @@ READ_ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "activation_function": "StarCoder 2 and DiT say their activation by another key",
         "attention_types": "GPT-Neo's list is spelled out from the file itself, against attention_layers",
+        "attention_head_dim": "Zamba 2's is twice its width over its heads",
         "attn_layer_indices": "Falcon H1 has attention in every layer",
         "audio_config": "Gemma 4's sound encoder is refused where a file has one",
+        "embedding_dim": "xLSTM's is read where hidden_size is absent",
         "expand": "Mamba's inner width is heads times their size, which it must equal",
         "first_k_dense_replace": "Solar Open has experts on every layer",
         "head": "the catalog's word for what architectures says",
@@ -92,10 +104,13 @@ READ_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "mamba_dt_rank": "Jamba's is read where it is a number",
         "mamba_expand": "Nemotron-H's inner width is heads times their size",
         "max_window_layers": "Qwen 3 with experts slides on all layers or none",
+        "mlp_layer_types": "DeepSeek-V4's say how experts are picked, by a table or by scores; both weigh the same",
         "moe_intermediate_size": "Gemma 4 without experts has none",
         "n_inner": "BLOOM's mlp is four times its width",
         "n_positions": "T5's positions are relative",
+        "num_blocks": "xLSTM's is read where num_hidden_layers is absent",
         "num_experts": "Gemma 4 without experts has none",
+        "num_hash_layers": "DeepSeek-V4's first layers pick experts by a table, which no product is saved by",
         "num_hidden_layers": "models of two stacks count each by a key of its own",
         "num_key_value_heads": "latent attention and GPT-BigCode have as many as their kind has",
         "num_heads": "LFM 2 says it again by num_attention_heads",

@@ -26,6 +26,7 @@ class SeedsSheet(TypedDict):
     count: int
     min: float
     median: float
+    p90: float
     p95: float
     max: float
 
@@ -49,6 +50,8 @@ class SimulationSheet(TypedDict):
     slowest_link    the link with the most bytes for what is left of its rate
     beside          collectives that ran at the same time
     transfers       chunks that crossed from one node to another
+    method          exact: max-min rates at every start and end; windows: what ends within a tenth of a message's time
+                    together (no C compiler, or too many at once); rounds: by the bytes of a round on a link
     wall_seconds    what all simulations took
     """
 
@@ -61,6 +64,7 @@ class SimulationSheet(TypedDict):
     slowest_link: LinkSheet
     beside: list[BesideSheet]
     transfers: int
+    method: Literal["exact", "windows", "rounds"]
     wall_seconds: float
 
 
@@ -84,7 +88,7 @@ class CollectiveSheet(TypedDict):
     algbw, busbw            size over time; times what a rank sends per byte of size, as nccl-tests counts
     bound_seconds           no algorithm is faster, with chunks as fine as one likes
     bound_by                whether bandwidth or latency sets it
-    chunked_bound_seconds   for chunks of this size, one at a time on a link; null where links carry several
+    chunked_bound_seconds   for chunks of this size, one at a time on a link, both halves of an all-reduce; else null
     ratio_to_bound          seconds over the chunked bound, or over the bound where that is null
     rounds, steps           of the algorithm; a step is one chunk from one node to another
     synthesis_seconds       what building the algorithm took; null for one of the library

@@ -142,6 +142,21 @@ class OtherEngineSheet(TypedDict):
     words: str
 
 
+class UntoldSheet(TypedDict):
+    """What a faster plan of the same engine has that the target of `--to` cannot be told.
+
+    untold   the decisions, by path, with the value that the plan has and why it cannot be told
+    gain     tokens per second per chip over the winner's, less one
+    """
+
+    untold: list[dict[str, str]]
+    gain: float
+    step_time_s: float
+    tokens_per_s_per_chip: float
+    plan: PlanTable
+    words: str
+
+
 class PointSheet(TypedDict):
     """A plan of the Pareto front: no other beats it in both of `frontier_axes`."""
 
@@ -218,12 +233,15 @@ class GivenPlanSheet(TypedDict):
 
 
 class AskedSheet(TypedDict):
-    """What is there only where it was asked for: a whole run with `--tokens`, the place of a scenario's own plan."""
+    """What is there only where it was asked for: a whole run with `--tokens`, the place of a scenario's own plan, the
+    target of `--to` and what it cannot be told."""
 
     tokens: NotRequired[float]
     days: NotRequired[float]
     run: NotRequired[RunSheet]
     given: NotRequired[GivenPlanSheet]
+    to: NotRequired[str]
+    untold: NotRequired[list[UntoldSheet]]
 
 
 class PlanSheet(AskedSheet):
@@ -240,6 +258,7 @@ class PlanSheet(AskedSheet):
     engines               what other engines would gain, the most first; below none
     tokens, days, run     of a whole run, with `--tokens`
     given                 with a scenario that has a plan
+    to, untold            with `--to`: the target; faster plans of the engine that it cannot be told, the fastest first
     """
 
     kind: Literal["plan"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -39,9 +40,19 @@ def _captured(request: dict[str, Any]) -> Any:
         from ridgeline.runtime.bringup.target import OwnModule
 
         reference = str(request["reference"])
-        module, inputs = made_module(OwnModule(reference=reference))
+        with _elsewhere():
+            module, inputs = made_module(OwnModule(reference=reference))
         return capture(module, inputs, id=reference.rpartition(":")[2])
     return capture_config(request["config"], id=str(request.get("id", "")))
+
+
+def _elsewhere() -> AbstractContextManager[Any]:
+    """The meta device in the place of an accelerator that is not there; of one that is, itself."""
+    import torch
+
+    from ridgeline.runtime.capture.recording import Elsewhere
+
+    return nullcontext() if torch.accelerator.is_available() else Elsewhere()
 
 
 if __name__ == "__main__":

@@ -64,10 +64,19 @@ def spec_of(
 
 
 def _shapes(module: nn.Module) -> Shapes:
-    """All parameters; tables of positions that are computed and never learned are none."""
-    held = dict(module.named_parameters())
-    fixed = {name for name, weight in held.items() if not weight.requires_grad and "pos" in name.lower()}
-    return {name: tuple(weight.shape) for name, weight in held.items() if name not in fixed or len(fixed) == len(held)}
+    """All parameters, frozen ones too; what is computed and never learned is none: tables of positions, counters."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path, part in module.named_modules():
+        own = dict(part.named_parameters(recurse=False))
+        matrix = any(weight.dim() > 1 for weight in own.values()) or "norm" in type(part).__name__.lower()
+        for name, weight in own.items():
+            full = f"{path}.{name}" if path else name
+            if weight.requires_grad or (matrix and "pos" not in full.lower()):
+                found[full] = tuple(weight.shape)
+    named = dict(module.named_parameters())  # one that modules share has one name
+    return {name: shape for name, shape in found.items() if name in named} or {
+        name: tuple(weight.shape) for name, weight in named.items()
+    }
 
 
 def _one_layer(recording: Recording, shapes: Shapes) -> Layers:

@@ -37,6 +37,7 @@ class _Parts:
     """Parts as they are found, with the products and attentions they explain."""
 
     mixer: Mixer | None = None
+    beside: Mixer | None = None
     ffn: Ffn | None = None
     used: set[int]
     attended: set[int]
@@ -62,7 +63,7 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
     parts = _Parts(used=set(), attended=set(), ignored=set())
     state = recurrent_in(within.modules, layer.path, within.shapes, within.hidden)
     if state is not None:
-        parts.mixer = state.part
+        parts.beside = state.part
         inside = {place for place in graph.nodes if f"{graph.path(place)}.".startswith(f"{state.path}.")}
         parts.used |= {one.node for one in graph.products if one.node in inside}
         parts.ignored |= inside
@@ -75,6 +76,8 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
             parts.used |= found.used
             parts.attended.add(place)
             parts.ignored |= found.norms
+    if parts.mixer is None:
+        parts.mixer, parts.beside = parts.beside, None
     unused = [one for one in graph.products if one.node not in parts.used and one.weight]
     routed = experts(graph, within.hidden, unused, within.lists)
     if routed is not None:
@@ -92,7 +95,9 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
 def _assembled(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts, total: int) -> Block | None:
     norm, norms = _norms(within, graph, layer, parts)
     parallel = bool(parts.mixer and parts.ffn and parts.leaves >= 0 and parts.leaves not in graph.above(parts.enters))
-    block = Block(mixer=parts.mixer, ffn=parts.ffn, norm=norm, norms=norms, parallel=parallel)
+    block = Block(
+        mixer=parts.mixer, beside=parts.beside, ffn=parts.ffn, norm=norm, norms=norms, parallel=parallel
+    )  # fmt: skip
     fitting = _within_its_parameters(block, within.hidden, total)
     if fitting is None:
         return None

@@ -33,9 +33,9 @@ def text_of(module: nn.Module, tokens: int) -> dict[str, Any]:
     """Token ids that a language model is called with; of an encoder and a decoder both."""
     config = getattr(module, "config", None)
     ids = _ids(tokens, int(getattr(_text(config), "vocab_size", 0) or 0))
-    books = getattr(config, "num_codebooks", None)
-    if isinstance(books, int) and hasattr(config, "codebook_vocab_size"):
-        ids = ids[..., None].expand(-1, -1, books + 1) % max(1, config.codebook_vocab_size - 1)  # a column for text
+    books, rows = (getattr(config, name, None) for name in ("num_codebooks", "codebook_vocab_size"))
+    if isinstance(books, int) and isinstance(rows, int):
+        ids = ids[..., None].expand(-1, -1, books + 1) % max(1, rows - 1)  # a column of text, one of each codebook
     given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if getattr(config, "is_encoder_decoder", False):
         books = getattr(getattr(config, "decoder", None), "num_codebooks", None)

@@ -137,7 +137,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(x.is_meta for x in tensors):
             if name in PICKS and any(_masks(x) for x in args[1]):
                 args = (args[0], _places(args[1]), *args[2:])
-            args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
+            if not all(x.is_meta for x in tensors):
+                args, given = tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (args, given))
             if given.get("device") is not None:
                 given["device"] = torch.device("meta")
             if name in PICKS and any(x.is_meta and x.dtype == torch.bool for x in tensors[1:]):
@@ -320,7 +321,7 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checks)
 
 
-class _Elsewhere(TorchFunctionMode):  # type: ignore[misc]
+class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
     """Sends what asks for an accelerator to the meta device: none is needed where there are no values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -373,7 +374,7 @@ def recorded(
     recorder = Recorder(names, decided)
     with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder), _whole_recurrences():
         recorder.entered(inputs)
-        with recorder, _Elsewhere():
+        with recorder, Elsewhere():
             run(recorder)
     return recorder.recording
 

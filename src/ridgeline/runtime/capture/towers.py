@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ridgeline.models.params import block_params
-from ridgeline.models.spec import Block, Captured, Vision
+from ridgeline.models.spec import Attention, Block, Captured, Vision
 from ridgeline.runtime.capture.blocks import Within, block_of
 from ridgeline.runtime.capture.graph import LayerGraph, Shapes
 from ridgeline.runtime.capture.layers import LayerCall, Layers
@@ -72,7 +72,7 @@ def vision_of(within: Within, tower: Layers, shown: Shown, params: int) -> Visio
     """The image encoder that a tower is: `params` are all of its parameters."""
     width, rows = common(tower.calls)
     inner = replace(within, hidden=width, tokens=rows)
-    blocks = [block_of(inner, call) for call in tower.calls]
+    blocks = _unified([block_of(inner, call) for call in tower.calls], width)
     block, layers = Counter(blocks).most_common(1)[0]
     rest = [call for call, own in zip(tower.calls, blocks, strict=True) if own != block]
     beside = sum(_flops(inner, call.places) for call in rest)
@@ -92,6 +92,21 @@ def vision_of(within: Within, tower: Layers, shown: Shown, params: int) -> Visio
         tokens=_tokens(within.recording, tower, behind, rows), projector_params=projector,
         other_params=params - held - projector,
     )  # fmt: skip
+
+
+def _unified(blocks: Sequence[Block], width: int) -> list[Block]:
+    """Blocks with those that differ in where a bias was seen alone as one: a first layer may add it in another op."""
+    best: dict[tuple[Block, int], Block] = {}
+    keys = [(_unbiased(block), block_params(block, width)) for block in blocks]
+    for key, block in zip(keys, blocks, strict=True):
+        best[key] = min(best.get(key, block), block, key=lambda one: one.extra)
+    return [best[key] for key in keys]
+
+
+def _unbiased(block: Block) -> Block:
+    mixer = block.mixer
+    mixer = replace(mixer, qkv_bias=False, out_bias=False) if isinstance(mixer, Attention) else mixer
+    return replace(block, mixer=mixer, extra=0)
 
 
 def owned(recording: Recording, places: Iterable[int], shapes: Shapes, taken: Collection[str]) -> set[str]:

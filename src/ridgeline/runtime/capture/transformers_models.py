@@ -7,6 +7,7 @@ is told whole, with its window, where a model asks transformers' interface for i
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -215,6 +216,12 @@ def _format(dtype: torch.dtype) -> Iterator[None]:
 def _refused(what: str, wrong: Exception | None) -> InputError:
     import transformers
 
-    told = " ".join(str(wrong).split())[:200]
+    told = " ".join(str(wrong).split())
+    missing = re.search(r"requires the (\w+) library", told)
+    if missing:
+        library = missing[1]
+        todo = f"pip install {library}, in a build that fits the installed torch {torch.__version__}"
+        return InputError(Problem(path=what, given=f"no module {library}", expected=library, todo=todo))
     expected = f"a {what} that transformers {transformers.__version__} can build"
-    return InputError(Problem(path=what, given=f"{type(wrong).__name__}: {told}", expected=expected))
+    todo = "compare its keys with those of a published config of the type"
+    return InputError(Problem(path=what, given=f"{type(wrong).__name__}: {told[:200]}", expected=expected, todo=todo))

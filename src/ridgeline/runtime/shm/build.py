@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from ridgeline.core.cache import cache_directory
 from ridgeline.core.errors import InputError, Problem
 
 NAME = "ridge_shm"
@@ -57,14 +58,6 @@ def load_extension() -> ModuleType:
     module = importlib.util.module_from_spec(found)
     loader.exec_module(module)
     return module
-
-
-def cache_directory() -> Path:
-    """Where what was built is kept: RIDGELINE_CACHE, or `ridgeline` in the user's cache directory."""
-    asked = os.environ.get("RIDGELINE_CACHE", "")
-    if asked:
-        return Path(asked)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
 
 
 def _key() -> str:

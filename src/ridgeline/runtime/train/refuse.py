@@ -99,8 +99,8 @@ def _block(block: Block) -> Iterator[str]:
         yield mixer.kind
     if isinstance(ffn, (Mlp, Moe)) and ffn.activation not in ACTIVATION_NAMES:
         yield f"activation {ffn.activation}"
-    if isinstance(ffn, Moe) and (ffn.latent or ffn.bias):
-        yield "experts with a latent or biases"
+    if isinstance(ffn, Moe) and (ffn.latent or ffn.bias or ffn.idle):
+        yield "experts with a latent, biases or idle choices"
 
 
 def _formats(scenario: Scenario) -> Iterator[Problem]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ridgeline.targets.hf_run import FSDP, MESH
+
 ID = "accelerate"
 
-MESH = "accelerate.parallelism_config.parallelism_config"
-FSDP = "accelerate.fsdp_config.fsdp"
 WORDS = {
     "model": "train.model_name_or_path",
     "dtype": "train.dtype",
@@ -32,4 +32,3 @@ WORDS = {
     "cp": f"{MESH}_cp_size",
     "sp": f"{MESH}_sp_size",
 }
-TYPES = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}

@@ -135,12 +135,14 @@ def read(files: Files) -> Imported:
         expected = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
         raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected))
     notes: list[Unread] = []
+    zero = zero or _by_words(train)
     named = train.pop("deepspeed", None) or _inner(launch, "deepspeed_config").get("deepspeed_config_file")
     zero = zero or zero_file(files, named, notes) or _inline(launch)
     if str(launch.get("distributed_type", "")).upper() == "DEEPSPEED" and not zero:
         zero = {"zero_optimization": {"stage": 2}}
-    lora = train.pop("use_peft", False) is True or bool(train.pop("use_lora", False))
+    lora = train.pop("use_peft", False) is True or bool(train.pop("use_lora", False)) or _adapters(train)
     whole = train.pop("completion_only_loss", None) is False
+    train |= {"max_length": around(files).seq} if around(files).seq else {}
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = gathered(parts, "the Trainer's arguments")
     reader.notes += notes
@@ -150,6 +152,9 @@ def read(files: Files) -> Imported:
     if spelled is not None and "model" not in found.settings:
         found = replace(found, settings={"model": spelled, **found.settings})
     found = with_chips(found, launch)
+    if not launch and not zero and "train.fsdp" not in reader:
+        note = "every rank holds all weights: a launch configuration that shards them is not among the files"
+        found = replace(found, assumptions=(note, *found.assumptions))
     return found if found.chips else replace(found, chips=world_of(files))
 
 
@@ -161,7 +166,7 @@ def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | No
     if config is not None and "model_type" in config:
         reader.take("train.config_name")
         return config
-    kind = reader.options.get("train.model_type")
+    kind = str(reader.options.get("train.model_type"))
     if kind not in GPT2:
         return None
     reader.take("train.model_type")
@@ -169,6 +174,31 @@ def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | No
     said = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
     said |= {name: reader.size(f"train.{name}") or 0 for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader}
     return {"model_type": kind, **GPT2[kind], **said}
+
+
+def _by_words(train: dict[str, Any]) -> dict[str, Any]:
+    """DeepSpeed as scripts of DeepSpeed-Chat say it: a stage, a switch for offloading, a format (fp16 unless told)."""
+    if train.get("deepspeed") is not True or "zero_stage" not in train:
+        return {}
+    del train["deepspeed"]
+    place = "cpu" if train.pop("offload", False) is True else "none"
+    stored = {"bf16": "bf16", "fp16": "fp16"}.get(str(train.pop("dtype", "fp16")), "fp16")
+    zero = {
+        "stage": train.pop("zero_stage"),
+        "offload_optimizer": {"device": place},
+        "offload_param": {"device": place},
+    }
+    return {"zero_optimization": zero, stored: {"enabled": True}}
+
+
+def _adapters(train: dict[str, Any]) -> bool:
+    """Whether scripts of DeepSpeed-Chat ask for adapters; their rank in the words of others."""
+    rank = train.pop("lora_dim", 0)
+    if type(rank) is not int or rank <= 0:
+        return False
+    train.pop("only_optimize_lora", None), train.pop("lora_module_name", None)
+    train |= {"lora_r": rank, "lora_target_modules": "all-linear"}
+    return True
 
 
 def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
@@ -215,10 +245,10 @@ def _is_trainer(data: Mapping[str, Any]) -> bool:
 
 def _on_tpu(files: Files) -> bool:
     """Whether scripts start PyTorch/XLA, whose batch of a device is that of all devices: other software."""
-    return any(
-        name.endswith(SCRIPTS) and re.search(r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU", text) is not None
-        for name, text in files.items()
-    )
+    if any(name.endswith(SCRIPTS) and re.search(r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU", files[name]) for name in files):
+        return True
+    named = (_words(command)[0].get("fsdp_config") for command in commands(files))
+    return any((beside(files, name) or {}).get("xla") is True for name in named)
 
 
 def recognises(files: Files) -> bool:

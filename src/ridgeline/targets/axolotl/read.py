@@ -45,6 +45,7 @@ def read(files: Files) -> Imported:
     everywhere = train.pop("lora_target_linear", False) is True
     task = Task(name="lora" if adapter else "pretrain" if whole else "finetune", everywhere=everywhere)
     _old_names(train)
+    train |= {"sequence_len": around(files).seq} if around(files).seq else {}
     reader = gathered({"train": train} | ({"deepspeed": zero} if zero else {}), found[0].source)
     reader.notes += notes
     return read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)

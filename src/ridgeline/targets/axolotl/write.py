@@ -6,15 +6,11 @@ from collections.abc import Iterator
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.targets.accelerate.write import ALLOCATOR, ZERO, trainer_files
 from ridgeline.targets.axolotl.names import ID, WORDS
-from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.hf_pieces import common
 from ridgeline.targets.hf_run import TrainerRun, run_of
-from ridgeline.targets.launch import Command, scripts
-from ridgeline.targets.ledger import Piece, Say, exported, gather
-from ridgeline.targets.option_reader import nested
-from ridgeline.targets.options import options
+from ridgeline.targets.hf_write import ZERO, by_torchrun, trainer_export
+from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
 
@@ -24,12 +20,8 @@ NOTE = "# datasets in train.yaml are yours to choose."
 
 def write(scenario: Scenario) -> Export:
     """train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
-    run = run_of(scenario, CAN)
-    ledger = gather(decisions_of(scenario), _pieces(scenario, run))
-    title = options(ID).title
-    command = Command(words=("-m", "axolotl.cli.train", "train.yaml"), before=NOTE, environment=ALLOCATOR)
-    files = trainer_files(scenario, nested(ledger.options), title)
-    return exported(ID, {**files, **scripts(scenario, command, title)}, ledger)
+    pieces = _pieces(scenario, run_of(scenario, CAN))
+    return trainer_export(ID, scenario, pieces, by_torchrun(("axolotl.cli.train", "train.yaml"), NOTE))
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:

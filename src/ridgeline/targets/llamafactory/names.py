@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.targets.accelerate.names import FSDP, MESH
+from ridgeline.targets.hf_run import FSDP, MESH
 
 ID = "llamafactory"
 

@@ -46,6 +46,7 @@ def read(files: Files) -> Imported:
     task = Task(name="lora" if lora else "pretrain" if stage == "pt" else "finetune")
     packed = train.get("packing")
     train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
+    train |= {"cutoff_len": around(files).seq} if around(files).seq else {}
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = gathered(parts, found[0].source)
     reader.notes += notes

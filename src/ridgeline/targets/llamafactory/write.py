@@ -9,38 +9,24 @@ from collections.abc import Iterator
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.targets.accelerate.write import ALLOCATOR, ZERO, launch_pieces, trainer_files
-from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.hf_pieces import common
 from ridgeline.targets.hf_run import TrainerRun, run_of
-from ridgeline.targets.launch import Command, scripts
-from ridgeline.targets.ledger import Piece, Say, exported, gather
+from ridgeline.targets.hf_write import ZERO, by_accelerate, by_torchrun, launch_pieces, trainer_export
+from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.llamafactory.names import ID, STAGES, WORDS
-from ridgeline.targets.option_reader import nested
-from ridgeline.targets.options import options
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
 
 CAN = frozenset({("deepspeed", "tp")})
 NOTE = "# dataset, dataset_dir and template in train.yaml are yours to choose."
-START = (
-    '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" '
-    '--num_machines "$NNODES" -m llamafactory.launcher train.yaml'
-)
+PROGRAM = ("llamafactory.launcher", "train.yaml")
 
 
 def write(scenario: Scenario) -> Export:
     """train.yaml, accelerate.yaml or deepspeed.json where one of them shards, and the launch scripts."""
     run = run_of(scenario, CAN)
-    ledger = gather(decisions_of(scenario), _pieces(scenario, run))
-    title = options(ID).title
-    files = trainer_files(scenario, nested(ledger.options), title)
-    if run.backend == "fsdp2":
-        started = ("accelerate", "launch", "--config_file", "accelerate.yaml")
-        command = Command(words=started, per_chip=False, tail=START, before=NOTE, environment=ALLOCATOR)
-    else:
-        command = Command(words=("-m", "llamafactory.launcher", "train.yaml"), before=NOTE, environment=ALLOCATOR)
-    return exported(ID, {**files, **scripts(scenario, command, title)}, ledger)
+    command = by_accelerate(" ".join(PROGRAM), NOTE) if run.backend == "fsdp2" else by_torchrun(PROGRAM, NOTE)
+    return trainer_export(ID, scenario, _pieces(scenario, run), command)
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:

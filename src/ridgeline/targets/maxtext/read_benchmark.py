@@ -34,7 +34,7 @@ def benchmark_of(files: Files) -> dict[str, str] | None:
     for name, text in files.items():
         if name.endswith(SCRIPTS) and "benchmark_runner" in text:
             for command in read_script(text, around(files)).commands:
-                if any("benchmark_runner" in word for word in command):
+                if any("benchmark_runner" in word for word in command) and "model_name" in _options(command):
                     return _options(command)
     return None
 

@@ -88,6 +88,12 @@ def _changed(reader: OptionReader, id: str | None) -> Any:
         why = f"not the width of {id}, whose dims are taken"
         value = str(reader.options["base_emb_dim"])[:20]
         reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
+    heads = {"base_num_query_heads": "heads", "base_num_kv_heads": "kv_heads"}
+    for option, name in heads.items() if "base_emb_dim" in reader else ():
+        held = {getattr(block.mixer, name, None) for block in spec.blocks} - {None}
+        asked_for = reader.options.get(option)
+        if type(asked_for) is int and held and asked_for not in held:
+            reader.bad(option, asked_for, f"the {name} of {id}, which model_name says it is", None)
     each = 2 if id.startswith(PAIRED) else 1
     return {"base": id, "layers": asked * each} if asked is not None and asked * each != spec.layers else id
 

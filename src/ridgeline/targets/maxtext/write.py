@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.models.load import MODELS
-from ridgeline.models.numerics import numerics_of, unknown_numerics
+from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
 from ridgeline.models.spec import Mlp, ModelSpec, Moe
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario
@@ -145,8 +146,15 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         yield Say("rope_max_timescale", int(found.rotary_base))
     if found.norm_eps is not None:
         yield Say("normalization_layer_epsilon", found.norm_eps)
-    if found.rotary_scaling is not None:
-        yield Lose("model.numerics.rotary_scaling.*", "positions are not scaled in a model that is spelled")
+    for name in ("rotary_scaling.*", "rotary_share", "local_rotary_base", "score_scale", "*softcap"):
+        yield Lose(f"model.numerics.{name}", "a model that is spelled has Llama's or Mixtral's")
+    if found.router is not None:
+        if found.router.aux_loss is not None:
+            yield Say("load_balance_loss_weight", found.router.aux_loss)
+        if replace(found.router, aux_loss=None, normalized=True) != Router(score="softmax", normalized=True):
+            yield Lose("model.numerics.router.*", "experts are scored by a softmax, as Mixtral's")
+        elif found.router.normalized is False:
+            yield Lose("model.numerics.router.normalized", "weights of the picked experts add up to one")
     if unknown := unknown_numerics(model):
         why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
         yield Lose("model.numerics.unknown", why, yours=True)

@@ -173,10 +173,15 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     if not runs:
         return _kept(name, script)
     found = _started(name, script, runs[0])
-    others = [run for run in runs[1:] if any(word.endswith(".py") for word in run) and run[1:] != runs[0][1:]]
+    others = {str(key) for run in runs[1:] if (key := _key(parsed(run))) != _key(found.options)}
     if not others or not found.program:
         return found
     return replace(found, notes=(f"{len(others)} further runs that the script starts", *found.notes))
+
+
+def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells runs of one script apart: the same command is often printed before it is run."""
+    return tuple(options.get(name) for name in (*SIGNS, *LESS, "pipeline-model-parallel-size", "global-batch-size"))
 
 
 def _says(command: list[str], signs: tuple[str, ...]) -> bool:
@@ -272,6 +277,9 @@ def other_work(found: Given) -> str:
 
     A run that generates text is followed; an `InputError` refuses what a scenario cannot hold.
     """
+    if "_huggingface" in found.program and "eval" not in found.program:  # models and batches of other software
+        given, expected = f"training by transformers ({found.program.split('/')[-1]})", "a program of Megatron"
+        raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     option = next((name for name in OTHER_WORK if name in found.options), None)
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.core.errors import InputError
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.decisions import has_experts
@@ -22,7 +22,7 @@ from ridgeline.targets.megatron.vocabulary import named_by_path
 from ridgeline.targets.option_reader import OptionReader
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.run_files import around
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import DIALECTS, Files, Imported, Unread
 
 NOT_PRICED = "decides nothing that a scenario holds"
 CHANGES = "changes the step, and a scenario has no place for it"
@@ -34,7 +34,16 @@ OLDER = {
     "use-distributed-optimizer-v2": "use-distributed-optimizer",
     "num-layers-per-virtual-stage": "num-layers-per-virtual-pipeline-stage",
     "target-expert-parallel-size": "expert-model-parallel-size",
+    "pipe-parallel-size": "pipeline-model-parallel-size",
+    "num-key-value-heads": "num-query-groups",
+    "n-head-kv": "num-query-groups",
+    "sliding-window": "window-size",
+    "cpu-optimizer": "optimizer-cpu-offload",
 }
+GROUPED = ("num-key-value-heads", "n-head-kv")  # options that switch on what they count
+# a program of Pai-Megatron-Patch that builds a Llama whatever its options say
+LLAMA = {"swiglu": True, "normalization": "RMSNorm", "disable-bias-linear": True}
+LLAMA |= {"untie-embeddings-and-output-weights": True}
 
 
 def read(files: Files) -> Imported:
@@ -53,6 +62,13 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
     generates = bool(other_work(found))
     said = {OLDER.get(name, name): value for name, value in found.options.items() if name != "model"}
+    if any(name in found.options for name in GROUPED):
+        said["group-query-attention"] = True
+        said.pop("attention-head-type", None)
+    if said.pop("disable-bias-linear-fc", False) and said.pop("disable-bias-attn-fc", False):
+        said |= {"disable-bias-linear": True, "add-qkv-bias": True}
+    if "intermediate-size" in said and "ffn-hidden-size" not in said and "model" not in found.options:
+        said = _by_program(said, found)
     if said.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
         said.setdefault("is-hybrid-model", True)
     reader = OptionReader(Table(data=said, source=found.source))
@@ -67,7 +83,7 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     plan = read_plan(reader, seen)
     if generates:
         plan = decoding_plan(plan)
-    known = options(target if target not in ("primus", "megatron-deepspeed") else ID)
+    known = options(target if target not in ("primus", *DIALECTS) else ID)
     unread = tuple(_renamed(part, known, names or {}) for part in reader.unread({}))
     per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])
     notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
@@ -79,6 +95,16 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         per_rank=per_rank,
         chips=found.world,
     )
+
+
+def _by_program(said: dict[str, Any], found: Given) -> dict[str, Any]:
+    """The options of a run whose program builds its layers by itself, where it is known what it builds."""
+    if not re.search(r"llama|baichuan", f"{found.program} {found.path}".lower()) or "starcoder" in found.path:
+        given = f"layers that {(found.program or found.path).split('/')[-1][:60]} builds"
+        expected, todo = "layers that the options spell", "name the model with --model"
+        raise InputError(Problem(path="--intermediate-size", given=given, expected=expected, todo=todo))
+    positions = {"position-embedding-type": "alibi" if said.pop("use-alibi-mask", False) else "rope"}
+    return {**said, **LLAMA, **positions, "ffn-hidden-size": said["intermediate-size"]}
 
 
 def read_model_quietly(reader: OptionReader, hint: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.names import MODELS
 from ridgeline.targets.catalog_match import known_as
 from ridgeline.targets.megatron.layout import flags_of, layout_of
 from ridgeline.targets.megatron.names import POSITIONS
@@ -98,6 +99,8 @@ def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint:
     guessed = guessed_vocabulary(reader) if vocab is None else None
     found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     known = isinstance(found, str) or "base" in found
+    if guessed is not None and is_patched(reader) and hint in MODELS and not known:
+        guessed = MODELS[hint].vocab, hint
     if guessed is not None and not (known and (is_patched(reader) or found == hint)):
         reader.assumptions.append(f"vocab = {guessed[0]}: usual for {guessed[1]}; --set model.vocab changes it")
         return known_as({**table, "vocab": guessed[0]}, prefer=hint)

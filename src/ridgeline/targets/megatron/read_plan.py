@@ -46,6 +46,8 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
         optimizer |= {"states": states} if states != "fp32" else {}
         master = reader.word("main-params-dtype", among=FORMATS, default="fp32")
         optimizer |= {"master": master} if master != "fp32" else {}
+    if reader.switch("use-bnb-optimizer", default=False):
+        optimizer["states"] = "int8"
     if not any(reader.options.get(name) for name in ("bf16", "fp16")):
         optimizer["master"] = "none"
     found: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
@@ -168,6 +170,10 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
         if len(parts) < len(names):
             reader.taken.discard("recompute-modules")
         found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
+    if kind != "full" and reader.switch("moe-layer-recompute", default=False):
+        held = found["recompute"]
+        parts = held["parts"] if isinstance(held, dict) else ["attention"] if held == "selective" else []
+        found["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
     offload = {}
     swapped = reader.size("cpu-offloading-num-layers")
     if swapped:

@@ -24,6 +24,17 @@ TOKENIZERS = {
     "DeepSeekV3Tokenizer": 129280,
     "MistralTokenizer": 32000,
     "MixtralTokenizer": 32000,
+    "QwenTokenizer": 151936,
+    "QwenVLTokenizer": 151936,
+    "Qwen2VLTokenizer": 151936,
+    "BaichuanTokenizer": 64000,
+    "BloomTokenizerFromHF": 250880,
+    "FalconTokenizer": 65024,
+    "OPTTokenizer": 50272,
+    "StarcoderTokenizerFromHF": 49152,
+    "YiTokenizer": 64000,
+    "ChatGLMTokenizerFromHF": 130528,
+    "IcetkGLM130BTokenizer": 150528,
 }
 GUESSED = {"SentencePieceTokenizer": 32000, "GPTSentencePieceTokenizer": 32000, "TikTokenizer": 131072}
 USUAL = 50257
@@ -98,6 +109,8 @@ def guessed_vocabulary(reader: OptionReader) -> tuple[int, str] | None:
     """The size that a kind of tokenizer usually has, where its own file would tell, and that kind."""
     for option, sizes in ((PATCHED, TOKENIZERS), ("tokenizer-type", GUESSED)):
         kind = str(reader.options.get(option, ""))
+        if kind == "LLamaTokenizer" and "qwen" in reader.table.source.lower():  # it loads whatever the folder holds
+            kind = "QwenTokenizer"
         if kind in sizes:
             return sizes[kind], kind
     return None

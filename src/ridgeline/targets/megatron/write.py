@@ -12,6 +12,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Piece, Say, admitted, exported, gather
 from ridgeline.targets.megatron.names import ID
+from ridgeline.targets.megatron.write_hybrid import is_hybrid
 from ridgeline.targets.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.megatron.write_model import Writer
 from ridgeline.targets.megatron.write_numerics import numerics
@@ -22,6 +23,7 @@ from ridgeline.targets.yaml_text import yaml_text
 
 MODEL: tuple[Writer, ...] = (*SPEC, numerics)
 ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
 RUN: Mapping[str, Any] = MappingProxyType(
     {
@@ -47,18 +49,19 @@ def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) ->
 
 
 def write(scenario: Scenario) -> Export:
-    """The launch scripts and the arguments of pretrain_gpt.py."""
+    """The launch scripts and the arguments of pretrain_gpt.py, or of pretrain_hybrid.py for layers of a pattern."""
     engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
     model = list(admitted(pieces(scenario, MODEL), options(ID)))
     found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
     fsdp = "--use-megatron-fsdp" in found.options
     environment = ALLOCATOR | ({} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
+    program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
     command = Command(
         words=(),
         environment=environment,
-        before=arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
-        tail='"${MEGATRON_LM:-Megatron-LM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
+        before=CHECKOUT + arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
+        tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
     return with_arguments(ID, scenario, command, found)
 

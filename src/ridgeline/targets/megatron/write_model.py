@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
+from ridgeline.models.spec import Attention, Block, GatedDeltaNet, LatentAttention, Mlp, ModelSpec, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import pattern_of
 from ridgeline.targets.megatron.names import POSITIONS
+from ridgeline.targets.megatron.write_hybrid import cannot_spell, is_hybrid, layers, states
+from ridgeline.targets.megatron.write_numerics import scaled_by_yarn
 
 ONE = "one value holds for all layers"
 MIXER, FFN = "model.blocks.*.mixer", "model.blocks.*.ffn"
@@ -32,7 +34,8 @@ def _uniform(parts: list[Any], where: str, options: dict[str, str]) -> Iterator[
 def sizes(scenario: Scenario) -> Iterator[Piece]:
     """Width, depth, vocabulary and length."""
     model, seq = scenario.model, scenario.workload.seq
-    yield Say("--num-layers", model.layers, "model.order")
+    if not is_hybrid(model):  # whose pattern says it
+        yield Say("--num-layers", model.layers, "model.order")
     yield Say("--hidden-size", model.hidden, "model.hidden")
     yield Say("--vocab-size", model.vocab, "model.vocab")
     learned = model.embedding.positions
@@ -58,6 +61,7 @@ def embedding(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("model.embedding.norm", None, "no norm after the embedding")
     yield Lose("model.embedding.norm.*", "no norm after the embedding")
     yield Fixed("model.embedding.head_bias", False, "the output has no bias")
+    yield Lose("model.embedding.softcap", "logits are not capped")
     yield Fixed("model.vision", None, "text only")
     yield Lose("model.vision.*", "pretrain_gpt.py trains text models")
 
@@ -74,7 +78,8 @@ def norms(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed(f"{where}.bias", kind == "layer", "LayerNorm has a bias, RMSNorm has none")
         yield Fixed(f"{where}.weight", True, "norms have a weight")
     yield Lose("model.norm", "the last norm is always there")
-    yield Fixed("model.blocks.*.norms", 2, "two norms in a layer")
+    if not is_hybrid(scenario.model):
+        yield Fixed("model.blocks.*.norms", 2, "two norms in a layer")
     yield Fixed("model.blocks.*.parallel", False, "attention, then feed-forward")
     yield Fixed("model.blocks.*.extra", 0, "no further parameters")
     yield Fixed("model.blocks.*.captured", None, "no layers but its own")
@@ -84,14 +89,65 @@ def norms(scenario: Scenario) -> Iterator[Piece]:
 
 
 def mixers(scenario: Scenario) -> Iterator[Piece]:
-    """Softmax attention, or attention over a latent, in every layer."""
-    found = [block.mixer for block in scenario.model.blocks]
+    """Softmax attention, attention over a latent, or states beside attention, as a pattern spells them."""
+    model = scenario.model
+    if is_hybrid(model):
+        yield from _hybrid(scenario)
+        return
+    found = [block.mixer for block in model.blocks]
     if all(isinstance(mixer, Attention) for mixer in found):
         yield from _attention(scenario, [mixer for mixer in found if isinstance(mixer, Attention)])
     elif all(isinstance(mixer, LatentAttention) for mixer in found):
         yield from _latent([mixer for mixer in found if isinstance(mixer, LatentAttention)])
+    elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in found):
+        yield from _linear(scenario)
     else:
-        yield Lose(f"{MIXER}*", "pretrain_gpt.py has attention of one kind in every layer")
+        yield Lose(f"{MIXER}*", "pretrain_gpt.py has attention of one kind in every layer, or a gated delta net")
+
+
+def _hybrid(scenario: Scenario) -> Iterator[Piece]:
+    """Layers that a pattern spells."""
+    why = cannot_spell(scenario.model)
+    if why:
+        yield Lose("model.*", why)
+        return
+    yield from layers(scenario)
+    yield from states(scenario)
+    yield from _of_kind(scenario, Attention)
+    if not _attentions(scenario):  # the parser wants a number all the same
+        yield Say("--num-attention-heads", max(1, scenario.model.hidden // 128))
+
+
+def _linear(scenario: Scenario) -> Iterator[Piece]:
+    """Gated delta nets in most layers, attention in the rest."""
+    model = scenario.model
+    if len({block.mixer for block in model.blocks if isinstance(block.mixer, GatedDeltaNet)}) > 1:
+        yield Lose(f"{MIXER}*", "gated delta nets of one shape")
+        return
+    flags = tuple(isinstance(model.layer(index).mixer, GatedDeltaNet) for index in range(model.layers))
+    yield Say("--experimental-attention-variant", "gated_delta_net", f"{MIXER}.kind")
+    yield Say("--linear-attention-freq", pattern_of(flags), f"{MIXER}.kind", "model.order")
+    yield from states(scenario)
+    yield from _of_kind(scenario, Attention)
+
+
+def _of_kind(scenario: Scenario, kind: type[Attention]) -> Iterator[Piece]:
+    """What is said of attention, of the blocks that have it: other mixers share names of fields."""
+    numbered = [(index, block.mixer) for index, block in enumerate(scenario.model.blocks)]
+    own = [(index, mixer) for index, mixer in numbered if isinstance(mixer, kind)]
+    said = _attention(scenario, [mixer for _, mixer in own]) if own else iter(())
+    for piece in said:
+        if isinstance(piece, Like):
+            continue
+        paths = piece.paths if isinstance(piece, Say) else (piece.path,)
+        whole = [path for path in paths if not path.startswith(MIXER)]
+        split = [path.replace(".*.", f".{index}.") for index, _ in own for path in paths if path.startswith(MIXER)]
+        if isinstance(piece, Say):
+            yield Say(piece.option, piece.value, *whole, *split)
+        elif isinstance(piece, Fixed):
+            yield from (Fixed(path, piece.value, piece.why) for path in (*whole, *split))
+        else:
+            yield from (Lose(path, piece.why) for path in (*whole, *split))
 
 
 def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
@@ -112,6 +168,9 @@ def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
     if _shared(found, "sinks"):
         yield Say("--softmax-type", "learnable", f"{MIXER}.sinks")
     yield Fixed(f"{MIXER}.sinks", False, "no learned logit unless told otherwise")
+    yield Lose(f"{MIXER}.softcap", "scores are not capped")
+    if _shared(found, "gate"):
+        yield Say("--attention-output-gate", True, f"{MIXER}.gate")
     for name, value in (("v_head_dim", 0), ("chunked", False), ("gate", False), ("keys_as_values", False)):
         yield Fixed(f"{MIXER}.{name}", value, "no option for it")
     yield from _windows(scenario)
@@ -119,7 +178,9 @@ def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
 
 
 def _by_layer(scenario: Scenario, name: str) -> list[Any]:
-    return [getattr(scenario.model.layer(index).mixer, name) for index in range(scenario.model.layers)]
+    """A field of every layer's attention; layers without attention have none."""
+    found = [scenario.model.layer(index).mixer for index in range(scenario.model.layers)]
+    return [getattr(mixer, name) for mixer in found if isinstance(mixer, Attention)]
 
 
 def _windows(scenario: Scenario) -> Iterator[Piece]:
@@ -142,11 +203,13 @@ def _positions(scenario: Scenario) -> Iterator[Piece]:
     """One kind of positions, or rotary ones that some layers skip."""
     kinds = _by_layer(scenario, "positions")
     if set(kinds) == {"rope", "none"}:
-        yield Say("--position-embedding-type", "rope", f"{MIXER}.positions")
+        word = "yarn" if scaled_by_yarn(scenario.model) else "rope"
+        yield Say("--position-embedding-type", word, f"{MIXER}.positions")
         pattern = pattern_of(tuple(kind == "none" for kind in kinds))
         yield Say("--no-rope-freq", pattern, f"{MIXER}.positions", "model.order")
     elif len(set(kinds)) == 1:
-        yield Say("--position-embedding-type", POSITIONS[kinds[0]], f"{MIXER}.positions")
+        word = "yarn" if kinds[0] == "rope" and scaled_by_yarn(scenario.model) else POSITIONS[kinds[0]]
+        yield Say("--position-embedding-type", word, f"{MIXER}.positions")
     else:
         for path in (f"{MIXER}.positions", "model.order"):
             yield Lose(path, ONE)
@@ -173,9 +236,8 @@ def ffns(scenario: Scenario) -> Iterator[Piece]:
     blocks = scenario.model.blocks
     dense = [block.ffn for block in blocks if isinstance(block.ffn, Mlp)]
     experts = [block.ffn for block in blocks if isinstance(block.ffn, Moe)]
-    if any(block.ffn is None for block in blocks):
-        yield Lose(f"{FFN}", "every layer has a feed-forward part")
-    yield Fixed(f"{FFN}.kind", "mlp", "dense unless told otherwise")
+    if not is_hybrid(scenario.model):
+        yield Fixed(f"{FFN}.kind", "mlp", "dense unless told otherwise")
     if dense:
         yield from _widths(blocks, Mlp, {"hidden": "--ffn-hidden-size"})
     elif experts:  # the parser would otherwise make up four times the hidden size
@@ -210,13 +272,16 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     yield from _widths(blocks, Moe, options)
     pattern = tuple(isinstance(scenario.model.layer(index).ffn, Moe) for index in range(scenario.model.layers))
     freq = "1" if all(pattern) else pattern_of(pattern)
-    yield Say("--moe-layer-freq", freq, "model.order", f"{FFN}.kind")
+    if not is_hybrid(scenario.model):
+        yield Say("--moe-layer-freq", freq, "model.order", f"{FFN}.kind")
     if _shared(found, "topk") == 1:  # a softmax over one expert would always be one
         yield Say("--moe-router-pre-softmax", True)
     if scenario.plan.precision.activations.id == "bf16":  # the only format its kernels take
         yield Say("--moe-grouped-gemm", True)
-    for name in ("shared_gate", "router_bias"):
-        yield Fixed(f"{FFN}.{name}", False, "no option for it")
+    if _shared(found, "shared_gate"):
+        yield Say("--moe-shared-expert-gate", True, f"{FFN}.shared_gate")
+    yield Fixed(f"{FFN}.shared_gate", False, "none unless told otherwise")
+    yield Fixed(f"{FFN}.router_bias", False, "no option for it")
 
 
 def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:
@@ -239,7 +304,7 @@ def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:
 
 def biases(scenario: Scenario) -> Iterator[Piece]:
     """Everywhere, on queries, keys and values only, or nowhere."""
-    attention = [block.mixer for block in scenario.model.blocks if isinstance(block.mixer, Attention)]
+    attention = _attentions(scenario)
     parts: list[Any] = [block.ffn for block in scenario.model.blocks if block.ffn is not None]
     qkv = {mixer.qkv_bias for mixer in attention}
     rest = {mixer.out_bias for mixer in attention} | {part.bias for part in parts}
@@ -259,12 +324,23 @@ def biases(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--disable-bias-linear", True, f"{MIXER}.qkv_bias")
 
 
+def _attentions(scenario: Scenario) -> list[Attention]:
+    return [block.mixer for block in scenario.model.blocks if isinstance(block.mixer, Attention)]
+
+
 def order(scenario: Scenario) -> Iterator[Piece]:
     """Layers may differ in being dense or expert, in their window and in skipping positions; else order is lost."""
+
+    if is_hybrid(scenario.model):
+        return
+    shapes = {(one.heads, one.kv_heads, one.head_dim) for one in _attentions(scenario)}
+    kept = next(iter(shapes), None)
 
     def rest(block: Block) -> tuple[Any, ...]:
         mixer = block.mixer
         seen = (mixer.heads, mixer.kv_heads, mixer.head_dim) if isinstance(mixer, Attention) else mixer
+        if isinstance(mixer, GatedDeltaNet):
+            seen = kept
         return (seen, block.norm, block.norms, block.parallel, block.extra)
 
     if len({rest(block) for block in scenario.model.blocks}) > 1:
@@ -275,12 +351,28 @@ def ahead(scenario: Scenario) -> Iterator[Piece]:
     """Multi-token prediction with copies of the last layer."""
     mtp = scenario.model.mtp
     yield Fixed("model.mtp", None, "none unless told otherwise")
-    if mtp is not None:
+    if mtp is not None and is_hybrid(scenario.model):
+        yield from _ahead_of_pattern(scenario.model, mtp.block)
+    elif mtp is not None:
         yield Say("--mtp-num-layers", mtp.depth, "model.mtp.depth")
         if mtp.block == scenario.model.blocks[scenario.model.order[-1]]:
             yield Like("model.mtp.block", f"model.blocks.{scenario.model.order[-1]}")
         else:
             yield Lose("model.mtp.block.*", "predicts further tokens with copies of the last layer")
+
+
+def _ahead_of_pattern(model: ModelSpec, block: Block) -> Iterator[Piece]:
+    """Layers behind the `/` of a pattern are those of the model's own kinds."""
+    yield Like("model.mtp.block", "model.blocks.0")
+    for name in ("mixer", "ffn"):
+        part = getattr(block, name)
+        like = next((index for index, one in enumerate(model.blocks) if getattr(one, name) == part and part), None)
+        if part is not None and like is None:
+            yield Lose("model.mtp.block.*", "predicts further tokens with layers like its others")
+        elif part is not None:
+            yield Like(f"model.mtp.block.{name}", f"model.blocks.{like}.{name}")
+        else:
+            yield Fixed(f"model.mtp.block.{name}", None, "a pattern spells it")
 
 
 Writer = Callable[[Scenario], Iterator[Piece]]

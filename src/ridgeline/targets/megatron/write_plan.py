@@ -17,6 +17,7 @@ from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import layout_of
 from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
 from ridgeline.targets.megatron.write_formats import is_aware, precision
+from ridgeline.targets.megatron.write_hybrid import is_hybrid, stages
 from ridgeline.targets.megatron.write_model import Writer
 from ridgeline.targets.recompute_fallback import nearest, normalized, price
 
@@ -67,6 +68,9 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
     plan, schedule = scenario.plan, scenario.plan.schedule
     mtp = scenario.model.mtp.depth if scenario.model.mtp else 0
     if plan.mesh.pp == 1:
+        return
+    if is_hybrid(scenario.model):
+        yield from stages(scenario)
         return
     if schedule.name not in ("1f1b", "interleaved"):
         for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):

@@ -11,6 +11,7 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Piece, Say, admitted, exported, gather, matching
 from ridgeline.targets.megatron.write import ALLOCATOR, fusions, pieces
+from ridgeline.targets.megatron.write_hybrid import is_hybrid
 from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
 from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
 from ridgeline.targets.options import Options, options
@@ -21,6 +22,7 @@ IMPORTS = """\
 import torch
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
 from megatron.bridge.models.mla_provider import MLAModelProvider
 from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
@@ -31,6 +33,8 @@ from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.transformer.enums import AttnBackend
 """
 SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
+# what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
+PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
 NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
 MAIN = """\
 if __name__ == "__main__":
@@ -109,7 +113,9 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
 
 def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
     """The text of the recipe; only the imports it uses."""
+    hybrid = is_hybrid(scenario.model)
     latent = any(isinstance(block.mixer, LatentAttention) for block in scenario.model.blocks)
+    provider = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else "GPTModelProvider"
     model = {name[6:]: value for name, value in fields.items() if name.startswith("model.")}
     overlap = {name[13:]: value for name, value in fields.items() if name.startswith("comm_overlap.")}
     rest = {name: value for name, value in fields.items() if not name.startswith(("model.", "comm_overlap."))}
@@ -120,8 +126,9 @@ def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
         "def recipe() -> ConfigContainer:",
         '    """The plan as Megatron-Bridge reads it."""',
         "    cfg = _pretrain_common()",
-        f"    cfg.model = {'MLAModelProvider' if latent else 'GPTModelProvider'}(",
-        *(f"        {name}={_python(value)}," for name, value in {**model, **NO_DROPOUT}.items()),
+        f"    cfg.model = {provider}(",
+        *(f"        {name}={_python(value)}," for name, value in {**(PLAIN if hybrid else {}), **model}.items()),
+        *(f"        {name}={_python(value)}," for name, value in NO_DROPOUT.items()),
         "    )",
         f"    cfg.comm_overlap = CommOverlapConfig({beside})",
         f"    cfg.mixed_precision = {precision}",

@@ -10,6 +10,7 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import flags_of
+from ridgeline.targets.megatron.write_numerics import scaled_by_yarn
 from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, OPPOSITE
 
 VIRTUAL = "model.virtual_pipeline_model_parallel_size"
@@ -77,13 +78,22 @@ def _wide_gradients(wide: bool) -> dict[str, Transform]:
     return {f"{owner}.grad_reduce_in_fp32": _always(wide) for owner in ("mixed_precision", "ddp")}
 
 
+def _of_latents(value: Any, scenario: Scenario) -> Any:
+    return None if scaled_by_yarn(scenario.model) else value
+
+
+def _of_softmax(value: Any, scenario: Scenario) -> Any:
+    return value if scaled_by_yarn(scenario.model) else None
+
+
+FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
 # option without dashes -> field -> how its value is made of the option's; later rows stand above earlier ones
 WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
     {
         **{option: {field: _same} for option, field in FIELDS.items()},
         **{option: {field: _always(False)} for option, field in OPPOSITE.items()},
         **{option: {field: _dtype} for option, field in FIELDS.items() if option.endswith("-dtype")},
-        **{option: {FIELDS[option]: _flags} for option in ("window-attn-skip-freq", "no-rope-freq")},
+        **{option: {FIELDS[option]: _flags} for option in FLAGS},
         **{word: {"mixed_precision": _always(Code(f"{word}_mixed()"))} for word in ("bf16", "fp16")},
         **_activation("swiglu", gated=True, code="F.silu"),
         **_activation("quick-geglu", gated=True, code=ACTIVATIONS["quick-geglu"]),
@@ -94,7 +104,13 @@ WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
         "cuda-graph-modules": {FIELDS["cuda-graph-modules"]: lambda value, _: (value,)},
         "grad-reduce-in-bf16": _wide_gradients(False),
         "accumulate-allreduce-grads-in-fp32": _wide_gradients(True),
+        "rotary-scaling-factor": {
+            FIELDS["rotary-scaling-factor"]: _of_latents,
+            "model.yarn_rotary_scaling_factor": _of_softmax,
+        },
         "group-query-attention": {},
+        "spec": {},  # the provider picks its layers' specification
+        "no-create-attention-mask-in-dataloader": {},
         "num-layers-per-virtual-pipeline-stage": {VIRTUAL: _chunks},
         "pipeline-model-parallel-layout": {
             FIELDS["pipeline-model-parallel-layout"]: _same,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.models.spec import LatentAttention, Moe
+from ridgeline.models.spec import Attention, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
@@ -30,6 +30,12 @@ ENVIRONMENT = {
     "HCCL_CONNECT_TIMEOUT": "3600",
     "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
 }
+
+
+CHECKOUT = (
+    "# MINDSPEED_LLM is a checkout of MindSpeed-LLM with Megatron-LM inside, as a whole path or below this folder.\n"
+)
+HYBRID = "pretrain_gpt.py has attention in every layer; hybrids have scripts of their own there"
 
 
 def axes(scenario: Scenario) -> Iterator[Piece]:
@@ -253,6 +259,11 @@ def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             if value == "yarn":
                 yield Say("--rope-scaling-type", "yarn", *paths)
                 yield Say("--rope-scaling-original-max-position-embeddings", 4096)
+        case "--position-embedding-type" if value == "yarn":
+            yield Say(option, "rope", *(path for path in paths if path.startswith("model.blocks")))
+            yield Say("--rope-scaling-type", "yarn", *(path for path in paths if path.startswith("model.numerics")))
+        case "--yarn-original-max-position-embeddings":
+            yield Say("--rope-scaling-original-max-position-embeddings", value, *paths)
         case "--cp-comm-type":
             yield Say("--context-parallel-algo", ALGORITHMS[value], *paths)
         case _:
@@ -289,11 +300,13 @@ def write(scenario: Scenario) -> Export:
     known = options(ID)
     engine = Fixed("plan.engine", "mindspeed", "the software that runs it, whatever the prediction assumed")
     model = list(admitted(spoken(scenario, MODEL), known))
+    if any(not isinstance(block.mixer, (Attention, LatentAttention)) for block in scenario.model.blocks):
+        model = [Lose("model.*", HYBRID)]
     found = gather(decisions_of(scenario), [engine, *model, *admitted(spoken(scenario, PLAN), known)])
     command = Command(
         words=(),
         environment=ENVIRONMENT | {name: value for name, value in found.options.items() if name.isupper()},
-        before=arrays(found.options, run_options(scenario), said_by(model)),
+        before=CHECKOUT + arrays(found.options, run_options(scenario), said_by(model)),
         tail='"${MINDSPEED_LLM:-MindSpeed-LLM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
     return with_arguments(ID, scenario, command, found)

@@ -130,11 +130,11 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("model.embedding.tied", "input and output embeddings are two matrices")
     yield from _numerics(model)
     if isinstance(ffn, Moe):
-        yield from _experts(ffn)
+        yield from _experts(ffn, numerics_of(model).router)
     yield from _copies(scenario, mixer)
 
 
-def _experts(ffn: Moe) -> Iterator[Piece]:
+def _experts(ffn: Moe, router: Router | None) -> Iterator[Piece]:
     """Every token reaches its experts: dropless, which has no capacity."""
     for name, value in (
         ("num_experts", ffn.experts),
@@ -145,10 +145,12 @@ def _experts(ffn: Moe) -> Iterator[Piece]:
         ("dropout", 0.0),
         ("routing_algorithm", "top_k"),
         ("output_router_logits", True),
-        ("router_aux_loss_coef", 0.02),
-        ("normalize_top_k_affinities", True),
     ):
         yield Say(f"model.moe.{name}", value)
+    if router is None or router.aux_loss is None:
+        yield Say("model.moe.router_aux_loss_coef", 0.02)
+    if router is None or router.normalized is None:
+        yield Say("model.moe.normalize_top_k_affinities", True)
 
 
 def _copies(scenario: Scenario, mixer: Attention) -> Iterator[Piece]:
@@ -171,8 +173,16 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         yield Say("model.rope_theta", found.rotary_base, "model.numerics.rotary_base")
     if found.rotary_scaling is not None and found.rotary_scaling.kind != "llama3":
         yield Lose("model.numerics.rotary_scaling.*", "positions are scaled as Llama 3 scales them, or not at all")
-    if found.router is not None and found.router != Router(score="softmax"):
-        yield Lose("model.numerics.router.*", "experts are scored by a softmax")
+    for name in ("rotary_share", "local_rotary_base", "score_scale", "*softcap"):
+        yield Lose(f"model.numerics.{name}", "its classes have Llama's and Mixtral's")
+    if found.router is not None:
+        if found.router.aux_loss is not None:
+            yield Say("model.moe.router_aux_loss_coef", found.router.aux_loss, "model.numerics.router.aux_loss")
+        if found.router.normalized is not None:
+            option = "model.moe.normalize_top_k_affinities"
+            yield Say(option, found.router.normalized, "model.numerics.router.normalized")
+        if (found.router.score, found.router.bias, found.router.scale) != ("softmax", False, 1.0):
+            yield Lose("model.numerics.router.*", "experts are scored by a softmax")
     if unknown := unknown_numerics(model):
         why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
         yield Lose("model.numerics.unknown", why, yours=True)
@@ -207,8 +217,8 @@ def config_of(model: ModelSpec, mixer: Attention, ffn: Mlp | Moe) -> Iterator[tu
             {
                 "rope_type": "llama3",
                 "factor": scaling.factor,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
+                "low_freq_factor": scaling.slow or 1.0,
+                "high_freq_factor": scaling.fast or 4.0,
                 "original_max_position_embeddings": scaling.first_context,
             },
         )

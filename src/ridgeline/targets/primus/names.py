@@ -9,6 +9,7 @@ NAMES = {
     "fp8": "fp8-format",
     "fp4": "fp4-format",
     "num-moe-experts": "num-experts",
+    "hybrid-override-pattern": "hybrid-layer-pattern",
     "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
 }
 OPPOSITE = {

@@ -15,6 +15,8 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, nodes_of, scripts
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admitted, exported, gather
 from ridgeline.targets.megatron.write import pieces
+from ridgeline.targets.megatron.write_hybrid import OPTION as PATTERN
+from ridgeline.targets.megatron.write_hybrid import is_hybrid, pattern, segmented
 from ridgeline.targets.options import options
 from ridgeline.targets.primus.names import ID, NAMES, OPPOSITE, PLAIN
 from ridgeline.targets.target import Export
@@ -44,7 +46,8 @@ def write(scenario: Scenario) -> Export:
     plain = {key: value for key, value in PLAIN.items() if key not in said}
     turbo = {"enable_primus_turbo": True} if "use_turbo_deepep" in said else {}
     overrides = {**RUN, **plain, **turbo, **said}
-    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "language_model.yaml"}
+    kind = "mamba_base.yaml" if is_hybrid(scenario.model) else "language_model.yaml"
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": kind}
     name = scenario.model.id
     table = {
         "work_group": "ridgeline",
@@ -73,8 +76,23 @@ def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
     yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
     yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
+    if is_hybrid(scenario.model):
+        yield Say(f"{OVERRIDES}num_layers", len(pattern(scenario, cuts=False).split("/")[0]))
+        yield Say(f"{OVERRIDES}is_hybrid_model", True)
+        for path in ("schedule.*", "placement") if segmented(scenario) else ():
+            yield Lose(f"plan.{path}", "layers of a pattern are spread evenly over the ranks of a pipeline, under 1f1b")
     for piece in admitted(pieces(scenario), options("megatron")):
-        yield from _keyed(piece)
+        yield from _keyed(_whole(piece, scenario))
+
+
+def _whole(piece: Piece, scenario: Scenario) -> Piece:
+    """The pattern of a hybrid without cuts: the Megatron inside Primus is one before they came."""
+    if not isinstance(piece, Say) or piece.option != PATTERN:
+        return piece
+    if not segmented(scenario):
+        return piece
+    kept = [path for path in piece.paths if not path.startswith("plan.")]
+    return Say(piece.option, pattern(scenario, cuts=False), *kept)
 
 
 def _keyed(piece: Piece) -> Iterator[Piece]:

@@ -23,7 +23,11 @@ from ridgeline.targets.torchtitan_preset.names import CONVERTERS, GONE, ID, MOVE
 from ridgeline.targets.torchtitan_preset.read import FILE
 from ridgeline.targets.vendors import runs_on
 
-NOTE = "# Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000."
+NOTE = """\
+# Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000.
+# Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub.
+ASSETS=${ASSETS:?the folder with the tokenizer of the model, as scripts/download_hf_assets.py of torchtitan makes it}"""
+TOKENIZER = '--hf_assets_path "$ASSETS"'
 OWN = ("activation_checkpoint.", "quantize.", "model.converters")  # options that are said otherwise here
 OURS = (
     *("plan.recompute.", "plan.precision.compute", "plan.precision.scaling", "plan.moe_dispatch", "plan.sequence"),
@@ -37,7 +41,8 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     name = f"{ledger.options[f'{REGISTRY}.family']}_plan"
     words = ("-m", "torchtitan.train", "--module", FILE.removesuffix(".py"), "--config", name, "--training.steps", "50")
-    command = Command(words=words, environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, before=NOTE)
+    allocator = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    command = Command(words=words, environment=allocator, before=NOTE, tail=TOKENIZER)
     text = module(scenario, ledger.options, name, title)
     return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 

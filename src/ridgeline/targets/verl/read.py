@@ -232,10 +232,12 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
 
 def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
     """Adapters, where the files ask for them."""
-    rank = reader.take(f"{MODEL}.lora.rank" if megatron else f"{MODEL}.lora_rank", default=0)
+    ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
+    rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
     if isinstance(rank, int) and rank > 0:
         names = LORA_NAMES[megatron]
-        listed = reader.take(f"{MODEL}.lora.target_modules" if megatron else f"{MODEL}.target_modules")
+        both = [reader.take(f"{MODEL}.{name}") for name in ("lora.target_modules", "target_modules")]
+        listed = next((one for one in (both if megatron else both[::-1]) if one is not None), None)
         words = listed if isinstance(listed, list) else [name for part in names.values() for name in part]
         targets = [target for target, parts in names.items() if all(part in words for part in parts)]
         return {"task": "lora", "lora": {"rank": rank, "targets": targets}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,11 @@ class Base:
 
 
 def base_of(files: Files) -> Base:
-    """The configuration of the first command that names one."""
+    """The configuration of the first command that names one; of a YAML file, those that it builds on."""
+    for name, text in files.items():
+        below = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
+        if name.endswith((".yaml", ".yml")) and "actor_rollout_ref" in text:
+            return Base(megatron=below is not None and "megatron" in below.group(1).lower())
     for name, text in files.items():
         if name.endswith(SCRIPTS):
             for command in read_script(text, around(files)).commands:

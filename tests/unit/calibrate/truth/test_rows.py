@@ -237,6 +237,16 @@ class TestMemory:
         assert scenario.plan.recompute.parts == ("norm", "activation")
         assert not fits(scenario)
 
+    def test_inputs_of_a_simulator_are_no_runs(self) -> None:
+        """Decision 96: without recompute; 50257 columns as they are where one tensor rank holds them."""
+        whole, split = made("vtrain_single-0003"), made("vtrain_single-0002")
+        assert whole.plan.recompute.kind == split.plan.recompute.kind == "none"
+        assert (whole.plan.mesh.tp, whole.engine.vocab_multiple) == (1, 1)
+        assert (split.plan.mesh.tp, split.engine.vocab_multiple) == (2, 128)
+        assert whole.engine.fitted_id == split.engine.fitted_id
+        assert any("too fast" in note for note in whole.assumptions)
+        assert made("vtrain_multi-0016").plan.recompute.kind == "full"
+
     def test_selective_of_experts_is_no_attention_where_it_is_fused(self) -> None:
         """A fused kernel keeps no scores: Megatron's MoE recipes recompute norms and activations instead."""
         assert made("misc-0199").plan.recompute.parts == ("norm", "activation")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ridgeline.plan.check import unsupported
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
+from ridgeline.plan.supported import unsupported
 from ridgeline.search.refinement import Refinement, lacking, refinement
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import Refined, even, refine

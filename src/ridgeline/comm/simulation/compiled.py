@@ -1,0 +1,71 @@
+"""Turn the C sources of the simulator's core into a library, built once with the machine's compiler and kept.
+
+The name holds a hash of sources, flags and compiler, and the processor's family. Flags keep to plain IEEE arithmetic,
+so that every machine gives the same digits. Where there is no compiler, or RIDGELINE_NATIVE is off, there is no core,
+and `fluid` takes columns and windows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from ridgeline.core.cache import cache_directory
+
+SOURCES = Path(__file__).parent / "native"
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
+LONGEST_S = 120  # that a compiler may take
+
+
+def core() -> ctypes.CDLL | None:
+    """The library, or None where it cannot be had."""
+    if os.environ.get("RIDGELINE_NATIVE", "").lower() in ("off", "0", "no"):
+        return None
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    return _loaded(tuple(compiler), cache_directory())
+
+
+@cache
+def _loaded(compiler: tuple[str, ...], place: Path) -> ctypes.CDLL | None:
+    path = place / f"flows-{platform.machine()}-{_hash(compiler)}.so"
+    try:
+        if not path.exists():
+            _build(compiler, path)
+        found = ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    for name in ("make_queues", "run_moments", "links_are_shared", "choose_ways"):
+        getattr(found, name).restype = ctypes.c_int
+    return found
+
+
+def _hash(compiler: tuple[str, ...]) -> str:
+    hashed = hashlib.blake2b(digest_size=8)
+    for path in sorted(SOURCES.iterdir()):
+        if path.suffix in (".c", ".h"):
+            hashed.update(path.name.encode() + path.read_bytes())
+    for part in (*FLAGS, *compiler, platform.system()):
+        hashed.update(part.encode() + b"\0")
+    return hashed.hexdigest()
+
+
+def _build(compiler: tuple[str, ...], path: Path) -> None:
+    """Compile into a directory of its own; the library takes its name when it is whole."""
+    if shutil.which(compiler[0]) is None:
+        raise OSError("no C compiler")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(prefix="building-", dir=path.parent) as fresh:
+        made = Path(fresh) / "core.so"
+        sources = [str(one) for one in sorted(SOURCES.glob("*.c"))]
+        subprocess.run(
+            [*compiler, *FLAGS, "-o", str(made), *sources, "-lm"], check=True, capture_output=True, timeout=LONGEST_S
+        )
+        os.replace(made, path)

@@ -1,0 +1,45 @@
+"""Turn connections into one of their equal ways each by the compiled core, as `equal_ways.walked` does in columns."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from ridgeline.comm.equal_ways import DENSE, PathTable
+from ridgeline.comm.simulation.compiled import core
+from ridgeline.core.arrays import Index
+
+LONGEST = 8  # links of a way; longer ones, on meshes and tori, are walked in columns
+_P, _N = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        *((name, _N) for name in ("nodes", "links", "kins")),
+        *((name, _P) for name in ("head", "order", "first", "count", "column", "kin")),
+        *((name, _P) for name in ("distance", "weight", "straight")),
+    ]
+
+
+def chosen_ways(table: PathTable, sources: Index, targets: Index, number: np.ndarray, hashed: bool) -> Index | None:
+    """(pairs, longest) links of each pair's way, -1 after the last; None where there is no core, or no short path."""
+    library, graph = core(), table.graph
+    kins = int(table.kin.max(initial=0)) + 1
+    if library is None or graph.direct or not len(table.table) or graph.nodes * kins > DENSE:
+        return None
+    column = np.zeros(graph.nodes, np.int64)
+    column[table.targets] = np.arange(len(table.targets))
+    whole = [np.ascontiguousarray(one, np.int64) for one in (graph.head, table.order, table.first, table.count)]
+    whole += [column, np.ascontiguousarray(table.kin, np.int64)]
+    real = [np.ascontiguousarray(one, np.float64) for one in (table.distance, table.weight)]
+    straight = np.ascontiguousarray(table.table, np.int32)
+    ends = [np.ascontiguousarray(one, np.int64) for one in (sources, targets)]
+    numbers = np.ascontiguousarray(number).astype(np.uint64, copy=False)
+    links = np.empty((len(sources), LONGEST), np.int64)
+    given = _Table(graph.nodes, graph.links, kins, *(one.ctypes.data for one in (*whole, *real, straight)))
+    longest = library.choose_ways(
+        ctypes.byref(given), _N(len(sources)), *(_P(one.ctypes.data) for one in (*ends, numbers)),
+        ctypes.c_int(hashed), _N(LONGEST), _P(links.ctypes.data),
+    )  # fmt: skip
+    return None if longest < 0 else links[:, : max(longest, 1)]

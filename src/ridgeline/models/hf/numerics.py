@@ -1,0 +1,115 @@
+"""Turn a config.json into its Numerics: what costs no step anything and has to be right for the model to train.
+
+Values are taken as they are written, where they are what they should be; anything else counts as not known, for a
+config that describes a shape well may hold anything beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast, get_args, get_type_hints
+
+from ridgeline.core.table import BIGGEST
+from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
+
+EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps")
+KINDS: tuple[str, ...] = get_args(get_type_hints(RotaryScaling)["kind"])
+Score = Literal["softmax", "sigmoid"]
+# model_type -> how it scores experts, whether a learned bias picks them, and whether their weights add up to one unless
+# norm_topk_prob says otherwise
+ROUTERS: dict[str, tuple[Score, bool, bool]] = {
+    "mixtral": ("softmax", False, True),
+    "qwen2_moe": ("softmax", False, False),
+    "qwen3_moe": ("softmax", False, False),
+    "qwen3_next": ("softmax", False, True),
+    "qwen3_5_moe": ("softmax", False, True),
+    "olmoe": ("softmax", False, False),
+    "gpt_oss": ("softmax", False, True),
+    "granitemoe": ("softmax", False, True),
+    "granitemoehybrid": ("softmax", False, True),
+    "deepseek_v2": ("softmax", False, False),
+    "deepseek_v3": ("sigmoid", True, True),
+    "kimi_k2": ("sigmoid", True, True),
+    "glm4_moe": ("sigmoid", True, True),
+    "nemotron_h": ("sigmoid", True, True),
+}
+BALANCED = ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff")
+
+
+def numerics_from(data: Mapping[str, Any]) -> Numerics:
+    """What a config says of them; of a multimodal model, what its text part says.
+
+    >>> found = numerics_from({"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "rope_scaling": {"rope_type": "llama3",
+    ...     "factor": 8.0, "original_max_position_embeddings": 8192}})
+    >>> found.rotary_base, found.norm_eps, found.rotary_scaling.kind
+    (500000.0, 1e-05, 'llama3')
+    """
+    inner = data.get("text_config")
+    text = {**data, **inner} if isinstance(inner, Mapping) else data
+    rotary = _table(text.get("rope_parameters")) or _table(text.get("rope_scaling"))
+    per_kind = _table(rotary.get("full_attention"))
+    return Numerics(
+        rotary_base=_number(text.get("rope_theta")) or _number((per_kind or rotary).get("rope_theta")),
+        local_rotary_base=_number(text.get("rope_local_base_freq"))
+        or _number(_table(rotary.get("sliding_attention")).get("rope_theta")),
+        rotary_scaling=_scaling(per_kind or rotary, text),
+        rotary_share=_share(_number(text.get("partial_rotary_factor")) or _number(rotary.get("partial_rotary_factor"))),
+        norm_eps=next((value for key in EPSILON if (value := _number(text.get(key))) is not None), None),
+        score_softcap=_number(text.get("attn_logit_softcapping")),
+        logit_softcap=_number(text.get("final_logit_softcapping")),
+        score_scale=_number(text.get("query_pre_attn_scalar")),
+        router=_router(text),
+    )
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    """A positive number of ordinary size."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= BIGGEST:
+        return float(value)
+    return None
+
+
+def _share(value: float | None) -> float | None:
+    return value if value is not None and value < 1 else None
+
+
+def _scaling(table: Mapping[str, Any], text: Mapping[str, Any]) -> RotaryScaling | None:
+    kind, factor = str(table.get("rope_type", table.get("type", ""))), _number(table.get("factor"))
+    first = _number(table.get("original_max_position_embeddings"))
+    first = (
+        first or _number(text.get("original_max_position_embeddings")) or _number(text.get("max_position_embeddings"))
+    )
+    if kind not in KINDS or factor is None or first is None:
+        return None
+    high = {"llama3": ("high_freq_factor", "low_freq_factor"), "yarn": ("beta_fast", "beta_slow")}.get(kind, ("", ""))
+    return RotaryScaling(
+        kind=cast("Any", kind),
+        factor=factor,
+        first_context=int(first),
+        fast=_number(table.get(high[0])),
+        slow=_number(table.get(high[1])),
+        mscale=_number(table.get("mscale")),
+        mscale_all=_number(table.get("mscale_all_dim")),
+    )
+
+
+def _router(text: Mapping[str, Any]) -> Router | None:
+    """How experts are picked: as the config says, else as models of its type do; None of a type that is not known."""
+    kind = str(text.get("model_type", "")).removesuffix("_text")
+    said = text.get("scoring_func")
+    if kind not in ROUTERS and said not in ("softmax", "sigmoid"):
+        return None
+    score, bias, normalized = ROUTERS.get(kind, (cast("Score", said), text.get("topk_method") == "noaux_tc", True))
+    own = text.get("norm_topk_prob")
+    weight = next((value for key in BALANCED if (value := _number(text.get(key))) is not None), None)
+    return Router(
+        score=cast("Score", said) if said in ("softmax", "sigmoid") else score,
+        bias=bias,
+        scale=_number(text.get("routed_scaling_factor")) or 1.0,
+        normalized=own if isinstance(own, bool) else normalized,
+        aux_loss=None if bias else weight,
+    )

@@ -1,0 +1,41 @@
+"""The page of architectures says of every type that it is read or captured, and with which keys."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def writer() -> ModuleType:
+    """docs/architectures.py."""
+    found = importlib.util.spec_from_file_location("architectures", ROOT / "docs" / "architectures.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_type_is_read_or_captured(writer: ModuleType) -> None:
+    rows = writer.rows_of(writer.PAGE.read_text(encoding="utf-8"))
+    assert len(rows) > 270
+    closed = [kind for kind, row in rows.items() if row.read not in ("exact", "yes") and not row.captured]
+    assert closed == []
+    assert {kind for kind, row in rows.items() if "given" in row.note} == set(writer.GIVEN) & set(rows)
+    assert set(writer.GIVEN) | set(writer.NEEDS) <= set(rows)
+    assert sum(row.read == "exact" for row in rows.values()) > 120
+
+
+def test_given_keys_are_merged_table_by_table_and_named(writer: ModuleType) -> None:
+    default = {"hidden_size": 8, "text_config": {"head_dim": None, "rope_parameters": {"rope_theta": 1.0}}}
+    given = {"text_config": {"head_dim": 4, "rope_parameters": {"mrope_section": [2]}}}
+    merged = writer._merged(default, given)
+    assert merged["hidden_size"] == 8
+    assert merged["text_config"] == {"head_dim": 4, "rope_parameters": {"rope_theta": 1.0, "mrope_section": [2]}}
+    assert writer._told(given) == "`text_config.head_dim`, `text_config.rope_parameters.mrope_section`"
