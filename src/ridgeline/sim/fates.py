@@ -23,6 +23,7 @@ from ridgeline.plan.workload import Decode, Train
 _TAG = "says which type it is; what the type holds is priced"
 _SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
 _TOKENS = "tokens of the language model's sequence: checked against seq, which says how many run"
+_NUMBERS = (Numerics, RotaryScaling, Router)
 _NUMBER = "a number that kernels compute with, whatever it is; exports write it"
 IRRELEVANT: Mapping[str, str] = MappingProxyType(
     {
