@@ -279,8 +279,8 @@ def other_work(found: Given) -> str:
     A run that generates text is followed; an `InputError` refuses what a scenario cannot hold.
     """
     if "_huggingface" in found.program and "eval" not in found.program:  # models and batches of other software
-        given, expected = f"training by transformers ({found.program.split('/')[-1]})", "a program of Megatron"
-        raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
+        other = f"training by transformers ({found.program.split('/')[-1]})"
+        raise InputError(Problem(path="", given=other, expected="a program of Megatron", where=found.source))
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
     option = next((name for name in OTHER_WORK if name in found.options), None)
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
