@@ -52,9 +52,9 @@ both for every causal, image-text and multimodal type of transformers {version},
   compare with, `differs` where transformers' causal class of a type that is read whole builds its decoder alone, or
   holds matrices that nothing reads (`longcat_flash`: those of experts that do nothing).
   Published sizes are compared in `tests/real/test_transformers_params.py`.
-- **captured**: one forward over text is recorded, with all parameters, and one image through its encoder (`, sees`)
-  where the type has one. `whole`: every layer is made of known parts; `parts`: something is priced op by op; `mixes`:
-  tokens meet in a way that no known part has, so that tensor ranks do not split those layers.
+- **captured**: one forward over text is recorded, with all parameters; types that see are shown one image as well.
+  `whole`: every layer is made of known parts; `parts`: something is priced op by op; `mixes`: tokens meet in a way that
+  no known part has, so that tensor ranks do not split those layers.
 - **note**: why the other way is closed; `given`: the default config builds no model, so that these keys are taken from
   published ones, or assumed (`docs/architectures.toml` says which); `needs`: what transformers builds the type with.
 
@@ -162,8 +162,7 @@ def row_of(kind: str, found: Recorded) -> Row:
 
 def _how(spec: Any) -> str:
     blocks = [block.captured for block in spec.blocks if block.captured]
-    made = "mixes" if any(one.mixes for one in blocks) else "parts" if blocks else "whole"
-    return f"{made}, sees" if spec.vision else made
+    return "mixes" if any(one.mixes for one in blocks) else "parts" if blocks else "whole"
 
 
 def _told(given: Mapping[str, Any], before: str = "") -> str:

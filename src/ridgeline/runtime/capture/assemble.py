@@ -191,4 +191,4 @@ def _untold(recordings: Sequence[Recording], spec: ModelSpec, ends: Ends, shapes
     if mixing:
         yield f"how ranks would share {mixing} of {spec.layers} layers, whose tokens meet in a way no known part has"
     if any(node.facts.get("unfused") for one in recordings for node in one.nodes):
-        yield "windows of attention, where it ran unfused and a mask cuts them"
+        yield "windows of attention, and whether it sees both ways, where it ran unfused and a mask cuts it"
