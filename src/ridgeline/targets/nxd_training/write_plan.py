@@ -140,7 +140,7 @@ def formats(scenario: Scenario) -> Iterator[Piece]:
 
 def _optimizer(work: Train, wide: bool) -> Iterator[Piece]:
     name, states, path = work.optimizer.name, work.optimizer.states.id, "workload.optimizer"
-    word = name if name in OPTIMIZERS else "adamw"
+    word: str = name if name in OPTIMIZERS else "adamw"
     if word == "adamw" and states == "fp32" and not wide:
         word = WIDE
         yield Say("model.optim.name", word, f"{path}.states")
