@@ -72,7 +72,7 @@ def _mamba2(module: nn.Module) -> Iterator[State]:
     heads, head_dim, state, groups, kernel = sizes
     for norm in (True, False):
         yield Mamba2(
-            heads=heads, head_dim=head_dim, state=state, groups=groups, conv=kernel, norm=norm,
+            heads=heads, head_dim=head_dim, state=state, groups=groups, conv=kernel, gated_norm=norm,
             conv_bias=_biased(module, "conv1d"), proj_bias=_biased(module, "in_proj"), chunk=_chunk(module, 128),
         )  # fmt: skip
 
