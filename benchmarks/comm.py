@@ -1,10 +1,11 @@
 """How fast algorithms are verified, timed and synthesized, and how near their bounds they come.
 
-    python benchmarks/comm.py [--large | --simulation | --table] [--json]
+    python benchmarks/comm.py [--large | --simulation | --hashed | --methods | --table] [--json]
 
 CPU seconds of this process, one thread. Baselines, measured on two cores: TACOS needs 72 to 97 s for the all-gather of
 mesh:32x32, ForestColl 55 s for the trees of mesh:8x8. `--large` adds 4096 chips. `--simulation` measures the simulator
-beside a plain one (`plain_fluid.py`), whose times it must give. `--table` prints what
+beside a plain one (`plain_fluid.py`), whose times it must give; `--hashed` where paths
+collide, `--methods` what is off without its core. `--table` prints what
 docs/concepts/collective-algorithms.md shows: synthesis end to end, by collective and graph, beside bound and library.
 """
 
@@ -30,7 +31,8 @@ from ridgeline.comm.graph import Graph, slowed, without
 from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import bucket, fastest, ring_order
-from ridgeline.comm.simulation.conditions import Conditions
+from ridgeline.comm.simulation.conditions import Conditions, conditions
+from ridgeline.comm.simulation.fluid import WINDOW
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees
@@ -44,6 +46,7 @@ from ridgeline.hardware.load import system
 RATE, ALPHA, SIZE = 50e9, 5e-7, 2.0**30
 VERIFY_TARGET = 1_000_000  # steps a core-second
 SEEDS = 5  # of hashed paths; the verb takes 20
+HASHED_SEEDS = 32  # of those that collide
 GRAPHS = (("mesh:8x8", ()), ("torus:16x16", ()), ("mesh:32x32", ()), ("torus:32x32", ()), ("torus:8x8x8", ()),
           ("torus:32x32", ("link:3-4", "node:77")), ("mesh:16x16x4", ("link:0-1",)))  # fmt: skip
 LARGE = (("mesh:64x64", ()), ("torus:16x16x16", ()), ("torus:64x64", ("link:3-4",)))
@@ -158,7 +161,6 @@ def simulation() -> list[dict[str, Any]]:
         ("bucket all-reduce, a straggler", "torus:32x32", "", Conditions(paths="shortest", slower={5: 1.3}), _bucket),
         ("NHR all-gather", "switch:1024", "switch:16", Conditions(paths="shortest"), _nhr),
         ("all-pairs all-to-all, hashed", "leafspine:32x16x16", "", Conditions(), _pairs),
-        ("ring all-reduce, hashed", "leafspine:32x16x16", "", Conditions(), _scattered),
     )
     simulate([Job(algorithm=ring_allgather(8), size_bytes=SIZE)], topology("ring:8", RATE, ALPHA), Conditions())
     rows = []
@@ -182,6 +184,97 @@ def simulation() -> list[dict[str, Any]]:
             row["plain_per_s"] = len(few.algorithm.steps) / plain
         rows.append(row)
     return rows
+
+
+def hashed(repeats: int = 3) -> list[dict[str, Any]]:
+    """Hashed paths where every message starts when its own predecessors end, at max-min rates from moment to moment.
+
+    A transfer is one chunk that crosses from rank to rank (a step of the algorithm); a message is what a rank sends
+    another in one round, one or more chunks, with a start, an end and a rate of its own. Everything counts: messages,
+    queues, path choice, simulation. The best of some repeats, beside the same by columns and windows on 64 ranks.
+    """
+    slow = {"background": ["20%"], "straggler": ["5:1.3", "9:50us"]}
+    cases = (
+        ("ring all-reduce", "rails:64x8x64", "rails:8x8x8", {}, _ring),
+        ("ring all-reduce, random order", "leafspine:32x16x16", "leafspine:8x8x8", {}, _scattered),
+        ("the same, background, stragglers", "leafspine:32x16x16", "leafspine:8x8x8", slow, _scattered),
+        ("ring all-reduce, random order", "leafspine:32x32x32", "", {}, _scattered),
+        ("halving-doubling all-reduce", "leafspine:32x16x16", "leafspine:8x8x8", {}, _halving),
+        ("halving-doubling all-reduce", "leafspine:32x32x32", "", {}, _halving),
+        ("pairwise all-to-all", "rails:64x8x64", "rails:8x8x8", {}, pairwise_of),
+        ("pairwise all-to-all", "leafspine:32x16x16", "leafspine:8x8x8", {}, pairwise_of),
+    )
+    rows = []
+    for name, large, small, asked, make in cases:
+        graph = topology(large, RATE, ALPHA)
+        job, under = Job(algorithm=make(graph), size_bytes=SIZE), conditions(graph, **asked)
+        list(over_seeds([job], graph, under, range(1)))
+        row: dict[str, Any] = {"case": f"{name}, {large}"}
+        for seeds in (1, HASHED_SEEDS):
+            spent, runs = min(
+                (cpu(lambda job=job, graph=graph, under=under, seeds=seeds: _rates(job, graph, under, seeds))
+                 for _ in range(repeats if seeds == 1 else 1)), key=lambda one: one[0],
+            )  # fmt: skip
+            row |= {"transfers": runs[0], "messages": runs[1], "method": runs[2]}
+            row[f"transfers_per_s_{seeds}"] = seeds * runs[0] / spent
+            row[f"messages_per_s_{seeds}"] = seeds * runs[1] / spent
+        if small:
+            few = topology(small, RATE, ALPHA)
+            work = Job(algorithm=make(few), size_bytes=SIZE)
+            same = conditions(few, **asked)
+            spent, found = cpu(lambda work=work, few=few, same=same: simulate([work], few, same, WINDOW))
+            row["columns_messages_per_s"] = len(found.arrived_s) / spent
+        rows.append(row)
+    return rows
+
+
+def _rates(job: Job, graph: Graph, under: Conditions, seeds: int) -> tuple[int, int, str]:
+    """Run all seeds; transfers, messages and method of one."""
+    for found in over_seeds([job], graph, under, range(seeds)):
+        told = found.transfers, len(found.arrived_s), found.method
+    return told
+
+
+def print_hashed(rows: list[dict[str, Any]]) -> None:
+    """The rows as Markdown, in millions a core-second."""
+    many = HASHED_SEEDS
+    heads = ("transfers, one seed", f"{many} seeds", "messages, one seed", f"{many} seeds", "by columns", "method")
+    print(f"| hashed paths | {' | '.join(heads)} |")
+    print("|---|---|---|---|---|---|---|")
+    for row in rows:
+        parts = [row[f"{what}_per_s_{seeds}"] / 1e6 for what in ("transfers", "messages") for seeds in (1, many)]
+        columns = f"{row['columns_messages_per_s'] / 1e6:.3f}" if "columns_messages_per_s" in row else ""
+        print(f"| {row['case']} | {' | '.join(f'{one:.2f}' for one in parts)} | {columns} | {row['method']} |")
+
+
+def methods(seeds: int = 8) -> None:
+    """How far windows and rounds are off the exact end on 64 ranks, mean and range over seeds, as Markdown."""
+    graph, order = topology("leafspine:8x8x8", RATE, ALPHA), np.random.default_rng(0).permutation(64)
+    cases = {
+        "ring all-gather, random order": allgather_over(order, "ring"),
+        "NHR all-reduce, random order": reduce_then_gather(allgather_over(order, "nhr")),
+        "halving-doubling all-reduce": _halving(graph),
+        "pairwise all-to-all": pairwise_of(graph),
+        "all-pairs all-to-all": _pairs(graph),
+    }
+    print("| | windows | rounds |\n|---|---|---|")
+    for name, algorithm in cases.items():
+        job = Job(algorithm=algorithm, size_bytes=SIZE)
+        ends = [
+            np.array([one.seconds for one in over_seeds([job], graph, Conditions(sharing=how), range(seeds), window)])
+            for how, window in (("max-min", None), ("max-min", WINDOW), ("rounds", None))
+        ]
+        off = [100 * (other / ends[0] - 1) for other in ends[1:]]
+        cells = [f"{one.mean():+.1f} % ({one.min():+.1f} to {one.max():+.1f})" for one in off]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def pairwise_of(graph: Graph) -> Algorithm:
+    return pairwise(graph.ranks)
+
+
+def _halving(graph: Graph) -> Algorithm:
+    return reduce_then_gather(allgather_over(np.arange(graph.ranks), "halving-doubling"))
 
 
 def _ring(graph: Graph) -> Algorithm:
@@ -208,6 +301,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--large", action="store_true")
     options.add_argument("--simulation", action="store_true", help="the simulator alone")
+    options.add_argument("--hashed", action="store_true", help="the simulator where paths collide")
+    options.add_argument("--methods", action="store_true", help="how far windows and rounds are off")
     options.add_argument("--table", action="store_true", help="synthesis end to end, as the page shows it")
     options.add_argument("--json", action="store_true")
     asked = options.parse_args()
@@ -216,6 +311,13 @@ def main() -> None:
             plain = f", plain {row['plain_per_s'] / 1e6:.4f}" if "plain_per_s" in row else ""
             told = f"{row['transfers']:,} transfers, {row['moments']} moments"
             print(f"{row['case']:52} {row['transfers_per_s'] / 1e6:6.2f} M transfers/s{plain} ({told})")
+        return
+    if asked.methods:
+        methods()
+        return
+    if asked.hashed:
+        rows = hashed()
+        print(json.dumps(rows, indent=2)) if asked.json else print_hashed(rows)
         return
     if asked.table:
         rows = table(asked.large)

@@ -315,6 +315,12 @@ LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24
 WHISPER = {"d_model": 1280, "encoder_layers": 32, "decoder_layers": 32, "encoder_attention_heads": 20}
 WHISPER |= {"decoder_attention_heads": 20, "encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120, "num_mel_bins": 128}
 XXL = {"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}
+SMALL_TALKER = _sizes(896, 4864, 24, 12, 4, embedding_size=3584, head_dim=128, vocab_size=8448)
+OMNI = {
+    "text_config": _sizes(2048, 768, 48, 32, 4, head_dim=128, vocab_size=152064),
+    "vision_config": {"out_hidden_size": 2048}, "audio_config": {"output_dim": 2048},
+}  # fmt: skip
+OMNI_TALKER = {"text_config": {"shared_expert_intermediate_size": 768}, "spatial_merge_size": 2}
 # name -> (class, model_type, keys that differ): heads other than a causal language model's, and encoders
 CLASSES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert-large": ("BertForMaskedLM", "bert", LARGE),
@@ -377,6 +383,18 @@ CLASSES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llava-next": ("LlavaNextForConditionalGeneration", "llava_next", {}),
     "llava-onevision": ("LlavaOnevisionForConditionalGeneration", "llava_onevision", {}),
     "paligemma": ("PaliGemmaForConditionalGeneration", "paligemma", {}),
+    "qwen2-audio": ("Qwen2AudioForConditionalGeneration", "qwen2_audio", {}),
+    "voxtral": ("VoxtralForConditionalGeneration", "voxtral", {}),
+    "qwen2.5-omni": (
+        "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni",
+        {"thinker_config": {"vision_config": {"hidden_size": 1280}}, "talker_config": SMALL_TALKER},
+    ),
+    "qwen2.5-omni-thinker": ("Qwen2_5OmniThinkerForConditionalGeneration", "qwen2_5_omni_thinker", {}),
+    "qwen3-omni": (
+        "Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe",
+        {"thinker_config": OMNI, "talker_config": OMNI_TALKER},
+    ),
+    "qwen3-omni-thinker": ("Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_thinker", OMNI),
     "embedding-gemma": ("Gemma3TextModel", "gemma3_text", {"use_bidirectional_attention": True}),
     "llama-reward": ("LlamaForSequenceClassification", "llama", {"num_hidden_layers": 2, "num_labels": 1}),
     "qwen3-embedding": ("Qwen3Model", "qwen3", {"num_hidden_layers": 2}),
@@ -480,12 +498,24 @@ def test_every_reader_is_proven() -> None:
     assert set(READERS) == proven | nested | PUBLISHED
 
 
+def _config_class(kind: str) -> Any:
+    """The class of a config; parts of an omni model have no type of their own."""
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if kind in known:
+        return known[kind]
+    two, three = transformers.models.qwen2_5_omni, transformers.models.qwen3_omni_moe
+    folders = two.configuration_qwen2_5_omni, three.configuration_qwen3_omni_moe
+    for found in (one for folder in folders for one in vars(folder).values() if isinstance(one, type)):
+        if getattr(found, "model_type", None) == kind:
+            return found
+    return getattr(folders[1], {"talker": "Qwen3OmniMoeTalkerConfig"}.get(kind[15:], "Qwen3OmniMoeCode2WavConfig"))
+
+
 def test_defaults_are_those_of_transformers() -> None:
     with (Path(hf.__file__).parent / "defaults.toml").open("rb") as stream:
         ours = tomllib.load(stream)
     for kind, table in ours.items():
-        fields = dataclasses.fields(transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind])
-        theirs = {field.name: field.default for field in fields}
+        theirs = {field.name: field.default for field in dataclasses.fields(_config_class(kind))}
         for key, value in table.items():
             default = theirs[key]
             assert (list(default) if isinstance(default, tuple) else default) == value, f"{kind}.{key}"

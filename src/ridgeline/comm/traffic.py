@@ -23,7 +23,7 @@ from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Index
 
 MANY_RANKS = 1100  # from which on ways are not looked up, only counted
-FEW_RANKS = 512  # up to which bounds of an all-to-all are sharper than bytes times hops
+FEW_RANKS = 512  # the same on whole grids; up to it bounds of an all-to-all are sharper than bytes times hops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,7 +54,7 @@ def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -
     rows = [one for one in traffic if len(one.source)]
     if not rows:
         return 0.0
-    if graph.ranks > MANY_RANKS:
+    if graph.ranks > (FEW_RANKS if graph.shape else MANY_RANKS):
         return max(_chained(graph, rows, size_bytes), _volume(graph, rows, size_bytes))
     ways = routes(graph, np.concatenate([one.source for one in rows]), np.concatenate([one.target for one in rows]))
     total, first = np.zeros(graph.links), 0

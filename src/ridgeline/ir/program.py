@@ -30,6 +30,8 @@ class SectionRole(StrEnum):
     VISION_ENDS = "vision ends"
     VISION = "vision"
     VISION_WINDOWED = "vision, windowed"
+    AUDIO_ENDS = "audio ends"
+    AUDIO = "audio"
 
 
 class SectionKey(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Op, Stream
+from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.plan import Precision, Recompute
@@ -55,8 +56,9 @@ class LoweringContext:
     queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
-    images          images of one sequence; of one prompt token where engine steps take the place of a microbatch
-    seen_frozen     the image encoder is not trained; what projects its output is
+    seen, heard     what encoders of images and sound read for one sequence; for one prompt token where engine steps
+                    take the place of a microbatch
+    towers_frozen   these encoders are not trained; what projects their output is
     source          positions that the encoder reads for one sequence; 0 without one
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
     host            attention is torch's own for CPUs
@@ -72,8 +74,9 @@ class LoweringContext:
     keys: int
     recompute: Recompute = Recompute()
     backward: bool = True
-    images: float = 0.0
-    seen_frozen: bool = False
+    seen: EncoderInput = EncoderInput()
+    heard: EncoderInput = EncoderInput()
+    towers_frozen: bool = False
     source: int = 0
     systolic: bool = False
     host: bool = False
@@ -175,8 +178,9 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         keys=work.seq,
         recompute=plan.recompute,
         backward=train is not None,
-        images=train.images if train else 0.0,
-        seen_frozen=train is not None and train.towers == "frozen",
+        seen=scenario.seen,
+        heard=scenario.heard,
+        towers_frozen=train is not None and train.towers == "frozen",
         source=scenario.source,
         systolic=scenario.system.chip.family == SYSTOLIC,
         host=scenario.system.chip.family == HOST,

@@ -1,4 +1,4 @@
-"""Turn what runs before a model's own layers, the encoder of a source and that of images, into sections."""
+"""Turn what runs before a model's own layers, encoders of a source, of images and of sound, into sections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ridgeline.lowering.context import (
     weight_gradient,
 )
 from ridgeline.lowering.sections import lower_block
-from ridgeline.models.spec import Attention, Block, Encoder, Vision
+from ridgeline.models.sizing import EncoderInput
+from ridgeline.models.spec import Attention, Audio, Block, Encoder, Vision
 
 
 def lower_encoder(ctx: LoweringContext, encoder: Encoder) -> tuple[Section, Section]:
@@ -97,28 +98,40 @@ def _encoder_ends(inner: LoweringContext, encoder: Encoder) -> Section:
     )
 
 
-def lower_vision(ctx: LoweringContext) -> tuple[Section, Section, Section]:
+def lower_vision(ctx: LoweringContext, vision: Vision) -> tuple[Section, Section, Section]:
     """The image encoder over the images of a microbatch, on the first stage: its ends, a layer that sees the whole
-    image, and one that stays inside its window. Patches see each other both ways."""
-    vision = ctx.model.vision
-    if vision is None:
-        raise ValueError("the model has no image encoder")
-    inner = replace(
+    view, and one that stays inside its window. Patches see each other both ways."""
+    inner = _reading(ctx, vision, ctx.seen)
+    kind, block = ctx.recompute.kind, _both_ways(vision.block)
+    window = max(1, round(ctx.seen.window))
+    whole = replace(lower_block(inner, _windowed(block, 0), kind), key=SectionKey(SectionRole.VISION))
+    inside = replace(lower_block(inner, _windowed(block, window), kind), key=SectionKey(SectionRole.VISION_WINDOWED))
+    if ctx.towers_frozen:
+        whole, inside = _forward_alone(whole), _forward_alone(inside)
+    return _tower_ends(inner, SectionRole.VISION_ENDS, vision, ctx.seen), whole, inside
+
+
+def lower_audio(ctx: LoweringContext, audio: Audio) -> tuple[Section, Section]:
+    """The audio encoder over the sound of a microbatch, on the first stage: its ends and a layer. Positions see
+    those of their window both ways."""
+    inner = _reading(ctx, audio, ctx.heard)
+    layer = lower_block(inner, _windowed(_both_ways(audio.block), 0), ctx.recompute.kind)
+    layer = replace(_forward_alone(layer) if ctx.towers_frozen else layer, key=SectionKey(SectionRole.AUDIO))
+    return _tower_ends(inner, SectionRole.AUDIO_ENDS, audio, ctx.heard), layer
+
+
+def _reading(ctx: LoweringContext, tower: Vision | Audio, read: EncoderInput) -> LoweringContext:
+    """The context of an encoder's layers: views take the place of sequences."""
+    return replace(
         ctx,
-        model=replace(ctx.model, hidden=vision.hidden),
-        queries=vision.patches,
-        keys=vision.patches,
+        model=replace(ctx.model, hidden=tower.hidden),
+        queries=read.positions,
+        keys=read.positions,
         causal=False,
         document=0,
-        degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * ctx.images, cp=1),
-        forward=_shown(ctx, vision),
+        degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * read.views, cp=1),
+        forward=_shown(ctx, read),
     )
-    kind, block = ctx.recompute.kind, _both_ways(vision.block)
-    whole = replace(lower_block(inner, _unwindowed(block), kind), key=SectionKey(SectionRole.VISION))
-    windowed = replace(lower_block(inner, block, kind), key=SectionKey(SectionRole.VISION_WINDOWED))
-    if ctx.seen_frozen:
-        whole, windowed = _forward_alone(whole), _forward_alone(windowed)
-    return _vision_ends(inner, vision), whole, windowed
 
 
 def _forward_alone(section: Section) -> Section:
@@ -128,15 +141,15 @@ def _forward_alone(section: Section) -> Section:
     )  # fmt: skip
 
 
-def _shown(ctx: LoweringContext, vision: Vision) -> ForwardWork | None:
-    """Steps whose prompts are the patches of the images in them, which come with the prompts' tokens."""
+def _shown(ctx: LoweringContext, read: EncoderInput) -> ForwardWork | None:
+    """Steps whose prompts are the positions that an encoder reads, which come with the prompts' tokens."""
     if ctx.forward is None:
         return None
     steps = ctx.forward.steps
-    tokens = steps.prefill_tokens * ctx.images * vision.patches
+    tokens = steps.prefill_tokens * read.total
     none = 0.0 * tokens
     own = replace(
-        steps, prefill_tokens=tokens, prefill_pairs=tokens * vision.patches / 2, decodes=none, kv_tokens=none
+        steps, prefill_tokens=tokens, prefill_pairs=tokens * read.positions / 2, decodes=none, kv_tokens=none
     )  # fmt: skip
     return ForwardWork(steps=own, tokens=np.maximum(tokens, 1.0), dp=ctx.forward.dp)
 
@@ -145,32 +158,35 @@ def _both_ways(block: Block) -> Block:
     return replace(block, mixer=replace(block.mixer, causal=False)) if isinstance(block.mixer, Attention) else block
 
 
-def _vision_ends(inner: LoweringContext, vision: Vision) -> Section:
-    """Patch embedding before the encoder and projector behind it.
+def _tower_ends(inner: LoweringContext, role: SectionRole, tower: Vision | Audio, read: EncoderInput) -> Section:
+    """What stands before an encoder's layers and the projector behind them.
 
-        patches * 2 * 3 p^2 e   and   image tokens * 2 * projector weights      flops forward
+        positions * 2 * c e   or   positions * 2 * front,   and   projected * 2 * projector weights      flops forward
 
-    p = pixels of a patch's side, e = encoder width. No tensor rank splits either. Pixels need no gradient.
+    c = numbers of a patch, e = encoder width. No tensor rank splits either. Pixels and sound need no gradient.
     """
-    patches = inner.tokens
-    tokens = patches / max(1, vision.patches) * vision.tokens
-    embed = plain_matmul(inner, "patch embedding", patches, vision.hidden, 3 * vision.patch**2)
-    project = plain_matmul(inner, "projector", tokens, vision.projector_params / vision.hidden, vision.hidden)
-    products = [embed, project] if vision.projector_params else [embed]
-    params = vision.projector_params + vision.other_params
-    learns = products[1:] if inner.seen_frozen else products
+    positions, hidden = inner.tokens, tower.hidden
+    rows = tower.patch_inputs if isinstance(tower, Vision) else tower.front / hidden
+    label = "patch embedding" if isinstance(tower, Vision) else "convolutions"
+    projected = positions / read.total * read.projected
+    products = [plain_matmul(inner, label, positions, hidden, rows)] if rows else []
+    last = [plain_matmul(inner, "projector", projected, tower.projector_params / hidden, hidden)]
+    last = last if tower.projector_params else []
+    params = tower.projector_params + tower.other_params
+    learns = last if inner.towers_frozen else [*products, *last]
     grad = inner.gradient_bytes
     size = inner.precision.activations.bytes_per_element
     return Section(
-        key=SectionKey(SectionRole.VISION_ENDS),
-        forward=tuple(products),
-        backward_input=() if inner.seen_frozen else tuple(input_gradient(op) for op in products[1:]),
+        key=SectionKey(role),
+        forward=(*products, *last),
+        backward_input=() if inner.towers_frozen else tuple(input_gradient(op) for op in last),
         backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(learns)),
         params=params,
-        trained=0 if inner.frozen else vision.projector_params if inner.seen_frozen else params,
-        saved=SavedActivations(inputs=(patches * 3 * vision.patch**2 + tokens * vision.hidden) * size),
+        trained=0 if inner.frozen else tower.projector_params if inner.towers_frozen else params,
+        saved=SavedActivations(inputs=(positions * rows + projected * hidden) * size),
     )
 
 
-def _unwindowed(block: Block) -> Block:
-    return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block
+def _windowed(block: Block, window: int) -> Block:
+    """The layer with another window; 0: none."""
+    return replace(block, mixer=replace(block.mixer, window=window)) if isinstance(block.mixer, Attention) else block

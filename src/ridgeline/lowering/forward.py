@@ -53,7 +53,7 @@ def lower_forward(scenario: Scenario, steps: ForwardSteps, graph_batch: int = 0)
     graphed = (steps.prefill_tokens == 0) & (steps.tokens <= graph_batch)
     tokens = np.where(graphed, captured_size(steps.tokens), steps.tokens)
     work = ForwardWork(steps=steps, tokens=np.maximum(tokens, 1.0), dp=scenario.plan.mesh.dp)
-    asked = scenario.workload
+    share = 1 / scenario.workload.seq if isinstance(scenario.workload, Prefill) else 0.0
     ctx = LoweringContext(
         model=scenario.model,
         engine=scenario.engine,
@@ -61,7 +61,8 @@ def lower_forward(scenario: Scenario, steps: ForwardSteps, graph_batch: int = 0)
         degrees=expert_degrees(scenario),
         queries=1,
         source=scenario.source,
-        images=asked.images / asked.seq if isinstance(asked, Prefill) else 0.0,
+        seen=scenario.seen.times(share),
+        heard=scenario.heard.times(share),
         keys=1,
         backward=False,
         forward=work,

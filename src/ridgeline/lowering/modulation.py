@@ -15,7 +15,7 @@ from ridgeline.lowering.context import (
     weight_gradient,
 )
 from ridgeline.lowering.sublayer import SublayerOps
-from ridgeline.models.params import modulation_params
+from ridgeline.models.params import modulation_inputs, modulation_params
 from ridgeline.models.spec import Block, LatentSpace
 
 
@@ -26,16 +26,18 @@ def modulated(ctx: LoweringContext, block: Block) -> SublayerOps:
     nothing fuses it into the norm, and a third of that where it is.
     """
     rows, hidden = ctx.sequences, ctx.model.hidden
-    project = plain_matmul(ctx, "modulation", rows, block.streams * block.modulation * hidden, hidden)
+    width = modulation_inputs(block, hidden)
+    products = [plain_matmul(ctx, "modulation", rows, block.streams * block.modulation * hidden, width)]
+    products = products if width else []
     fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
     elements = ctx.split_tokens * hidden * block.modulation
     forward = stream(ctx, "modulate", elements, 0.7 if fused else 2.0, block.modulation * (0.5 if fused else 1.0))
     back = stream(ctx, "modulate dX", elements, 1.0 if fused else 3.0, block.modulation * (0.5 if fused else 2.0))
     kept = ctx.split_tokens * hidden * block.modulation / 3
     return SublayerOps(
-        forward=(project, forward),
-        backward_input=(back, input_gradient(project)),
-        backward_weight=() if ctx.frozen else (weight_gradient(project, ctx.gradient_bytes),),
+        forward=(*products, forward),
+        backward_input=(back, *map(input_gradient, products)),
+        backward_weight=() if ctx.frozen else tuple(weight_gradient(op, ctx.gradient_bytes) for op in products),
         saved=kept * ctx.precision.activations.bytes_per_element,
         params=block.streams * modulation_params(block, hidden),
     )

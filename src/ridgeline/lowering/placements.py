@@ -22,10 +22,12 @@ from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.ir.tensors import Split, Tensor
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.compressed import compressed_alike
-from ridgeline.models.params import normed_vectors, unbiased
+from ridgeline.models.params import modulation_inputs, normed_vectors, unbiased
 from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import (
     Attention,
+    Audio,
     Block,
     CompressedAttention,
     Encoder,
@@ -88,9 +90,13 @@ def section_tensors(ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]
         case SectionRole.ENCODER:
             return tuple(_encoder(ctx, model.encoder)) if model.encoder else ()
         case SectionRole.VISION_ENDS:
-            return tuple(_vision_ends(model.vision)) if model.vision else ()
+            return tuple(_tower_ends("vision", model.vision)) if model.vision else ()
         case SectionRole.VISION | SectionRole.VISION_WINDOWED:
-            return tuple(_block(_inside_vision(ctx, model.vision), model.vision.block)) if model.vision else ()
+            return tuple(_block(_inside(ctx, model.vision, ctx.seen), model.vision.block)) if model.vision else ()
+        case SectionRole.AUDIO_ENDS:
+            return tuple(_tower_ends("audio", model.audio)) if model.audio else ()
+        case SectionRole.AUDIO:
+            return tuple(_block(_inside(ctx, model.audio, ctx.heard), model.audio.block)) if model.audio else ()
         case _:
             assert_never(key.role)
 
@@ -142,7 +148,10 @@ def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
             for tensor in _block(ctx, once):
                 yield replace(tensor, name=f"stream{stream}.{tensor.name}") if tensor.kind == "weight" else tensor
     if block.modulation:
-        yield Tensor(name="modulation.weight", dims=(block.modulation * ctx.model.hidden, ctx.model.hidden + 1))
+        yield Tensor(
+            name="modulation.weight",
+            dims=(block.modulation * ctx.model.hidden, modulation_inputs(block, ctx.model.hidden) + 1),
+        )
     for place in range(block.norms):
         yield from _norm(f"norm.{place}", block.norm, ctx.model.hidden)
     for mixer in block.mixers:
@@ -390,14 +399,14 @@ def _encoder(ctx: LoweringContext, encoder: Encoder) -> Iterator[Tensor]:
     yield from _block(inner, encoder.block)
 
 
-def _inside_vision(ctx: LoweringContext, vision: Vision) -> LoweringContext:
-    hidden, patches = vision.hidden, vision.patches
-    return replace(ctx, model=replace(ctx.model, hidden=hidden), queries=patches, keys=patches)
+def _inside(ctx: LoweringContext, tower: Vision | Audio, read: EncoderInput) -> LoweringContext:
+    model = replace(ctx.model, hidden=tower.hidden)
+    return replace(ctx, model=model, queries=read.positions, keys=read.positions)
 
 
-def _vision_ends(vision: Vision) -> Iterator[Tensor]:
-    """Patch embedding and projector, which no tensor rank splits."""
-    if vision.other_params:
-        yield Tensor(name="vision.ends", dims=(vision.other_params,))
-    if vision.projector_params:
-        yield Tensor(name="vision.projector", dims=(vision.projector_params,))
+def _tower_ends(name: str, tower: Vision | Audio) -> Iterator[Tensor]:
+    """What stands before an encoder's layers, and its projector; no tensor rank splits them."""
+    if tower.other_params:
+        yield Tensor(name=f"{name}.ends", dims=(tower.other_params,))
+    if tower.projector_params:
+        yield Tensor(name=f"{name}.projector", dims=(tower.projector_params,))

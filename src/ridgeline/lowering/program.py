@@ -10,7 +10,7 @@ import numpy as np
 from ridgeline.ir.program import Program, Section, SectionKey, SectionRole
 from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import LoweringContext, lowering_context
-from ridgeline.lowering.encoders import lower_encoder, lower_vision
+from ridgeline.lowering.encoders import lower_audio, lower_encoder, lower_vision
 from ridgeline.lowering.ends import lower_embedding, lower_head
 from ridgeline.lowering.mtp import lower_prediction
 from ridgeline.lowering.placements import data_parallel_split, section_tensors
@@ -25,6 +25,7 @@ from ridgeline.plan.schedules import virtual_stages_by_rank
 EMBEDDING, HEAD, MTP = (SectionKey(role) for role in (SectionRole.EMBEDDING, SectionRole.HEAD, SectionRole.MTP))
 ENCODER = SectionKey(SectionRole.ENCODER_ENDS), SectionKey(SectionRole.ENCODER)
 VISION = tuple(SectionKey(role) for role in (SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED))
+AUDIO = SectionKey(SectionRole.AUDIO_ENDS), SectionKey(SectionRole.AUDIO)
 
 
 def lower(scenario: Scenario, plans: PlanColumns | None = None, *, tensors: bool = True) -> Program:
@@ -62,7 +63,7 @@ def _sharded(scenario: Scenario, ctx: LoweringContext, key: SectionKey) -> tuple
 
 
 def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
-    """Embedding, head, distinct blocks, multi-token prediction, encoder, image encoder.
+    """Embedding, head, distinct blocks, multi-token prediction, encoder, image encoder, audio encoder.
 
     Where recompute stops after some layers each block stands twice: as recompute says, and as the rest runs.
     """
@@ -70,7 +71,8 @@ def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
     again = (False,) if ctx.recompute.layers is None else (False, True)
     blocks = (SectionKey(SectionRole.BLOCK, index, rest) for index in range(len(model.blocks)) for rest in again)
     ahead = (MTP,) if model.mtp else ()
-    return (EMBEDDING, HEAD, *blocks, *ahead, *(ENCODER if model.encoder else ()), *(VISION if _sees(ctx) else ()))
+    towers = *(VISION if _sees(ctx) else ()), *(AUDIO if _hears(ctx) else ())
+    return (EMBEDDING, HEAD, *blocks, *ahead, *(ENCODER if model.encoder else ()), *towers)
 
 
 def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
@@ -83,8 +85,10 @@ def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
     made.update(_prediction(ctx, made))
     if ctx.model.encoder is not None:
         made.update(zip(ENCODER, lower_encoder(ctx, ctx.model.encoder), strict=True))
-    if _sees(ctx):
-        made.update(zip(VISION, lower_vision(ctx), strict=True))
+    if ctx.model.vision is not None and _sees(ctx):
+        made.update(zip(VISION, lower_vision(ctx, ctx.model.vision), strict=True))
+    if ctx.model.audio is not None and _hears(ctx):
+        made.update(zip(AUDIO, lower_audio(ctx, ctx.model.audio), strict=True))
     if not ctx.backward:
         return tuple(forward_alone(made[key]) for key in section_keys(ctx))
     return tuple(made[key] for key in section_keys(ctx))
@@ -115,7 +119,11 @@ def _prediction(ctx: LoweringContext, made: dict[SectionKey, Section]) -> Iterat
 
 
 def _sees(ctx: LoweringContext) -> bool:
-    return ctx.model.vision is not None and ctx.images > 0
+    return ctx.model.vision is not None and ctx.seen.views > 0
+
+
+def _hears(ctx: LoweringContext) -> bool:
+    return ctx.model.audio is not None and ctx.heard.views > 0
 
 
 def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -151,10 +159,12 @@ def _behind(ctx: LoweringContext) -> dict[SectionKey, int]:
 
 def _before(ctx: LoweringContext) -> dict[SectionKey, int]:
     """What the first stage runs before its layers."""
-    vision, encoder = ctx.model.vision, ctx.model.encoder
+    vision, audio, encoder = ctx.model.vision, ctx.model.audio, ctx.model.encoder
+    found = {EMBEDDING: 1}
     if encoder is not None:
-        return {EMBEDDING: 1, ENCODER[0]: 1, ENCODER[1]: encoder.layers}
-    if vision is None or not _sees(ctx):
-        return {EMBEDDING: 1}
-    sees = zip(VISION, (1, vision.layers - vision.windowed, vision.windowed), strict=True)
-    return {EMBEDDING: 1, **dict(sees)}
+        found |= {ENCODER[0]: 1, ENCODER[1]: encoder.layers}
+    if vision is not None and _sees(ctx):
+        found |= zip(VISION, (1, vision.layers - vision.windowed, vision.windowed), strict=True)
+    if audio is not None and _hears(ctx):
+        found |= {AUDIO[0]: 1, AUDIO[1]: audio.layers}
+    return found

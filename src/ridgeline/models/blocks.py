@@ -355,6 +355,7 @@ class Block:
     streams   kinds of tokens with weights of their own that see each other (MMDiT: latents and text); a token passes
               through one of them
     modulation  vectors of the hidden width that scale, shift and gate its parts, made of the timestep once a sequence
+    modulation_width  width of what they are made of; absent: hidden; 0: all layers share them, and each adds its own
     """
 
     mixer: Mixer | None
@@ -367,6 +368,7 @@ class Block:
     captured: Captured | None = None
     streams: Count = 1
     modulation: Size = 0
+    modulation_width: Size | None = None
     beside: Mixer | None = None
 
     @property

@@ -5,6 +5,7 @@
     [mlp]                              hidden, gated, activation, bias
     [cross]                            heads, ... of attention that reads the encoder's output
     [encoder]                          hidden, layers, block = { attention, mlp, norm }, reads, context, ...
+    [vision], [audio]                  hidden, layers, block, ... of encoders whose output stands in the sequence
     [head]                             kind = "sequence", "tokens", "none" or "language", outputs, dense
     [moe]                              experts, topk, hidden, shared_hidden, ...; `first_dense` layers use [mlp] instead
     pattern = ["local*5", "global"]    names of [block.NAME] tables, repeated until all layers are spelled
@@ -27,11 +28,14 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
+from ridgeline.models.sizing import Clip, Sizing
 from ridgeline.models.spec import (
     Attention,
+    Audio,
     Block,
     Captured,
     CaptureRecord,
+    Companion,
     Embedding,
     Encoder,
     Head,
@@ -117,8 +121,34 @@ class VisionTable:
     image: Count
     tokens: Count
     windowed: Size = 0
+    inputs: Size = 0
     projector_params: Size = 0
     other_params: Size = 0
+    sizing: Sizing = Sizing()
+    video: Sizing | None = None
+
+    def vision(self) -> Vision:
+        """The encoder that this describes."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Vision(**{**own, "block": self.block.block()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioTable:
+    """An audio encoder as written in a file: `Audio` with its block spelled as a layer."""
+
+    hidden: Count
+    layers: Count
+    block: Layer
+    front: Size = 0
+    projector_params: Size = 0
+    other_params: Size = 0
+    clip: Clip = Clip()
+
+    def audio(self) -> Audio:
+        """The encoder that this describes."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Audio(**{**own, "block": self.block.block()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +176,8 @@ class Dimensions:
     mtp_block: str = ""  # the last layer
     pattern: tuple[str, ...] = ()
     vision: VisionTable | None = None
+    audio: AudioTable | None = None
+    companions: tuple[Companion, ...] = ()
     encoder: EncoderTable | None = None
     head: Head | None = None
     capture: CaptureRecord | None = None
@@ -217,7 +249,9 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
         norm=None if dims.final_norm is False else _last_norm(dims.final_norm, blocks[order[-1]].norm),
         context=dims.context,
         mtp=Mtp(depth=dims.mtp, block=ahead) if dims.mtp else None,
-        vision=_vision(dims.vision),
+        vision=dims.vision.vision() if dims.vision else None,
+        audio=dims.audio.audio() if dims.audio else None,
+        companions=dims.companions,
         source=dims.source,
         head=dims.head,
         encoder=dims.encoder.encoder() if dims.encoder else None,
@@ -227,22 +261,6 @@ def _build(id: str, dims: Dimensions, blocks: tuple[Block, ...], order: tuple[in
 
 def _last_norm(given: Norm | bool | None, layers: Norm) -> Norm:
     return given if isinstance(given, Norm) else layers
-
-
-def _vision(table: VisionTable | None) -> Vision | None:
-    if table is None:
-        return None
-    return Vision(
-        hidden=table.hidden,
-        layers=table.layers,
-        block=table.block.block(),
-        patch=table.patch,
-        image=table.image,
-        tokens=table.tokens,
-        windowed=table.windowed,
-        projector_params=table.projector_params,
-        other_params=table.other_params,
-    )
 
 
 def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Problem]) -> list[str]:

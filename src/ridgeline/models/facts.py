@@ -6,7 +6,7 @@ moves at the least is below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from ridgeline.core.dtype import DType
@@ -28,7 +28,6 @@ from ridgeline.models.flops import (
 from ridgeline.models.params import count, moe_params
 from ridgeline.models.spec import (
     Attention,
-    Block,
     CompressedAttention,
     GatedDeltaNet,
     LatentAttention,
@@ -49,7 +48,6 @@ __all__ = [
     "captured_flops",
     "experts_touched",
     "forward_flops_per_token",
-    "image_flops",
     "kv_cache_bytes",
     "kv_cache_bytes_per_token",
     "mean_visible",
@@ -70,29 +68,6 @@ class Intensity:
     def flops_per_byte(self) -> float:
         """Arithmetic intensity; a chip whose ridge lies above it is bound by memory."""
         return self.flops / (self.weight_bytes + self.cache_bytes)
-
-
-def image_flops(spec: ModelSpec) -> float:
-    """Flops of the image encoder and projector for one image of the default size, forward.
-
-        P * (6*p*p*e + layers * 2*W) + layers * 4*P*n*e + 2 * tokens * projector weights
-
-    P = (image / p)**2 patches of p x p pixels in 3 colours, e = encoder width, W = weights of one encoder layer, n = P
-    patches a patch sees, less in windowed layers. The image's tokens in the language model are counted there.
-
-    >>> from ridgeline.models.load import model
-    >>> f"{image_flops(model('llava-1.5-7b')):.3g}"
-    '4.05e+11'
-    """
-    vision = spec.vision
-    if vision is None:
-        return 0.0
-    patches = vision.patches
-    whole = block_flops(_unwindowed(vision.block), vision.hidden, patches, causal=False).total
-    windowed = block_flops(vision.block, vision.hidden, patches, causal=False).total
-    layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed
-    embed = 2 * 3 * vision.patch**2 * vision.hidden
-    return patches * (embed + layers) + 2 * vision.tokens * vision.projector_params
 
 
 def experts_touched(experts: int, topk: int, tokens: float) -> float:
@@ -171,6 +146,7 @@ def _touched_weights(spec: ModelSpec, tokens: int) -> float:
     """Parameters a pass over `tokens` reads: all but images, experts nobody picked, and embedding rows looked up."""
     parts = count(spec)
     touched = float(parts.total - parts.experts - parts.vision - parts.encoder - spec.embedding.further_rows)
+    touched -= parts.audio + parts.companions
     if not spec.embedding.tied:
         touched -= parts.embedding - spec.embedding.further_rows - spec.embedding.further_weights
     for block, layers in spec.counts():
@@ -178,7 +154,3 @@ def _touched_weights(spec: ModelSpec, tokens: int) -> float:
             one = moe_params(block.ffn, spec.hidden).experts / block.ffn.experts
             touched += layers * one * experts_touched(block.ffn.experts, block.ffn.topk, tokens)
     return touched
-
-
-def _unwindowed(block: Block) -> Block:
-    return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block

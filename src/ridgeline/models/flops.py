@@ -81,7 +81,7 @@ def forward_flops_per_token(spec: ModelSpec, context: int, causal: bool = True, 
         2 * weights a token passes through  +  sum over attention layers of 2 * n * H * (d + v)  +  2 * hidden * vocab
 
     n = mean visible tokens (`mean_visible`), H = heads, d = size of a key, v = size of a value. Latent attention is in
-    its expanded form, as trained. Multi-token prediction is not in here; images are in `image_flops`.
+    its expanded form, as trained. Multi-token prediction is not in here; images are in `tower_flops.image_flops`.
 
     >>> from ridgeline.models.load import model
     >>> f"{forward_flops_per_token(model('llama3-8b'), 8192).total:.4g}"

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.spec import Block, Mlp, ModelSpec, Moe, Norm, Vision
+from ridgeline.models.spec import Audio, Block, Encoder, Mlp, ModelSpec, Moe, Norm, Vision
 
 
 def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
@@ -41,10 +41,13 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
         table |= {"mtp": spec.mtp.depth, "mtp_block": "ahead"}
         blocks["ahead"] = _layer(spec.mtp.block)
     if spec.vision:
-        table["vision"] = _vision(spec.vision)
+        table["vision"] = _tower(spec.vision)
+    if spec.audio:
+        table["audio"] = _tower(spec.audio)
+    if spec.companions:
+        table["companions"] = _plain(spec.companions)
     if spec.encoder:
-        inner = {key: part for key, part in _layer(spec.encoder.block).items() if part is not False}
-        table["encoder"] = {**_plain(spec.encoder), "block": inner}
+        table["encoder"] = _tower(spec.encoder)
     if spec.head:
         table["head"] = _plain(spec.head)
     if spec.capture:
@@ -75,9 +78,9 @@ def _layer(block: Block) -> dict[str, Any]:
     }
 
 
-def _vision(vision: Vision) -> dict[str, Any]:
-    table = {key: value for key, value in (_plain(vision) or {}).items() if key != "block"}
-    return {**table, "block": {key: part for key, part in _layer(vision.block).items() if part is not False}}
+def _tower(tower: Vision | Audio | Encoder) -> dict[str, Any]:
+    table = {key: value for key, value in (_plain(tower) or {}).items() if key != "block"}
+    return {**table, "block": {key: part for key, part in _layer(tower.block).items() if part is not False}}
 
 
 def _whole(norm: Norm) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ridgeline.models.compressed import compressed_vectors, compressed_weights
 from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.models.spec import (
     Attention,
+    Audio,
     Block,
     CompressedAttention,
     Encoder,
@@ -47,6 +48,8 @@ class ParamCount:
     norms           norms of the hidden width, the final one included
     head            output matrix and bias; 0 when it is the embedding
     vision          image encoder and projector
+    audio           audio encoder and projector
+    companions      networks of the same file that take no part: an omni model's talker and vocoder
     encoder         the stack that cross attention reads; its layers, and what stands around them
     mtp             multi-token prediction
     extra           vectors that no other part describes, and what was captured beside the parts
@@ -62,6 +65,8 @@ class ParamCount:
     norms: int = 0
     head: int = 0
     vision: int = 0
+    audio: int = 0
+    companions: int = 0
     encoder: int = 0
     mtp: int = 0
     extra: int = 0
@@ -81,11 +86,12 @@ class ParamCount:
     def active(self) -> int:
         """The part of `total` that takes part in one token: routed experts it does not visit are left out.
 
-            total - experts + visited
+            total - experts + visited - companions
 
-        Embedding and head count once each, as in `total`; image encoder and projector are included.
+        Embedding and head count once each, as in `total`; encoders of images and sound and their projectors are
+        included, what speaks an answer aloud is not.
         """
-        return self.total - self.experts + self.visited
+        return self.total - self.experts + self.visited - self.companions
 
     def __add__(self, other: ParamCount) -> ParamCount:
         names = [field.name for field in fields(self)]
@@ -114,7 +120,7 @@ class MoeParams:
 def count(spec: ModelSpec) -> ParamCount:
     """Parameters of the whole model.
 
-        embedding + sum over layers of (mixer + ffn + norms + extra) + final norm + head + vision
+        embedding + sum over layers of (mixer + ffn + norms + extra) + final norm + head + vision + audio
 
     >>> from ridgeline.models.spec import Embedding
     >>> block = Block(mixer=Attention(heads=32, kv_heads=8, head_dim=128), ffn=Mlp(hidden=14336))
@@ -128,6 +134,8 @@ def count(spec: ModelSpec) -> ParamCount:
         head=_head_params(spec),
         norms=spec.norm.params(spec.hidden) if spec.norm else 0,
         vision=vision_params(spec.vision) if spec.vision else 0,
+        audio=audio_params(spec.audio) if spec.audio else 0,
+        companions=sum(one.params for one in spec.companions),
         encoder=encoder_params(spec.encoder) if spec.encoder else 0,
         mtp=mtp_params(spec.mtp, spec.hidden) if spec.mtp else 0,
     )
@@ -165,8 +173,13 @@ def block_parts(block: Block, hidden: int) -> ParamCount:
 
 
 def modulation_params(block: Block, hidden: int) -> int:
-    """Parameters of what makes a layer's modulation of the timestep: m * (h * h + h); m = vectors, h = hidden."""
-    return block.modulation * (hidden * hidden + hidden)
+    """Parameters of what makes a layer's modulation: m * (w * h + h); m = vectors, w = width of what makes them."""
+    return block.modulation * (modulation_inputs(block, hidden) * hidden + hidden)
+
+
+def modulation_inputs(block: Block, hidden: int) -> int:
+    """Width of what a layer's modulation is made of: hidden unless the block says otherwise."""
+    return hidden if block.modulation_width is None else block.modulation_width
 
 
 def mixer_params(mixer: Mixer, hidden: int) -> int:
@@ -234,6 +247,12 @@ def vision_params(vision: Vision) -> int:
     """Parameters of the image encoder and the projector: layers * block + what stands around them."""
     blocks = vision.layers * block_params(vision.block, vision.hidden)
     return blocks + vision.projector_params + vision.other_params
+
+
+def audio_params(audio: Audio) -> int:
+    """Parameters of the audio encoder and the projector: layers * block + what stands around them."""
+    blocks = audio.layers * block_params(audio.block, audio.hidden)
+    return blocks + audio.projector_params + audio.other_params
 
 
 def encoder_params(encoder: Encoder) -> int:

@@ -12,7 +12,9 @@
     |-- LatentSpace                  latents of images and video, where they stand in the place of words
     |-- Mtp                          extra blocks that predict further tokens
     |-- Encoder                      a stack whose output cross attention reads: of tokens, of sound
-    `-- Vision                       image encoder and projector
+    |-- Vision                       image encoder and projector: images and video become tokens of the sequence
+    |-- Audio                        audio encoder and projector: sound becomes tokens of the sequence
+    `-- Companion                    another network of the same file that takes no part: what speaks the answer aloud
 
 Sizes are plain counts. Adding a mixer or an ffn to the unions makes the type checker list every place to change.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ridgeline.core.table import Count, Size
@@ -46,12 +48,15 @@ from ridgeline.models.blocks import (
     RecurrentForm,
 )
 from ridgeline.models.numerics_values import Numerics
+from ridgeline.models.sizing import Clip, Sizing
 
 __all__ = [
     "Attention",
+    "Audio",
     "Block",
     "CaptureRecord",
     "Captured",
+    "Companion",
     "CompressedAttention",
     "Embedding",
     "Encoder",
@@ -189,10 +194,14 @@ class Mtp:
 class Vision:
     """An image encoder and the projector into the language model, both in parameters and tokens.
 
-    tokens            image tokens that reach the language model for one image of the default size
+    image             pixels a side of an image of its own size
+    tokens            image tokens that reach the language model for one view of that size
     windowed          layers whose attention stays inside the mixer's window; the others see the whole image
+    inputs            numbers of one patch; 0: three colours
     projector_params  parameters between encoder and language model
     other_params      patch embedding, class token, positions, outer norms
+    sizing            how images are cut; `ridgeline.models.image_tokens`
+    video             how frames of a video are; absent: as images
     """
 
     hidden: Count
@@ -202,25 +211,51 @@ class Vision:
     image: Count
     tokens: Count
     windowed: Size = 0
+    inputs: Size = 0
     projector_params: Size = 0
     other_params: Size = 0
+    sizing: Sizing = Sizing()
+    video: Sizing | None = None
 
     @property
     def patches(self) -> int:
-        """Patches of one image."""
-        return (self.image // self.patch) ** 2
+        """Patches of one image of its own size."""
+        return max(1, self.image // self.patch) ** 2
 
-    def sized(self, height: int, width: int) -> Vision:
-        """The same for images of other sizes: about as many patches as they have, in a square; tokens in proportion.
+    @property
+    def patch_inputs(self) -> int:
+        """Numbers that one patch is embedded from: all colours, and frames of one patch."""
+        return self.inputs or 3 * self.patch**2
 
-        >>> block = Block(mixer=None, ffn=None)
-        >>> Vision(hidden=8, block=block, layers=1, patch=14, image=448, tokens=256).sized(896, 448).tokens
-        512
-        """
-        rows, columns = max(1, height // self.patch), max(1, width // self.patch)
-        side = max(1, round((rows * columns) ** 0.5))
-        tokens = max(1, self.tokens * rows * columns // max(1, self.patches))
-        return replace(self, image=side * self.patch, tokens=tokens)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audio:
+    """An audio encoder and the projector into the language model.
+
+    front             multiply-adds of one position in the convolutions before its layers
+    projector_params  parameters between encoder and language model, each of which a projected token passes
+    other_params      convolutions, positions, outer norms
+    clip              how sound is cut; `ridgeline.models.audio_tokens`
+    """
+
+    hidden: Count
+    block: Block
+    layers: Count
+    front: Size = 0
+    projector_params: Size = 0
+    other_params: Size = 0
+    clip: Clip = Clip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A further network in a model's file that runs beside it and not in it: counted, never priced.
+
+    An omni model's talker turns hidden states into codes of speech, its vocoder codes into sound.
+    """
+
+    name: str
+    params: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +273,8 @@ class ModelSpec:
     context: int = 0  # longest sequence it was made for; 0: not stated
     mtp: Mtp | None = None
     vision: Vision | None = None
+    audio: Audio | None = None
+    companions: tuple[Companion, ...] = ()
     source: str = ""
     capture: CaptureRecord | None = None  # None: read from a config or a table
     head: Head | None = None

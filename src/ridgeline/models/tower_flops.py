@@ -1,9 +1,62 @@
-"""Turn what stands beside a model's layers into flops of one sequence: encoders, embeddings of latents, modulation."""
+"""Turn what stands beside a model's layers into flops: encoders of images, sound and tokens, embeddings of latents."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ridgeline.models.facts import block_flops
-from ridgeline.models.spec import ModelSpec
+from ridgeline.models.image_tokens import image_input
+from ridgeline.models.params import modulation_inputs
+from ridgeline.models.sizing import EncoderInput
+from ridgeline.models.spec import Attention, Block, ModelSpec
+
+
+def image_flops(spec: ModelSpec, seen: EncoderInput | None = None) -> float:
+    """Flops of the image encoder and projector for what it reads, forward; for one image of its own size unless given.
+
+        P * (2*c*e + layers * 2*W) + layers * 4*P*n*e + 2 * projected * projector weights
+
+    P = views * positions, c = numbers of a patch, e = encoder width, W = weights of one encoder layer, n = patches that
+    one sees: all of its view, less in windowed layers. The image's tokens in the language model are counted there.
+
+    >>> from ridgeline.models.load import model
+    >>> f"{image_flops(model('llava-1.5-7b')):.3g}"
+    '4.05e+11'
+    """
+    vision = spec.vision
+    if vision is None:
+        return 0.0
+    seen = image_input(vision) if seen is None else seen
+    whole = _layer_flops(unwindowed(vision.block), vision.hidden, seen.positions)
+    windowed = _layer_flops(unwindowed(vision.block), vision.hidden, seen.window)
+    layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed
+    embed = 2 * vision.patch_inputs * vision.hidden
+    return seen.total * (embed + layers) + 2 * seen.projected * vision.projector_params
+
+
+def audio_flops(spec: ModelSpec, heard: EncoderInput) -> float:
+    """Flops of the audio encoder and projector for what it reads, forward.
+
+        P * (2 * front + layers * (2*W + 4*n*e)) + 2 * projected * projector weights
+
+    Letters as in `image_flops`; front = multiply-adds of a position in the convolutions before the layers.
+    """
+    audio = spec.audio
+    if audio is None:
+        return 0.0
+    layer = _layer_flops(unwindowed(audio.block), audio.hidden, heard.positions)
+    return heard.total * (2.0 * audio.front + audio.layers * layer) + 2 * heard.projected * audio.projector_params
+
+
+def _layer_flops(block: Block, hidden: int, seen: float) -> float:
+    """Flops of one position in a layer where it sees so many, both ways."""
+    none, one = (block_flops(block, hidden, size, causal=False).total for size in (1, 2))
+    return none + (one - none) * (seen - 1)
+
+
+def unwindowed(block: Block) -> Block:
+    """The layer without its window."""
+    return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block
 
 
 def encoder_flops(spec: ModelSpec, source: int) -> float:
@@ -41,13 +94,16 @@ def latent_flops(spec: ModelSpec, seq: int) -> float:
 
         2 * (seq * inputs * h + text * per_text + per_step + modulation) and keys and values of text in cross attention
 
-    h = hidden; modulation = sum over layers of vectors * h * h.
+    h = hidden; modulation = sum over layers of vectors * h * the width that they are made of.
     """
     space = spec.latent_space
     if space is None:
         return 0.0
-    vectors = sum(layers * block.streams * block.modulation for block, layers in spec.counts())
-    once = space.per_step + vectors * spec.hidden**2
+    vectors = sum(
+        layers * block.streams * block.modulation * modulation_inputs(block, spec.hidden)
+        for block, layers in spec.counts()
+    )
+    once = space.per_step + vectors * spec.hidden
     read = 0 if space.joint else space.text
     own = 2.0 * (seq * space.inputs * spec.hidden + space.text * space.per_text + once)
     return own + _crossing(spec, spec.hidden, read)

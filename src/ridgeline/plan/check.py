@@ -12,6 +12,7 @@ from typing import Any, assert_never
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.spec import Mlp, Moe
 from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.media import media
 from ridgeline.plan.mesh import DP_LAST, ORDERS
 from ridgeline.plan.mixer_degrees import divides, split_heads, traded_heads, whole
 from ridgeline.plan.scenario import Scenario
@@ -222,26 +223,6 @@ def encoders(scenario: Scenario) -> Iterator[Problem]:
     if isinstance(work, Serve):
         expected = "a model without an encoder: requests have no source lengths yet"
         yield Problem(path="workload.kind", given="serve", expected=expected, todo="predict prefill and decode")
-
-
-def media(scenario: Scenario) -> Iterator[Problem]:
-    """Images take tokens of their sequence; sizes of images, video and sound ask for a model that has some."""
-    model, work = scenario.model, scenario.workload
-    if isinstance(work, Serve):
-        return
-    if work.audio_s is not None and (model.encoder is None or model.encoder.reads != "audio"):
-        yield Problem(path="workload.audio_s", given=f"{work.audio_s:g}", expected=f"nothing: {model.id} hears nothing")
-    if isinstance(work, Decode):
-        return
-    if work.height is not None and model.vision is None and model.latent_space is None:
-        yield Problem(path="workload.height", given=str(work.height), expected=f"nothing: {model.id} has no images")
-    if work.frames > 1 and model.latent_space is None:
-        expected = f"1: {model.id} makes no video; frames of one it sees are images"
-        yield Problem(path="workload.frames", given=str(work.frames), expected=expected)
-    if model.vision is not None and work.images * model.vision.tokens > work.seq:
-        most, each = work.seq // model.vision.tokens, model.vision.tokens
-        expected = f"at most {most}: an image of {model.vision.image} pixels is {each} of seq ({work.seq}) tokens"
-        yield Problem(path="workload.images", given=f"{work.images:g}", expected=expected, todo="use a longer seq")
 
 
 def blocks(scenario: Scenario) -> Iterator[Problem]:

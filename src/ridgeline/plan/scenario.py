@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ridgeline.hardware.system import System
+from ridgeline.models.audio_tokens import audio_input
+from ridgeline.models.image_tokens import image_input, tokens_input, video_input
+from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
 from ridgeline.plan.placement import balanced
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.serve import Serve
-from ridgeline.plan.workload import Train, Workload
+from ridgeline.plan.workload import Decode, Train, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +47,37 @@ class Scenario:
     @property
     def source(self) -> int:
         """Positions that the encoder reads for one sequence: the workload's, those it was made for where it reads
-        audio, as many as the sequence has where it reads tokens; text that a diffusion transformer reads in cross
-        attention; 0 without either."""
+        audio (shorter clips are filled up with silence), as many as the sequence has where it reads tokens; text that a
+        diffusion transformer reads in cross attention; 0 without either."""
         encoder, space = self.model.encoder, self.model.latent_space
         if space is not None and not space.joint:
             return space.text
         if encoder is None or isinstance(self.workload, Serve):
             return 0
         own = self.workload.seq if encoder.reads == "tokens" else encoder.context
-        heard = round((self.workload.audio_s or 0) * encoder.per_second)
-        return self.workload.encoder_seq or heard or own
+        return self.workload.encoder_seq or own
+
+    @property
+    def seen(self) -> EncoderInput:
+        """What the image encoder reads for one sequence: nothing without one, or without images and videos."""
+        vision, work = self.model.vision, self.workload
+        if vision is None or isinstance(work, (Serve, Decode)):
+            return EncoderInput()
+        found = EncoderInput()
+        if work.images:
+            sized = tokens_input(vision, work.image_tokens) if work.image_tokens else None
+            found = (sized or image_input(vision, work.height, work.width)).times(work.images)
+        if work.videos:
+            found = found + video_input(vision, work.frames, work.height, work.width).times(work.videos)
+        return found
+
+    @property
+    def heard(self) -> EncoderInput:
+        """What the audio encoder reads for one sequence: nothing without one, or without sound."""
+        audio, work = self.model.audio, self.workload
+        if audio is None or isinstance(work, (Serve, Decode)) or not work.audio_s:
+            return EncoderInput()
+        return audio_input(audio.clip, work.audio_s)
 
     @property
     def placement(self) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.check import check, check_known
 from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
-from ridgeline.plan.media import with_images, with_length
+from ridgeline.plan.media import with_length
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -115,7 +115,6 @@ def assemble(
     if isinstance(plan_table, dict) and "engine" not in plan_table and (described := described_engine(data)):
         plan_table["engine"] = described
     assumptions = [*sized, *_complete(plan_table, system, workload.workload if workload else None)]
-    model = with_images(model, workload.workload) if model and workload else model
     plan = decode_into(Plan, plan_table, "plan", problems)
     engine = _engine(data, _named_engine(plan_table), problems)
     if model is None or system is None or workload is None or plan is None:

@@ -69,7 +69,8 @@ class Train:
     task       pretrain and finetune update all weights; lora only its adapters
     encoder_seq  positions that the encoder reads for a sequence: source tokens, frames of sound; absent: as many as the
                sequence, or what an encoder of sound was made for
-    towers     frozen: the image encoder runs forward alone; what projects its output is trained
+    images, videos, audio_s  what encoders of images and sound read for a sequence; what becomes of it stands in `seq`
+    towers     frozen: encoders of images and sound run forward alone; what projects their output is trained
     """
 
     kind: Literal["train"] = "train"
@@ -82,14 +83,16 @@ class Train:
     packed: bool = True
     document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
+    videos: Annotated[float, AtLeast(0), Doc("videos of one sequence, of `frames` frames each")] = 0.0
     encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
     height: Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")] = (
         None
     )
     width: Annotated[Count | None, Doc("pixels of its width; absent: as its height")] = None
-    frames: Annotated[Count, Doc("frames of a video, for a model that makes some")] = 1
-    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence, instead of encoder_seq")] = None
-    towers: Annotated[Literal["trained", "frozen"], Doc("whether the image encoder is trained")] = "trained"
+    frames: Annotated[Count, Doc("frames of one video, seen or made")] = 1
+    image_tokens: Annotated[Count | None, Doc("tokens of one image, instead of height and width")] = None
+    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
+    towers: Annotated[Literal["trained", "frozen"], Doc("whether encoders of images and sound are trained")] = "trained"
 
     @property
     def sequences(self) -> int:
@@ -145,12 +148,14 @@ class Prefill:
     chunk: Annotated[Size | None, Via(_counted), Doc("tokens of one step; absent: as the engine does; 0: all")] = None
     encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one prompt, for a model that sees")] = 0.0
+    videos: Annotated[float, AtLeast(0), Doc("videos of one prompt, of `frames` frames each")] = 0.0
     height: Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")] = (
         None
     )
     width: Annotated[Count | None, Doc("pixels of its width; absent: as its height")] = None
-    frames: Annotated[Count, Doc("frames of a video, for a model that makes some")] = 1
-    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence, instead of encoder_seq")] = None
+    frames: Annotated[Count, Doc("frames of one video, seen or made")] = 1
+    image_tokens: Annotated[Count | None, Doc("tokens of one image, instead of height and width")] = None
+    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
 
     @property
     def sequences(self) -> int:
@@ -176,7 +181,7 @@ class Decode:
     context: Annotated[Count, Via(_counted), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
     encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
-    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence, instead of encoder_seq")] = None
+    audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
 
     @property
     def seq(self) -> int:

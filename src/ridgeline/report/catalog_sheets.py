@@ -33,6 +33,7 @@ from ridgeline.plan.engine import FUSIONS, OVERLAPS, Engine
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
 from ridgeline.plan.schedules.registry import SCHEDULES
+from ridgeline.report.media_sheet import media_sheet
 from ridgeline.report.sheets import Sheet
 from ridgeline.report.sheets.plain import plain, quoted
 
@@ -250,6 +251,7 @@ def model_sheet(spec: ModelSpec, detail: Detail) -> Sheet:
             "parts": plain(forward),
             "convention": CONVENTION,
         },
+        "media": media_sheet(spec, detail.seq),
         "kv_cache_bytes_per_token": facts.kv_cache_bytes_per_token(spec, kind),
         "kv_cache_bytes_per_sequence": facts.kv_cache_bytes(spec, detail.seq, kind),
         "state_bytes_per_sequence": facts.state_bytes(spec, kind),

@@ -10,10 +10,12 @@ from rich.text import Text
 
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.report.cells import DASH, clean, headed, listed
+from ridgeline.report.media_rows import media_rows
 from ridgeline.report.sheets import Sheet
 
 PARTS = (
-    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "extra",
+    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "audio",
+    "encoder", "companions", "extra",
 )  # fmt: skip
 Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for a sheet, its style
 
@@ -21,7 +23,7 @@ Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for
 def models(sheets: Sequence[Sheet]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
     table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
-    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), _cache_rows()):
+    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), media_rows(sheets), _cache_rows()):
         for name, cell, style in section:
             cells = [cell(sheet) for sheet in sheets]
             if any(text not in ("", "0", DASH) for text in cells):

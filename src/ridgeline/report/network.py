@@ -29,12 +29,14 @@ def draw_network(sheet: NetworkSheet, console: Console) -> None:
     """Print the collectives of a step beside what they cost each other."""
     added, step = (format_quantity(sheet[key], "s", 4) for key in ("added_s", "step_time_s"))
     title = f"contention on {sheet['topology']} adds {added}: step {step}"
-    table = headed(("collective", "axis", "group", "groups", "together / alone", "beside gradients", "exposed", "adds"),
-                   right=("group", "groups", "together / alone", "beside gradients", "exposed", "adds"))  # fmt: skip
+    right = ("group", "groups", "together / alone", "worst seed", "beside gradients", "exposed", "adds")
+    table = headed(("collective", "axis", *right), right=right)
     for one in sheet["collectives"]:
         name = f"{one['label']} ({one['kind']})"
-        beside = f"{one['beside_s'] / one['alone_s']:.2f}"
+        worst, beside = (f"{one[key] / one['alone_s']:.2f}" for key in ("worst_s", "beside_s"))
         group = f"{one['ranks']} by {one['stride']}"
         seconds = (format_quantity(one[key], "s", 3) for key in ("exposed_s", "added_s"))
-        table.add_row(clean(name), one["axis"], group, str(one["groups"]), f"{one['factor']:.2f}", beside, *seconds)
+        table.add_row(
+            clean(name), one["axis"], group, str(one["groups"]), f"{one['factor']:.2f}", worst, beside, *seconds
+        )
     console.print(blocks([Text(title, style="bold")], [table]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -17,7 +17,7 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
-from ridgeline.search.plan_target import AskedTarget, named
+from ridgeline.search.plan_target import AskedTarget, Untold, named
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
 from ridgeline.sim import capacity_of
@@ -70,16 +70,27 @@ def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
 
 def _untellable(search: Search, target: AskedTarget) -> Problem:
     """Plans fit, and the target cannot be told any: the fastest of them, and what stands against it."""
-    free = find_plan(search.scenario, search.pins, most=1, headroom=search.headroom, calibration=search.calibration)
+    told: dict[str, Any] = {item.name: getattr(search.space, item.name) for item in fields(search.space)}
+    for pins in (replace(search.pins, **told), search.pins):  # at first within the choices that can be told
+        free = find_plan(search.scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
+        if free.plans:
+            break
     untold = target.untold(free.plans[0].scenario) if free.plans else ()
     reasons = dict.fromkeys(one.why for one in untold)
     best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
     given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
     expected = f"a plan that {target.id} can be told; not {named(untold[:MOST_NAMED])}: {'; '.join(reasons)}"
-    todo = "use another target, change the question, or leave out --to"
-    if any(one.path.startswith("model.mtp") for one in untold):
-        todo = "add --set model.mtp=0 to plan it without them, or use another target"
-    return Problem(path="--to", given=given, expected=expected, todo=todo)
+    return Problem(path="--to", given=given, expected=expected, todo=_instead(untold))
+
+
+def _instead(untold: Iterable[Untold]) -> str:
+    """What to do about decisions that a target cannot be told."""
+    of_model = [one.path for one in untold if one.path.startswith("model.")]
+    if of_model and all(path.startswith("model.mtp") for path in of_model):
+        return "add --set model.mtp=0 to plan it without them, or use another target"
+    if of_model:
+        return "name the model by its id in the catalog, or use another target"
+    return "use another target, change the question, or leave out --to"
 
 
 def _too_large(search: Search, go_on: GoOn) -> Problem:

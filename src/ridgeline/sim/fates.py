@@ -11,14 +11,16 @@ from itertools import chain
 from types import MappingProxyType
 
 from ridgeline.lowering.plan_columns import ring_is_hidden
-from ridgeline.models.params import vision_params
-from ridgeline.models.spec import Block, LatentAttention, Moe
+from ridgeline.models.params import audio_params, vision_params
+from ridgeline.models.spec import Attention, Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.serve import Serve
+from ridgeline.plan.workload import Decode, Train
 
 _TAG = "says which type it is; what the type holds is priced"
 _SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
+_TOKENS = "tokens of the language model's sequence: checked against seq, which says how many run"
 IRRELEVANT: Mapping[str, str] = MappingProxyType(
     {
         "ModelSpec.id": "a name",
@@ -43,9 +45,11 @@ IRRELEVANT: Mapping[str, str] = MappingProxyType(
         "Moe.kind": _TAG,
         "Train.kind": _TAG,
         "Encoder.per_second": "how many positions a second of sound has; how many a sequence has is the workload's",
-        "Train.height": _SIZES,
-        "Train.width": _SIZES,
-        "Train.frames": _SIZES,
+        "Sizing.breaks": _TOKENS,
+        "Sizing.marks": _TOKENS,
+        "Clip.silence": _TOKENS,
+        "Companion.name": "a name; a prediction names it",
+        "Companion.params": "it takes no part, which a prediction says",
         "LatentSpace.pixels": _SIZES,
         "LatentSpace.frames": _SIZES,
         "Norm.kind": "bound by memory: a mean less to subtract reads and writes the same elements",
@@ -72,6 +76,7 @@ def unpriced_fields(scenario: Scenario) -> Iterator[str]:
     work = scenario.workload
     if isinstance(work, Train):
         yield from _of_workload(work, scenario)
+    yield from unused_networks(scenario)
     yield from _of_model(scenario)
     if scenario.plan.switches.overlap.get("cp") and scenario.plan.mesh.cp > 1 and not ring_is_hidden(scenario):
         yield "overlap.cp has no effect: attention waits for heads that are exchanged, and for keys to pick from"
@@ -84,15 +89,36 @@ def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
         yield f"every document of {work.document_tokens} tokens: of longer and shorter ones attention would see more"
     if work.optimizer.name in UNCOUNTED_OPTIMIZERS:
         yield f"optimizer {work.optimizer.name}: {UNCOUNTED_OPTIMIZERS[work.optimizer.name]}"
-    if work.images and scenario.model.vision is None:
-        yield "images have no effect: the model has no image encoder"
-    if not work.images and scenario.model.vision is not None:
-        held = vision_params(scenario.model.vision)
-        yield f"images = 0: the image encoder and its {held:,} parameters take no part"
-    if work.towers == "frozen" and not (work.images and scenario.model.vision):
-        yield "towers = frozen has no effect: no image encoder runs"
+    if work.towers == "frozen" and not (scenario.seen.views or scenario.heard.views):
+        yield "towers = frozen has no effect: no encoder of images or sound runs"
     if work.lora and {"up", "gate", "down"} & set(work.lora.targets) and any(_experts(scenario)):
         yield "lora: routed experts have no adapters, whatever its targets say"
+
+
+def unused_networks(scenario: Scenario) -> Iterator[str]:
+    """Encoders that nothing is given to, what is given to none, and networks beside the model."""
+    model, work = scenario.model, scenario.workload
+    if not isinstance(work, (Serve, Decode)) and work.images and model.vision is None:
+        yield "images have no effect: the model has no image encoder"
+    if model.vision is not None and not scenario.seen.views and not isinstance(work, Decode):
+        told = "requests of text alone" if isinstance(work, Serve) else "images = 0"
+        yield f"{told}: the image encoder and its {vision_params(model.vision):,} parameters take no part"
+    if model.audio is not None and not scenario.heard.views and not isinstance(work, Decode):
+        told = "requests of text alone" if isinstance(work, Serve) else "audio_s = 0"
+        yield f"{told}: the audio encoder and its {audio_params(model.audio):,} parameters take no part"
+    for one in model.companions:
+        yield f"companions: the {one.name} and its {one.params:,} parameters take no part"
+    yield from _split_heads(scenario)
+
+
+def _split_heads(scenario: Scenario) -> Iterator[str]:
+    """Encoders whose heads tensor ranks do not share evenly."""
+    tp, model = scenario.plan.mesh.tp, scenario.model
+    sees, hears = model.vision if scenario.seen.views else None, model.audio if scenario.heard.views else None
+    for name, tower in (("image", sees), ("audio", hears)):
+        mixer = tower.block.mixer if tower else None
+        if isinstance(mixer, Attention) and mixer.heads % tp:
+            yield f"the {name} encoder's {mixer.heads} heads do not divide by tp ({tp}): priced as if they did"
 
 
 def _of_model(scenario: Scenario) -> Iterator[str]:

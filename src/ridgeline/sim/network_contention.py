@@ -50,6 +50,7 @@ PART = {
 class ContendedCollective:
     """A collective of the step: its group, seconds of some rounds of it in one group alone and in all together.
 
+    worst_s              together, with the seed of path choice that is slowest; `together_s` is the mean over seeds
     beside_s             together with the gradient reduction where that overlaps; else as together
     exposed_s, added_s   of its part of the step in closed form, and what contention adds to that
     """
@@ -62,6 +63,7 @@ class ContendedCollective:
     groups: int
     alone_s: float
     together_s: float
+    worst_s: float
     beside_s: float
     exposed_s: float
     added_s: float
@@ -108,9 +110,12 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
     quiet = replace(asked, background=(), slower={}, late={})
     exposed = {part.name: part.seconds for part in prediction.breakdown}
 
-    def seconds(jobs: list[Job], others: list[Job], under: Conditions = asked) -> float:
+    def by_seed(jobs: list[Job], others: list[Job], under: Conditions = asked) -> list[float]:
         runs = over_seeds([*jobs, *others], graph, under, _seeds(asked))
-        return float(np.mean([max(one.job_s[: len(jobs)]) for one in runs]))
+        return [max(one.job_s[: len(jobs)]) for one in runs]
+
+    def seconds(jobs: list[Job], others: list[Job], under: Conditions = asked) -> float:
+        return float(np.mean(by_seed(jobs, others, under)))
 
     mesh = scenario.plan.mesh
     reduced = [job for op in _reductions(program) for job in _jobs(op, mesh)]
@@ -122,7 +127,8 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
         if not jobs:
             continue
         others = overlapped if op.axis in ("tp", "cp", "ep") else []
-        alone, together = seconds(jobs[:1], [], quiet), seconds(jobs, [])
+        alone, tried = seconds(jobs[:1], [], quiet), by_seed(jobs, [])
+        together = float(np.mean(tried))
         beside = seconds(jobs, others) if others else together
         shown = exposed.get(PART[op.axis].value, 0.0)
         meets = lasts * shown / prediction.step_time_s
@@ -137,6 +143,7 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
                 groups=len(jobs),
                 alone_s=alone,
                 together_s=together,
+                worst_s=max(tried),
                 beside_s=beside,
                 exposed_s=shown,
                 added_s=added,

@@ -25,6 +25,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Prefill
+from ridgeline.sim.fates import unused_networks
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part
@@ -174,7 +175,8 @@ def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCal
 def phase_steps(scenario: Scenario) -> tuple[ForwardSteps, float]:
     """The engine steps of a scenario's workload on one scheduler, and its tokens over the whole system.
 
-    A prefill fills each step with tokens of its sequences in order, the last of a step cut where chunks end.
+    A prefill fills each step with tokens of its sequences in order, the last of a step cut where chunks end; sequences
+    that are seen both ways (encoders, latents) are never cut.
     """
     work, mesh = scenario.workload, scenario.plan.mesh
     if isinstance(work, Decode):
@@ -185,6 +187,8 @@ def phase_steps(scenario: Scenario) -> tuple[ForwardSteps, float]:
     assert isinstance(work, Prefill)
     many = -(-work.batch // mesh.dp)
     chunk = limits_of(scenario).max_num_batched_tokens if work.chunk is None else work.chunk
+    if not scenario.model.causal:  # tokens that see each other both ways are of one step
+        chunk = max(1, chunk // work.seq) * work.seq if chunk else 0
     rows = list(_packed(many, work.seq, work.cached, chunk or many * work.seq))
     columns = np.array(rows, dtype=np.float64)
     steps = forward_steps(prefill_tokens=columns[:, 0], prefill_pairs=columns[:, 1], prefills=columns[:, 2])
@@ -280,6 +284,7 @@ def _assumed(scenario: Scenario, serving: ServingCalibration, calibration: Calib
         yield "experts: every choice of experts is as likely as any other"
     if scenario.plan.speculation is not None:
         yield f"acceptance {scenario.plan.speculation.acceptance:g} of a drafted token: given, not predicted"
+    yield from unused_networks(scenario)
     share = "what is free once the model is loaded" if limits.memory_of == "free" else "a chip's memory"
     yield f"cache: {limits.gpu_memory_utilization:g} of {share}; graphs and runtime from general knowledge"
     if profile_for(calibration.profiles, chip.fitted_id) is not None:

@@ -29,8 +29,8 @@ from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
-from ridgeline.models.facts import image_flops, training_flops_per_token
-from ridgeline.models.tower_flops import encoder_flops, latent_flops
+from ridgeline.models.facts import training_flops_per_token
+from ridgeline.models.tower_flops import audio_flops, encoder_flops, image_flops, latent_flops
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.scenario import Scenario
@@ -272,10 +272,10 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
         each *= 2 / 3
         notes.append("frozen weights need no weight gradients: two passes counted, not three")
     model_flops = each * work.useful_tokens
-    if work.images and scenario.model.vision:
+    for told, flops in _towers(scenario):
         passes = 1 if work.towers == "frozen" else 3
-        model_flops += passes * work.sequences * work.images * image_flops(scenario.model)
-        notes.append(f"the image encoder counted for {work.images:g} images a sequence, {passes} passes")
+        model_flops += passes * work.sequences * flops
+        notes.append(f"{told} a sequence, {passes} pass{'es' * (passes > 1)}")
     if scenario.model.latent_space:
         model_flops += 3 * work.sequences * latent_flops(scenario.model, work.seq)
     if scenario.model.encoder:
@@ -298,6 +298,15 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
         hfu=executed / able,
         conventions=tuple(notes),
     )
+
+
+def _towers(scenario: Scenario) -> Iterator[tuple[str, float]]:
+    """Encoders of images and sound that run, each with what it reads and its flops of one sequence, forward."""
+    seen, heard = scenario.seen, scenario.heard
+    if scenario.model.vision and seen.views:
+        yield f"the image encoder counted over {seen.total:,.0f} patches", image_flops(scenario.model, seen)
+    if scenario.model.audio and heard.views:
+        yield f"the audio encoder counted over {heard.total:,.0f} positions", audio_flops(scenario.model, heard)
 
 
 def fastest_peak(scenario: Scenario) -> tuple[str, Quoted]:

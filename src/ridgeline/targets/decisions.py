@@ -15,7 +15,7 @@ from typing import Any
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.numerics import numerics_of, unknown_numerics
+from ridgeline.models.numerics import Numerics, numerics_of, unknown_numerics
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.plan import NARROW
 from ridgeline.plan.resolve import resolve
@@ -32,8 +32,11 @@ RARE = frozenset(
         "cross",
         "head",
         "encoder",
+        "audio",
+        "companions",
         "streams",
         "modulation",
+        "modulation_width",
         "latent_space",
         "kv_shared",
         "gated_norm",
@@ -68,7 +71,7 @@ def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
         **_memory(scenario),
         **_precision(scenario),
         **_switches(scenario),
-        **_model(scenario.model),
+        **_model(scenario.model, scenario.model.numerics),
     }
     return MappingProxyType(found)
 
@@ -185,8 +188,8 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
 
 
 @lru_cache(maxsize=8)
-def _model(model: ModelSpec) -> Mapping[str, Any]:
-    """Decisions of the model; a search asks about many plans of one."""
+def _model(model: ModelSpec, _: Numerics | None) -> Mapping[str, Any]:
+    """Decisions of the model; a search asks about many plans of one. Models that differ in numerics alone are equal."""
     spec = {path: value for path, value in _flat("model", replace(model, numerics=None)) if path not in LABELS}
     return MappingProxyType(spec | dict(_numerics(model)))
 

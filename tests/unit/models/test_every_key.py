@@ -84,7 +84,8 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "llava": ({"text_config": {"model_type": "llama"}, "vision_config": {"model_type": "clip_vision_model"}},),
     "llava_next": ({"text_config": {"model_type": "llama"}, "vision_config": {"model_type": "clip_vision_model"}},),
     "llava_onevision": (
-        {"text_config": {"model_type": "qwen2", **SLIDING}, "vision_config": {"model_type": "siglip_vision_model"}},
+        {"text_config": {"model_type": "qwen2", **SLIDING}, "vision_config": {"model_type": "siglip_vision_model"},
+         "image_grid_pinpoints": [[384, 384], [384, 1152]]},
     ),
     "mellum": ({"layer_types": ["sliding_attention", "full_attention"] * 14, "first_k_dense_replace": 1},),
     "mimo_v2_flash": ({}, GROUPS),
@@ -109,6 +110,15 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
     "qwen3_vl_moe": ({"text_config": {**SLIDING, **DENSE}},),
     "qwen3_vl_moe_text": ({**SLIDING, **DENSE},),
     "qwen3_vl_text": (SLIDING,),
+    "qwen2_audio": ({"text_config": {"model_type": "qwen2", **SLIDING}},),
+    "qwen2_5_omni": ({"thinker_config": SEEN},),
+    "qwen2_5_omni_thinker": (SEEN,),
+    "qwen3_omni_moe": (
+        {"thinker_config": {"text_config": {"head_dim": 128, **SLIDING, **DENSE}},
+         "talker_config": {"text_config": {"shared_expert_intermediate_size": 768}}},
+    ),
+    "qwen3_omni_moe_thinker": ({"text_config": {"head_dim": 128, **SLIDING, **DENSE}},),
+    "voxtral": ({"text_config": {"model_type": "llama"}},),
     "smolvlm": ({"text_config": {"model_type": "llama"}},),
     "smollm3": ({"use_sliding_window": True, "sliding_window": 4096},),
     "solar_open": (GROUPS,),
@@ -116,6 +126,7 @@ SAID: Mapping[str, tuple[dict[str, Any], ...]] = {
 # keys that some readers read and that move nothing in their default config, with the reason
 UNMOVED: Mapping[str, str] = {
     "text_config.tie_word_embeddings": "the top level says it for the text below",
+    "thinker_config.text_config.tie_word_embeddings": "the thinker's own level says it",
     "max_position_embeddings": "how long sequences may be is the model's promise; rows of positions are counted",
     "n_positions": "as max_position_embeddings",
     "max_seq_len": "as max_position_embeddings",
@@ -185,7 +196,11 @@ def _priced(spec: ModelSpec) -> bytes:
     """What a step of one chip runs, images and experts over two ranks included."""
     made = _machine()
     mesh = replace(made.plan.mesh, ep=2) if any(isinstance(block.ffn, Moe) for block in spec.blocks) else made.plan.mesh
-    work = replace(made.workload, images=1.0) if spec.vision else made.workload
+    work = made.workload
+    if spec.vision:
+        work = replace(work, images=1.0, videos=1.0, frames=8, height=300, width=1000)
+    if spec.audio:
+        work = replace(work, audio_s=47.0)
     ran = lower(replace(made, model=spec, workload=work, plan=replace(made.plan, mesh=mesh)), tensors=False)
     return pickle.dumps((ran.sections, ran.stages))
 
@@ -221,6 +236,8 @@ def _unmoved(kind: str) -> dict[str, str]:
         for (path, key), value in asked.items():
             if key in ("text_config", "vision_config", "head", "model_type") or isinstance(value, Mapping):
                 continue
+            if path.startswith(BESIDE) or key == "enable_audio_output":
+                continue
             fate = _fate(config, spec, path, key, value)
             if fate in ("silent", "unpriced"):
                 found[f"{path}{key}" if key == "tie_word_embeddings" else key] = fate
@@ -228,6 +245,7 @@ def _unmoved(kind: str) -> dict[str, str]:
     return still or {}
 
 
+BESIDE = ("talker_config", "token2wav_config", "code2wav_config")  # companions: counted, never priced
 FEW = (
     "deepseek_v4",
     "kimi_linear",

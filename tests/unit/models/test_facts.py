@@ -15,7 +15,6 @@ from ridgeline.models.facts import (
     arithmetic_intensity_prefill,
     experts_touched,
     forward_flops_per_token,
-    image_flops,
     kv_cache_bytes,
     kv_cache_bytes_per_token,
     mean_visible,
@@ -25,6 +24,7 @@ from ridgeline.models.facts import (
 from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention
+from ridgeline.models.tower_flops import image_flops
 
 BF16, FP8, FP32 = dtype("bf16"), dtype("fp8"), dtype("fp32")
 SOME = ("gpt3-175b", "llama3-8b", "gpt-oss-120b", "deepseek-v3", "deepseek-v3.2", "qwen3-next-80b-a3b", "llama4-scout")

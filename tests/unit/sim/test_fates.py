@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline import predict, scenario
 from ridgeline.core.dtype import DType, dtype
+from ridgeline.models.sizing import Clip, Sizing
 from ridgeline.models.spec import (
     Attention,
     CaptureRecord,
@@ -112,6 +113,18 @@ BASES: Mapping[str, dict[str, Any]] = {
     "vision": {
         "model": "llava-1.5-7b", "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 64, "images": 2},
         "plan": {"tp": 2, "dp": 4},
+    },
+    "omni": {
+        "model": {"model_type": "qwen2_5_omni", "thinker_config": {"vision_config": {"hidden_size": 1280}}},
+        "system": "8xh100-sxm", "plan": {"tp": 2, "dp": 4, "shard": "zero1"},
+        "workload": {
+            "seq": 16384, "global_batch": 64, "images": 1, "videos": 1, "frames": 9, "height": 700, "width": 900,
+            "audio_s": 23.77,
+        },
+    },
+    "tiled": {
+        "model": "llava-1.5-7b", "system": "8xh100-sxm", "plan": {"tp": 2, "dp": 4},
+        "workload": {"seq": 4096, "global_batch": 64, "images": 1, "height": 700, "width": 900},
     },
     "lora": {
         "model": "llama3-8b", "system": "8xh100-sxm", "workload": {**WORK, "task": "lora", "lora": {"rank": 16}},
@@ -221,6 +234,7 @@ def _probes() -> Iterator[tuple[str, Probe]]:
     yield "Vision.windowed", Probe(base="vision", path="model.vision", value=_windowed)
     yield from of("Vision", "vision", "model.vision", projector_params=10**6, other_params=10**6, block=_vision_block)
     yield from _side_probes(of)
+    yield from _media_probes(of)
     yield from _plan_probes(of)
     yield from of("Train", "dense", "workload", seq=4096, global_batch=128, task="lora", packed=False, document=1024)
     yield from of("Train", "dense", "workload", images=1.0, optimizer=replace(Train(**WORK).optimizer, name="lion"))
@@ -242,14 +256,45 @@ def _side_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tup
     yield from of("Encoder", "t5", "model.encoder", other_params=10**7, front=10**6)
     yield from of("Encoder", "whisper", "model.encoder", reads="tokens", context=3000, per_second=25)
     yield from of("Train", "t5", "workload", encoder_seq=2048)
-    yield from of("Train", "whisper", "workload", audio_s=10.0)
+    yield from of("Train", "omni", "workload", audio_s=10.0)
     yield from of("Train", "vision", "workload", towers="frozen")
-    yield from of("Train", "wan", "workload", height=512, width=512, frames=33)
     yield from of("ModelSpec", "flux", "model", latent_space=_other_space)
-    yield from of("Block", "flux", BLOCK, streams=1, modulation=3)
+    yield from of("Block", "flux", BLOCK, streams=1, modulation=3, modulation_width=512)
     space = "model.latent_space"
     yield from of("LatentSpace", "flux", space, inputs=256, per_text=10**8, per_step=10**9, other_params=10**8)
     yield from of("LatentSpace", "wan", space, text=1024, joint=True, pixels=8, frames=8)
+
+
+def _media_probes(of: Callable[..., Iterator[tuple[str, Probe]]]) -> Iterator[tuple[str, Probe]]:
+    """Encoders of images and sound, and what they read."""
+    work, sees, hears = "workload", "model.vision", "model.audio"
+    yield from of("Train", "omni", work, height=512, width=512, frames=33, videos=2.0)
+    yield "Train.image_tokens", Probe(base="omni", path=work, value=_by_tokens)
+    yield from of("Vision", "omni", sees, inputs=588, sizing=Sizing(rule="area", merge=2, most=10**5), video=None)
+    yield from of("Sizing", "omni", f"{sees}.sizing", rule="square", merge=4, least=10**6, most=10**5)
+    yield from of("Sizing", "omni", f"{sees}.video", frames=4, whole=True)
+    yield "Sizing.grids", Probe(base="tiled", path=f"{sees}.sizing", value=Sizing(rule="anyres", grids=((672, 672),)))
+    yield from of("Sizing", "tiled", f"{sees}.sizing", breaks=True, marks=3)
+    yield from of("ModelSpec", "omni", "model", companions=())
+    yield "ModelSpec.audio", Probe(base="omni", path="", value=_deaf)
+    yield from of("Companion", "omni", "model.companions.0", name="x", params=7)
+    yield from of("Audio", "omni", hears, hidden=640, layers=4, block=_audio_block, front=10**6)
+    yield from of("Audio", "omni", hears, projector_params=10**6, other_params=10**8, clip=Clip(padded=30))
+    yield from of("Clip", "omni", f"{hears}.clip", rate=50, chunk=51, halvings=2, window=700, padded=30, pool=4)
+    yield from of("Clip", "omni", f"{hears}.clip", silence=True)
+
+
+def _deaf(spec: Scenario) -> Any:
+    return replace(spec, model=replace(spec.model, audio=None), workload=replace(spec.workload, audio_s=None))
+
+
+def _by_tokens(spec: Scenario) -> Any:
+    return replace(spec.workload, image_tokens=99, height=None, width=None)
+
+
+def _audio_block(spec: Scenario) -> Any:
+    assert spec.model.audio is not None
+    return replace(spec.model.audio.block, norms=4)
 
 
 def _other_space(spec: Scenario) -> Any:
@@ -414,7 +459,7 @@ FIELDS = sorted(f"{name}.{field.name}" for name, kind in OWNERS.items() for fiel
 def test_every_part_of_a_model_a_plan_and_a_workload_is_walked() -> None:
     assert {"Attention", "LatentAttention", "Indexer", "Mamba2", "GatedDeltaNet", "Mlp", "Moe", "Norm"} <= set(OWNERS)
     assert {"Mesh", "Schedule", "Sharding", "Recompute", "Offload", "Precision", "Switches"} <= set(OWNERS)
-    assert {"Optimizer", "Lora", "Vision", "Mtp", "Embedding", "Block"} <= set(OWNERS)
+    assert {"Optimizer", "Lora", "Vision", "Audio", "Sizing", "Clip", "Mtp", "Embedding", "Block"} <= set(OWNERS)
 
 
 @pytest.mark.parametrize("name", [*FIELDS, *(f"overlap.{word}" for word in OVERLAPS)])

@@ -55,5 +55,7 @@ def test_paths_that_collide_lengthen_the_step() -> None:
     closed = predicted("plan.tp=2", "plan.dp=16")
     found = network_contention(closed)
     assert max(one.factor for one in found.collectives) > 1.1
+    assert all(one.worst_s >= one.together_s for one in found.collectives)
+    assert any(one.worst_s > one.together_s for one in found.collectives)  # collisions are a distribution
     assert found.step_time_s > closed.step_time_s
     assert found.added_s == pytest.approx(found.step_time_s - closed.step_time_s)

@@ -130,3 +130,27 @@ def test_bridge_says_the_same() -> None:
     text = written(DEEPSEEK, "megatron-bridge", "megatron-bridge").files["recipe.py"]
     for word in ("rotary_base=10000", "rotary_scaling_factor=40.0", "mscale=1.0", "moe_router_topk_scaling_factor=2.5"):
         assert word in text
+
+
+@pytest.mark.parametrize("kind", ["falcon_h1", "jamba"])
+def test_hybrids_that_megatron_lacks_are_refused_by_name(kind: str) -> None:
+    table = {"model": {"model_type": kind}, "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 16}}
+    check = export(ridgeline.scenario({**table, "plan": {"shard": "zero1"}}), to="megatron").check
+    assert check is not None
+    assert (check.verdict, check.refuses) == ("unreadable", True)
+    assert "Mamba of the first kind, mixers side by side" in check.why
+
+
+def test_layers_of_two_parts_stand_as_two_in_a_pattern() -> None:
+    granite = {
+        "model_type": "granitemoehybrid", "hidden_size": 1536, "num_hidden_layers": 8, "vocab_size": 100352,
+        "layer_types": ["mamba", "mamba", "attention", "mamba"] * 2, "num_attention_heads": 12, "mamba_n_groups": 1,
+        "num_key_value_heads": 4, "intermediate_size": 512, "num_local_experts": 62, "num_experts_per_tok": 6,
+        "shared_intermediate_size": 1024, "mamba_n_heads": 48, "mamba_d_head": 64, "mamba_d_state": 128,
+        "mamba_d_conv": 4, "mamba_expand": 2, "position_embedding_type": "nope", "rms_norm_eps": 1e-5,
+    }  # fmt: skip
+    table = {"model": granite, "system": "8xh100-sxm", "workload": {"seq": 4096, "global_batch": 16}}
+    found = export(ridgeline.scenario({**table, "plan": {"shard": "zero1", "pp": 2}}), to="megatron")
+    assert "--hybrid-layer-pattern 'MEME*EME|MEME*EME'" in found.files["launch.sh"]
+    assert found.check is not None
+    assert found.check.verdict == "same"

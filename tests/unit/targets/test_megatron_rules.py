@@ -37,8 +37,19 @@ def chunked(said: Said) -> bool:
     return by_layout or "num-layers-per-virtual-pipeline-stage" in said
 
 
+def spelled(said: Said) -> bool:
+    """A pattern says how many layers there are, and cuts them into stages, alone: even ones, or as many as it likes."""
+    segments = str(said["hybrid-layer-pattern"]).split("/")[0].split("|")
+    stages = said["pipeline-model-parallel-size"]
+    others = {"num-layers", "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage"}
+    even = len(segments[0]) % stages == 0 if len(segments) == 1 else len(segments) % stages == 0
+    return even and not others & set(said) and all(segments)
+
+
 def splits(said: Said) -> bool:
     """Stages are told by a layout that counts every layer, or share them evenly."""
+    if "hybrid-layer-pattern" in said:
+        return spelled(said)
     layout = said.get("pipeline-model-parallel-layout")
     if layout is not None:
         placement = placement_of(str(layout))
@@ -145,6 +156,11 @@ def test_the_rules_can_be_broken() -> None:
     assert splits(good)
     assert not splits({**good, "num-layers": 30})
     assert not splits({**good, "pipeline-model-parallel-layout": "Et*8|t*8|t*8|t*7L"})
+    spells = {"hybrid-layer-pattern": "M-M*", "pipeline-model-parallel-size": 2}
+    assert splits(spells)
+    assert not splits({**spells, "hybrid-layer-pattern": "M-*"})
+    assert not splits({**spells, "hybrid-layer-pattern": "M|-|*"})
+    assert not splits({**spells, "num-layers": 4})
     assert not recomputed({"recompute-granularity": "full"})
     assert not recomputed({"recompute-granularity": "selective", "recompute-modules": "moe_act"})
     assert not stated({**good, "use-precision-aware-optimizer": True})

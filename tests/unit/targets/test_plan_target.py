@@ -33,6 +33,7 @@ def _scenario(
         ("torchtitan-preset", "8xh100-sxm", ("torchtitan",)),
         ("primus", "8xmi300x", ("primus",)),
         ("mindspeed", "8xascend-910b2", ("mindspeed",)),
+        ("nxd-training", "16xtrn2", ("nxd",)),
         ("maxtext", "tpu-v5p:2x2x2", ("maxtext",)),
         ("deepspeed", "8xh100-sxm", ("deepspeed",)),
         ("accelerate", "8xh100-sxm", ("deepspeed", "torch-compile", "torch-eager")),

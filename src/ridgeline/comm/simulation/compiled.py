@@ -39,6 +39,8 @@ def _loaded(compiler: tuple[str, ...], place: Path) -> ctypes.CDLL | None:
     try:
         if not path.exists():
             _build(compiler, path)
+        if hasattr(os, "getuid") and path.stat().st_uid not in (os.getuid(), 0):
+            return None  # somebody else's
         found = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError):
         return None

@@ -36,10 +36,12 @@ def chosen_ways(table: PathTable, sources: Index, targets: Index, number: np.nda
     straight = np.ascontiguousarray(table.table, np.int32)
     ends = [np.ascontiguousarray(one, np.int64) for one in (sources, targets)]
     numbers = np.ascontiguousarray(number).astype(np.uint64, copy=False)
+    both: list[np.ndarray] = [*ends, numbers]
     links = np.empty((len(sources), LONGEST), np.int64)
-    given = _Table(graph.nodes, graph.links, kins, *(one.ctypes.data for one in (*whole, *real, straight)))
+    columns: list[np.ndarray] = [*whole, *real, straight]
+    given = _Table(graph.nodes, graph.links, kins, *(one.ctypes.data for one in columns))
     longest = library.choose_ways(
-        ctypes.byref(given), _N(len(sources)), *(_P(one.ctypes.data) for one in (*ends, numbers)),
+        ctypes.byref(given), _N(len(sources)), *(_P(one.ctypes.data) for one in both),
         ctypes.c_int(hashed), _N(LONGEST), _P(links.ctypes.data),
     )  # fmt: skip
     return None if longest < 0 else links[:, : max(longest, 1)]

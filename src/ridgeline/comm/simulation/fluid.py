@@ -17,10 +17,10 @@ from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.conditions import Sharing
 from ridgeline.comm.simulation.max_min import max_min
 from ridgeline.comm.simulation.messages import needed_writes
-from ridgeline.comm.simulation.moments import Queues, by_moments, shares_links
+from ridgeline.comm.simulation.moments import Prepared, by_moments, shares_links
 from ridgeline.comm.simulation.ports import Ports, ranges
 from ridgeline.comm.simulation.shared_rounds import alike, by_shared_rounds, shares
-from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, unshared
+from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, senders_meet, unshared
 from ridgeline.core.arrays import Array, Index, Mask
 
 WINDOW = 0.1  # of the time that messages take
@@ -31,8 +31,8 @@ REMEMBERED = 512  # sets of flows whose rates are kept
 _NONE = np.zeros(0, np.bool_)
 
 
-def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", queues: Queues | None = None) -> Run:
-    """Simulate to the end: exactly where nothing is shared, and by the compiled core where it has `queues`.
+def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", core: Prepared | None = None) -> Run:
+    """Simulate to the end: exactly where nothing is shared, and by the compiled core where that can be had.
 
     Without it, and for very many messages all at once, from moment to moment in windows, or by rounds, which gives the
     end of equal messages that begin together exactly. A `window` asks for windows.
@@ -40,14 +40,22 @@ def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", qu
     messages = flows.messages
     if not len(messages):
         return Run(arrived_s=np.zeros(0), moments=0)
+    made = None if core is None else core.made
+    shared = senders_meet(flows) if made is None else shares_links(flows, made)
+    apart = None if shared else by_rounds(flows)
+    if apart is not None:
+        return apart
+    queues = core.queues() if core is not None and window is None and sharing != "rounds" else None
     crowded = queues is not None and len(messages) >= SOME and queues.at_once >= CROWDED * queues.ports
-    core = queues if window is None and (sharing == "max-min" or not crowded) else None
-    many = len(messages) >= MANY and core is None
+    many = len(messages) >= MANY and (queues is None or crowded)
     if (sharing == "rounds" or (sharing == "auto" and many)) and alike(flows) and shares(flows):
         return by_shared_rounds(flows)
-    if core is None or not shares_links(flows, core):
-        return by_rounds(flows) or _Fluid(flows, window or WINDOW).run()
-    return by_moments(flows, core) or _Fluid(flows, WINDOW).run()
+    if core is not None and window is None and (sharing != "auto" or not crowded):
+        queues = core.queues()
+        exact = None if queues is None else by_moments(flows, queues)
+        if exact is not None:
+            return exact
+    return _Fluid(flows, window or WINDOW).run()
 
 
 class _Fluid:

@@ -73,7 +73,7 @@ def queued(messages: Messages, out: Index) -> Queues | None:
     (port, connection), line = port_of(messages, out)
     ports, rows = int(port.max()) + 1, len(messages.read)
     read, write = _places(messages)
-    sent = (
+    sent: tuple[np.ndarray, ...] = (
         port.astype(np.int32)[line],
         *(_plain(one, np.int32) for one in (messages.round, messages.connection)),
         _plain(messages.size_bytes, np.float64),
@@ -81,7 +81,7 @@ def queued(messages: Messages, out: Index) -> Queues | None:
         *(read, write),
     )
     many = len(messages)
-    held = (
+    held: tuple[np.ndarray, ...] = (
         np.empty(_MESSAGE * (many + 1), np.uint8),
         np.zeros(_CHUNK * (rows + 1), np.uint8),
         *(np.empty(size, np.int32) for size in (many, ports + 1, many + 1)),
@@ -97,11 +97,25 @@ def queued(messages: Messages, out: Index) -> Queues | None:
     )  # fmt: skip
 
 
+class Prepared:
+    """The queues of one set of messages and ports, made when the first seed asks for them."""
+
+    def __init__(self, messages: Messages, out: Index) -> None:
+        self.messages, self.out = messages, out
+        self.made: Queues | None = None
+
+    def queues(self) -> Queues | None:
+        """None where there is no core."""
+        if self.made is None:
+            self.made = queued(self.messages, self.out)
+        return self.made
+
+
 def shares_links(flows: Flows, queues: Queues) -> bool:
-    """Whether two ports, or two messages of one port at a time, send over one link."""
+    """Whether two ports send over one link."""
     library, network = core(), _network(flows, queues)
     assert library is not None
-    return bool(library.links_are_shared(ctypes.byref(queues.table), ctypes.byref(network[0])))
+    return bool(library.links_are_shared(ctypes.byref(network[0])))
 
 
 def by_moments(flows: Flows, queues: Queues) -> Run | None:

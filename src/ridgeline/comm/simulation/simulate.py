@@ -12,7 +12,7 @@ from ridgeline.comm.graph import Graph
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
 from ridgeline.comm.simulation.fluid import run
 from ridgeline.comm.simulation.messages import Job, Messages, messages_of
-from ridgeline.comm.simulation.moments import Queues, queued
+from ridgeline.comm.simulation.moments import Prepared
 from ridgeline.comm.simulation.path_choice import Ways, ways
 from ridgeline.comm.simulation.unshared import Flows, Method
 from ridgeline.core.arrays import Array, Index
@@ -71,13 +71,13 @@ def over_seeds(
     sent = messages_of(jobs, graph.nodes)
     between = (sent.sources, sent.targets, sent.channels)
     table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
-    queues = None if graph.direct else queued(sent, sent.sources)
+    core = Prepared(sent, sent.sources)
     before: tuple[bytes, Simulated] | None = None
     for seed in seeds:
         found = ways(graph, between, asked.paths, seed, table)
         same = found.links.tobytes()
         if before is None or before[0] != same or asked.background:
-            before = same, _simulated(jobs, graph, replace(asked, seed=seed), (sent, queues), found, window)
+            before = same, _simulated(jobs, graph, replace(asked, seed=seed), (sent, core), found, window)
         yield before[1]
 
 
@@ -85,11 +85,11 @@ def _simulated(
     jobs: Sequence[Job],
     graph: Graph,
     asked: Conditions,
-    what: tuple[Messages, Queues | None],
+    what: tuple[Messages, Prepared],
     found: Ways,
     window: float | None,
 ) -> Simulated:
-    sent, queues = what
+    sent, core = what
     rates = _less_background(graph, asked, link_rates(graph, asked))
     capped = _capped(graph, asked, sent, found, rates)
     start = np.array([job.start_s for job in jobs])
@@ -108,9 +108,7 @@ def _simulated(
         start_s=start,
         late_s=late[sent.sources],
     )
-    if graph.direct:
-        queues = queued(sent, flows.out)
-    done = run(flows, window, asked.sharing, queues)
+    done = run(flows, window, asked.sharing, Prepared(sent, flows.out) if graph.direct else core)
     ends = np.zeros(len(jobs))
     np.maximum.at(ends, sent.job, done.arrived_s)
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources))

@@ -73,6 +73,15 @@ def unshared(flows: Flows) -> tuple[Mask, Array]:
     return alone, np.asarray(own.min(axis=1), np.float64)
 
 
+def senders_meet(flows: Flows) -> bool:
+    """Whether connections that leave by different ports share a link: then it needs no look at jobs and channels."""
+    links, none = flows.ways.links, len(flows.rates) - 1
+    sender = np.broadcast_to(flows.out[:, None], links.shape)
+    someone = np.full(none + 1, -1)
+    someone[links] = sender
+    return bool(((someone[links] != sender) & (links < none)).any())
+
+
 def by_rounds(flows: Flows) -> Run | None:
     """Every message's arrival where no link is shared; None where one is.
 

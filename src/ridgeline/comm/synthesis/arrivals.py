@@ -14,7 +14,7 @@ from ridgeline.comm.algorithm import Algorithm, Steps
 from ridgeline.comm.contract import Ints, contract
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, steps_made, ticks_of
-from ridgeline.core.arrays import Index
+from ridgeline.core.arrays import Index, Mask
 
 
 def arrival_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
@@ -66,7 +66,7 @@ class _Arrivals:
                 return steps_made(self.made)
             open_ = np.flatnonzero(self.lacks)
             able = (self.busy[:, open_] <= now) & (self.at[:, open_] < self.end[self.source[:, open_]])
-            some = able.any(axis=1)
+            some: Mask = np.asarray(able.any(axis=1))
             for place in self.random.permutation(len(self.source)):
                 if some[place]:
                     self._take(now, int(place), open_[able[place]])

@@ -23,9 +23,12 @@ from ridgeline.models.hf import encdec, encoder, seeing
 from ridgeline.models.hf.config import Config, shown
 from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
 from ridgeline.models.hf.heads import decoder_head
+from ridgeline.models.hf.hearing import HEARING
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.numerics import numerics_from
+from ridgeline.models.hf.omni import OMNI
 from ridgeline.models.hf.parts import Reader, defaults
+from ridgeline.models.hf.processor import as_processed
 from ridgeline.models.hf.text import TEXT
 from ridgeline.models.hf.words import in_its_keys
 from ridgeline.models.spec import ModelSpec
@@ -71,14 +74,14 @@ SEEING: Mapping[str, Reader] = MappingProxyType(
         "smolvlm": seeing.smolvlm,
     }
 )
-READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **ENCODERS})
+READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **HEARING, **OMNI, **ENCODERS})
 BIGGEST_CONFIG = 8 * 1024 * 1024  # bytes; most are a few kilobytes, one that lists every quantised module is 3 million
 
 
 def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
     """The model that a config.json describes; `path` is the file or the folder that holds it.
 
-    The id is the name of the folder unless one is given.
+    The id is the name of the folder unless one is given. A preprocessor_config.json in the folder limits images.
     """
     path = Path(path)
     file = path / "config.json" if path.is_dir() else path
@@ -89,7 +92,7 @@ def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ())
         given = str(wrong) if isinstance(wrong, json.JSONDecodeError) else "numbers or nesting out of bounds"
         raise InputError(Problem(path="", given=given, expected="JSON", where=str(file))) from None
     spec = from_config(data, id=id or file.resolve().parent.name, ignore=ignore)
-    return replace(spec, source=str(file))
+    return replace(as_processed(spec, file.parent), source=str(file))
 
 
 def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
@@ -128,7 +131,7 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
 
 def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[str]) -> ModelSpec:
     """The diffusion transformer that diffusers' own config describes."""
-    cfg = Config(in_its_keys(data), USUAL[named])
+    cfg = Config(in_its_keys(data, USUAL[named]), USUAL[named])
     cfg.ignore("_class_name", "_diffusers_version", *ignore)
     spec = DIFFUSION[named](cfg)
     cfg.finish()

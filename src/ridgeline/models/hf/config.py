@@ -119,6 +119,18 @@ class Config:
         self.bad(key, value, "a list of whole numbers")
         return ()
 
+    def pairs(self, keys: Keys) -> tuple[tuple[int, int], ...]:
+        """A list of pairs of whole numbers, each at least 1; null means an empty one."""
+        key, value = self._value(keys)
+        if value is None:
+            return ()
+        listed = value if isinstance(value, (list, tuple)) and len(value) <= MOST_LAYERS else ()
+        found = [tuple(pair) for pair in listed if isinstance(pair, (list, tuple)) and len(pair) == 2]
+        if found and len(found) == len(listed) and all(type(n) is int and 0 < n <= BIGGEST for p in found for n in p):
+            return tuple((one, other) for one, other in found)
+        self.bad(key, value, "a list of pairs of whole numbers")
+        return ()
+
     def square(self, keys: Keys) -> int:
         """A side length, written as one number or as an equal pair."""
         key, value = self._value(keys)
@@ -139,6 +151,14 @@ class Config:
             self.bad(key, value, "a table of keys")
             return None
         return self._children.setdefault(key, Config(value, defaults, f"{self.path}{key}.", self.problems))
+
+    def aside(self, key: str, defaults: Mapping[str, Any]) -> Config:
+        """A nested config of something that is counted and not described: keys that nobody asks for are left alone."""
+        _, value = self._value(key)
+        if value is not None and not isinstance(value, Mapping):
+            self.bad(key, value, "a table of keys")
+        data = value if isinstance(value, Mapping) else {}
+        return Config(data, defaults, f"{self.path}{key}.", self.problems)
 
     def adopt(self, key: str, data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
         """A nested config that the file leaves out, read from the given data and defaults."""

@@ -51,7 +51,8 @@ _GENERATION = """
 """
 # names and places of special tokens in a prompt with images, sound or video
 _TOKENS = """
-    image_token_id image_token_index video_token_id video_token_index audio_token_id vision_start_token_id
+    image_token_id image_token_index video_token_id video_token_index audio_token_id audio_token_index
+    vision_start_token_id
     vision_end_token_id image_start_token_id image_end_token_id video_start_token_id video_end_token_id _pad_token_id
     vision_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id boa_token_id
     eoa_token_id eoa_token_index image_seq_length video_seq_length tokens_per_second media_placeholder_token_id

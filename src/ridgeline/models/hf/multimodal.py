@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -84,7 +85,9 @@ def llava(cfg: Config) -> ModelSpec:
     text, vision = text_of(cfg, "llama", fixed=False), chosen(cfg, "clip_vision_model")
     cfg.only("vision_feature_select_strategy", "default", "full")
     cfg.ignore("vocab_size")  # of the text config, repeated in old files
-    whole = cfg.word("vision_feature_select_strategy", "default") == "full"
+    below = cfg.data.get("vision_config")
+    classed = not isinstance(below, Mapping) or below.get("model_type", "clip_vision_model") == "clip_vision_model"
+    whole = cfg.word("vision_feature_select_strategy", "default") == "full" and classed  # the class token, too
     wide, bias = text.hidden, cfg.flag("multimodal_projector_bias", True)
     projector = vision.hidden * _features(cfg) * wide + wide * wide + 2 * wide * bias
     vision = replace(vision, projector_params=projector, tokens=vision.tokens + whole)
@@ -98,7 +101,10 @@ def mistral3(cfg: Config) -> ModelSpec:
     seen, wide = vision.hidden, text.hidden
     merger = seen + seen * seen * merge**2
     projector = merger + seen * _features(cfg) * wide + wide * wide + 2 * wide * bias
-    vision = replace(vision, projector_params=projector, tokens=max(1, vision.tokens // merge**2))
+    vision = replace(
+        vision, projector_params=projector, tokens=max(1, vision.tokens // merge**2),
+        sizing=replace(vision.sizing, merge=merge),
+    )  # fmt: skip
     return joined(cfg, text, vision)
 
 
@@ -107,7 +113,11 @@ def gemma3(cfg: Config) -> ModelSpec:
     text, vision = text_of(cfg, "gemma3_text"), chosen(cfg, "siglip_vision_model")
     projector = vision.hidden * text.hidden + vision.hidden
     tokens = cfg.count("mm_tokens_per_image", 256)
-    return joined(cfg, text, replace(vision, projector_params=projector, tokens=tokens), tied=_says_tied(cfg, True))
+    pooled = max(1, math.isqrt(vision.patches) // max(1, math.isqrt(tokens)))
+    vision = replace(
+        vision, projector_params=projector, tokens=tokens, sizing=replace(vision.sizing, merge=pooled)
+    )  # fmt: skip
+    return joined(cfg, text, vision, tied=_says_tied(cfg, True))
 
 
 def gemma4_seeing(cfg: Config) -> ModelSpec:

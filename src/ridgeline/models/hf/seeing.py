@@ -8,16 +8,40 @@ from typing import Literal
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.multimodal import chosen, joined, llava, text_of, vision_of
 from ridgeline.models.hf.parts import LAYER, RMS, divide
+from ridgeline.models.sizing import Sizing
 from ridgeline.models.spec import Attention, Block, Mlp, ModelSpec, Vision
+
+INTERN_TILES = 12  # most tiles that InternVL's processor cuts
+NEXT_GRIDS = (336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)  # canvases where a file lists none
+ONEVISION_GRIDS = tuple((384 * high, 384 * wide) for high in range(1, 7) for wide in range(1, 7))
+SPLIT_TILES = 4  # tiles of the longer side, as Idefics 3's and SmolVLM's processors have it
 
 
 def llava_next(cfg: Config) -> ModelSpec:
-    """LLaVA-NeXT, LLaVA-OneVision: LLaVA with a vector that ends rows of tiles."""
-    cfg.ignore("image_grid_pinpoints", "use_image_newline_parameter", "vision_aspect_ratio")
+    """LLaVA-NeXT, LLaVA-OneVision: LLaVA with a vector that ends rows of tiles; frames of OneVision's video are pooled
+    two by two."""
+    cfg.ignore("use_image_newline_parameter")
+    onevision = cfg.word("model_type") == "llava_onevision"
+    grids = cfg.pairs("image_grid_pinpoints") or (ONEVISION_GRIDS if onevision else NEXT_GRIDS)
+    sizing = Sizing(rule="anyres", grids=grids, most=_most_tiles(cfg) if onevision else 0)
+    cfg.ignore("vision_aspect_ratio")
     found = llava(cfg)
-    if found.vision is None:
+    vision = found.vision
+    if vision is None:
         return found
-    return replace(found, vision=replace(found.vision, other_params=found.vision.other_params + found.hidden))
+    video = Sizing(rule="square", merge=2, marks=1) if onevision else None
+    around = vision.other_params + found.hidden
+    return replace(found, vision=replace(vision, other_params=around, sizing=sizing, video=video))
+
+
+def _most_tiles(cfg: Config) -> int:
+    """`anyres_max_9`: tiles whose tokens are shrunk to those of nine."""
+    said = cfg.word("vision_aspect_ratio", "anyres_max_9")
+    most = said.removeprefix("anyres_max_")
+    if not (most.isdecimal() and len(most) < 5 and int(most)):
+        cfg.bad("vision_aspect_ratio", said, "anyres_max_ and a number of tiles")
+        return 0
+    return int(most)
 
 
 def paligemma(cfg: Config) -> ModelSpec:
@@ -52,6 +76,7 @@ def _intern_tower(cfg: Config) -> Vision:
     return Vision(
         hidden=hidden, block=Block(mixer=attention, ffn=ffn, norm=norm, extra=2 * hidden), layers=cfg.layers(),
         patch=patch, image=image, tokens=patches, other_params=around + pooled,
+        inputs=cfg.count("num_channels") * patch**2,
     )  # fmt: skip
 
 
@@ -62,7 +87,11 @@ def internvl(cfg: Config) -> ModelSpec:
     text, vision = text_of(cfg, "qwen2", fixed=False), vision_of(cfg, _intern_tower, "internvl_vision")
     wide = 4 * vision.hidden
     projector = LAYER.params(wide) + wide * text.hidden + text.hidden + text.hidden**2 + text.hidden
-    vision = replace(vision, tokens=max(1, vision.tokens // 4), projector_params=projector)
+    vision = replace(
+        vision, tokens=max(1, vision.tokens // 4), projector_params=projector,
+        sizing=Sizing(rule="canvas", merge=2, least=1, most=INTERN_TILES, marks=2),
+        video=Sizing(rule="square", merge=2),
+    )  # fmt: skip
     return joined(cfg, text, vision, tied=True)
 
 
@@ -78,7 +107,7 @@ def _smol_tower(cfg: Config) -> Vision:
     around = cfg.count("num_channels") * patch**2 * hidden + hidden + patches * hidden + LAYER.params(hidden)
     return Vision(
         hidden=hidden, block=Block(mixer=attention, ffn=ffn, norm=LAYER), layers=cfg.layers(), patch=patch,
-        image=image, tokens=patches, other_params=around,
+        image=image, tokens=patches, other_params=around, inputs=cfg.count("num_channels") * patch**2,
     )  # fmt: skip
 
 
@@ -87,7 +116,11 @@ def smolvlm(cfg: Config) -> ModelSpec:
     text, vision = text_of(cfg, "llama", fixed=False), vision_of(cfg, _smol_tower, f"{cfg.word('model_type')}_vision")
     scale = cfg.count("scale_factor")
     projector = scale**2 * vision.hidden * text.hidden
-    vision = replace(vision, tokens=max(1, vision.tokens // scale**2), projector_params=projector)
+    vision = replace(
+        vision, tokens=max(1, vision.tokens // scale**2), projector_params=projector,
+        sizing=Sizing(rule="split", merge=scale, most=SPLIT_TILES * vision.image, marks=3),
+        video=Sizing(rule="square", merge=scale),
+    )  # fmt: skip
     return joined(cfg, text, vision, tied=False)
 
 
@@ -100,12 +133,15 @@ def _glm_tower(cfg: Config) -> Vision:
     attention = Attention(heads=count, kv_heads=count, head_dim=size, qkv_bias=bias)
     inner, patches = cfg.count("intermediate_size"), max(1, image // patch) ** 2
     ffn = Mlp(hidden=cfg.count(("out_hidden_size",)), activation=cfg.word("hidden_act"))
-    embed = cfg.count(("in_channels", "in_chans")) * cfg.square("temporal_patch_size") * patch**2 * hidden + hidden
+    frames = cfg.square("temporal_patch_size")
+    inputs = cfg.count(("in_channels", "in_chans")) * frames * patch**2
+    area = Sizing(rule="area", merge=merge, least=112 * 112, most=28 * 28 * 15000, frames=frames, whole=True)
     merger = out * hidden * merge**2 + out + out**2 + LAYER.params(out) + 3 * out * inner
     return Vision(
         hidden=hidden, block=Block(mixer=attention, ffn=ffn), layers=cfg.layers("depth"), patch=patch, image=image,
-        tokens=max(1, patches // merge**2), other_params=embed + patches * hidden + 2 * RMS.params(hidden),
-        projector_params=merger,
+        tokens=max(1, patches // merge**2), inputs=inputs,
+        other_params=inputs * hidden + hidden + patches * hidden + 2 * RMS.params(hidden), projector_params=merger,
+        sizing=area, video=replace(area, most=28 * 28 * 2 * 30000),
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Turn the vision part of a config into an image encoder: its layers, and the parameters around them.
 
 A tower that takes images of any size is described at the size its position table was made for, or at `ANY_IMAGE` pixels
-a side when it has no such table; `Vision.image` says which, so that a cost can be scaled to another size.
+a side when it has no such table; `Vision.image` says which. How images of other sizes are cut (`Vision.sizing`) is in
+no config.json: the rules and limits here are those of the processors that are published beside these models.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from types import MappingProxyType
 
 from ridgeline.models.hf.config import Config, Keys
 from ridgeline.models.hf.parts import LAYER, RMS, divide
+from ridgeline.models.sizing import Sizing
 from ridgeline.models.spec import Attention, Block, Mlp, Vision
 
 ANY_IMAGE = 448  # pixels a side; a multiple of every patch and merge size in use
+PIXELS_2 = (56 * 56, 12_845_056), (128 * 28 * 28, 768 * 28 * 28)  # of an image, of a frame: Qwen2-VL, Qwen2.5-VL
+PIXELS_3 = (256 * 256, 4096 * 4096), (4096, 24576 * 1024)  # of an image, of a whole video: Qwen3-VL and later
+TILES_LLAMA = 16
 HEADS = ("num_attention_heads", "num_heads", "vt_num_attention_heads")  # one idea, three names
 Tower = Callable[[Config], Vision]
 
@@ -43,6 +48,9 @@ def _patches(cfg: Config, image: int, patch: int) -> int:
     return max(1, image // patch) ** 2
 
 
+SQUARE = Sizing(rule="square")
+
+
 def clip(cfg: Config) -> Vision:
     """CLIP: a class token, learned positions, a norm before and after the layers."""
     cfg.ignore("projection_dim", "vocab_size")
@@ -56,7 +64,9 @@ def clip(cfg: Config) -> Vision:
         patch=patch,
         image=image,
         tokens=tokens,
+        inputs=cfg.count("num_channels") * patch**2,
         other_params=rows + 2 * LAYER.params(hidden),
+        sizing=SQUARE,
     )
 
 
@@ -75,7 +85,9 @@ def siglip(cfg: Config) -> Vision:
         patch=patch,
         image=image,
         tokens=tokens,
+        inputs=cfg.count("num_channels") * patch**2,
         other_params=rows + LAYER.params(hidden) + head,
+        sizing=SQUARE,
     )
 
 
@@ -93,12 +105,15 @@ def pixtral(cfg: Config) -> Vision:
         patch=patch,
         image=image,
         tokens=_patches(cfg, image, patch),
+        inputs=cfg.count("num_channels") * patch**2,
         other_params=cfg.count("num_channels") * patch**2 * hidden + hidden,
+        sizing=Sizing(rule="longest", most=image, breaks=True),
     )
 
 
-def _merged(cfg: Config, vision: Vision, norm: int, out: str = "out_hidden_size", mergers: int = 0) -> Vision:
-    """Qwen's towers end in an mlp over `merge` x `merge` patches; further mergers serve deeper layers.
+def _merged(cfg: Config, vision: Vision, norm: int, out: str = "out_hidden_size", mergers: int | None = None) -> Vision:
+    """Qwen's towers end in an mlp over `merge` x `merge` patches; further mergers serve deeper layers (Qwen3-VL, which
+    limits the pixels of a video as a whole).
 
         norm + w*w + w + w*o + o          and for each further one          2*w + w*w + w + w*o + o
 
@@ -107,12 +122,19 @@ def _merged(cfg: Config, vision: Vision, norm: int, out: str = "out_hidden_size"
     merge, text = cfg.count("spatial_merge_size"), cfg.count(out)
     wide = vision.hidden * merge**2
     linear = wide**2 + wide + wide * text + text
-    tokens = max(1, vision.tokens // merge**2)
-    return replace(vision, tokens=tokens, projector_params=norm + linear + mergers * (2 * wide + linear))
+    tokens, frames = max(1, vision.tokens // merge**2), cfg.square("temporal_patch_size")
+    image, video = PIXELS_3 if mergers is not None else PIXELS_2
+    return replace(
+        vision, tokens=tokens, projector_params=norm + linear + (mergers or 0) * (2 * wide + linear),
+        sizing=Sizing(rule="area", merge=merge, least=image[0], most=image[1]),
+        video=Sizing(
+            rule="area", merge=merge, least=video[0], most=video[1], frames=frames, whole=mergers is not None
+        ),
+    )  # fmt: skip
 
 
-def _qwen_rows(cfg: Config, hidden: int, patch: int) -> int:
-    return cfg.count(("in_channels", "in_chans")) * cfg.square("temporal_patch_size") * patch**2 * hidden
+def _qwen_inputs(cfg: Config, patch: int) -> int:
+    return cfg.count(("in_channels", "in_chans")) * cfg.square("temporal_patch_size") * patch**2
 
 
 def qwen2_vl(cfg: Config) -> Vision:
@@ -127,7 +149,8 @@ def qwen2_vl(cfg: Config) -> Vision:
         patch=patch,
         image=ANY_IMAGE,
         tokens=_patches(cfg, ANY_IMAGE, patch),
-        other_params=_qwen_rows(cfg, hidden, patch),
+        inputs=_qwen_inputs(cfg, patch),
+        other_params=_qwen_inputs(cfg, patch) * hidden,
     )
     return _merged(cfg, vision, norm=LAYER.params(hidden), out="hidden_size")
 
@@ -148,7 +171,8 @@ def qwen2_5_vl(cfg: Config) -> Vision:
         image=ANY_IMAGE,
         tokens=_patches(cfg, ANY_IMAGE, patch),
         windowed=layers - len(full),
-        other_params=_qwen_rows(cfg, hidden, patch),
+        inputs=_qwen_inputs(cfg, patch),
+        other_params=_qwen_inputs(cfg, patch) * hidden,
     )
     return _merged(cfg, vision, norm=RMS.params(hidden))
 
@@ -165,7 +189,8 @@ def qwen3_vl(cfg: Config) -> Vision:
         patch=patch,
         image=image,
         tokens=_patches(cfg, image, patch),
-        other_params=_qwen_rows(cfg, hidden, patch) + hidden + rows * hidden,
+        inputs=_qwen_inputs(cfg, patch),
+        other_params=_qwen_inputs(cfg, patch) * hidden + hidden + rows * hidden,
     )
     return _merged(cfg, vision, norm=LAYER.params(hidden), mergers=len(cfg.counts("deepstack_visual_indexes")))
 
@@ -186,8 +211,11 @@ def llama4(cfg: Config) -> Vision:
         patch=patch,
         image=image,
         tokens=max(1, tokens // 4),
+        inputs=cfg.count("num_channels") * patch**2,
         projector_params=ffn.hidden * into + out * out,
         other_params=rows + 2 * LAYER.params(hidden),
+        sizing=Sizing(rule="fit", merge=2, most=TILES_LLAMA, marks=3),
+        video=Sizing(rule="square", merge=2),
     )
 
 
@@ -209,6 +237,8 @@ def kimi(cfg: Config) -> Vision:
         tokens=max(1, high * wide // merge**2),
         projector_params=LAYER.params(hidden) + (merge**2 * hidden) ** 2 + merge**2 * hidden,
         other_params=3 * patch**2 * hidden + hidden + high * wide * hidden + LAYER.params(hidden),
+        sizing=Sizing(rule="native", merge=merge, least=512, most=16384),
+        video=Sizing(rule="native", merge=merge, least=512, most=4096, frames=4),
     )
 
 
@@ -230,6 +260,8 @@ def gemma4(cfg: Config) -> Vision:
         image=side * pool * patch,
         tokens=side**2,
         other_params=3 * patch**2 * hidden + 2 * cfg.count("position_embedding_size") * hidden,
+        sizing=Sizing(rule="budget", merge=pool, most=280),
+        video=Sizing(rule="budget", merge=pool, most=70),
     )
 
 

@@ -40,9 +40,9 @@ _REASONS: Mapping[str, str] = MappingProxyType(
             qk_rope_head_dim rope_full_precision use_long_context use_mem_rope
         """,
         "which implementation software takes, and in which format it computes": """
-            attn_impl bias_dropout_fusion deterministic_flash_attn enable_attention_fp32_softmax enable_lm_head_fp32
-            enable_moe_fp32_combine for_llm_compressor inference_runner mamba_ssm_cache_dtype mamba_ssm_dtype
-            moe_shared_expert_overlap pre_allocate_kv_cache reference_compile repad_logits_with_grad
+            attn_impl bias_dropout_fusion conv_chunksize deterministic_flash_attn enable_attention_fp32_softmax
+            enable_lm_head_fp32 enable_moe_fp32_combine for_llm_compressor inference_runner mamba_ssm_cache_dtype
+            mamba_ssm_dtype moe_shared_expert_overlap pre_allocate_kv_cache reference_compile repad_logits_with_grad
             scale_attention_softmax_in_fp32 skip_bias_add skip_bias_add_qkv use_scan verbose
             use_weighted_layer_sum median_filter_width use_associative_scan use_falcon_mambapy use_mambapy
             activation_sparsity_pattern autocast_kernel_dtype chunkwise_kernel expert_dtype flash_attention
@@ -52,7 +52,9 @@ _REASONS: Mapping[str, str] = MappingProxyType(
         "of a tokenizer, a prompt or the file itself": """
             cls_token_id force_bos_token_to_be_generated init_config lang_ids mask_token mask_token_id
             tokenizer_name use_unified_vision_chunk video_placeholder output_past vision_soft_tokens_per_image
-            num_image_tokens embedding_fraction image_grid_pinpoints max_num_images size vision_aspect_ratio
+            assistant_token_id audio_end_token_id audio_start_token_id im_end_token_id im_start_token_id
+            position_id_per_seconds seconds_per_chunk system_token_id tts_bos_token_id tts_eos_token_id
+            tts_pad_token_id user_token_id num_image_tokens embedding_fraction max_num_images size vision_aspect_ratio
         """,
         "an activation or a way of pooling of as many elements": """
             classifier_activation classifier_pooling clf_pooling mamba_hidden_act merge_type mm_projector_type
@@ -97,6 +99,7 @@ READ_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "intermediate_size": "models with experts on every layer, and Mamba 2, have no dense width",
         "layer_types": "MiniMax M2's layers are all alike",
         "layers_block_type": "Nemotron-H's letters speak for it",
+        "max_source_positions": "audio encoders compute their positions, and their files say how sound is cut",
         "mamba_d_head": "Bamba's is read where it is a number",
         "mamba_dt_rank": "Jamba's is read where it is a number",
         "mamba_expand": "Nemotron-H's inner width is heads times their size",

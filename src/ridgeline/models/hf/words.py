@@ -28,11 +28,18 @@ WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def in_its_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with each of the catalog's words under the name that this file, or its type, uses.
+STACKS = ("decoder_layers", "encoder_layers")  # models of two stacks size each; `layers` means both
+THINKING = ("qwen2_5_omni", "qwen3_omni_moe")
+
+
+def in_its_keys(data: Mapping[str, Any], known: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The config with each of the catalog's words under the name that this file, or its type, uses; `known`: keys that
+    its reader knows, where no type says.
 
     >>> in_its_keys({"model_type": "gpt2", "n_layer": 12, "layers": 2})
     {'model_type': 'gpt2', 'n_layer': 2}
+    >>> in_its_keys({"model_type": "qwen2_5_omni", "layers": 2})
+    {'model_type': 'qwen2_5_omni', 'thinker_config': {'text_config': {'num_hidden_layers': 2}}}
     >>> in_its_keys({"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": ["a", "b", "a"], "layers": 2})
     {'model_type': 'gpt_oss', 'num_hidden_layers': 2, 'layer_types': ['a', 'b']}
     """
@@ -40,9 +47,10 @@ def in_its_keys(data: Mapping[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in data.items() if key not in said}
     if not said:
         return rest
-    nested = rest.get("text_config")
-    table = dict(nested) if isinstance(nested, Mapping) else rest
-    usual = defaults(str(table.get("model_type", rest.get("model_type", ""))))
+    home = _home(rest)
+    table = dict(_inside(rest, home))
+    kind = str(rest.get("model_type", ""))
+    usual = defaults(str(table.get("model_type", kind)) if home else kind) or defaults(f"{_family(kind)}_text") or known
     for word, value in said.items():
         names = WORDS[word]
         name = next(
@@ -50,8 +58,41 @@ def in_its_keys(data: Mapping[str, Any]) -> dict[str, Any]:
         )
         if word == "layers":
             _cut(table, table.get(name, usual.get(name)), value)
+            stacks = [one for one in STACKS if one in table or one in usual]
+            table |= dict.fromkeys(stacks, value)
+            name = stacks[0] if stacks else name
         table[name] = value
-    return {**rest, "text_config": table} if isinstance(nested, Mapping) else table
+    return _with(rest, home, table)
+
+
+def _family(kind: str) -> str:
+    return kind.removesuffix("_thinker")
+
+
+def _home(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where a config keeps the keys of its language model: an omni model's thinker has a text of its own."""
+    kind = str(data.get("model_type", ""))
+    if isinstance(data.get("text_config"), Mapping):
+        return ("text_config",)
+    if kind in THINKING:
+        return ("thinker_config", "text_config")
+    flat = any(name in data for name in WORDS["hidden"]) or defaults(kind)
+    return ("text_config",) if not flat and defaults(f"{_family(kind)}_text") else ()
+
+
+def _inside(data: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    for key in path:
+        below = data.get(key)
+        data = below if isinstance(below, Mapping) else {}
+    return data
+
+
+def _with(data: Mapping[str, Any], path: tuple[str, ...], table: dict[str, Any]) -> dict[str, Any]:
+    if not path:
+        return table
+    below = data.get(path[0])
+    inner = below if isinstance(below, Mapping) else {}
+    return {**data, path[0]: _with(inner, path[1:], table)}
 
 
 def _cut(table: dict[str, Any], before: object, after: object) -> None:

@@ -123,7 +123,8 @@ class KernelEvidenceSheet(TypedDict):
 class ContendedSheet(TypedDict):
     """A collective of the step in all its groups at once, against one group alone.
 
-    alone_s, together_s   some rounds of it; `factor` is their ratio
+    alone_s, together_s   some rounds of it, the mean over seeds of path choice; `factor` is their ratio
+    worst_s               together, with the slowest of five seeds
     beside_s              together with the gradient reduction, where the plan overlaps that
     exposed_s, added_s    of its part of the step in closed form, and what contention adds
     """
@@ -136,6 +137,7 @@ class ContendedSheet(TypedDict):
     groups: int
     alone_s: float
     together_s: float
+    worst_s: float
     beside_s: float
     factor: float
     exposed_s: float

@@ -264,7 +264,10 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
     return made
 
 
-BEFORE = (SectionRole.EMBEDDING, SectionRole.VISION, SectionRole.ENCODER_ENDS, SectionRole.ENCODER)
+BEFORE = (
+    SectionRole.EMBEDDING, SectionRole.VISION_ENDS, SectionRole.VISION, SectionRole.VISION_WINDOWED,
+    SectionRole.AUDIO_ENDS, SectionRole.AUDIO, SectionRole.ENCODER_ENDS, SectionRole.ENCODER,
+)  # fmt: skip
 
 
 def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:

@@ -19,9 +19,11 @@ from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
 from ridgeline.models.cache import entry_elements
+from ridgeline.models.params import block_params
 from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.models.spec import (
     Attention,
+    Audio,
     Block,
     CompressedAttention,
     GatedDeltaNet,
@@ -31,6 +33,7 @@ from ridgeline.models.spec import (
     Mlp,
     Moe,
     Recurrence,
+    Vision,
 )
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import GIB, ServingLimits, serving_limits
@@ -96,16 +99,19 @@ def serving_memory(scenario: Scenario, limits: ServingLimits | None = None) -> S
     limits = limits or limits_of(scenario)
     largest = forward_steps(prefill_tokens=float(limits.max_num_batched_tokens))
     program = lower_forward(scenario, largest)
-    stages = [_stage(scenario, program, limits, counts) for counts in program.stages]
+    idle = _idle_towers(scenario, program)
+    stages = [
+        _stage(scenario, program, limits, counts, 0.0 if place else idle) for place, counts in enumerate(program.stages)
+    ]
     return min(stages, key=lambda one: (one.tokens, one.kv_bytes))
 
 
 def _stage(
-    scenario: Scenario, program: ForwardProgram, limits: ServingLimits, counts: tuple[int, ...]
-) -> ServingMemory:  # fmt: skip
+    scenario: Scenario, program: ForwardProgram, limits: ServingLimits, counts: tuple[int, ...], idle: float
+) -> ServingMemory:
     capacity = capacity_of(scenario)
     held = np.array(counts, dtype=np.float64)
-    weights = float(sum(many * _weights(scenario, program, place) for place, many in enumerate(held) if many))
+    weights = idle + float(sum(many * _weights(scenario, program, place) for place, many in enumerate(held) if many))
     ranks = scenario.plan.mesh.ranks
     activations = activation_bytes(scenario, limits)
     layers = sum(many for section, many in zip(program.sections, held, strict=True) if section.key.block >= 0)
@@ -146,6 +152,22 @@ def _weights(scenario: Scenario, program: ForwardProgram, place: int) -> float:
     stored = precision.weights.bytes_per_element
     each = max(precision.activations.bytes_per_element, stored) if ends else stored
     return float(np.max(section.params)) * each + float(np.max(section.expert_params)) * stored
+
+
+def _idle_towers(scenario: Scenario, program: ForwardProgram) -> float:
+    """Bytes of encoders of images and sound that engines load although nothing is given to them: layers split over
+    tensor ranks, ends whole, all as wide as activations."""
+    model, roles = scenario.model, {section.role for section in program.sections}
+    precision, tp = scenario.plan.precision, scenario.plan.mesh.tp
+    idle: list[Vision | Audio] = []
+    if model.vision and SectionRole.VISION not in roles:
+        idle.append(model.vision)
+    if model.audio and SectionRole.AUDIO not in roles:
+        idle.append(model.audio)
+    params = sum(
+        one.layers * block_params(one.block, one.hidden) / tp + one.projector_params + one.other_params for one in idle
+    )
+    return params * max(precision.activations.bytes_per_element, precision.weights.bytes_per_element)
 
 
 def activation_bytes(scenario: Scenario, limits: ServingLimits) -> float:

@@ -24,7 +24,8 @@ BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
 NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 SIGNS = ("num-layers", "hybrid-layer-pattern", "hybrid-override-pattern")  # of a run that spells its model
 LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a run whose model is named elsewhere
-FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b")  # options of trainers that count layers too
+# options of trainers that count layers too, and programs of transformers that take Megatron's words
+FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b|\b(ds_train|finetune)_huggingface_\w+\.py")
 ARGUMENTS = ("MODEL_ARGS", "model_args")
 GENERATES = "generation of text"
 OTHER_WORK = {

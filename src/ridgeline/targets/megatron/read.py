@@ -40,6 +40,8 @@ OLDER = {
     "sliding-window": "window-size",
     "cpu-optimizer": "optimizer-cpu-offload",
 }
+# of Pai-Megatron-Patch's program, whose pattern means other layers than Megatron-Core's
+QWEN3_NEXT = {"num-layers": 96, "hidden-size": 2048, "num-experts": 512, "moe-router-topk": 10}
 GROUPED = ("num-key-value-heads", "n-head-kv")  # options that switch on what they count
 # a program of Pai-Megatron-Patch that builds a Llama whatever its options say
 LLAMA = {"swiglu": True, "normalization": "RMSNorm", "disable-bias-linear": True}
@@ -69,6 +71,8 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         said |= {"disable-bias-linear": True, "add-qkv-bias": True}
     if "intermediate-size" in said and "ffn-hidden-size" not in said and "model" not in found.options:
         said = _by_program(said, found)
+    if "qwen3_next" in found.program and all(said.get(name) == size for name, size in QWEN3_NEXT.items()):
+        found = replace(found, options={**found.options, "model": found.options.get("model", "qwen3-next-80b-a3b")})
     if said.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
         said.setdefault("is-hybrid-model", True)
     reader = OptionReader(Table(data=said, source=found.source))
@@ -99,7 +103,9 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
 
 def _by_program(said: dict[str, Any], found: Given) -> dict[str, Any]:
     """The options of a run whose program builds its layers by itself, where it is known what it builds."""
-    if not re.search(r"llama|baichuan", f"{found.program} {found.path}".lower()) or "starcoder" in found.path:
+    if "starcoder" in found.program:  # GPT-BigCode: one key and value head, the rest as Megatron's own GPT
+        return {**said, "attention-head-type": "multiquery", "ffn-hidden-size": said["intermediate-size"]}
+    if not re.search(r"llama|baichuan", f"{found.program} {found.path}".lower()):
         given = f"layers that {(found.program or found.path).split('/')[-1][:60]} builds"
         expected, todo = "layers that the options spell", "name the model with --model"
         raise InputError(Problem(path="--intermediate-size", given=given, expected=expected, todo=todo))

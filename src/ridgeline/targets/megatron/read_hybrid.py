@@ -95,6 +95,7 @@ def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:
         "head_dim": size,
         "state": reader.count("mamba-state-dim", default=128),
         "groups": reader.count("mamba-num-groups", default=8),
+        **({"chunk": chunk} if (chunk := reader.count("mamba-chunk-size")) else {}),
     }
 
 

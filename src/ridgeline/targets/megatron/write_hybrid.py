@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from ridgeline.models.spec import Attention, Block, GatedDeltaNet, LatentAttention, Mamba2, Mixer, Mlp, ModelSpec, Moe
+from ridgeline.models.spec import (
+    Attention,
+    Block,
+    GatedDeltaNet,
+    LatentAttention,
+    Mamba2,
+    Mixer,
+    Mlp,
+    ModelSpec,
+    Moe,
+    Recurrence,
+)
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 
@@ -37,21 +48,27 @@ def is_hybrid(model: ModelSpec) -> bool:
     (True, False, False)
     """
     return any(
-        isinstance(block.mixer, Mamba2) or not block.mixer or not block.ffn or block.captured for block in model.blocks
+        isinstance(block.mixer, (Mamba2, Recurrence)) or not block.mixer or not block.ffn or _unknown(block)
+        for block in model.blocks
     )
+
+
+def _unknown(block: Block) -> bool:
+    return block.captured is not None or block.beside is not None or isinstance(block.mixer, Recurrence)
 
 
 def symbols_of(block: Block) -> str:
     """The layers that a block is there; nothing where it has no word for a part, or parts do not follow each other."""
     parts = [part for part in (block.mixer, block.ffn) if part is not None]
-    plain = not block.parallel and block.norms == len(parts) and block.cross is None and block.captured is None
+    alone = block.cross is None and not _unknown(block)
+    plain = not block.parallel and block.norms == len(parts) and alone
     return "".join(SYMBOLS.get(type(part), "?") for part in parts) if plain else "?"
 
 
 def cannot_spell(model: ModelSpec) -> str:
     """Why no pattern spells the model; empty where one does."""
-    if any(block.captured is not None for block in model.blocks):
-        return "it has no such layers: Mamba of the first kind, parts side by side, or captured from other code"
+    if any(_unknown(block) for block in model.blocks):
+        return "it has no such layers: Mamba of the first kind, mixers side by side, or captured from other code"
     if any("?" in symbols_of(block) for block in model.blocks):
         return "a pattern spells Mamba-2, gated delta nets, attention, mlp and experts, one after the other"
     if model.mtp is not None and "?" in symbols_of(model.mtp.block):
@@ -116,7 +133,13 @@ def sizes_of(mixer: Mixer | None, path: str) -> Iterator[Piece]:
     if isinstance(mixer, Mamba2):
         for name, option in MAMBA.items():
             yield Say(option, getattr(mixer, name), f"{path}.{name}")
-        for name, value in (("conv", 4), ("conv_bias", True), ("proj_bias", False), ("chunk", 128)):
+        for name, value in (
+            ("conv", 4),
+            ("conv_bias", True),
+            ("proj_bias", False),
+            ("chunk", 128),
+            ("gated_norm", True),
+        ):
             yield Fixed(f"{path}.{name}", value, "what its Mamba layer has")
     if isinstance(mixer, GatedDeltaNet):
         for name, option in LINEAR.items():

@@ -102,7 +102,9 @@ def mixers(scenario: Scenario) -> Iterator[Piece]:
     elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in found):
         yield from _linear(scenario)
     else:
-        yield Lose(f"{MIXER}*", "pretrain_gpt.py has attention of one kind in every layer, or a gated delta net")
+        yield Lose(
+            "model.*", "it has no such layers: attention of one kind in all of them, or gated delta nets among it"
+        )
 
 
 def _hybrid(scenario: Scenario) -> Iterator[Piece]:

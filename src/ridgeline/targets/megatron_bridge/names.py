@@ -49,6 +49,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "mamba-head-dim": "model.mamba_head_dim",
         "mamba-state-dim": "model.mamba_state_dim",
         "mamba-num-groups": "model.mamba_num_groups",
+        "mamba-chunk-size": "model.mamba_chunk_size",
         "moe-shared-expert-gate": "model.moe_shared_expert_gate",
         "attention-output-gate": "model.attention_output_gate",
         "linear-attention-freq": "model.linear_attention_freq",

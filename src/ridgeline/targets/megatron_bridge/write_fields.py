@@ -124,6 +124,7 @@ WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
             "model.cpu_offloading": _always(True),
             FIELDS["cpu-offloading-num-layers"]: _same,
         },
+        "hybrid-layer-pattern": {FIELDS["hybrid-layer-pattern"]: _same, VIRTUAL: _chunks_if_several},
         "seq-length": {"model.seq_length": _same, "dataset.seq_length": _same},
     }
 )

@@ -116,7 +116,7 @@ def _spec(said: dict[str, Any]) -> None:
         expand = _number(said, "mamba-expand", 2)
         size = max(1, _number(said, "mamba-head-dim", 64))
         said.setdefault("mamba-num-heads", max(1, expand * _number(said, "hidden-size", 1) // size))
-        for part in ("mamba-expand", "mamba-d-conv", "mamba-chunk-size"):
+        for part in ("mamba-expand", "mamba-d-conv"):
             said.pop(part, None)
     if name == "longcat":
         if (said.get("num-layers"), said.get("hidden-size"), said.get("num-experts")) == (28, 6144, 512):
