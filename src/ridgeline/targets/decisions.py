@@ -98,6 +98,8 @@ def _workload(work: Train) -> dict[str, Any]:
     }
     if work.encoder_seq is not None:
         found["workload.encoder_seq"] = work.encoder_seq
+    media = {key: getattr(work, key) for key in ("videos", "height", "width", "image_tokens", "audio_s")}
+    found |= {f"workload.{key}": value for key, value in media.items() if value}
     if work.document is not None:
         found["workload.document"] = work.document
     if work.lora is not None:
