@@ -150,8 +150,11 @@ def test_every_catalog_model_is_accounted_for_and_documented() -> None:
     known = options("megatron")
     for id in ridgeline.MODELS:
         scenario = made({}, model=id, chips=1)
-        found = from_script("launch.sh", export(scenario, to="megatron").files["launch.sh"])
-        assert found is not None
+        script = export(scenario, to="megatron").files["launch.sh"]
+        found = from_script("launch.sh", script)
+        if found is None:  # layers that Megatron lacks: the file says so, and `export` exits with 1
+            assert "they do not hold the model" in script, id
+            continue
         for name, value in found.options.items():
             for part in value if isinstance(value, list) else [value]:
                 assert known.problem(f"--{name}", part) is None, (id, name, part)

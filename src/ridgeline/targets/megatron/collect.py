@@ -294,7 +294,7 @@ def other_work(found: Given) -> str:
     if GENERATES in (what, asked) and {what, asked} <= {GENERATES, None, ""}:
         return GENERATES
     if what == GENERATES:  # of a model that a scenario cannot hold
-        what = None
+        what = ""
     given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
     given = given or f"{asked} (--{option})"
     expected = "training of a decoder"
