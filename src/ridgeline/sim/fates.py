@@ -7,10 +7,12 @@ prediction names it among its assumptions. A test goes through all of them and f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import chain
 from types import MappingProxyType
 
 from ridgeline.lowering.plan_columns import ring_is_hidden
+from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
 from ridgeline.models.params import audio_params, vision_params
 from ridgeline.models.spec import Attention, Block, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
@@ -21,8 +23,16 @@ from ridgeline.plan.workload import Decode, Train
 _TAG = "says which type it is; what the type holds is priced"
 _SIZES = "says how long a sequence and how large an image is, where a scenario is read; those are priced"
 _TOKENS = "tokens of the language model's sequence: checked against seq, which says how many run"
+_NUMBERS = (Numerics, RotaryScaling, Router)
+_NUMBER = "a number that kernels compute with, whatever it is; exports write it"
 IRRELEVANT: Mapping[str, str] = MappingProxyType(
     {
+        **{
+            f"{kind.__name__}.{part.name}": _NUMBER
+            for kind in (Numerics, RotaryScaling, Router)
+            for part in fields(kind)
+        },
+        "ModelSpec.numerics": _NUMBER,
         "ModelSpec.id": "a name",
         "ModelSpec.name": "a name",
         "ModelSpec.source": "where it was read",

@@ -16,6 +16,7 @@ from ridgeline.hardware.system import System
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.plan.workload import Train
 from ridgeline.search.plan_target import Untold
 from ridgeline.search.told_space import ENGINE, GRADIENTS, OPEN, OVERLAP, SEQUENCE_PARALLEL
 from ridgeline.targets.decisions import decisions_of
@@ -63,7 +64,7 @@ class ExportTarget:
             made = TARGETS[self.id].write(scenario)
         except InputError as wrong:
             return tuple(Untold(path=one.path, value=one.given, why=one.expected) for one in wrong.problems)
-        lost = [one for one in made.lost if not one.yours and not one.path.startswith(HARMLESS)]
+        lost = [one for one in made.lost if not one.yours and not one.path.startswith(_harmless(scenario))]
         own = [one for one in lost if one.path.startswith("plan.")]
         if not own and lost and not self._is_same(made, scenario, lost):
             own = lost
@@ -102,6 +103,12 @@ def plan_target(id: str) -> ExportTarget:
 def _paths(made: Export) -> Iterator[str]:
     """The lost decisions that no script of the user's can make good."""
     return (one.path for one in made.lost if not one.yours)
+
+
+def _harmless(scenario: Scenario) -> tuple[str, ...]:
+    """Decisions that no step depends on; without images an encoder of them takes no part in one."""
+    work = scenario.workload
+    return HARMLESS if isinstance(work, Train) and work.images else (*HARMLESS, "model.vision")
 
 
 def _is_habit(path: str) -> bool:

@@ -96,6 +96,11 @@ def test_blocks_that_a_target_leaves_out_are_told() -> None:
     assert paths == {"mtp"}
 
 
+def test_an_image_encoder_that_does_not_run_is_no_loss() -> None:
+    asked = plan_target("accelerate")
+    assert asked.untold(_scenario("torch-eager", model="qwen2-vl-7b", shard="zero3")) == ()
+
+
 def test_habits_are_what_the_files_mean() -> None:
     asked = plan_target("deepspeed")
     assert asked.habits(_scenario("deepspeed")) == {"plan.overlap.grad-reduce": False}
