@@ -155,10 +155,10 @@ def passes(ops: Iterable[Op], label: str, elements: float, size: float = 2.0) ->
 
 
 def test_biases_of_experts_are_added_one_by_one() -> None:
-    """16 local experts: slices added (up), multiplied and added (down), joined; five kernels each backward."""
+    """16 local experts: slices added (up), multiplied and added (down), joined; 65 and 150 us of a host each."""
     section = layer("megatron-core", BIASED)
-    assert launched(section.forward, "expert biases") == 2 + 3 * 16
-    assert launched(section.backward_input, "expert biases dX") == 2 + 5 * 16
+    assert launched(section.forward, "expert biases") == pytest.approx(2 + 1.8 * 16)
+    assert launched(section.backward_input, "expert biases dX") == pytest.approx(2 + 4.2 * 16)
     widths = 4 * 4096 * (2 * 1024 + 2048)  # of 4 copies of each token: what `up` and `down` give
     assert passes(section.forward, "expert biases", widths) == pytest.approx(4.7)
 
