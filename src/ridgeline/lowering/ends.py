@@ -23,9 +23,10 @@ from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
 from ridgeline.models.spec import Head
 
 LOSS_BYTES = 4  # of a token's largest logit, of its sum, of its target's: in 32 bits
-# passes over logits of 16 bits, forward and backward. Apart, in 32 bits: cast (6 bytes), maximum (4), difference (8),
-# exponential (8), sum (4), quotient (8); gradient scaled (8) and cast back (6), as in Megatron; PyTorch's is as long
-FUSED_LOSS, UNFUSED_LOSS = (6.0, 3.0), (19.0, 7.0)
+# passes over logits of 16 bits, forward and backward: of one kernel; of PyTorch's loss; of Megatron's over a split
+# vocabulary, op by op in 32 bits: cast (6 bytes), maximum (4), difference (8), exponential (8), sum (4), quotient (8);
+# gradient scaled (8) and cast back (6)
+FUSED_LOSS, UNFUSED_LOSS, SPLIT_LOSS = (6.0, 3.0), (14.0, 3.0), (19.0, 7.0)
 
 
 def lower_embedding(ctx: LoweringContext) -> Section:
@@ -186,7 +187,8 @@ def _language_head(ctx: LoweringContext) -> Section:
     narrow = [matmul(ctx, "head projection", ctx.split_tokens, own.width, model.hidden)] if own.width else []
     values = tokens * padded / tp
     fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
-    passes, back = FUSED_LOSS if fused else UNFUSED_LOSS
+    split = ctx.engine.family.startswith("megatron")
+    passes, back = FUSED_LOSS if fused else SPLIT_LOSS if split else UNFUSED_LOSS
     loss = stream(ctx, "loss", values, passes, 2.0 if fused else 8.0)
     if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
         more = 0.0 if "elementwise" in ctx.fuses else 4.0
