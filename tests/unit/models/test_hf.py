@@ -301,7 +301,6 @@ def test_every_key_not_understood_is_listed() -> None:
         ({"model_type": "mpt", "no_bias": False}, "no_bias"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln"),
         (DEEPSEEK | {"moe_layer_freq": 2}, "moe_layer_freq"),
-        ({"model_type": "gemma4_text", "hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
         ({"model_type": "gemma3", "vision_config": {"model_type": "timm"}}, "vision_config.model_type"),
         ({"model_type": "llava", "text_config": {"model_type": "t5"}, "vision_config": {}}, "text_config.model_type"),
         ({"model_type": "minimax_m2", "attn_type_list": [0] * 62}, "attn_type_list"),

@@ -147,10 +147,11 @@ def test_dispatcher_that_sends_a_node_one_copy() -> None:
     assert plain["matmul"] == once["matmul"]
 
 
-def test_dispatcher_inside_a_node_sends_as_much() -> None:
-    """Copies are spared between nodes only."""
-    plain, once = (parts(8, model=MOE, dp=8, ep=8, moe_dispatch=kind) for kind in ("all-to-all", "deepep"))
-    assert plain["ep"] == once["ep"] > 0
+def test_dispatcher_inside_a_node_sends_a_rank_one_copy() -> None:
+    """Two experts of a token lie on the same of eight chips once in eight times: 8 (1 - (7/8)^2) / 2 of the copies."""
+    once = parts(8, model=MOE, dp=8, ep=8, moe_dispatch="deepep")
+    wire = 2 * TOKENS * HIDDEN * 2 * 7 / 8 / NEAR * 8 * (1 - (7 / 8) ** 2) / 2
+    assert once["ep"] == pytest.approx(4 * LAYERS * spent(wire, 3.5 * HOP, 8))
 
 
 def test_more_tensor_ranks_than_key_value_heads() -> None:
