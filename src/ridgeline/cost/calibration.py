@@ -166,7 +166,7 @@ _LIST = (
     ),
     # a node of a replayed graph takes 0.95 us on an H200
     _p("kernel", "s", (0.5e-6, 2e-6, 6e-6), "host", "engine", "chip idles around each kernel"),
-    _p("host", "s", (4e-6, 30e-6, 120e-6), "host", "engine", "host issues one kernel of an eager program"),
+    _p("host", "s", (4e-6, 30e-6, 60e-6), "host", "engine", "host issues one kernel of an eager program"),
     _p("wait", "s", (20e-6, 80e-6, 600e-6), "host", "engine", "host learns how many tokens each expert got"),
     _p("hidden_tp", "share", (0.1, 0.6, 0.95), "overlap", "", "tensor-parallel communication hidden where overlapped"),
     _p("hidden_pp", "share", (0.3, 0.95, 0.99), "overlap", "", "overlapped pipeline sends that cost compute nothing"),
