@@ -44,6 +44,22 @@ OUTSIDE = {
     "gpt_neo": "a mask tells its windows",
     "hunyuan_v1_moe": "its default has one expert, which is no mixture: step 8 % under the reader's",
     "megatron-bert": "attention that runs unfused is taken to be causal",
+    **dict.fromkeys(
+        ("qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_moe_text", "qwen3_vl_text"),
+        "the decoder alone has no causal class: built without its output matrix",
+    ),
+    **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), "its talker and vocoder count as active"),
+    **dict.fromkeys(
+        ("ernie4_5_moe", "laguna"), "a correction of the router's scores, thousands of numbers, is counted"
+    ),
+    **dict.fromkeys(("gemma4", "gemma4_text"), "streams of rows beside each layer: step 6 % under the reader's"),
+    "gemma3n_text": "streams side by side and rows of each layer: flops 3.5 % under the reader's",
+    "deepseek_v4": "keys that are compressed and picked are recorded in part: flops 31 % under the reader's",
+    "longcat_flash": "experts that do nothing have matrices in transformers",
+    "mpnet": "the dense layer of its head is not recorded: flops 20 % under the reader's",
+    "voxtral": "its audio encoder is counted, not apart: step 3.4 % over the reader's",
+    "xlstm": "its recurrence is priced op by op: step 46 % over the reader's",
+    "zamba2": "its shared layers are priced op by op: step 7 % under the reader's",
     "rwkv": "streams around its channel mix are fused: step 3.6 % under the reader's",
 }
 SEQ = 4096
