@@ -49,9 +49,7 @@ OUTSIDE = {
         "the decoder alone has no causal class: built without its output matrix",
     ),
     **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), "its talker and vocoder count as active"),
-    **dict.fromkeys(
-        ("ernie4_5_moe", "laguna"), "a correction of the router's scores, thousands of numbers, is counted"
-    ),
+    **dict.fromkeys(("ernie4_5_moe", "laguna"), "a correction of the router's scores is counted as active"),
     **dict.fromkeys(("gemma4", "gemma4_text"), "streams of rows beside each layer: step 6 % under the reader's"),
     "gemma3n_text": "streams side by side and rows of each layer: flops 3.5 % under the reader's",
     "deepseek_v4": "keys that are compressed and picked are recorded in part: flops 31 % under the reader's",
