@@ -284,7 +284,7 @@ def test_a_log_of_requests_gives_five_numbers(
     assert told["held_out"]["requests"] == 30
     anchored = ridgeline.predict(scenario({"requests": 60, "range_ratio": 0.8}), anchor=str(log))
     assert isinstance(anchored, ServingPrediction)
-    assert anchored.metrics.e2e.mean == pytest.approx(float(found.e2e_s.mean()), rel=0.05)
+    assert anchored.metrics.e2e.mean == pytest.approx(float(found.e2e_s.mean()), rel=0.07)
 
 
 def test_a_prompt_passes_every_stage_and_stages_work_side_by_side() -> None:
