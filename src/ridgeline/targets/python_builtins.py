@@ -20,7 +20,8 @@ NAMES = frozenset(
     {
         "int", "float", "str", "bool", "len", "min", "max", "sum", "abs", "round", "range", "list", "tuple", "dict",
         "set", "sorted", "reversed", "enumerate", "zip", "isinstance", "getattr", "setattr", "hasattr", "print", "any",
-        "all", "divmod", "ValueError", "RuntimeError", "TypeError", "NotImplementedError", "super", "type", "map", "filter",
+        "all", "divmod", "ValueError", "RuntimeError", "TypeError", "NotImplementedError", "super", "type", "map",
+        "filter",
     }
 )  # fmt: skip
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {

@@ -263,7 +263,7 @@ class Interpreter:
                     owner.assigned.add(name)
             case ast.Subscript(value=above, slice=key):
                 held, at = self.value(above, scope, module), key_of(self.value(key, scope, module))
-                if isinstance(held, dict) and at is not MISSING or isinstance(held, list) and type(at) is int:
+                if at is not MISSING and (isinstance(held, dict) or (isinstance(held, list) and type(at) is int)):
                     builtin.put(held, at, value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = builtin.items(value)

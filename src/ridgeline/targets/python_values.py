@@ -21,7 +21,7 @@ class Unknown:
 
 @dataclass(slots=True)
 class Made:
-    """An object: the class or function it was made by, its arguments, its attributes, and which of them were set later."""
+    """An object: the class or function it was made by, its arguments, its attributes, and which were set later."""
 
     name: str = ""
     given: tuple[Any, ...] = ()

@@ -16,7 +16,18 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.megatron_bridge.names import COMMON
 from ridgeline.targets.python_eval import Interpreter, Stop
-from ridgeline.targets.python_values import MISSING, Bound, Class, Function, Made, Module, Outside, Unknown, is_known, shown
+from ridgeline.targets.python_values import (
+    MISSING,
+    Bound,
+    Class,
+    Function,
+    Made,
+    Module,
+    Outside,
+    Unknown,
+    is_known,
+    shown,
+)
 from ridgeline.targets.run_files import Around
 
 DEEPEST = 8  # objects inside each other
