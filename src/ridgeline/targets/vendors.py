@@ -17,6 +17,7 @@ from ridgeline.core.table import decode
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Lose
+from ridgeline.targets.registry import SERVE, TRAIN
 
 FILE = Path(__file__).parent / "vendors.toml"
 
@@ -66,8 +67,10 @@ def refuse_other_chips(scenario: Scenario, target: str) -> None:
     if vendor not in vendors():
         return
     for lost in runs_on(scenario, target):
-        others = ", ".join(vendors()[vendor].targets)
-        todo = f"use --to {vendors()[vendor].targets[0]}" if others else "no target of Ridgeline's runs on them"
+        alike = SERVE if target in SERVE else TRAIN
+        able = [one for one in vendors()[vendor].targets if one in alike]
+        others = ", ".join(able)
+        todo = f"use --to {able[0]}" if able else "no target of Ridgeline's of the kind runs on them"
         given = f"{target} for {scenario.system.name}"
         expected = f"one of {others}" if others else lost.why
         raise InputError(Problem(path="--to", given=f"{given}: {lost.why}", expected=expected, todo=todo))

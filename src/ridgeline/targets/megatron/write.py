@@ -55,6 +55,7 @@ def write(scenario: Scenario) -> Export:
     found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
     fsdp = "--use-megatron-fsdp" in found.options
     environment = ALLOCATOR | ({} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    environment |= graph_environment(found.options.get("--cuda-graph-impl"))
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
     command = Command(
@@ -64,6 +65,11 @@ def write(scenario: Scenario) -> Export:
         tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
     return with_arguments(ID, scenario, command, found)
+
+
+def graph_environment(captured: object) -> dict[str, str]:
+    """What captured parts ask for beside segments that grow: NCCL must not register buffers of a graph."""
+    return {"NCCL_GRAPH_REGISTER": "0"} if captured not in (None, "none") else {}
 
 
 def fusions(scenario: Scenario) -> dict[str, Any]:
