@@ -44,6 +44,21 @@ def vendor_of(system: System) -> Vendor:
     return vendors().get(system.chip.vendor, Vendor())
 
 
+def growing_segments(system: System, word: str = "PYTORCH_ALLOC_CONF") -> dict[str, str]:
+    """The variable that lets PyTorch's allocator grow segments, which plans that leave little memory free need.
+
+    `word` is what the target's PyTorch calls it on GPUs; chips whose allocator has no such word get none.
+
+    >>> from ridgeline.hardware.load import system
+    >>> growing_segments(system("8xh100-sxm")), growing_segments(system("8xgaudi2"))
+    ({'PYTORCH_ALLOC_CONF': 'expandable_segments:True'}, {})
+    >>> growing_segments(system("8xascend-910b2"))
+    {'PYTORCH_NPU_ALLOC_CONF': 'expandable_segments:True'}
+    """
+    name = {"cuda": word, "npu": "PYTORCH_NPU_ALLOC_CONF"}.get(vendor_of(system).device)
+    return {name: "expandable_segments:True"} if name else {}
+
+
 def runs_on(scenario: Scenario, target: str) -> Iterator[Lose]:
     """A loss where the target does not run on the scenario's chips; nothing where it does, or makes no claim.
 
