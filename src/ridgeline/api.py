@@ -130,8 +130,9 @@ def priced_of(
 
 @overload
 def plan(
-    model: str, *, serve: Literal[True], watch: Watch | None = None, calibration: Calibration | Path | None = None,
-    anchor: Runs = (), profile: Choice = None, **options: Unpack[DeploymentOptions],
+    model: str, *, serve: Literal[True], to: str = "", watch: Watch | None = None,
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
+    **options: Unpack[DeploymentOptions],
 ) -> DeploymentAnswer: ...  # fmt: skip
 
 
@@ -150,7 +151,8 @@ def plan(
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
 
     To train: `search.request.PlanOptions`. To serve: `search.deployments.question.DeploymentOptions`. With `to` only
-    plans that this target of an export can be told, so that the files it is given mean the step that was predicted.
+    plans that this target of an export can be told, so that the files it is given mean the step that was predicted, or
+    with `serve` the deployment that was simulated.
 
     >>> found = plan("llama3-8b", on="2xh100-sxm", serve=True, rate=4, isl=512, osl=64, ttft="1s", tpot="50ms",
     ...     settings=["plan.tp=1", "plan.precision=bf16", "plan.serving.pools=none", "workload.requests=200"])
@@ -183,6 +185,10 @@ def plan(
     from ridgeline.search.progress import unwatched
 
     question = DeploymentRequest.from_options(model, **options)
+    if to:
+        from ridgeline.targets.deployment_target import serving_target
+
+        question = replace(question, target=serving_target(to))
     priced = priced_of(calibration, anchor, profile)
     return recommend_deployment(replace(question, priced=priced), watch or unwatched)
 
