@@ -324,7 +324,7 @@ def _evaluate(node: ast.expr) -> int:
         return -_evaluate(node.operand)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base, power = _evaluate(node.left), _evaluate(node.right)
-        if abs(base) <= 1024 and 0 <= power <= 5:
+        if abs(base) <= 2**20 and 0 <= power <= 64 and abs(base) ** power < 2**53:
             return int(base**power)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
         return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
