@@ -38,8 +38,8 @@ size_t Messages::into_ring(int target, const char* data, size_t size) {
   if (size == 0) return 0;
   char* to = shared_.ring_data(shared_.rank(), target);
   const size_t at = written % room, first = std::min(size, room - at);
-  std::memcpy(to + at, data, first);
-  std::memcpy(to, data + first, size - first);
+  stores_.put(to + at, data, first);
+  stores_.put(to, data + first, size - first);
   ring.written.store(written + size, std::memory_order_release);
   return size;
 }
