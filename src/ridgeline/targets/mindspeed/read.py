@@ -11,8 +11,8 @@ from ridgeline.targets.megatron.collect import collect, speaking
 from ridgeline.targets.megatron.layout import layout_of, pattern_of
 from ridgeline.targets.megatron.names import MODULES
 from ridgeline.targets.megatron.read import settings_of, with_model
-from ridgeline.targets.mindspeed.layer_files import of_deepseek4, of_longcat
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
+from ridgeline.targets.mindspeed.read_layers import of_deepseek4, of_longcat
 from ridgeline.targets.target import Files, Imported
 
 SIGNS = re.compile(
