@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import format_gib
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system
-from ridgeline.models.load import MODELS
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload
@@ -18,13 +17,13 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
-from ridgeline.search.plan_target import AskedTarget, Untold, named
+from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
+from ridgeline.search.untellable import untellable
 from ridgeline.sim import capacity_of
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
-MOST_NAMED = 3  # decisions that stand against a plan
 LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
 
 
@@ -76,37 +75,10 @@ def _untellable(search: Search, target: AskedTarget) -> Problem:
         free = find_plan(search.scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
         if free.plans:
             break
-    untold = _of_the_question(search, target) or (target.untold(free.plans[0].scenario) if free.plans else ())
-    reasons = dict.fromkeys(one.why for one in untold)
+    untold = target.untold(free.plans[0].scenario) if free.plans else ()
     best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
     given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
-    whole = any(one.path == "model.hidden" for one in untold)
-    words = "the model" if whole else named(untold[:MOST_NAMED])
-    expected = f"a plan that {target.id} can be told; not {words}: {'; '.join(reasons)}"
-    return Problem(path="--to", given=given, expected=expected, todo=_instead(search, untold))
-
-
-def _of_the_question(search: Search, target: AskedTarget) -> tuple[Untold, ...]:
-    """What a target cannot be told of the model and the workload whatever the plan, by plain plans; else nothing."""
-    plan = search.scenario.plan
-    for shard in search.space.shard:
-        plain = replace(search.scenario, plan=replace(plan, sharding=replace(plan.sharding, shard=shard)))
-        untold = target.untold(plain)
-        if untold and not any(one.path.startswith("plan.") for one in untold):
-            return untold
-    return ()
-
-
-def _instead(search: Search, untold: Iterable[Untold]) -> str:
-    """What to do about decisions that a target cannot be told."""
-    of_model = [one.path for one in untold if one.path.startswith("model.")]
-    if of_model and all(path.startswith("model.mtp") for path in of_model):
-        return "add --set model.mtp=0 to plan it without them, or use another target"
-    if of_model and search.scenario.model.id in MODELS:
-        return "use another target"
-    if of_model:
-        return "name the model by its id in the catalog, or use another target"
-    return "use another target, change the question, or leave out --to"
+    return untellable(search.scenario, target, untold, given)
 
 
 def _too_large(search: Search, go_on: GoOn) -> Problem:
