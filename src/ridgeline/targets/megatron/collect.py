@@ -331,7 +331,12 @@ def speaking(files: Files) -> Iterator[str]:
 
 
 def _hands_on(name: str, text: str, files: Files) -> bool:
-    """Whether a script without a model of its own starts another that has one."""
-    if not (re.search(r"\bbash \S{0,200}\.sh\b", text) and re.search(r"^(export )?MODEL=|\sMODEL=", text, re.M)):
+    """Whether a script without a model of its own starts or sources another that has one."""
+    starts = re.search(r"\bbash \S{0,200}\.sh\b", text) and re.search(r"^(export )?MODEL=|\sMODEL=", text, re.M)
+    sources = re.search(r"^[ \t]*(\.|source) \S", text, re.M) and re.search(r"--[a-z]+[-_]\S{3}", text)
+    if not starts and not sources:
         return False
-    return from_script(name, text, files) is not None
+    try:
+        return from_script(name, text, files) is not None
+    except InputError:
+        return False
