@@ -35,7 +35,7 @@ OTHER_WORK = {
     "decoder-num-layers": "a model with an encoder",
     "vision-model-type": "a model that sees",
     "img-h": "a model that sees",
-    "retro-project-dir": "retrieval",
+    **dict.fromkeys(("retro-project-dir", "retro-workdir", "retro-tasks", "retro-add-retriever"), "retrieval"),
     "biencoder-projection-dim": "retrieval",
     "export-kd-teacher-load": "distillation from a teacher",
     "kd": "distillation from a teacher",
