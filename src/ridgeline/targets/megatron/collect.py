@@ -28,13 +28,16 @@ LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a 
 FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b|\b(ds_train|finetune)_huggingface_\w+\.py")
 ARGUMENTS = ("MODEL_ARGS", "model_args")
 GENERATES = "generation of text"
+SEES = "a model that sees"
 OTHER_WORK = {
     "perform-rl-step": "reinforcement learning",
     "encoder-num-layers": "a model with an encoder",
     "encoder-seq-length": "a model with an encoder",
     "decoder-num-layers": "a model with an encoder",
-    "vision-model-type": "a model that sees",
-    "img-h": "a model that sees",
+    "vision-model-type": SEES,
+    **dict.fromkeys(("img-h", "patch-size", "vision-tower", "image-folder", "disable-vision-class-token"), SEES),
+    **dict.fromkeys(("grpo-group-size", "grpo-iterations", "langrl-env-config"), "reinforcement learning"),
+    "is-pairwise-dataset": "training by preferences",
     **dict.fromkeys(("retro-project-dir", "retro-workdir", "retro-tasks", "retro-add-retriever"), "retrieval"),
     "biencoder-projection-dim": "retrieval",
     "export-kd-teacher-load": "distillation from a teacher",
@@ -42,6 +45,10 @@ OTHER_WORK = {
     "mos": "distillation from a teacher",
     **dict.fromkeys(("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length"), GENERATES),
 }
+# of MindSpeed-LLM's --stage
+PREFERENCES = dict.fromkeys(("dpo", "simpo", "orm", "prm", "rm"), "training by preferences") | dict.fromkeys(
+    ("ppo", "ray_ppo", "ray_grpo", "ray_online_dpo", "trl_ppo"), "reinforcement learning"
+)
 ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
     ("vit", "multimodal", "mimo"), "a model that sees"
 )
@@ -61,6 +68,8 @@ PROGRAMS = {
     "hf2": "a conversion of checkpoints",
     "2hf": "a conversion of checkpoints",
     "2mcore": "a conversion of checkpoints",
+    "_hf_to_mg": "a conversion of checkpoints",
+    "_mg_to_hf": "a conversion of checkpoints",
     "checkpoint_reshap": "a conversion of checkpoints",
     "preprocess": "preparation of data",
     "analyze_data": "preparation of data",
@@ -216,7 +225,7 @@ def _kept(name: str, script: Script) -> Given | None:
 
 
 def _started(name: str, script: Script, command: list[str]) -> Given:
-    start = next((index for index, word in enumerate(command) if word.endswith(".py")), -1)
+    start = next((index for index, word in enumerate(command) if word.endswith(".py")), _module(command))
     found = parsed(command[start + 1 :])
     found |= {key: value for key, value in script.environment.items() if key in BLOCKING}
     return Given(
@@ -224,9 +233,17 @@ def _started(name: str, script: Script, command: list[str]) -> Given:
         source=name,
         world=_world(parsed(command[: max(start, 0)]), script),
         notes=tuple(dict.fromkeys(script.notes)),
-        program=command[start] if start >= 0 else "",
+        program=(command[start] if command[start].endswith(".py") else command[start].replace(".", "/") + ".py")
+        if start >= 0
+        else "",
         texts=script.texts,
     )
+
+
+def _module(command: list[str]) -> int:
+    """Where the module stands that `python -m` or `torchrun -m` starts, not the launcher's own; -1 without one."""
+    names = (at + 1 for at, word in enumerate(command[:-1]) if word in ("-m", "--module"))
+    return next((at for at in names if "." in command[at] and not command[at].startswith("torch.")), -1)
 
 
 def parsed(words: Iterable[str]) -> dict[str, Any]:
@@ -298,12 +315,17 @@ def other_work(found: Given) -> str:
         other = f"training by transformers ({found.program.split('/')[-1]})"
         raise InputError(Problem(path="", given=other, expected="a program of Megatron", where=found.source))
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
-    option = next((name for name in OTHER_WORK if name in found.options), None)
+    named = "model" in found.options  # by the caller, who knows what it sees
+    option = next(
+        (name for name in OTHER_WORK if name in found.options and not (named and OTHER_WORK[name] == SEES)), None
+    )
+    stage = PREFERENCES.get(str(found.options.get("stage", "")))
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
     if "BertWordPiece" in str(found.options.get("tokenizer-type", "")) or "bert-no-binary-head" in found.options:
         what = what or "an encoder"
     elif folder and not found.program and "num-layers" in found.options:  # the test's folder tells the program
         what = what or ENCODERS[folder.group(1)]
+    what = what or stage
     if what is None and option is None:
         return ""
     asked = OTHER_WORK[option] if option else ""
@@ -314,7 +336,8 @@ def other_work(found: Given) -> str:
     given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
     given = given or f"{asked} (--{option})"
     expected = "training of a decoder"
-    raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
+    todo = "name the model with --model" if asked == SEES else ""
+    raise InputError(Problem(path="", given=given, expected=expected, todo=todo, where=found.source))
 
 
 def speaking(files: Files) -> Iterator[str]:

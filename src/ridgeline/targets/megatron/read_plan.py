@@ -198,6 +198,10 @@ def _precision(reader: OptionReader) -> Any:
     wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
     found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
     found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
+    sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
+    own_word = reader.take("megatron-fsdp-main-grads-dtype" if sharded else "main-grads-dtype")
+    if own_word in ("bf16", "fp16", "fp32"):
+        found["gradients"] = own_word
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if recipe not in SCALES:
         reader.assumptions.append(f"scaling = tensor, where the files say --fp8-recipe {recipe[:40]}")
