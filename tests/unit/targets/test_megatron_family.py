@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,3 +174,17 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --
     --qk-pos-emb-head-dim 64 --v-head-dim 128 --enable-dsa-indexer --index-n-heads 32 --index-head-dim 128 \\
     --index-topk 2048 --seq-length 4096 --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 \\
     --disable-bias-linear --normalization RMSNorm --position-embedding-type rope"""
+
+
+def test_schedules_of_forks_and_one_expert_in_old_software(tmp_path: Path) -> None:
+    text = f"torchrun train.py {GPT} {BATCH} --bf16 --pipeline-model-parallel-size 2 --num-experts 8"
+    found = imported(text + " --enable-zero-bubble --zero-bubble-v-schedule")
+    assert found.settings["plan"]["schedule"] == "zbv"
+    assert any("topk = 2" in note for note in found.assumptions)
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "megatron" / "arguments.py").write_text("group.add_argument('--num-experts', type=int)")
+    (tmp_path / "run.sh").write_text(text)
+    spec = model_of(import_run(tmp_path / "run.sh", system="8xh100-sxm"))
+    assert isinstance(spec.layer(0).ffn, Moe)
+    assert spec.layer(0).ffn.topk == 1

@@ -103,7 +103,17 @@ def collect(files: Files) -> Given:
     found = _collect(files)
     folder = around(files).folder
     path = f"{folder.name if folder else ''}/{found.source}"
-    return replace(found, hint=model_in(files) or "", path=path)
+    return replace(_switched(found, files), hint=model_in(files) or "", path=path)
+
+
+def _switched(found: Given, files: Files) -> Given:
+    """One expert for each token, where the checkout's Megatron is of the time when there was no other choice."""
+    silent = "num-experts" in found.options and not {"moe-router-topk", "topk"} & set(found.options)
+    software = around(files).named("megatron/arguments.py") if silent else None
+    if software is None or "--num-experts" not in software or "--moe-router-topk" in software:
+        return found
+    several = "top2" in str(found.options.get("routing-mode", ""))
+    return replace(found, options={**found.options, "moe-router-topk": 2 if several else 1})
 
 
 def _collect(files: Files) -> Given:

@@ -271,6 +271,8 @@ def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: boo
         return {}
     reader.take("moe-grouped-gemm")
     found: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
+    if "moe-router-topk" not in reader:
+        reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
     found["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
     for key, name in (
         ("shared_hidden", "moe-shared-expert-intermediate-size"),

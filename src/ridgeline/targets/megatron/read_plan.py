@@ -111,7 +111,13 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
         if each is not None:
             chunks = max(1, (layers + sum(slots)) // pp // each)
         placement = _spread(layers, pp, chunks, (slots, ends))
-    schedule = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    schedule: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
+    named = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
+    if named:
+        schedule = {"schedule": named}
+        reader.take("enable-zero-bubble")
+        placement = _spread(layers, pp, 2, (slots, ends)) if named == "zbv" else placement
     return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
 
 
