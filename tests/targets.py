@@ -65,7 +65,7 @@ GROUPS = {
         tests=("parsers", "trainers"),
     ),
     "trainers": Group(
-        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets", "omegaconf"),
+        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets", "omegaconf", "pillow"),
         alone=("llamafactory==0.9.5", "axolotl==0.19.0"),
         tests=("trainers",),
     ),
@@ -134,7 +134,7 @@ def _hold(folder: Path, group: Group) -> int:
     python = install(folder, group)
     path = [str(ROOT / "src"), *([str(folder / "unpacked")] if group.unpacked else [])]
     known = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path)}
-    quiet = ["-q", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings"]
+    quiet = ["-q", "-rs", "--tb=short", "-p", "no:cacheprovider", "-p", "no:warnings"]
     worst = 0
     for tests in group.tests:
         print(f"{folder.name}: test_target_{tests}.py", flush=True)

@@ -47,7 +47,7 @@ INTERIOR = {
     ),
     "comm": (
         ("contract", "graph", "libraries"),
-        ("switched_topologies", "equal_ways"),
+        ("switched_topologies", "equal_ways", "joined_switches"),
         ("algorithm", "topologies", "routes"),
         (
             "library",

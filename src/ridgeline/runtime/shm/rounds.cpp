@@ -115,7 +115,7 @@ void Rounds::sum_by_parts(Bytes vector, int root, const Reduction& how) {
     for (int step = 1; step < ranks; ++step) {
       int peer = (me + step) % ranks;
       const char* theirs = read(peer);
-      if (mine) copy(vector.data + (index - 1) * chunk + peer * part, theirs + chunk, cut(before, peer, part), false);
+      if (mine) get(vector.data + (index - 1) * chunk + peer * part, theirs + chunk, cut(before, peer, part), false);
     }
     if (now == 0) continue;
     char* own = vector.data + index * chunk + me * part;
@@ -172,7 +172,7 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
     if (parts[me].data != own.data) copy(parts[me].data + index * piece, own.data + index * piece, size, streamed);
     for (int step = 1; step < ranks; ++step) {
       int peer = (me + step) % ranks;
-      copy(parts[peer].data + index * piece, read(peer), cut(parts[peer].size, index, piece), streamed);
+      get(parts[peer].data + index * piece, read(peer), cut(parts[peer].size, index, piece), streamed);
     }
   }
   end();
@@ -189,7 +189,7 @@ void Rounds::broadcast(Bytes vector, int root, Operation op) {
     char* slot = open();
     if (shared_.rank() == root) stores_.put(slot, vector.data + index * piece, size);
     post();
-    if (shared_.rank() != root) copy(vector.data + index * piece, read(root), size, vector.size >= kStreaming);
+    if (shared_.rank() != root) get(vector.data + index * piece, read(root), size, vector.size >= kStreaming);
   }
   end();
 }
@@ -218,7 +218,7 @@ void Rounds::gather(const std::vector<Bytes>& parts, Bytes own, int root, Operat
       if (index == 0) check_sizes(peer, parts[peer].size);
       const char* from = peer == me ? own.data + index * piece : read(peer);
       char* to = parts[peer].data + index * piece;
-      if (to != from) copy(to, from, cut(parts[peer].size, index, piece), false);
+      if (to != from) get(to, from, cut(parts[peer].size, index, piece), false);
     }
   }
 }
@@ -245,7 +245,7 @@ void Rounds::scatter(const std::vector<Bytes>& parts, Bytes own, int root, Opera
       for (int peer = 0; peer < ranks; ++peer)
         chunks = std::max(chunks, chunks_of(shared_.sizes(root, round_)[peer], piece));
     }
-    copy(own.data + index * piece, theirs, cut(own.size, index, piece), false);
+    get(own.data + index * piece, theirs, cut(own.size, index, piece), false);
   }
 }
 
@@ -273,7 +273,7 @@ void Rounds::all_to_all(const std::vector<Bytes>& targets, const std::vector<Byt
           chunks = std::max(chunks, chunks_of(shared_.sizes(peer, round_)[other], piece));
       }
       char* to = sources[peer].data + index * piece;
-      if (to != theirs) copy(to, theirs, cut(sources[peer].size, index, piece), streamed);
+      if (to != theirs) get(to, theirs, cut(sources[peer].size, index, piece), streamed);
     }
   }
 }

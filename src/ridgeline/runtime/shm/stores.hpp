@@ -13,14 +13,21 @@ namespace ridge {
 // `past_cache`: to where nobody looks soon.
 void copy(char* to, const char* from, size_t size, bool past_cache);
 
+// Out of memory that another rank wrote: up to some size four streams at once, because such lines come from afar and a
+// core asks for more of them where they are in several pages.
+void get(char* to, const char* from, size_t size, bool past_cache);
+
 class Stores {
  public:
   // Into memory that other ranks read.
   void put(char* to, const char* from, size_t size);
 
  private:
-  int slow_ = 0;          // looks in a row at which ordinary stores were slow
-  uint32_t puts_ = 0;     // until the next look
+  struct State {
+    int slow = 0;       // looks in a row at which ordinary stores were slow
+    uint32_t puts = 0;  // until the next look
+  };
+  State states_[2];  // of small puts and of large ones
 };
 
 }  // namespace ridge

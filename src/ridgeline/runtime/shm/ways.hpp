@@ -29,14 +29,15 @@ class Ways {
     uint32_t calls = 0;
     uint32_t next_trial = 0;
     uint32_t trials = 0;
+    uint32_t more_looks = 0;  // at this way, before anything else
+    Way way = kSlots;         // chosen last
   };
   Way fastest(const Known& known) const;
-  Way next_to_try(Known& known, Way best) const;
+  Way to_look_at(Known& known, Way best) const;
 
   std::array<bool, kWays> allowed_{true, false, false};
   std::array<std::array<Known, kSizes>, kKinds> known_{};
   Known* last_ = nullptr;
-  Way way_ = kSlots;
 };
 
 }  // namespace ridge
