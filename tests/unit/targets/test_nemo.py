@@ -108,3 +108,10 @@ def test_it_is_read_and_not_written() -> None:
     )
     with pytest.raises(InputError, match="read and not written"):
         TARGETS["nemo"].write(made)
+
+
+def test_a_number_of_nodes_left_to_the_launcher_is_not_one() -> None:
+    text = PRETRAIN.replace("num_nodes: 16, ", "")
+    assert import_run({"llama3-70b-256gpus-bf16.yaml": text}).chips == 256
+    assert import_run({"llama3-70b.yaml": text}).chips is None
+    assert import_run({"llama3-70b.yaml": PRETRAIN.replace("num_nodes: 16", "num_nodes: 1")}).chips is None

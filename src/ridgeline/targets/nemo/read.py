@@ -6,8 +6,10 @@ is that of the checkpoint's name, or the caller's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -91,7 +93,7 @@ def read(files: Files) -> Imported:
     if named is not None:
         options["model"] = named
     options |= {key: value for key, value in said.items() if key.startswith("model.") and _is_left(key, value)}
-    world = _world(said)
+    world = _world(said, table.source)
     folder = around(files).folder
     path = f"{folder.name if folder else ''}/{table.source}"
     given = Given(options=options, source=table.source, world=world, path=path)
@@ -180,11 +182,16 @@ WORDS = frozenset(
 )  # fmt: skip
 
 
-def _world(said: Mapping[str, Any]) -> int | None:
-    nodes, each = said.get("trainer.num_nodes", 1), said.get("trainer.devices")
-    if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
+def _world(said: Mapping[str, Any], source: str) -> int | None:
+    """Ranks that the trainer states, where the mesh fits on them; else those that the file is named after."""
+    nodes, each = said.get("trainer.num_nodes"), said.get("trainer.devices")
+    axes = ("tensor_model", "pipeline_model", "context")
+    degrees = [said.get(f"model.{axis}_parallel_size", 1) for axis in axes]
+    least = prod(degree for degree in degrees if type(degree) is int)
+    if type(nodes) is int and type(each) is int and each > 0 and nodes * each >= max(1, least):
         return nodes * each
-    return None
+    named = re.search(r"(?<![0-9a-z])(\d{1,5})gpus?(?![a-z])", source.lower())
+    return int(named.group(1)) if named and int(named.group(1)) >= max(1, least) else None
 
 
 def _tuned(found: Imported, model: Mapping[str, Any]) -> Imported:
