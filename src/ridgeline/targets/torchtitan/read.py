@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ridgeline.core.errors import InputError
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
-from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
+from ridgeline.targets.option_reader import OptionReader, holds, model_in, only, pick
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
@@ -332,9 +331,4 @@ def _is_job(data: dict[str, Any]) -> bool:
 
 def recognises(files: Files) -> bool:
     """A TOML file whose [model] has a flavor, or a Python file that builds a `Trainer.Config`."""
-    if is_registry(files):
-        return True
-    try:
-        return any(_is_job(table.data) for table in tables(files, ".toml"))
-    except InputError:
-        return False
+    return is_registry(files) or holds(files, _is_job, ".toml")
