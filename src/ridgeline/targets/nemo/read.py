@@ -15,7 +15,7 @@ from ridgeline.targets.megatron.collect import Given
 from ridgeline.targets.megatron.read import settings_of
 from ridgeline.targets.model_names import named_by
 from ridgeline.targets.nemo_words import filled, model_words, tokenizer_words
-from ridgeline.targets.option_reader import flatten, model_in, only, tables
+from ridgeline.targets.option_reader import flatten, holds, model_in, only
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported
 
@@ -63,10 +63,7 @@ ALL = {"attention": ("qkv", "out"), "mlp": ("up", "gate", "down"), "all": ("qkv"
 
 def recognises(files: Files) -> bool:
     """A YAML file of a trainer and a model with a tensor degree and a microbatch."""
-    try:
-        return any(_is_ours(table.data) for table in tables(files, ".yaml", ".yml"))
-    except InputError:
-        return False
+    return holds(files, _is_ours, ".yaml", ".yml")
 
 
 def _is_ours(data: Mapping[str, Any]) -> bool:
