@@ -16,6 +16,8 @@ READ_WORDS = {
     "seq_default": "512",
     "micro_default": "1",
     "rank_default": "8",
+    "half": "train.float16",
+    "bf16_default": "its schema says auto",
     "recompute_default": "false",
     "fsdp_also": "train.fsdp_config.fsdp_version",
     "reshard_also": "train.fsdp_config.sharding_strategy train.fsdp_config.fsdp_sharding_strategy",
