@@ -95,7 +95,7 @@ def predict(
     if scenario.workload.kind == "serve":
         from ridgeline.serving.serving_prediction import predict_serving
 
-        return predict_serving(scenario, priced_of(calibration, anchor, profile))
+        return predict_serving(scenario, priced_of(calibration, anchor, profile, scenario))
     used = calibration_of(calibration, anchor, profile)
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
@@ -106,8 +106,14 @@ def predict(
     return step(scenario, used, causal=causal)
 
 
-def priced_of(calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None) -> Priced:
-    """What engine steps are priced with; a log of measured requests among the anchors gives five numbers instead."""
+def priced_of(
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
+    scenario: Scenario | None = None,
+) -> Priced:  # fmt: skip
+    """What engine steps are priced with; a log of measured requests among the anchors gives five numbers instead.
+
+    scenario   whose deployment the log is of, where one is known: its scheduler is that of a log that names none
+    """
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.request_log import is_request_log, read_request_log
 
@@ -115,9 +121,10 @@ def priced_of(calibration: Calibration | Path | None = None, anchor: Runs = (), 
     logs = [run for run in runs if is_request_log(Path(run))]
     cost = None
     if logs:
-        from ridgeline.calibrate.request_log import fit_request_log
+        from ridgeline.calibrate.request_log import fit_request_log, served_as
 
-        cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
+        log = read_request_log(Path(logs[-1]))
+        cost = fit_request_log(log if scenario is None else served_as(log, scenario)).cost
     return Priced(calibration=calibration_of(calibration, [run for run in runs if run not in logs], profile), cost=cost)
 
 

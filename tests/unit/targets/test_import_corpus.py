@@ -54,10 +54,11 @@ def test_a_published_dialect_means_what_it_says(name: str) -> None:
     asked |= {"microbatch": made.plan.microbatch} if "microbatch" in wanted["workload"] else {}
     assert asked == wanted["workload"]
     _same_plan(made.plan, wanted["plan"])
+    assert list(made.placement) == wanted["plan"].get("placement", list(made.placement))
     assert ridgeline.predict(made).step_time_s > 0  # type: ignore[union-attr]
 
 
-def _same_plan(plan: Any, wanted: dict[str, str]) -> None:
+def _same_plan(plan: Any, wanted: dict[str, Any]) -> None:
     assert plan.precision.compute.id == wanted["compute"]
     assert plan.sharding.shard == wanted.get("shard", "none")
     recompute = wanted.get("recompute", "none")

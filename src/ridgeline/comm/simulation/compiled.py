@@ -44,7 +44,7 @@ def _loaded(compiler: tuple[str, ...], place: Path) -> ctypes.CDLL | None:
         found = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError):
         return None
-    for name in ("make_queues", "run_moments", "links_are_shared", "choose_ways"):
+    for name in ("make_queues", "make_turns", "run_moments", "run_turns", "senders_share", "choose_ways"):
         getattr(found, name).restype = ctypes.c_int
     return found
 

@@ -39,6 +39,7 @@ OTHER_WORK = {
     "biencoder-projection-dim": "retrieval",
     "export-kd-teacher-load": "distillation from a teacher",
     "kd": "distillation from a teacher",
+    "mos": "distillation from a teacher",
     **dict.fromkeys(("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length"), GENERATES),
 }
 ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
@@ -111,9 +112,19 @@ def _collect(files: Files) -> Given:
                 return filled
             if table is not None:
                 return Given(options=_filled(table, around(files).environment), source=name)
+    _refuse_other_programs(files)
     expected = "a script that passes --num-layers to a training program, or a table with num-layers"
     todo = "a script called with arguments or environment: say them with --arg and --env"
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
+
+
+def _refuse_other_programs(files: Files) -> None:
+    """Say what scripts start where that is known to be no training, whatever it is called with."""
+    for name, text in files.items():
+        for command in read_script(text, around(files)).commands if name.endswith(SCRIPTS) else ():
+            program = next((word for word in command if word.endswith(".py")), "")
+            if program and not _printed(command):
+                other_work(Given(options={}, source=name, program=program))
 
 
 def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Given | None:
@@ -170,7 +181,7 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     """What a script passes to the Python program it starts; None when no command starts one."""
     script = read_script(text, around(files or {}))
     signs = (*SIGNS, *LESS) if named else SIGNS
-    runs = [command for command in script.commands if _says(command, signs)]
+    runs = sorted((command for command in script.commands if _says(command, signs)), key=_printed)
     if not runs:
         return _kept(name, script)
     found = _started(name, script, runs[0])
@@ -178,6 +189,11 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     if not others or not found.program:
         return found
     return replace(found, notes=(f"{len(others)} further runs that the script starts", *found.notes))
+
+
+def _printed(command: list[str]) -> bool:
+    """Whether a command only prints the one that is run behind it."""
+    return command[0] in ("echo", "printf")
 
 
 def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -307,7 +323,7 @@ def speaking(files: Files) -> Iterator[str]:
         if FOREIGN.search(text):
             continue
         script = name.endswith(SCRIPTS) and (
-            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text) or _hands_on(name, text, files)
+            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)(?![\w-])", text) or _hands_on(name, text, files)
         )
         table = name.endswith((".yaml", ".yml")) and re.search(r"^(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
         if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):

@@ -134,6 +134,7 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str
     dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
     experts = _experts(reader, ffn, act, biased)
     sparse = flags_of(str(reader.take("moe-layer-freq", default="1")), layers) if experts else (False,) * layers
+    counts = iter(_counts(reader, sum(sparse)))
     size, windows = _windows(reader, layers)
     skips = reader.take("no-rope-freq")
     bare = _skipped(str(skips), layers) if skips is not None else (False,) * layers
@@ -142,7 +143,7 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str
     norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
     for is_sparse, is_local, is_bare, is_linear in zip(sparse, windows, bare, recurrent, strict=True):
         own = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
-        ffn_part = {"moe": experts} if is_sparse else {"mlp": dense}
+        ffn_part = {"moe": experts | {"experts": next(counts)}} if is_sparse else {"mlp": dense}
         yield {"attention": state if is_linear else own, **ffn_part, **norms}
 
 
@@ -242,8 +243,19 @@ def _activation(reader: OptionReader) -> dict[str, Any]:
     return {"gated": False, "activation": "gelu"}
 
 
+def _counts(reader: OptionReader, sparse: int) -> list[int]:
+    """Experts of each layer that has some: one number for all, or (Megatron-DeepSpeed's pyramid) one for each."""
+    given = reader.options.get("num-experts")
+    listed = given if isinstance(given, list) else [given] * sparse
+    if len(listed) != sparse or not all(type(count) is int and count > 1 for count in listed):
+        shown = " ".join(map(str, listed))[:60]
+        raise InputError(Problem(path="--num-experts", given=shown, expected=f"one number, or {sparse} of them"))
+    return listed
+
+
 def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
-    count = reader.size("num-experts")
+    given = reader.options.get("num-experts")
+    count = reader.size("num-experts") if not isinstance(given, list) else reader.take("num-experts")[0]
     if not count or count == 1:
         return {}
     reader.take("moe-grouped-gemm")
@@ -257,6 +269,8 @@ def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: boo
     ):
         value = reader.size(name)
         found |= {key: value} if value else {}
+    if reader.word("mlp-type", among={"standard": False, "residual": True}, default=False):
+        found["shared_hidden"] = ffn  # beside the experts of every layer
     if "shared_hidden" in found and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
         found["shared_gate"] = True
     return {**found, **act, **({"bias": True} if biased else {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from ridgeline.targets.option_reader import OptionReader, pick
 PARTS = {word: part for part, word in MODULES.items()}
 FORMATS = {word: id for id, word in STATES.items()}
 SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
-OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
+ADAM = ("adam", "adamw", "fusedadam", "fusedadamw", "apex.adam", "apex.fusedadam", "ds.fusedadam", "cpuadam")
+OPTIMIZERS = {**dict.fromkeys(ADAM, "adamw"), "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
     ("muon", "dist_muon", "adaptive_muon"), "muon"
 )
 METHODS = {"uniform": "uniform", "block": "block"}
@@ -54,6 +56,11 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
     found["global_batch"] = reader.count("global-batch-size")
     if reader.take("rampup-batch-size") is not None:
         reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
+    last = re.search(r"\d\S*:(\d{1,7})\W*$", str(reader.options.get("step-batch-size-schedule", "")))
+    if last is not None:  # "0:384 200B:768": from so many tokens on
+        reader.take("step-batch-size-schedule")
+        found["global_batch"] = int(last.group(1))
+        reader.assumptions.append("global_batch: the last of the batch's schedule")
     found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
     tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
     if any(tuned[:2]):

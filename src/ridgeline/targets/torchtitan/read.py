@@ -70,8 +70,10 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     model = found or named
     if found is None and named is not None:
         reader.notes.clear()
+    spec = load_model(model) if model else None
     plan = _mesh(reader) | {"engine": "torchtitan"}
-    plan |= _recompute(reader, load_model(model) if model else None, plan)
+    plan |= _stages(reader, spec.layers if spec else None, plan)
+    plan |= _recompute(reader, spec, plan)
     precision, optimizer = _formats(reader)
     if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
         plan["offload"] = ["optimizer"]
@@ -195,7 +197,6 @@ def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
 def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     means = {word: name for name, word in SCHEDULES.items()}
     parts = reader.take("parallelism.module_fqns_per_model_part")
-    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
     overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
     if plan["pp"] == 1:
         reader.take("parallelism.pipeline_parallel_schedule")
@@ -210,9 +211,29 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     if isinstance(parts, list) and parts and all(isinstance(part, list) for part in parts):
         found["placement"] = [sum(str(module).startswith("layers.") for module in part) for part in parts]
         chunks = max(1, len(parts) // plan["pp"])
-    elif each is not None:
-        reader.assumptions.append(f"{each} layers in a virtual stage; first and last hold fewer, which is not read")
     return found | {"schedule": {"name": name, "chunks": chunks}}
+
+
+def _stages(reader: OptionReader, layers: int | None, plan: dict[str, Any]) -> dict[str, Any]:
+    """Layers of every virtual stage as torchtitan deals them: the embedding and the output count as layers too."""
+    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
+    ends = [reader.size(f"parallelism.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
+    if plan["pp"] == 1 or layers is None or "placement" in plan:
+        return {}
+    first, last = (1 if end is None else end for end in ends)
+    schedule = dict(plan["schedule"])
+    if each is not None:
+        schedule["chunks"] = max(1, -(-(layers + first + last) // each) // plan["pp"])
+    count = plan["pp"] * schedule["chunks"]
+    share, more = divmod(layers + first + last, count)
+    held = [share + (stage < more) for stage in range(count)]
+    held[0] -= first
+    held[-1] -= last
+    if min(held) < 0:
+        reader.bad(
+            "parallelism.pipeline_parallel_degree", plan["pp"], f"no more stages than {layers} layers fill", None
+        )
+    return {"schedule": schedule} | ({"placement": held} if len(set(held)) > 1 else {})
 
 
 def _seq(reader: OptionReader) -> int | None:
