@@ -71,6 +71,8 @@ INTERIOR = {
     ),
     "lowering": (
         ("context", "sublayer"),
+        ("tensor_splits",),
+        ("mixer_placements",),
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
         ("state_scan", "modulation"),
         ("mixer_parts", "ffn", "ends", "step_ops"),
@@ -125,6 +127,7 @@ INTERIOR = {
         ("vllm_replay", "sglang_replay", "event_loop", "lockstep", "bench_analysis"),
         ("vllm_recording", "sglang_recording", "router"),
         ("recording", "fleet"),
+        ("fleet_loop",),
         ("recording_replay", "deployment"),
         ("serving_prediction", "remedies"),
         ("why_slow",),
