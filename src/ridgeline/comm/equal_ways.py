@@ -36,7 +36,9 @@ class PathTable:
 
     def __init__(self, graph: Graph, targets: Index) -> None:
         self.graph, self.weight = graph, hop_weights(graph)
-        self.targets = np.unique(targets)
+        asked = np.zeros(graph.nodes, np.bool_)
+        asked[targets] = True
+        self.targets = np.flatnonzero(asked)
         self.distance = self._distances()
         self.order = np.argsort(graph.tail, kind="stable")
         count = np.bincount(graph.tail, minlength=graph.nodes)

@@ -45,6 +45,7 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
         "model": search.scenario.model.id,
         "system": search.scenario.system.name,
         "engine": search.scenario.plan.engine,
+        **_target(found),
         "goal": found.goal,
         "requests": len(search.load.requests),
         "asked_rate": search.rate,
@@ -79,6 +80,10 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
         "cpu_seconds": took.cpu_seconds,
         "assumptions": [one for one in found.best.prediction.assumptions if not one.startswith("precision = ")],
     }  # fmt: skip
+
+
+def _target(found: DeploymentAnswer) -> dict[str, str]:
+    return {"to": found.request.target.id} if found.request.target is not None else {}
 
 
 def _deployment(one: Verified) -> DeploymentSheet:
@@ -132,6 +137,8 @@ def draw_deployment(sheet: DeploymentPlanSheet, console: Console) -> None:
 def _headline(sheet: DeploymentPlanSheet) -> Iterator[RenderableType]:
     best = sheet["deployment"]
     yield Text.assemble((f"{sheet['model']} on {sheet['system']}, {sheet['engine']}: {GOALS[sheet['goal']]}", "dim"))
+    if "to" in sheet:
+        yield Text(f"all of it can be told to {sheet['to']}", style="dim")
     chips = f"   {best['chips']} chip{'s' * (best['chips'] > 1)}, {best['router']}"
     yield Text.assemble((clean(best["words"]).plain, "bold"), chips)
     cost = best["cost_per_million_tokens_usd"]

@@ -70,6 +70,18 @@ def _table(path: Path, text: str) -> Table:
     return parse_table(path, text)
 
 
+def holds(files: Files, wanted: Callable[[dict[str, Any]], bool], *suffixes: str) -> bool:
+    """Whether a file of these suffixes is wanted; files that cannot be parsed are nobody's.
+
+    >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{"}, bool, ".json")
+    (True, False)
+    """
+    try:
+        return any(wanted(table.data) for table in tables(files, *suffixes))
+    except InputError:
+        return False
+
+
 def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:
     """The one file of these suffixes that is wanted, or an `InputError` that says how many there are.
 

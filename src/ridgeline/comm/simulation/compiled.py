@@ -30,7 +30,7 @@ def core() -> ctypes.CDLL | None:
     found = library(SOURCES, "flows")
     if found is None:
         return None
-    for name in ("make_queues", "run_moments", "links_are_shared", "choose_ways"):
+    for name in ("make_queues", "make_turns", "run_moments", "run_turns", "senders_share", "choose_ways"):
         getattr(found, name).restype = ctypes.c_int
     return found
 

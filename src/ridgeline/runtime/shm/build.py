@@ -28,14 +28,17 @@ from ridgeline.core.errors import InputError, Problem
 NAME = "ridge_shm"
 SOURCES = Path(__file__).parent
 UNITS = (
+    "direct.cpp",
     "extension.cpp",
     "group.cpp",
     "lent.cpp",
     "messages.cpp",
+    "peers.cpp",
     "pipes.cpp",
     "reduce.cpp",
     "rounds.cpp",
     "segment.cpp",
+    "stores.cpp",
     "ways.cpp",
 )
 FLAGS = ("-O3", "-fno-math-errno", "-march=native")

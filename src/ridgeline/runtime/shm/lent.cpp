@@ -1,4 +1,5 @@
-// Large collectives without slots: ranks lend each other the pages of their own buffers (pipes.hpp).
+// Large collectives without slots: which way they take, and ranks that lend each other the pages of their own buffers
+// (pipes.hpp).
 //
 // The rounds are those of slots: every rank lends a burst, posts it, and takes what it needs of the others'. A last
 // round says that all were read, so that nobody changes or frees what another still reads. An all-reduce is a
@@ -22,20 +23,29 @@ size_t cut(size_t size, size_t begin, size_t chunk) { return begin >= size ? 0 :
 
 }  // namespace
 
-// Whether this collective lends: rank 0 says, in a round of its own.
-bool Rounds::lends(size_t bytes) {
-  if (bytes < kLarge || !may_lend()) return false;
+// The way that this collective takes: rank 0 says, in a round of its own, and every rank where the others find its data.
+Way Rounds::way(size_t bytes, const std::function<const char*(int)>& data_for) {
+  way_ = kSlots;
+  if (bytes < kLarge || !may_skip_slots()) return way_;
   began_ = nanoseconds();
   timed_ = true;
+  const int ranks = shared_.ranks(), me = shared_.rank();
   char* slot = open();
-  if (shared_.rank() == 0) {
+  if (me == 0) {
     learn();
     *slot = static_cast<char>(ways_.choose(static_cast<Kind>(head_.kind), bytes));
   }
+  for (int peer = 0; peer < ranks; ++peer)
+    shared_.sizes(me, round_ + 1)[peer] = reinterpret_cast<uintptr_t>(data_for(peer));
   ++choices_;
   post();
-  lent_ = *read(0) == kLent;
-  return lent_;
+  way_ = static_cast<Way>(*read(0));
+  theirs_.resize(ranks);
+  for (int peer = 0; way_ == kRead && peer < ranks; ++peer) {
+    read(peer);
+    theirs_[peer] = shared_.sizes(peer, round_)[me];
+  }
+  return way_;
 }
 
 // How long the collective took that rank 0 chose a way for last, where everyone has told.
@@ -51,23 +61,34 @@ void Rounds::learn() {
 }
 
 void Rounds::end() {
-  if (lent_) finish();
+  if (way_ != kSlots) finish();
   if (timed_) {
     RankState& own = shared_.state(shared_.rank());
     own.began.store(began_, std::memory_order_relaxed);
     own.ended.store(nanoseconds(), std::memory_order_relaxed);
     own.timed.store(choices_, std::memory_order_release);
   }
-  timed_ = lent_ = false;
+  timed_ = false;
+  way_ = kSlots;
 }
 
-// Whether every rank can lend to every other: tried once, in the first collective that would gain by it.
-bool Rounds::may_lend() {
+// Whether every rank can reach every other's data: tried once, in the first collective that would gain by it.
+bool Rounds::may_skip_slots() {
   if (shared_.ranks() == 1) return false;
-  if (access_ != Access::kUnknown) return access_ == Access::kGranted;
-  const char* wish = std::getenv("RIDGE_SHM_DIRECT");
+  if (access_ == Access::kUnknown) {
+    const char* wish = std::getenv("RIDGE_SHM_DIRECT");
+    const bool wished = agreed(wish == nullptr || std::strcmp(wish, "0") != 0);
+    const bool lends = wished && may_lend(), reads = wished && may_read();
+    if (lends) ways_.allow(kLent);
+    if (reads) ways_.allow(kRead);
+    access_ = lends || reads ? Access::kGranted : Access::kRefused;
+  }
+  return access_ == Access::kGranted;
+}
+
+bool Rounds::may_lend() {
   const int me = shared_.rank();
-  bool good = (wish == nullptr || std::strcmp(wish, "0") != 0) && pipes_.make();
+  bool good = pipes_.make();
   open();
   for (int peer = 0; peer < shared_.ranks(); ++peer)
     shared_.sizes(me, round_ + 1)[peer] = good && peer != me ? pipes_.descriptor(peer) + 1 : 0;
@@ -88,9 +109,7 @@ bool Rounds::may_lend() {
       if (peer == me) continue;
       good = pipes_.take(peer, reinterpret_cast<char*>(&found), sizeof found) && found == kWord + peer && good;
     }
-  good = agreed(good);
-  access_ = good ? Access::kGranted : Access::kRefused;
-  return good;
+  return agreed(good);
 }
 
 // A round that says yes where every rank does.

@@ -38,8 +38,8 @@ size_t Messages::into_ring(int target, const char* data, size_t size) {
   if (size == 0) return 0;
   char* to = shared_.ring_data(shared_.rank(), target);
   const size_t at = written % room, first = std::min(size, room - at);
-  std::memcpy(to + at, data, first);
-  std::memcpy(to, data + first, size - first);
+  stores_.put(to + at, data, first);
+  stores_.put(to, data + first, size - first);
   ring.written.store(written + size, std::memory_order_release);
   return size;
 }
@@ -52,8 +52,8 @@ size_t Messages::from_ring(int source, char* data, size_t size) {
   if (size == 0) return 0;
   const char* from = shared_.ring_data(source, shared_.rank());
   const size_t at = read % room, first = std::min(size, room - at);
-  std::memcpy(data, from + at, first);
-  std::memcpy(data + first, from, size - first);
+  get(data, from + at, first, false);
+  get(data + first, from, size - first, false);
   ring.read.store(read + size, std::memory_order_release);
   return size;
 }
@@ -191,8 +191,10 @@ void Messages::call_finished(std::unique_lock<std::mutex>& lock) {
   ready.swap(finished_);
   for (const Pointer& one : ready) one->done.store(true);
   lock.unlock();
-  for (const Pointer& one : ready)
+  for (const Pointer& one : ready) {
     if (one->finished) one->finished();
+    one->finished = nullptr;  // it holds what holds the message
+  }
   lock.lock();
   changed_.notify_all();
 }

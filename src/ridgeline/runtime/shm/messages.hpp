@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "segment.hpp"
+#include "stores.hpp"
 
 namespace ridge {
 
@@ -74,6 +75,7 @@ class Messages {
   size_t from_ring(int source, char* data, size_t size);
 
   Segment& shared_;
+  Stores stores_;
   std::mutex mutex_;
   std::condition_variable changed_;  // for those who wait for a message
   std::condition_variable begun_;    // for the thread

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace ridge {
 
 namespace {
 
 constexpr size_t kWhole = 16384;       // times the peers: a vector up to this is summed by every rank
+constexpr size_t kPieces = 4;          // of a broadcast: they are read while the next is written
+constexpr size_t kLeastPiece = 32 << 10;
 constexpr size_t kReduceBlock = 8192;  // bytes summed and then copied while they are in the first cache
 
 // The part of `size` bytes that chunk `index` of `chunk` bytes is.
@@ -30,26 +28,6 @@ std::string told(const SlotHead& head) {
 }
 
 }  // namespace
-
-void copy(char* to, const char* from, size_t size, bool past_cache) {
-#if defined(__AVX2__)
-  if (past_cache && size >= 4096) {
-    size_t ahead = (32 - reinterpret_cast<uintptr_t>(to) % 32) % 32;
-    std::memcpy(to, from, ahead);
-    to += ahead, from += ahead, size -= ahead;
-    size_t lines = size / 128;
-    for (size_t line = 0; line < lines; ++line, to += 128, from += 128)
-      for (int i = 0; i < 4; ++i)
-        _mm256_stream_si256(reinterpret_cast<__m256i*>(to) + i,
-                            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + i));
-    _mm_sfence();
-    size -= lines * 128;
-  }
-#else
-  (void)past_cache;
-#endif
-  if (size != 0 && to != from) std::memcpy(to, from, size);
-}
 
 void Rounds::begin(Kind kind, int root, uint32_t flavour, uint64_t bytes, Operation op) {
   op_ = op;
@@ -88,7 +66,10 @@ const char* Rounds::read(int peer) {
 void Rounds::all_reduce(Bytes vector, const Reduction& how, Operation op) {
   begin(kAllReduce, -1, how.flavour, vector.size, op);
   size_t peers = static_cast<size_t>(std::max(shared_.ranks() - 1, 1));
-  if (lends(vector.size))
+  const Way taken = way(vector.size, [&](int) { return vector.data; });
+  if (taken == kRead)
+    sum_read(vector, how);
+  else if (taken == kLent)
     sum_lent(vector, how);
   else if (vector.size * peers <= kWhole || peers == 1)
     sum_whole(vector, how);
@@ -108,7 +89,7 @@ void Rounds::sum_whole(Bytes vector, const Reduction& how) {
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(vector.size, slot), 1); index < chunks; ++index) {
     char* own = vector.data + index * slot;
     const size_t size = cut(vector.size, index, slot);
-    std::memcpy(open(), own, size);
+    stores_.put(open(), own, size);
     post();
     for (size_t peer = 0; peer < ranks; ++peer) sources[peer] = read(peer);
     sources[shared_.rank()] = own;
@@ -129,12 +110,12 @@ void Rounds::sum_by_parts(Bytes vector, int root, const Reduction& how) {
     const size_t now = cut(vector.size, index, chunk), before = index ? cut(vector.size, index - 1, chunk) : 0;
     char* slot = open();  // the sums of the chunk before are in it already
     for (int peer = 0; peer < ranks; ++peer)
-      if (peer != me) std::memcpy(slot + peer * part, vector.data + index * chunk + peer * part, cut(now, peer, part));
+      if (peer != me) stores_.put(slot + peer * part, vector.data + index * chunk + peer * part, cut(now, peer, part));
     post();
     for (int step = 1; step < ranks; ++step) {
       int peer = (me + step) % ranks;
       const char* theirs = read(peer);
-      if (mine) copy(vector.data + (index - 1) * chunk + peer * part, theirs + chunk, cut(before, peer, part), false);
+      if (mine) get(vector.data + (index - 1) * chunk + peer * part, theirs + chunk, cut(before, peer, part), false);
     }
     if (now == 0) continue;
     char* own = vector.data + index * chunk + me * part;
@@ -146,7 +127,7 @@ void Rounds::sum_by_parts(Bytes vector, int root, const Reduction& how) {
         sources[peer] = peer == me ? own + at : shared_.payload(peer, round_) + me * part + at;
       char* out = mine ? own + at : sums + at;
       how.reduce(out, sources.data(), ranks, block / how.element, how.scale);
-      if (mine && root < 0) std::memcpy(sums + at, out, block);
+      if (mine && root < 0) stores_.put(sums + at, out, block);
     }
   }
 }
@@ -156,13 +137,15 @@ void Rounds::reduce_scatter(const std::vector<Bytes>& parts, Bytes own, const Re
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kReduceScatter, -1, how.flavour, total, op);
-  if (lends(total)) return scatter_lent(parts, own, largest, how), end();
+  const Way taken = way(total, [&](int peer) { return parts[peer].data; });
+  if (taken == kRead) return scatter_read(parts, own, how, 0), end();
+  if (taken == kLent) return scatter_lent(parts, own, largest, how), end();
   const size_t piece = shared_.slot_bytes() / ranks / kLine * kLine;
   std::vector<const char*> sources(ranks);
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
     char* slot = open();
     for (int peer = 0; peer < ranks; ++peer)
-      if (peer != me) std::memcpy(slot + peer * piece, parts[peer].data + index * piece, cut(parts[peer].size, index, piece));
+      if (peer != me) stores_.put(slot + peer * piece, parts[peer].data + index * piece, cut(parts[peer].size, index, piece));
     post();
     const size_t size = cut(own.size, index, piece);
     for (int peer = 0; peer < ranks; ++peer)
@@ -177,17 +160,19 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
   size_t total = 0, largest = 0;
   for (const Bytes& part : parts) total += part.size, largest = std::max(largest, part.size);
   begin(kAllGather, -1, 0, total, op);
-  if (lends(total)) return gather_lent(parts, own, largest, total >= kStreaming), end();
-  const size_t piece = shared_.slot_bytes();
   const bool streamed = total >= kStreaming;
+  const Way taken = way(total, [&](int) { return own.data; });
+  if (taken == kRead) return gather_read(parts, own, streamed), end();
+  if (taken == kLent) return gather_lent(parts, own, largest, streamed), end();
+  const size_t piece = shared_.slot_bytes();
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
     const size_t size = cut(own.size, index, piece);
-    std::memcpy(open(), own.data + index * piece, size);
+    stores_.put(open(), own.data + index * piece, size);
     post();
     if (parts[me].data != own.data) copy(parts[me].data + index * piece, own.data + index * piece, size, streamed);
     for (int step = 1; step < ranks; ++step) {
       int peer = (me + step) % ranks;
-      copy(parts[peer].data + index * piece, read(peer), cut(parts[peer].size, index, piece), streamed);
+      get(parts[peer].data + index * piece, read(peer), cut(parts[peer].size, index, piece), streamed);
     }
   }
   end();
@@ -195,14 +180,16 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
 
 void Rounds::broadcast(Bytes vector, int root, Operation op) {
   begin(kBroadcast, root, 0, vector.size, op);
-  if (lends(vector.size)) return broadcast_lent(vector, root), end();
-  const size_t piece = shared_.slot_bytes();
+  const Way taken = way(vector.size, [&](int) { return vector.data; });
+  if (taken == kRead) return broadcast_read(vector, root), end();
+  if (taken == kLent) return broadcast_lent(vector, root), end();
+  const size_t piece = std::min(shared_.slot_bytes(), std::max(kLeastPiece, vector.size / kPieces / kLine * kLine));
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(vector.size, piece), 1); index < chunks; ++index) {
     const size_t size = cut(vector.size, index, piece);
     char* slot = open();
-    if (shared_.rank() == root) std::memcpy(slot, vector.data + index * piece, size);
+    if (shared_.rank() == root) stores_.put(slot, vector.data + index * piece, size);
     post();
-    if (shared_.rank() != root) copy(vector.data + index * piece, read(root), size, vector.size >= kStreaming);
+    if (shared_.rank() != root) get(vector.data + index * piece, read(root), size, vector.size >= kStreaming);
   }
   end();
 }
@@ -223,7 +210,7 @@ void Rounds::gather(const std::vector<Bytes>& parts, Bytes own, int root, Operat
     char* slot = open();
     uint64_t* sizes = shared_.sizes(me, round_ + 1);
     std::fill(sizes, sizes + shared_.ranks(), own.size);
-    if (me != root) std::memcpy(slot, own.data + index * piece, cut(own.size, index, piece));
+    if (me != root) stores_.put(slot, own.data + index * piece, cut(own.size, index, piece));
     post();
     for (int peer = 0; peer < shared_.ranks(); ++peer) {
       if (index == 0) read(peer), chunks = std::max(chunks, chunks_of(shared_.sizes(peer, round_)[me], piece));
@@ -231,7 +218,7 @@ void Rounds::gather(const std::vector<Bytes>& parts, Bytes own, int root, Operat
       if (index == 0) check_sizes(peer, parts[peer].size);
       const char* from = peer == me ? own.data + index * piece : read(peer);
       char* to = parts[peer].data + index * piece;
-      if (to != from) copy(to, from, cut(parts[peer].size, index, piece), false);
+      if (to != from) get(to, from, cut(parts[peer].size, index, piece), false);
     }
   }
 }
@@ -248,7 +235,7 @@ void Rounds::scatter(const std::vector<Bytes>& parts, Bytes own, int root, Opera
       for (int peer = 0; peer < ranks; ++peer) {
         sizes[peer] = parts[peer].size;
         chunks = std::max(chunks, chunks_of(parts[peer].size, piece));
-        std::memcpy(slot + peer * piece, parts[peer].data + index * piece, cut(parts[peer].size, index, piece));
+        stores_.put(slot + peer * piece, parts[peer].data + index * piece, cut(parts[peer].size, index, piece));
       }
     }
     post();
@@ -258,7 +245,7 @@ void Rounds::scatter(const std::vector<Bytes>& parts, Bytes own, int root, Opera
       for (int peer = 0; peer < ranks; ++peer)
         chunks = std::max(chunks, chunks_of(shared_.sizes(root, round_)[peer], piece));
     }
-    copy(own.data + index * piece, theirs, cut(own.size, index, piece), false);
+    get(own.data + index * piece, theirs, cut(own.size, index, piece), false);
   }
 }
 
@@ -274,7 +261,7 @@ void Rounds::all_to_all(const std::vector<Bytes>& targets, const std::vector<Byt
     uint64_t* sizes = shared_.sizes(me, round_ + 1);
     for (int peer = 0; peer < ranks; ++peer) {
       sizes[peer] = targets[peer].size;
-      if (peer != me) std::memcpy(slot + peer * piece, targets[peer].data + index * piece, cut(targets[peer].size, index, piece));
+      if (peer != me) stores_.put(slot + peer * piece, targets[peer].data + index * piece, cut(targets[peer].size, index, piece));
     }
     post();
     for (int step = 0; step < ranks; ++step) {
@@ -286,7 +273,7 @@ void Rounds::all_to_all(const std::vector<Bytes>& targets, const std::vector<Byt
           chunks = std::max(chunks, chunks_of(shared_.sizes(peer, round_)[other], piece));
       }
       char* to = sources[peer].data + index * piece;
-      if (to != theirs) copy(to, theirs, cut(sources[peer].size, index, piece), streamed);
+      if (to != theirs) get(to, theirs, cut(sources[peer].size, index, piece), streamed);
     }
   }
 }

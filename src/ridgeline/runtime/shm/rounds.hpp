@@ -3,12 +3,16 @@
 // An all-reduce is a reduce-scatter and an all-gather of one chunk after the other; a round carries the contributions to
 // a chunk and the sums of the chunk before it, so that a chunk costs one wait. Chunks are small enough for slots to stay
 // in the cache: memory is read once and written once. Where a vector is small, or the ranks are two, every rank sums all
-// of it: one copy and one wait less, for the same bytes between cores. Large ones skip the slots where that is faster (lent.cpp).
+// of it: one copy and one wait less, for the same bytes between cores. Large ones skip the slots
+// where that is faster (lent.cpp, direct.cpp).
 #pragma once
+
+#include <functional>
 
 #include "pipes.hpp"
 #include "reduce.hpp"
 #include "segment.hpp"
+#include "stores.hpp"
 #include "ways.hpp"
 
 namespace ridge {
@@ -26,9 +30,6 @@ struct Reduction {
 };
 
 constexpr size_t kStreaming = 16 << 20;  // outputs from here on do not fit the cache: they are written past it
-
-// `past_cache`: to where nobody looks soon.
-void copy(char* to, const char* from, size_t size, bool past_cache);
 
 class Rounds {
  public:
@@ -55,9 +56,11 @@ class Rounds {
   void sum_by_parts(Bytes vector, int root, const Reduction& how);
   void check_sizes(int source, uint64_t expected);
 
-  // Where every rank may lend the pages of its own buffers to the others (lent.cpp).
-  bool lends(size_t bytes);
+  // Where ranks reach each other's data without slots, of which `data_for` says where a peer finds it.
+  Way way(size_t bytes, const std::function<const char*(int)>& data_for);
+  bool may_skip_slots();
   bool may_lend();
+  bool may_read();
   void learn();
   void end();
   bool agreed(bool yes);
@@ -68,19 +71,26 @@ class Rounds {
   void scatter_lent(const std::vector<Bytes>& parts, Bytes own, size_t largest, const Reduction& how);
   void broadcast_lent(Bytes vector, int root);
   void sum_lent(Bytes vector, const Reduction& how);
-  void finish();  // a last round: everyone has read what was lent
+  void read_from(int peer, char* to, size_t at, size_t size);
+  void gather_read(const std::vector<Bytes>& parts, Bytes own, bool streamed);
+  void scatter_read(const std::vector<Bytes>& parts, Bytes own, const Reduction& how, size_t at);
+  void broadcast_read(Bytes vector, int root);
+  void sum_read(Bytes vector, const Reduction& how);
+  void finish();  // a last round: everyone has read what it needs of others' data
 
   enum class Access { kUnknown, kGranted, kRefused };
   Access access_ = Access::kUnknown;
   std::vector<char> blocks_;
   Ways ways_;            // rank 0's
-  bool lent_ = false;    // this collective lends
+  Way way_ = kSlots;     // of this collective
+  std::vector<uint64_t> theirs_;  // where the peers' data is that this rank reads or writes, in their memory
   bool timed_ = false;   // this collective's time is to be told
   uint64_t choices_ = 0;  // collectives that rank 0 chose a way for
   int64_t began_ = 0;
 
   Segment& shared_;
   Pipes pipes_;
+  Stores stores_;
   Operation op_;
   SlotHead head_{};
   uint32_t round_ = 0;

@@ -21,10 +21,11 @@ namespace ridge {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x52696467655368ULL + 2;  // changes with the layout
+constexpr uint64_t kMagic = 0x52696467655368ULL + 3;  // changes with the layout
 constexpr int kSliceMs = 50;                          // between looks at who still lives
 constexpr int kMostSpins = 4000;  // about 100 us
 constexpr int kLeastSpins = 16;
+constexpr int kSpinsApart = 1000;  // at least, for a peer that was on another core: sleeping and waking costs as much
 constexpr int kYields = 2;  // where ranks share cores: elsewhere others do, and who yields to them comes last
 constexpr size_t kPage = 4096;
 
@@ -192,9 +193,11 @@ bool Segment::reached(int peer, uint32_t round) const {
 
 void Segment::await(int peer, uint32_t round, const Operation& op) {
   if (reached(peer, round)) return;
-  std::atomic<uint32_t>& counter = states_[peer].posted.value;
-  for (int spin = 0; spin < spins_; ++spin) {
-    seen_[peer] = counter.load(std::memory_order_acquire);
+  Counter& counter = states_[peer].posted;
+  const bool together = counter.core.load(std::memory_order_relaxed) == sched_getcpu();
+  const int spins = together ? kLeastSpins : std::max(spins_, std::min(kSpinsApart, most_spins_));
+  for (int spin = 0; spin < spins; ++spin) {
+    seen_[peer] = counter.value.load(std::memory_order_acquire);
     if (reached(peer, round)) {
       spins_ = std::min(most_spins_, spins_ + 64);
       return;
@@ -222,6 +225,7 @@ void Segment::wait_slowly(int peer, uint32_t round, const Operation& op) {
 
 void Segment::post(uint32_t round) {
   seen_[rank_] = round;
+  states_[rank_].posted.core.store(sched_getcpu(), std::memory_order_relaxed);
   set(states_[rank_].posted, round);
 }
 

@@ -40,6 +40,7 @@ struct Operation {
 struct alignas(kLine) Counter {
   std::atomic<uint32_t> value{0};
   std::atomic<uint32_t> sleepers{0};
+  std::atomic<int32_t> core{-1};  // that whoever sets it was on
 };
 
 struct alignas(kLine) RankState {

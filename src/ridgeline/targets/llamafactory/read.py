@@ -9,7 +9,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.accelerate.read import fsdp_parts, with_chips
 from ridgeline.targets.hf_reader import Task, gathered, read_run, zero_file
 from ridgeline.targets.llamafactory.names import ID, WORDS
-from ridgeline.targets.option_reader import model_in, tables
+from ridgeline.targets.option_reader import holds, model_in, only, tables
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
@@ -26,12 +26,9 @@ OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass 
 
 def read(files: Files) -> Imported:
     """What the trainer's YAML says, with the files beside it."""
-    found = [table for table in tables(files, ".yaml", ".yml") if _is_ours(table.data)]
-    if len(found) != 1:
-        expected = "one YAML file with stage and finetuning_type"
-        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
-    train: dict[str, Any] = {str(key): value for key, value in found[0].data.items()}
-    _refuse(train, found[0].source)
+    own = only(files, _is_ours, "one YAML file with stage and finetuning_type", ".yaml", ".yml")
+    train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
+    _refuse(train, own.source)
     notes: list[Unread] = []
     stage = str(train.pop("stage", "sft"))[:40]
     if stage in OTHERS:
@@ -48,7 +45,7 @@ def read(files: Files) -> Imported:
     train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
     train |= {"cutoff_len": around(files).seq} if around(files).seq else {}
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
-    reader = gathered(parts, found[0].source)
+    reader = gathered(parts, own.source)
     reader.notes += notes
     made = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
     return with_chips(made, launch)
@@ -73,7 +70,4 @@ def _is_ours(data: Mapping[str, Any]) -> bool:
 
 def recognises(files: Files) -> bool:
     """A YAML file with LLaMA-Factory's stage and kind of fine-tuning."""
-    try:
-        return any(_is_ours(table.data) for table in tables(files, ".yaml", ".yml"))
-    except InputError:
-        return False
+    return holds(files, _is_ours, ".yaml", ".yml")

@@ -25,7 +25,10 @@ PROGRAM = ("llamafactory.launcher", "train.yaml")
 def write(scenario: Scenario) -> Export:
     """train.yaml, accelerate.yaml or deepspeed.json where one of them shards, and the launch scripts."""
     run = run_of(scenario, CAN)
-    command = by_accelerate(" ".join(PROGRAM), NOTE) if run.backend == "fsdp2" else by_torchrun(PROGRAM, NOTE)
+    if run.backend == "fsdp2":
+        command = by_accelerate(scenario, " ".join(PROGRAM), NOTE)
+    else:
+        command = by_torchrun(scenario, PROGRAM, NOTE)
     return trainer_export(ID, scenario, _pieces(scenario, run), command)
 
 

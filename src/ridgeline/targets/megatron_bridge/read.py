@@ -119,12 +119,17 @@ def _tuned(imported: Imported, found: RecipeFields) -> Imported:
 def _unsaid(found: RecipeFields) -> tuple[str, ...]:
     """A precision that the file does not spell."""
     name = _named(found.fields.get("mixed_precision") or found.unknown.get("mixed_precision", "bf16_mixed"))
-    known = name in RECIPES or name == "MixedPrecisionConfig"
+    known = _recipe(name) or name == "MixedPrecisionConfig"
     return () if known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
 
 
 def _named(precision: Any) -> str:
     return str(precision).replace("-", "_").removesuffix("()").rpartition(".")[2]
+
+
+def _recipe(name: str) -> str:
+    """The named precision that a name is, or is a model's own kind of: nanov2_bf16_with_fp8_current_scaling_mixed."""
+    return max((known for known in RECIPES if name == known or name.endswith(f"_{known}")), key=len, default="")
 
 
 def translated(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
@@ -200,7 +205,7 @@ def _lift(fields: dict[str, Any]) -> None:
 def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
     name = _named(fields.pop("mixed_precision", "bf16_mixed"))
-    options = dict(RECIPES.get(name, {} if name == "MixedPrecisionConfig" else RECIPES["bf16_mixed"]))
+    options = dict({} if name == "MixedPrecisionConfig" else RECIPES[_recipe(name) or "bf16_mixed"])
     for word in ("bf16", "fp16", "fp32"):
         if fields.pop(f"mixed_precision.{word}", None) is True:
             options = {} if word == "fp32" else {word: True}

@@ -10,7 +10,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Piece, Say, admitted, exported, gather, matching
-from ridgeline.targets.megatron.write import ALLOCATOR, fusions, pieces
+from ridgeline.targets.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues
 from ridgeline.targets.megatron.write_hybrid import is_hybrid
 from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
 from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
@@ -62,8 +62,9 @@ def write(scenario: Scenario) -> Export:
     found = gather(decisions, [*told, *_twins(told)])
     title = known.title
     fields = {name: value for name, value in found.options.items() if "." in name}
-    whole = found.options.get("ddp.use_megatron_fsdp") is True
-    environment = ALLOCATOR | ({} if whole else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    experts = found.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
+    environment = ALLOCATOR | queues(fsdp=found.options.get("ddp.use_megatron_fsdp") is True, experts=experts)
+    environment |= graph_environment(found.options.get("model.cuda_graph_impl"))
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
     files = {FILE: recipe(scenario, fields, title)}
     files |= scripts(scenario, Command(words=(FILE,), environment=environment), title)

@@ -63,7 +63,9 @@ def _launch(scenario: Scenario, title: str) -> str:
         "VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}\n\n"
         'cd "$(dirname "$0")"\nif [ "$NODE_RANK" -gt 0 ]; then\n'
         '    until ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1; do sleep 2; done\n'
-        '    exec ray start --address="$MASTER_ADDR:$MASTER_PORT" --block\nfi\n'
+        "    # until the head is gone, whose own end says how the run went\n"
+        '    ray start --address="$MASTER_ADDR:$MASTER_PORT" --block ||\n'
+        '        ! ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1\n    exit\nfi\n'
         "trap 'ray stop' EXIT\n"
         'ray start --head --port="$MASTER_PORT"\n'
         'until python3 -c "$JOINED" "$NNODES"; do sleep 2; done\n'
