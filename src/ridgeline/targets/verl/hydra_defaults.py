@@ -129,7 +129,9 @@ def _entries(entry: Any, place: _Place, chosen: Mapping[str, str]) -> Iterator[t
             continue
         name = chosen.get(str(key).removeprefix("optional "), str(value))
         name = re.sub(r"\$\{(\w+)\}", lambda word: chosen.get(word.group(1), ""), name)
-        inside = package if package is not None else ".".join(part for part in PurePosixPath(group).parts if part != "..")
+        inside = (
+            package if package is not None else ".".join(part for part in PurePosixPath(group).parts if part != "..")
+        )
         yield str(at / name), _at(place.package, inside)
 
 

@@ -129,7 +129,11 @@ def _name_in(place: Around, module: str) -> str:
     if said:
         return said.group(1)
     last = module.rpartition("/")[2]
-    usual = {"fsdp_sft_trainer": "sft_trainer", "sft_trainer": "sft_trainer_engine", "sft_trainer_ray": "sft_trainer_engine"}
+    usual = {
+        "fsdp_sft_trainer": "sft_trainer",
+        "sft_trainer": "sft_trainer_engine",
+        "sft_trainer_ray": "sft_trainer_engine",
+    }
     return usual.get(last, "")
 
 
