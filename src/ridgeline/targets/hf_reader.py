@@ -13,8 +13,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ridgeline.core.errors import InputError
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
+from ridgeline.core.table import given
 from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.hf_pieces import MODULES
 from ridgeline.targets.hf_run import STAGES
@@ -41,6 +42,12 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "bf16
 SHARDED = {"1": "zero3", "2": "zero2", "3": "none", "4": "zero3", "5": "zero2"}
 SHARDED |= {"full_shard": "zero3", "shard_grad_op": "zero2", "no_shard": "none", "hybrid_shard": "zero3"}
 SHARDED |= {"hybrid_shard_zero2": "zero2", "true": "zero3", "false": "zero2"}
+QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
+# options by which programs of their own split a model
+DEGREE = re.compile(
+    r"train\.((tensor|pipeline|context|expert|sequence|model)_parallel(_size|_degree|ism)?|(tp|pp|cp|ep|sp)_(size|degree)"
+    r"|deepspeed_stage|zero_stage|zero_1|shard_degree)"
+)
 # where FSDP is told to recompute, beside the trainer's own word for it
 CHECKPOINTING = (
     "accelerate.fsdp_config.fsdp_activation_checkpointing",
@@ -96,7 +103,8 @@ APART = {
     "deepspeed.*": "logging and checks",
 }
 MATTERS = (
-    "*.load_in_4bit", "*.load_in_8bit", "*.quantization*", "*.use_liger*", "*.enable_liger*", "*.unsloth*",
+    "*.load_in_4bit", "*.load_in_8bit", "*4bit*", "*8bit*", "*.quantization*", "*.use_liger*", "*.enable_liger*",
+    "*.unsloth*", "*.vision_tower",
     "*.use_galore", "*.use_badam", "*.fp8*", "*.freeze*", "*.plugins", "*.expert_parallel*", "*.unfrozen_parameters",
     "*.liger_*", "*.use_apollo", "*.use_kt", "*.qat.*", "*.ebft.*", "*.trl.*", "*.lora_target_parameters", "*.relora*",
 )  # fmt: skip
@@ -115,10 +123,12 @@ def beside(files: Files, name: Any) -> dict[str, Any] | None:
         return None
     path = PurePosixPath(name)
     text = files.get(path.name) or around(files).named(name)
-    if text is None or path.suffix not in (".json", ".yaml", ".yml"):
+    if text is None or path.suffix not in (".json", ".yaml", ".yml", ".conf"):
         return None
     try:
-        return parse_table(Path(path.name), text).data
+        return parse_table(
+            Path(path.name).with_suffix(".json") if path.suffix == ".conf" else Path(path.name), text
+        ).data
     except InputError:
         return None
 
@@ -142,6 +152,14 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
     value = reader.take(option)
     if named is not None or not isinstance(value, str) or not value:
         return named
+    tower = reader.options.get("train.vision_tower")
+    if tower:  # the run trains more than the text model that it names
+        why = f"with the tower {str(tower)[:60]} no catalog entry is it"
+        reader.notes.append(Unread(option="model", value=value[:100], why=why, matters=True))
+        return None
+    if QUANTIZED.search(value):
+        why = "frozen weights in few bits are not priced: read as bf16"
+        reader.notes.append(Unread(option=option, value=value[:100], why=why, matters=True))
     for name in (value[:200], value.rstrip("/").rpartition("/")[2][:200]):
         found = find_name(name)
         if found is not None and not found[1]:
@@ -182,6 +200,8 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     plan |= _memory(reader, words, plan)
     precision, optimizer = _formats(reader, words, plan["shard"] == "none" and task.name != "lora", zero)
     plan["precision"] = precision
+    if "ep" in words and (ep := reader.degree(words["ep"])) > 1:
+        plan |= {"ep": ep, "etp": 1}
     micro, steps = _batch(reader, words)
     plan["microbatch"] = micro
     seq = reader.count(words["seq"], *words.get("seq_also", "").split())
@@ -200,6 +220,7 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     reader.take(words["attention"])
     for name in words["packed"].split():
         reader.take(name)
+    _refuse_degrees(reader)
     return Imported(
         target=target,
         settings=pick({"model": trained(reader, model)}) | {"workload": pick(work), "plan": plan},
@@ -207,6 +228,19 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
         assumptions=tuple(reader.assumptions),
         per_rank=micro * steps,
     )
+
+
+def _refuse_degrees(reader: OptionReader) -> None:
+    """A problem for each degree or stage of a program's own that nobody took: a mesh is never read without it."""
+    for name, value in reader.options.items():
+        if (
+            name not in reader.taken
+            and DEGREE.fullmatch(name)
+            and str(value) not in ("1", "0", "-1", "False", "None", "")
+        ):
+            expected = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
+            todo = "the program splits the model in its own way, which is not read"
+            reader.problems.append(Problem(path=name, given=given(value), expected=expected, todo=todo))
 
 
 def _weighed(reader: OptionReader) -> tuple[Unread, ...]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from ridgeline.core.cache import cache_directory
 
 SOURCES = Path(__file__).parent / "native"
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
+FLAGS = ("-std=gnu11", "-O2", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
 LONGEST_S = 120  # that a compiler may take
 
 

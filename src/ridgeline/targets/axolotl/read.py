@@ -17,6 +17,7 @@ READ_WORDS = {
     "micro_default": "1",
     "rank_default": "8",
     "half": "train.float16",
+    "ep": "train.expert_parallel_size",
     "bf16_default": "its schema says auto",
     "recompute_default": "false",
     "fsdp_also": "train.fsdp_config.fsdp_version",

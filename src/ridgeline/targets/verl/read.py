@@ -37,6 +37,7 @@ ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
 DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
 PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
+MEGATRON_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"}
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 APART = {
     "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
@@ -379,7 +380,7 @@ def _megatron_formats(reader: OptionReader) -> dict[str, Any]:
         precision |= {"compute": means[0], "scaling": means[1]}
     wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
     precision["gradients"] = "fp32" if wide else stored
-    name = reader.word(f"{OPTIM}.optimizer", among={"adam": "adamw", "sgd": "sgd", "muon": "muon"}, default="adamw")
+    name = reader.word(f"{OPTIM}.optimizer", among=MEGATRON_OPTIMIZERS, default="adamw")
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
     reader.take(f"{OPTIM}.exp_avg_sq_dtype")

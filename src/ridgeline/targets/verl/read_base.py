@@ -15,16 +15,18 @@ from typing import Any
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
-from ridgeline.targets.option_reader import flatten
+from ridgeline.targets.option_reader import flatten, starts_script
 from ridgeline.targets.run_files import HIGHEST, Around, around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files
-from ridgeline.targets.verl.hydra_defaults import Composer
+from ridgeline.targets.verl.read_defaults import Composer
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
 OWN = ("verl/trainer/config", "verl/verl/trainer/config")  # where verl keeps its configurations
 ENGINES = ("megatron", "veomni", "torchtitan", "automodel", "mlite")
 WORD = re.compile(r"([A-Za-z_][\w@/]*)=([\w.-]{1,80})")  # a group that is chosen, not an option
+# configurations that verl's programs name themselves
+USUAL = {"fsdp_sft_trainer": "sft_trainer"} | dict.fromkeys(("sft_trainer", "sft_trainer_ray"), "sft_trainer_engine")
 UPDATE = re.compile(r"\+{0,2}(actor_rollout_ref|data|model|trainer)\.")
 
 
@@ -54,7 +56,7 @@ def base_of(files: Files) -> Base:
             return _of_table(files, name, text)
     for name, text in files.items():
         if name.endswith(SCRIPTS):
-            for command in read_script(text, around(files)).commands:
+            for command in sorted(read_script(text, around(files)).commands, key=starts_script):
                 if any(UPDATE.match(word) for word in command[1:]):
                     return _of_command(files, command)
     return Base()
@@ -83,7 +85,7 @@ def _of_command(files: Files, command: list[str]) -> Base:
     module = _program(command)
     name = said.get("config-name") or _name_in(place, module) or "ppo_trainer"
     chosen = {pair.group(1): pair.group(2) for word in command[1:] if (pair := WORD.fullmatch(word.lstrip("+")))}
-    beside = (f"{PurePosixPath(module).parent}/config", str(PurePosixPath(module).parent)) if "/" in module else ()
+    beside = (f"{PurePosixPath(module).parent}/config", str(PurePosixPath(module).parent))
     verl = tuple(_places(place, OWN, whole=True))
     named = [*_places(place, (said.get("config-path", ""), *beside)), *([place.folder] if place.folder else [])]
     theirs = tuple(folder for folder in named if folder not in verl)

@@ -127,7 +127,10 @@ def _entries(entry: Any, place: _Place, chosen: Mapping[str, str]) -> Iterator[t
         if value is None:
             yield str(at), _at(place.package, package or "")
             continue
-        name = chosen.get(str(key).removeprefix("optional "), str(value))
+        usual = group if package == group.replace("/", ".") else ""  # `engine=...` chooses for `engine@engine`
+        name = next(
+            (chosen[word] for word in (usual, str(key).removeprefix("optional ")) if word in chosen), str(value)
+        )
         name = re.sub(r"\$\{(\w+)\}", lambda word: chosen.get(word.group(1), ""), name)
         inside = (
             package if package is not None else ".".join(part for part in PurePosixPath(group).parts if part != "..")
