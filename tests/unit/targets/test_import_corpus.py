@@ -21,6 +21,10 @@ BESIDE = {  # what the files of the corpus refer to
     "primus/requirements.txt",
     "primus/primus/configs/modules/megatron/pre_trainer.yaml",
     "verl/config/mine_grpo.yaml",
+    "verl/older/requirements.txt",
+    *(f"verl/older/verl/trainer/config/{name}.yaml" for name in ("ppo_trainer", "actor/common")),
+    *(f"verl/older/verl/trainer/config/actor/{name}_actor.yaml" for name in ("dp", "megatron")),
+    "verl/passed_on.sh",
     "zoo/README.md",
     "zoo/submit.sh",
 }
