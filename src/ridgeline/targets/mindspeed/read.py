@@ -105,6 +105,7 @@ def _spec(said: dict[str, Any]) -> None:
         said.pop("spec")
     if name in GATED_SPECS:
         said["moe-shared-expert-gate"] = True
+        said.pop("shared-expert-gate", None)
     if name == "qwen3_next":
         said["attention-output-gate"] = True
     if name == "mamba":
