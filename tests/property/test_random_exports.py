@@ -117,7 +117,8 @@ def explained(one: Difference, scenario: Scenario, lost: set[str]) -> bool:
 
     It is lost, or one beside it is: what a recompute of no kind recomputes. Or it hangs on one that is: how states
     travel that stay, what a context exchange overlaps that is a ring there; blocks of a model, some of which are lost.
-    Or it says what nothing depends on: recompute of parts that no layer has, sends that wait under every name.
+    Or it says what nothing depends on: recompute of parts that no layer has, a sharding over one rank, sends of a
+    schedule that is lost.
     """
     beside = one.path.rpartition(".")[0]
     if one.path in lost or any(path.rpartition(".")[0] == beside for path in lost):
@@ -126,6 +127,10 @@ def explained(one: Difference, scenario: Scenario, lost: set[str]) -> bool:
         return any(path.startswith("model.blocks.") for path in lost)
     if one.path.startswith("plan.recompute."):
         return normalized(scenario).kind == "none"
+    if one.path == "plan.shard" and scenario.plan.shard_degree == 1:
+        return True
+    if one.path == "plan.overlap.pp" and "plan.schedule.name" in lost:
+        return True
     absent = one.planned is None or one.written is None
     return absent and (one.path in SAID or any(path.startswith("plan.") for path in lost))
 

@@ -186,3 +186,10 @@ def test_what_eval_reads_again_keeps_its_quotes_and_what_is_open_in_it() -> None
     words = ["run", "--layout", "Et|(tt|)*2L", "--fp8", "--c", "f-$(($(ds_ssh x | wc -l)-2)).json", "--bf16"]
     script = read_script(text.replace("(tt", "\\(tt").replace("|)", "|\\)") + "eval $cmd")
     assert script.commands[-1] == words
+
+
+def test_quotes_of_a_substitution_inside_quotes_are_its_own() -> None:
+    text = 'A=" --lr 3e-4 --min-lr `bc <<< "scale=3; 1/10"` --mup "\nrun $A --tp 2'
+    words = read_script(text).commands[-1]
+    assert words[-3:] == ["--mup", "--tp", "2"]
+    assert words[:3] == ["run", "--lr", "3e-4"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -48,10 +49,14 @@ def read(files: Files) -> Imported:
     packed = train.get("packing")
     train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
     train |= {"cutoff_len": around(files).seq} if around(files).seq else {}
+    frozen = train.pop("freeze_vision_tower", None) is True
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = gathered(parts, own.source)
     reader.notes += notes
     made = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    if frozen:
+        workload = {**made.settings["workload"], "towers": "frozen"}
+        made = replace(made, settings={**made.settings, "workload": workload})
     return with_chips(made, launch)
 
 
