@@ -22,7 +22,8 @@ from ridgeline.targets.accelerate.read_commands import (
     trains,
     words_of,
 )
-from ridgeline.targets.hf_reader import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.hf_named import beside, zero_file
+from ridgeline.targets.hf_reader import Task, gathered, read_run
 from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.option_reader import OptionReader, model_in, tables
 from ridgeline.targets.run_files import RunFiles, around

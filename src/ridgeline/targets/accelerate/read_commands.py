@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ridgeline.targets.command_line import value_of
-from ridgeline.targets.hf_reader import beside
+from ridgeline.targets.hf_named import beside
 from ridgeline.targets.run_files import around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files

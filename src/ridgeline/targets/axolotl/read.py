@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.targets.axolotl.names import ID, WORDS
-from ridgeline.targets.hf_reader import Task, gathered, read_run, zero_file
+from ridgeline.targets.hf_named import zero_file
+from ridgeline.targets.hf_reader import Task, gathered, read_run
 from ridgeline.targets.option_reader import holds, model_in, only
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread

@@ -10,7 +10,8 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.targets.accelerate.read import fsdp_parts, with_chips
 from ridgeline.targets.accelerate.read_commands import commands, words_of
-from ridgeline.targets.hf_reader import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.hf_named import beside, zero_file
+from ridgeline.targets.hf_reader import Task, gathered, read_run
 from ridgeline.targets.llamafactory.names import ID, WORDS
 from ridgeline.targets.option_reader import holds, model_in, only, tables
 from ridgeline.targets.run_files import around

@@ -83,7 +83,9 @@ def read(files: Files) -> Imported:
     plan = _megatron(reader) if megatron else _fsdp(reader)
     if strategy == "veomni":
         plan |= _veomni(reader)
-    nodes, each = reader.degree("trainer.nnodes"), reader.count("trainer.n_gpus_per_node", default=8) or 8
+    places = ("async_resources.actor_train", "trainer")  # a pool of the update's own, where there is one
+    nodes = reader.degree(*(f"{place}.nnodes" for place in places))
+    each = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
     if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
         nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
         reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
