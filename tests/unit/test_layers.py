@@ -59,6 +59,7 @@ INTERIOR = {
             "traffic",
             "block_timing",
             "algorithm_file",
+            "everyone_loads",
         ),
         ("bounds",),
         ("verify", "timing", "simulation"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from ridgeline.targets.shell_expand import Script, arithmetic, is_open, known, mark, shown
+from ridgeline.targets.shell_expand import Script, arithmetic, known, mark, shown, told_by_running
 from ridgeline.targets.shell_lexer import Word
 from ridgeline.targets.shell_parse import Case, Chain, Command, For, Group, If, Statement, While
 
@@ -40,7 +40,7 @@ def asked(text: str) -> dict[str, str]:
 
 
 def compared(script: Script, raw: list[str]) -> bool | None:
-    unsure = any(is_open(text) and "(" in text for text in raw)
+    unsure = any(told_by_running(text) for text in raw)
     match [known(text) for text in raw]:
         case ["-z", value]:
             return None if unsure else not value

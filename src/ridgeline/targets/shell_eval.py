@@ -28,7 +28,9 @@ from ridgeline.targets.shell_expand import (
     is_open,
     known,
     mark,
+    parsed_again,
     shown,
+    told_by_running,
 )
 from ridgeline.targets.shell_filters import filtered, made
 from ridgeline.targets.shell_lexer import Token, Word, WordPart, tokens
@@ -195,7 +197,7 @@ class _Shell:
 
     def choice(self, statement: Case, depth: int) -> bool | None:
         subject = "".join(expand(self.script, statement.subject, split=False))
-        unsure = is_open(subject) and "(" in subject
+        unsure = told_by_running(subject)
         for patterns, body in statement.arms:
             texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
             if any(fnmatchcase(known(subject), text) for text in texts) or (unsure and OURS & set(texts)):
@@ -273,6 +275,8 @@ class _Shell:
                     self.said.append(printed)
                     return True
         filled = self.values(words[at:])
+        if first == "eval":
+            filled = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
         if not filled:
             return True
         held = self.started(filled, depth)
@@ -338,7 +342,7 @@ class _Shell:
         first = word.parts[0]
         rest = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
         value = " ".join(expand(self.script, rest, split=False))
-        if is_open(value) and "(" in value and name in self.around.environment:
+        if told_by_running(value) and name in self.around.environment:
             value = self.around.environment[name]
         self.script.variables[name] = bounded([" ".join(before) + value] if more else [value])
         return at + 1

@@ -24,6 +24,9 @@ LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
 WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
 OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
+# operators inside a mark, which a text that is parsed again must not be split at
+HIDDEN = {ord(sign): chr(0xE010 + at) for at, sign in enumerate("()|&;<>$#{}[]")}
+SHOWN = {ord(held): chr(sign) for sign, held in HIDDEN.items()}
 _MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
 _BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
@@ -63,9 +66,9 @@ class Script:
 
 
 def mark(name: str) -> str:
-    """The mark of something left open: one word without quotes, whatever it says."""
+    """The mark of something left open: one word without quotes, whatever it says, also when it is parsed again."""
     plain = re.sub(r"[\"'\\`]", "", re.sub(r"\s+", BLANK, name))
-    return f"{OPENS}{plain}{CLOSES}"
+    return f"{OPENS}{plain.translate(HIDDEN)}{CLOSES}"
 
 
 def shown(text: str) -> str:
@@ -74,7 +77,7 @@ def shown(text: str) -> str:
     >>> shown("a" + mark("B"))
     'a$B'
     """
-    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ")
+    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
 
 
 def known(text: str) -> str:
@@ -85,6 +88,11 @@ def known(text: str) -> str:
 def is_open(text: str) -> bool:
     """Whether something in a text is left open."""
     return OPENS in text
+
+
+def told_by_running(text: str) -> bool:
+    """Whether what is left open in a text is the output of a command or a sum of such, not a variable without value."""
+    return OPENS in text and HIDDEN[ord("(")] in text
 
 
 def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> list[str]:
@@ -111,6 +119,12 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
             pieces += inner[1:]
     keep = any(part.quote != "plain" for part in word.parts)
     return pieces if keep or not split else [piece for piece in pieces if piece]
+
+
+def parsed_again(script: Script, word: Word) -> str:
+    """A word of `eval`: quotes inside values stay for the second reading, lines of unquoted ones are joined."""
+    text = "".join(expand(script, word, split=False))
+    return " ".join(text.split()) if all(part.quote == "plain" for part in word.parts) else text
 
 
 def _unescaped(text: str) -> str:

@@ -192,6 +192,10 @@ def _closing(text: str, start: int, quote: str) -> int:
         if quote == '"' and text.startswith(("$(", "${"), at):  # quotes inside a substitution are its own
             at = _expansion(text, at)
             continue
+        back = text.find("`", at + 1, at + LONGEST) if quote == '"' and text[at] == "`" else -1
+        if back > 0:
+            at = back + 1
+            continue
         at += 2 if text[at] == "\\" and quote == '"' else 1
     line = text.count("\n", 0, start) + 1
     raise InputError(Problem(path="", given=f"a {quote} that never closes", expected="a script", where=f"line {line}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +126,65 @@ def test_deepseek_v4_of_any_size() -> None:
     assert spec.embedding.further_weights == 4 * 4 * 2048 + 5
     with pytest.raises(InputError, match="compress-ratios"):
         imported(DEEPSEEK4.replace("0 0 4 128 4 128", "0 0 4"), "8xascend-910b2")
+
+
+def test_work_that_is_no_plain_training_is_told_by_options_stage_and_module() -> None:
+    gpt = f"{GPT} {BATCH} --bf16"
+    runs = {
+        "training by preferences": f"NPUS_PER_NODE=8\ntorchrun train.py {gpt} --stage dpo",
+        "a model that sees": f"torchrun train.py {gpt} --patch-size 14",
+        "reinforcement learning": f"torchrun train.py {gpt} --grpo-group-size 16",
+        "a conversion of checkpoints": f"python deepseek_hf_to_mg.py {gpt}",
+        "retrieval": f"python tools/retro/main.py {gpt} --retro-workdir x",
+    }
+    for said, text in runs.items():
+        with pytest.raises(InputError, match=said):
+            imported(text)
+    found = imported(f"torchrun --nproc-per-node 8 -m examples.inference.offline {gpt} --tensor-model-parallel-size 8")
+    assert (found.settings["workload"]["kind"], found.chips) == ("decode", 8)
+    seen = import_run({"run.sh": runs["a model that sees"]}, model="qwen2.5-vl-7b")
+    assert seen.settings["model"] == "qwen2.5-vl-7b"
+
+
+def test_words_of_megatron_llama_and_gradients_of_fsdp() -> None:
+    text = (
+        f"torchrun train.py {GPT} {BATCH} --bf16 --swiglu --RMSNorm --causal-lm --disable-bias-linear --add-dense-bias "
+    )
+    found = imported(text + "--overlapped-distributed-optimizer --use-rotary-position-embeddings")
+    spec = model_of(found)
+    assert spec.norm is not None
+    assert (spec.norm.kind, spec.embedding.tied, found.settings["plan"]["shard"]) == ("rms", False, "zero1")
+    assert found.settings["model"]["attention"]["out_bias"]
+    sharded = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params "
+    plan = imported(text + sharded + "--megatron-fsdp-main-grads-dtype bf16").settings["plan"]
+    assert (plan["shard"], plan["precision"]["gradients"]) == ("zero3", "bf16")
+
+
+def test_indexers_that_serve_the_layers_behind_them() -> None:
+    text = DSA + " --index-topk-freq 4 --index-skip-topk-offset 3"
+    spec = model_of(imported(text, "8xascend-910b2"))
+    mixers = [spec.layer(index).mixer for index in range(spec.layers)]
+    own = [bool(mixer.indexer and not mixer.indexer.shared) for mixer in mixers if isinstance(mixer, LatentAttention)]
+    assert own == [True, True, True, False, False, False, True, False]
+
+
+DSA = """NPUS_PER_NODE=8
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 --ffn-hidden-size 2048 --bf16 --swiglu \\
+    --num-attention-heads 16 --multi-latent-attention --kv-lora-rank 512 --q-lora-rank 1024 --qk-head-dim 128 \\
+    --qk-pos-emb-head-dim 64 --v-head-dim 128 --enable-dsa-indexer --index-n-heads 32 --index-head-dim 128 \\
+    --index-topk 2048 --seq-length 4096 --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 \\
+    --disable-bias-linear --normalization RMSNorm --position-embedding-type rope"""
+
+
+def test_schedules_of_forks_and_one_expert_in_old_software(tmp_path: Path) -> None:
+    text = f"torchrun train.py {GPT} {BATCH} --bf16 --pipeline-model-parallel-size 2 --num-experts 8"
+    found = imported(text + " --enable-zero-bubble --zero-bubble-v-schedule")
+    assert found.settings["plan"]["schedule"] == "zbv"
+    assert any("topk = 2" in note for note in found.assumptions)
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "setup.py").touch()
+    (tmp_path / "megatron" / "arguments.py").write_text("group.add_argument('--num-experts', type=int)")
+    (tmp_path / "run.sh").write_text(text)
+    spec = model_of(import_run(tmp_path / "run.sh", system="8xh100-sxm"))
+    assert isinstance(spec.layer(0).ffn, Moe)
+    assert spec.layer(0).ffn.topk == 1

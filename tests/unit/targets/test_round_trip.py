@@ -77,6 +77,9 @@ def test_a_found_plan_is_read_again_to_the_same_step(target: str, kind: str) -> 
     assert check.change is not None
     lost = {part.path for part in made.lost}
     assert [one.path for one in check.differs if not explained(one.path, lost)] == []
+    if any(path.startswith("model.mtp") for path in lost):  # transformers builds the model without those blocks
+        assert check.change < SAME, check
+        return
     assert abs(check.change) <= SAME, check
 
 

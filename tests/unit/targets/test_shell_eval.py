@@ -178,3 +178,18 @@ def test_what_a_substitution_cannot_tell_stays_open() -> None:
     script = read_script("N=$(nvidia-smi -L | wc -l)\nwhile read a; do run $a; done < f\nrun --gpus $N")
     assert script.commands == [["run", "--gpus", "$(nvidia-smi -L | wc -l)"]]
     assert any("nvidia-smi" in note for note in script.notes)
+
+
+def test_what_eval_reads_again_keeps_its_quotes_and_what_is_open_in_it() -> None:
+    text = "A=(--layout 'Et\\|(tt\\|)*2L' --fp8)\nN=$(($(ds_ssh x | wc -l)-2))\n"
+    text += 'cmd="run ${A[@]} \\\n --c f-$N.json\n --bf16"\n'
+    words = ["run", "--layout", "Et|(tt|)*2L", "--fp8", "--c", "f-$(($(ds_ssh x | wc -l)-2)).json", "--bf16"]
+    script = read_script(text.replace("(tt", "\\(tt").replace("|)", "|\\)") + "eval $cmd")
+    assert script.commands[-1] == words
+
+
+def test_quotes_of_a_substitution_inside_quotes_are_its_own() -> None:
+    text = 'A=" --lr 3e-4 --min-lr `bc <<< "scale=3; 1/10"` --mup "\nrun $A --tp 2'
+    words = read_script(text).commands[-1]
+    assert words[-3:] == ["--mup", "--tp", "2"]
+    assert words[:3] == ["run", "--lr", "3e-4"]

@@ -111,7 +111,13 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
         if each is not None:
             chunks = max(1, (layers + sum(slots)) // pp // each)
         placement = _spread(layers, pp, chunks, (slots, ends))
-    schedule = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    schedule: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
+    named = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
+    if named:
+        schedule = {"schedule": named}
+        reader.take("enable-zero-bubble")
+        placement = _spread(layers, pp, 2, (slots, ends)) if named == "zbv" else placement
     return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
 
 
@@ -198,6 +204,10 @@ def _precision(reader: OptionReader) -> Any:
     wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
     found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
     found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
+    sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
+    own_word = reader.take("megatron-fsdp-main-grads-dtype" if sharded else "main-grads-dtype")
+    if own_word in ("bf16", "fp16", "fp32"):
+        found["gradients"] = own_word
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if recipe not in SCALES:
         reader.assumptions.append(f"scaling = tensor, where the files say --fp8-recipe {recipe[:40]}")

@@ -105,6 +105,7 @@ def _spec(said: dict[str, Any]) -> None:
         said.pop("spec")
     if name in GATED_SPECS:
         said["moe-shared-expert-gate"] = True
+        said.pop("shared-expert-gate", None)
     if name == "qwen3_next":
         said["attention-output-gate"] = True
     if name == "mamba":
@@ -253,7 +254,7 @@ def _memory(said: dict[str, Any]) -> None:
 def _switches(said: dict[str, Any]) -> None:
     algo = said.pop("context-parallel-algo", "ulysses_cp_algo")
     if _number(said, "context-parallel-size", 1) > 1:
-        said["cp-comm-type"] = EXCHANGES.get(str(algo), "p2p")
+        said["cp-comm-type"] = EXCHANGES.get(str(algo)) or ("allgather" if "allgather" in str(algo) else "a2a+p2p")
     flash = said.pop("use-flash-attn", False)
     said["attention-backend"] = "flash" if flash else "unfused"
     for name in ("use-mc2", "use-ascend-mc2", "use-ascend-coc"):
