@@ -59,6 +59,10 @@ def said(folder: Path) -> str:
         ("refused", 2, {}),
         ("fsdp", 2, {}),
         ("large", 2, {}),
+        ("released", 2, {}),
+        ("coalesced", 3, {}),
+        ("reads_peers", 2, {}),
+        ("reads_peers", 3, {"RIDGE_SHM_SLOT_BYTES": "65536"}),
     ],
 )
 def test_ranks_agree(scenario: str, ranks: int, more: dict[str, str], tmp_path: Path) -> None:
@@ -71,6 +75,7 @@ def test_ranks_agree(scenario: str, ranks: int, more: dict[str, str], tmp_path: 
         ("killed", (0, 2), ("rank 1, pid", "died", "all_reduce #4"), 3.0),
         ("deaf", (0,), ("rank 1, pid", "died", "recv #1"), 4.0),
         ("stopped", (0, 2), ("rank 1, pid", "within 5 s", "stopped by a signal", "barrier #2"), 9.0),
+        ("round_robin", (1, 2), ("rank 0, pid", "within 5 s", "stopped by a signal"), 9.0),
         ("different", (0, 1), ("all_reduce", "barrier", "while"), 3.0),
     ],
 )
