@@ -24,7 +24,7 @@ from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.serving.arrivals import at_times, gamma_times
 from ridgeline.serving.deployment import fleet_of, instances_of
 from ridgeline.serving.event_loop import simulate
-from ridgeline.serving.fleet import simulate_fleet
+from ridgeline.serving.fleet_loop import simulate_fleet
 from ridgeline.serving.metrics import serving_metrics
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served

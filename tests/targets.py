@@ -1,6 +1,6 @@
 """Install the software that exports are for, apart from the test set-up, and hold the exports against its own parsers.
 
-    python tests/targets.py [FOLDER]      13 GB of packages, once, and some minutes; it says what it took
+    python tests/targets.py [FOLDER [GROUP ...]]      13 GB of packages, once, and some minutes; it says what it took
 
 Each group gets an environment of its own, with what its configuration needs to be read on a machine without an
 accelerator. Wheels that ask for a newer Python are unpacked as they are.
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
@@ -64,7 +65,7 @@ GROUPS = {
         tests=("parsers", "trainers"),
     ),
     "trainers": Group(
-        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets", "omegaconf"),
+        needs=("accelerate==1.15.0", "trl==1.16.0", "transformers==5.22.2", "peft", "datasets", "omegaconf", "pillow"),
         alone=("llamafactory==0.9.5", "axolotl==0.19.0"),
         tests=("trainers",),
     ),
@@ -118,16 +119,27 @@ def _unpack(name: str, pip: list[str | Path], place: Path) -> None:
 def main() -> int:
     """The worst exit code of all tests."""
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".venv" / "targets"
-    known = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "JAX_PLATFORMS": "cpu"}
+    wanted = sys.argv[2:] or list(GROUPS)
+    if strange := [name for name in wanted if name not in GROUPS]:
+        print(f"groups: got {', '.join(strange)}; expected some of {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    begun = time.monotonic()
+    worst = max(_hold(place / name, GROUPS[name]) for name in wanted)
+    print(f"{place}: {taken_bytes(place) / 1e9:.1f} GB, {(time.monotonic() - begun) / 60:.1f} min")
+    return worst
+
+
+def _hold(folder: Path, group: Group) -> int:
+    """The worst exit code of a group's tests, each in a process of its own: what they import does not mix."""
+    python = install(folder, group)
+    path = [str(ROOT / "src"), *([str(folder / "unpacked")] if group.unpacked else [])]
+    known = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16", "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(path)}
+    quiet = ["-q", "-rs", "--tb=short", "-p", "no:cacheprovider", "-p", "no:warnings"]
     worst = 0
-    for name, group in GROUPS.items():
-        python = install(place / name, group)
-        for tests in group.tests:  # each in a process of its own: what they import does not mix
-            path = {"PYTHONPATH": str(place / name / "unpacked")} if group.unpacked else {}
-            quiet = ["-q", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings"]
-            command = [python, "-m", "pytest", *quiet, ROOT / "tests" / "real" / f"test_target_{tests}.py"]
-            worst = max(worst, subprocess.run(command, cwd=ROOT, env=os.environ | known | path, check=False).returncode)
-    print(f"{place}: {taken_bytes(place) / 1e9:.1f} GB")
+    for tests in group.tests:
+        print(f"{folder.name}: test_target_{tests}.py", flush=True)
+        command = [python, "-m", "pytest", *quiet, ROOT / "tests" / "real" / f"test_target_{tests}.py"]
+        worst = max(worst, subprocess.run(command, cwd=ROOT, env=os.environ | known, check=False).returncode)
     return worst
 
 

@@ -95,7 +95,7 @@ def predict(
     if scenario.workload.kind == "serve":
         from ridgeline.serving.serving_prediction import predict_serving
 
-        return predict_serving(scenario, priced_of(calibration, anchor, profile))
+        return predict_serving(scenario, priced_of(calibration, anchor, profile, scenario))
     used = calibration_of(calibration, anchor, profile)
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
@@ -106,8 +106,14 @@ def predict(
     return step(scenario, used, causal=causal)
 
 
-def priced_of(calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None) -> Priced:
-    """What engine steps are priced with; a log of measured requests among the anchors gives five numbers instead."""
+def priced_of(
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
+    scenario: Scenario | None = None,
+) -> Priced:  # fmt: skip
+    """What engine steps are priced with; a log of measured requests among the anchors gives five numbers instead.
+
+    scenario   whose deployment the log is of, where one is known: its scheduler is that of a log that names none
+    """
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.request_log import is_request_log, read_request_log
 
@@ -115,16 +121,18 @@ def priced_of(calibration: Calibration | Path | None = None, anchor: Runs = (), 
     logs = [run for run in runs if is_request_log(Path(run))]
     cost = None
     if logs:
-        from ridgeline.calibrate.request_log import fit_request_log
+        from ridgeline.calibrate.request_log import fit_request_log, served_as
 
-        cost = fit_request_log(read_request_log(Path(logs[-1]))).cost
+        log = read_request_log(Path(logs[-1]))
+        cost = fit_request_log(log if scenario is None else served_as(log, scenario)).cost
     return Priced(calibration=calibration_of(calibration, [run for run in runs if run not in logs], profile), cost=cost)
 
 
 @overload
 def plan(
-    model: str, *, serve: Literal[True], watch: Watch | None = None, calibration: Calibration | Path | None = None,
-    anchor: Runs = (), profile: Choice = None, **options: Unpack[DeploymentOptions],
+    model: str, *, serve: Literal[True], to: str = "", watch: Watch | None = None,
+    calibration: Calibration | Path | None = None, anchor: Runs = (), profile: Choice = None,
+    **options: Unpack[DeploymentOptions],
 ) -> DeploymentAnswer: ...  # fmt: skip
 
 
@@ -143,7 +151,8 @@ def plan(
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
 
     To train: `search.request.PlanOptions`. To serve: `search.deployments.question.DeploymentOptions`. With `to` only
-    plans that this target of an export can be told, so that the files it is given mean the step that was predicted.
+    plans that this target of an export can be told, so that the files it is given mean the step that was predicted, or
+    with `serve` the deployment that was simulated.
 
     >>> found = plan("llama3-8b", on="2xh100-sxm", serve=True, rate=4, isl=512, osl=64, ttft="1s", tpot="50ms",
     ...     settings=["plan.tp=1", "plan.precision=bf16", "plan.serving.pools=none", "workload.requests=200"])
@@ -176,6 +185,10 @@ def plan(
     from ridgeline.search.progress import unwatched
 
     question = DeploymentRequest.from_options(model, **options)
+    if to:
+        from ridgeline.targets.deployment_target import serving_target
+
+        question = replace(question, target=serving_target(to))
     priced = priced_of(calibration, anchor, profile)
     return recommend_deployment(replace(question, priced=priced), watch or unwatched)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
+from page import Page, free_port
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
@@ -31,7 +31,7 @@ needs_browser = pytest.mark.skipif(
 _open = build_opener(ProxyHandler({})).open
 
 
-class Browser:
+class Browser(Page):
     """One page in one session."""
 
     def __init__(self, base: str) -> None:
@@ -51,15 +51,6 @@ class Browser:
         """The value of a script's return statement."""
         return self.ask("/execute/sync", {"script": script, "args": []})
 
-    def wait(self, script: str, seconds: float = 45.0) -> Any:
-        """The script's value once it is true; an error with the page's text if it never is."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if value := self.run(script):
-                return value
-            time.sleep(0.25)
-        raise AssertionError(f"never came true: {script}\n{self.run('return document.body.innerText')[:2000]}")
-
     def complaints(self) -> list[str]:
         """What the console says that is worse than a remark."""
         log = self.ask("/se/log", {"type": "browser"})
@@ -73,9 +64,7 @@ class Browser:
 @contextmanager
 def browser(folder: Path, *more: str) -> Iterator[Browser]:
     """A fresh Chromium whose profile lies in a folder of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with (folder / "chromedriver.log").open("wb") as log:
         driver = subprocess.Popen([str(DRIVER), f"--port={port}"], stdout=log, stderr=log)
         root = Browser(f"http://127.0.0.1:{port}")

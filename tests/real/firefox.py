@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page import Page, free_port
 
 BINARY = next((found for name in ("firefox-esr", "firefox") if (found := shutil.which(name))), None)
 needs_firefox = pytest.mark.skipif(BINARY is None, reason="no Firefox here: apt-get install firefox-esr")
@@ -34,7 +35,7 @@ return Services.console.getMessageArray()
   .map(one => one.message);"""
 
 
-class Firefox:
+class Firefox(Page):
     """One page in one session; the same words as `browser.Browser`."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -75,15 +76,6 @@ class Firefox:
         """The value of a script's return statement, in the page's own world."""
         return self.ask("WebDriver:ExecuteScript", {"script": script, "args": [], "sandbox": None})["value"]
 
-    def wait(self, script: str, seconds: float = 60.0) -> Any:
-        """The script's value once it is true."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if value := self.run(script):
-                return value
-            time.sleep(0.25)
-        raise AssertionError(f"never came true: {script}\n{self.run('return document.body.innerText')[:2000]}")
-
     def complaints(self) -> list[str]:
         """Errors and warnings that scripts of a page in a file left on the console."""
         self.ask("Marionette:SetContext", {"value": "chrome"})
@@ -100,9 +92,7 @@ class Firefox:
 @contextmanager
 def firefox(folder: Path) -> Iterator[Firefox]:
     """A fresh Firefox whose profile lies in a folder of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     profile = folder / "firefox"
     profile.mkdir()
     lines = [f"user_pref({json.dumps(key)}, {json.dumps(one)});" for key, one in PREFERENCES.items()]

@@ -11,23 +11,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from page import free_port
 
 import ridgeline
 
 PYTHON = os.environ.get("RIDGELINE_DEEPSPEED", sys.executable if importlib.util.find_spec("deepspeed") else "")
 STEPS = 10
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.real

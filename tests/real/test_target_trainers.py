@@ -3,11 +3,12 @@
 Skipped where the packages are absent; `make test-targets` installs them:
 
     accelerate==1.15.0 trl==1.16.0 transformers==5.22.2 peft; llamafactory==0.9.5 and axolotl==0.19.0 without what they
-    depend on, but omegaconf; torchtitan==0.3.0 (in the group `titan`)
+    depend on, but omegaconf and pillow; torchtitan==0.3.0 (in the group `titan`)
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -64,7 +65,7 @@ def test_accelerate_accepts(
     model: str, plan: dict[str, Any], work: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The launcher's own parser makes the environment that its plugins then read."""
-    launch = pytest.importorskip("accelerate.commands.launch")
+    launch = importlib.import_module("accelerate.commands.launch")
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     scenario = made(model, plan, work)
@@ -93,7 +94,7 @@ def test_accelerate_accepts(
 def test_trl_accepts(
     model: str, plan: dict[str, Any], work: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sft = pytest.importorskip("trl.scripts.sft")
+    sft = importlib.import_module("trl.scripts.sft")
     monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda *_: True, raising=False)
     scenario = made(model, plan, work)
     monkeypatch.chdir(written("accelerate", scenario, tmp_path))
@@ -111,7 +112,7 @@ def test_llamafactory_accepts(
     model: str, plan: dict[str, Any], work: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")  # it asks for an older transformers than TRL does
-    parser = pytest.importorskip("llamafactory.hparams.parser")
+    parser = importlib.import_module("llamafactory.hparams.parser")
     scenario = made(model, plan, work)
     monkeypatch.chdir(written("llamafactory", scenario, tmp_path))
     table = yaml.safe_load((tmp_path / "train.yaml").read_text(encoding="utf-8"))
@@ -131,7 +132,7 @@ def test_axolotl_accepts(
     model: str, plan: dict[str, Any], work: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own schema, with the checks of combinations that belong to it; kernels that it asks for are stood in for."""
-    schema = pytest.importorskip("axolotl.utils.schemas.config")
+    schema = importlib.import_module("axolotl.utils.schemas.config")
     monkeypatch.setitem(sys.modules, "ring_flash_attn", ModuleType("ring_flash_attn"))
     scenario = made(model, plan, work)
     path = written("axolotl", scenario, tmp_path) / "train.yaml"
@@ -157,7 +158,7 @@ TITANS: tuple[tuple[str, dict[str, Any]], ...] = (
 @pytest.mark.parametrize(("model", "plan"), TITANS)
 def test_torchtitan_accepts(model: str, plan: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own manager imports the module that was written and validates what the function returns."""
-    config = pytest.importorskip("torchtitan.config")
+    config = importlib.import_module("torchtitan.config")
     scenario = made(model, {"engine": "torchtitan", **plan}, {})
     monkeypatch.syspath_prepend(str(written("torchtitan-preset", scenario, tmp_path)))
     monkeypatch.delitem(sys.modules, "preset", raising=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from page import free_port
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 torch = pytest.importorskip("torch")
@@ -147,11 +148,7 @@ dist.destroy_process_group()
 
 
 def test_two_ranks_of_gloo(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     running = [
         subprocess.Popen([sys.executable, "-c", RANKS, str(rank), str(tmp_path), port], stderr=subprocess.PIPE)
         for rank in (0, 1)

@@ -47,7 +47,7 @@ INTERIOR = {
     ),
     "comm": (
         ("contract", "graph", "libraries"),
-        ("switched_topologies", "equal_ways"),
+        ("switched_topologies", "equal_ways", "joined_switches"),
         ("algorithm", "topologies", "routes"),
         (
             "library",
@@ -59,6 +59,7 @@ INTERIOR = {
             "traffic",
             "block_timing",
             "algorithm_file",
+            "everyone_loads",
         ),
         ("bounds",),
         ("verify", "timing", "simulation"),
@@ -71,6 +72,8 @@ INTERIOR = {
     ),
     "lowering": (
         ("context", "sublayer"),
+        ("tensor_splits",),
+        ("mixer_placements",),
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
         ("state_scan", "modulation"),
         ("mixer_parts", "ffn", "ends", "step_ops"),
@@ -125,6 +128,7 @@ INTERIOR = {
         ("vllm_replay", "sglang_replay", "event_loop", "lockstep", "bench_analysis"),
         ("vllm_recording", "sglang_recording", "router"),
         ("recording", "fleet"),
+        ("fleet_loop",),
         ("recording_replay", "deployment"),
         ("serving_prediction", "remedies"),
         ("why_slow",),

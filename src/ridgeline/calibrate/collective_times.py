@@ -87,7 +87,7 @@ def expected_seconds(question: Question) -> tuple[float, float, float]:
     >>> from ridgeline.hardware.load import system
     >>> asked = Question(kind="all-reduce", size=2**30, ranks=8, system=system("8xh100-sxm"))
     >>> [round(seconds * 1e3, 1) for seconds in expected_seconds(asked)]
-    [4.0, 3.5, 5.5]
+    [4.1, 3.5, 5.1]
     """
     blank = Row(id="", table="", cells=MappingProxyType({}))
     item = Measured(row=blank, question=question, seconds=1.0, notes=())

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.calibrate.request_log import LogErrors, fit_request_log
+from ridgeline.calibrate.request_log import LogErrors, fit_request_log, scheduled_by
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve
@@ -32,7 +32,6 @@ from ridgeline.serving.request import Request, plain_request
 from ridgeline.serving.request_log import RequestLog
 from ridgeline.serving.serving_prediction import FRONT_END_S, served_by
 from ridgeline.serving.step_cost import LinearStepCost, StepCost
-from ridgeline.serving.vllm_settings import VllmSettings
 
 METRICS = ("ttft", "tpot", "e2e")
 Figures = Mapping[str, float]
@@ -133,13 +132,8 @@ def _log(run: BenchRun, instance: Instance) -> RequestLog:
     if run.sent_s is None:
         expected = "a result that tells when requests were sent: `vllm bench serve --save-detailed`"
         raise InputError(Problem(path="--anchor", given=run.source, expected=expected))
-    settings = instance.settings
-    knobs = {}
-    if isinstance(settings, VllmSettings):
-        names = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
-        knobs = {name: getattr(settings, name) for name in names}
     lengths = zip(run.sent_s.tolist(), run.prompt_tokens.tolist(), run.output_tokens.tolist(), strict=True)
-    return RequestLog(
+    log = RequestLog(
         name=run.source,
         requests=tuple(
             plain_request(index=index, arrival_s=sent, prompt_tokens=prompt, output_tokens=output)
@@ -148,8 +142,9 @@ def _log(run: BenchRun, instance: Instance) -> RequestLog:
         ttft_s=np.maximum(run.ttft_s - FRONT_END_S, 1e-4),
         e2e_s=np.maximum(run.e2e_s - FRONT_END_S, 2e-4),
         version="",
-        knobs=knobs,
+        knobs={},
     )
+    return scheduled_by(log, instance.settings)
 
 
 def _load(

@@ -7,13 +7,17 @@ the proportions of an accelerator; where that leaves too much, from what the log
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.errors import MissingNumber
+from ridgeline.plan.check import check
+from ridgeline.plan.scenario import Scenario
+from ridgeline.serving.deployment import Priced, Settings, instances_of
 from ridgeline.serving.event_loop import collector_paused
 from ridgeline.serving.lockstep import Lockstep, Ranks
 from ridgeline.serving.replica import Replica
@@ -32,6 +36,7 @@ TTFT_WEIGHT = 12.0  # of a percentile of TTFT beside one request's E2E
 PRIOR_WEIGHT = 0.003  # of a number's distance from where it starts, in logarithms
 EVALUATIONS = 30
 BLOCK = 16
+SCHEDULED_BY = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,24 @@ def fit_request_log(log: RequestLog) -> LogFit:
     if early.sum() >= 20:
         held_out = log_errors(log, _fitted(log, early), ~early)
     return LogFit(log=log, cost=cost, errors=log_errors(log, cost, everybody), held_out=held_out)
+
+
+def scheduled_by(log: RequestLog, settings: Settings) -> RequestLog:
+    """The log of an engine with these settings, where nobody wrote down its own."""
+    if not isinstance(settings, VllmSettings):
+        return log
+    return replace(log, knobs={name: getattr(settings, name) for name in SCHEDULED_BY} | dict(log.knobs))
+
+
+def served_as(log: RequestLog, scenario: Scenario) -> RequestLog:
+    """The log of a scenario's deployment, where nobody wrote down the engine's own settings."""
+    if any(check(scenario)):
+        return log  # its prediction tells why there is none
+    try:
+        instance = instances_of(scenario, Priced(cost=LinearStepCost(step_s=1.0)))[0]
+    except MissingNumber:
+        return log
+    return scheduled_by(log, instance.settings)
 
 
 def apply_request_log(log: RequestLog, other: LogFit) -> LogFit:

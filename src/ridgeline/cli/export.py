@@ -271,7 +271,7 @@ def _refuse_existing(paths: list[Path], force: bool) -> None:
 
 def _notes(found: Imported) -> str:
     """The scenario file's head: where it came from, what was assumed and what did not reach it."""
-    lines = [f"Read by Ridgeline from a {found.target} configuration."]
+    lines = [f"Read by Ridgeline from files of {found.target}."]
     lines += [f"assumed: {note}" for note in found.assumptions]
     lines += list(_unread(found))
     return "".join(f"# {_one_line(line)}\n" for line in lines)

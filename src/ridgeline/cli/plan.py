@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ import typer
 
 from ridgeline.cli.capture import named_model
 from ridgeline.cli.export import Force
+from ridgeline.cli.plan_export import PlanOut
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import (
@@ -32,7 +33,7 @@ from ridgeline.cli.terminal import (
     print_json,
     stderr_console,
 )
-from ridgeline.targets.registry import TRAIN
+from ridgeline.targets.registry import SERVE, TRAIN
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -56,7 +57,12 @@ Objective = Annotated[
     str, typer.Option(help="time, cost, energy, memory or chips; with --serve cost, chips or goodput.")
 ]
 To = Annotated[
-    str, typer.Option("--to", metavar="TARGET", help=f"Only what it can be told: {', '.join(sorted(TRAIN))}.")
+    str,
+    typer.Option(
+        "--to",
+        metavar="TARGET",
+        help=f"Only what it can be told: {', '.join(sorted(TRAIN))}; with --serve {', '.join(sorted(SERVE))}.",
+    ),
 ]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Write the plan as a scenario file; with --to a folder to launch.")
@@ -117,15 +123,15 @@ def plan(
     from ridgeline.search.request import PlanRequest
 
     with _answering(json):
-        out = _Out(output=output, html=html, json=json, to=to, force=force)
+        out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
         _writable(None if out.folder else output, html, picture)
         model = named_model(model, beside=output)
         limits = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
         run = {"tokens": tokens, "chips": chips, "headroom": headroom, "frontier": frontier}
         if serve or _serves(model):
-            _refuse_training(seq=seq, global_batch=global_batch, days=days, to=to, **run)
+            _refuse_training(seq=seq, global_batch=global_batch, days=days, **run)
             plan_serve(
-                model, priced_of(calibration, anchor or (), profile), (output, html, picture), json, on=on,
+                model, priced_of(calibration, anchor or (), profile), out, on=on,
                 requests=requests, rate=rate, isl=isl, osl=osl, percentile=percentile, engine=engine,
                 settings=settings or (), space=space, objective=objective, **limits,
             )  # fmt: skip
@@ -139,7 +145,7 @@ def plan(
 
 
 def _plan_training(
-    request: PlanRequest, out: _Out, calibration: Path | None, anchor: Sequence[str], profile: str | None
+    request: PlanRequest, out: PlanOut, calibration: Path | None, anchor: Sequence[str], profile: str | None
 ) -> None:
     """Answer the question: what is used to price, what it is for, the search, and what is told and written."""
     from ridgeline.api import calibration_of
@@ -312,29 +318,7 @@ def shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
         yield bar, bar.add_task("pricing the parts of the plans", total=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Out:
-    """What is wanted of the answer.
-
-    folder   where the files of a target go, beside the scenario; None where none are wanted
-    """
-
-    output: Path | None
-    html: Path | None
-    json: bool
-    to: str = ""
-    force: bool = False
-
-    @property
-    def folder(self) -> Path | None:
-        """A name that is not a scenario file's is a folder's, where there is a target."""
-        from ridgeline.core.files import SUFFIXES
-
-        named = self.output is not None and self.output.suffix.lower() in SUFFIXES
-        return self.output if self.to and not named else None
-
-
-def _tell(found: Recommendation, took: Took, out: _Out) -> None:
+def _tell(found: Recommendation, took: Took, out: PlanOut) -> None:
     """Print and write what was found, or say why nothing was."""
     from ridgeline.core.errors import InputError
     from ridgeline.report.plan_sheet import plan_sheet
@@ -361,7 +345,7 @@ def _tell(found: Recommendation, took: Took, out: _Out) -> None:
         raise typer.Exit(STOPPED)
 
 
-def _write(found: Recommendation, sheet: Any, out: _Out) -> list[str]:
+def _write(found: Recommendation, sheet: Any, out: PlanOut) -> list[str]:
     """Write the recommended plan as a scenario file, or with a target's files, and the page; a line for each."""
     from ridgeline.core.files import write_text
 
@@ -369,7 +353,9 @@ def _write(found: Recommendation, sheet: Any, out: _Out) -> list[str]:
     if out.folder is not None:
         from ridgeline.cli.plan_export import export_into
 
-        files = list(export_into(out.folder, found, out.to))
+        assert found.reasons is not None
+        chosen = found.reasons.recommended.scenario
+        files = list(export_into(out.folder, chosen, found.scenario_text, out.to))
     elif out.output is not None:
         write_text(out.output, found.scenario_text)
     if out.html is not None:

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ridgeline.search.recommend import Recommendation
+    from ridgeline.plan.scenario import Scenario
 
 SCENARIO = "scenario.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOut:
+    """What is wanted of an answer: a scenario file or with `to` a folder that starts it, a page, a picture."""
+
+    output: Path | None
+    html: Path | None
+    picture: Path | None
+    json: bool
+    to: str = ""
+    force: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the files of a target go: a name that is not a scenario file's is a folder's, where there is one."""
+        from ridgeline.core.files import SUFFIXES
+
+        named = self.output is not None and self.output.suffix.lower() in SUFFIXES
+        return self.output if self.to and not named else None
 
 
 def refuse_filled(folder: Path | None, force: bool) -> None:
@@ -32,16 +53,15 @@ def refuse_filled(folder: Path | None, force: bool) -> None:
         raise InputError(Problem(path="--output", given=given, expected="an empty folder", todo=todo))
 
 
-def export_into(folder: Path, found: Recommendation, to: str) -> Iterator[str]:
+def export_into(folder: Path, scenario: Scenario, told: str, to: str) -> Iterator[str]:
     """Write the scenario and the target's files; a line for each, then what they mean and what is left to the user."""
     from ridgeline.cli.export import lost_lines
     from ridgeline.core.files import write_text
     from ridgeline.targets.api import export
     from ridgeline.targets.ledger_text import check_lines
 
-    assert found.reasons is not None
-    made = export(found.reasons.recommended.scenario, to=to)
-    for name, text in {SCENARIO: found.scenario_text, **made.files}.items():
+    made = export(scenario, to=to)
+    for name, text in {SCENARIO: told, **made.files}.items():
         write_text(folder / name, text)
         yield f"written: {folder / name}"
     yield from check_lines(made.check) if made.check else ()

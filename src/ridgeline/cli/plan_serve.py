@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import typer
 
+from ridgeline.cli.plan_export import PlanOut, export_into, refuse_filled
 from ridgeline.cli.refuse import STOPPED, UNUSABLE
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import console, print_json
@@ -42,10 +42,7 @@ class _Watch:
         return not self._stop.is_set()
 
 
-def plan_serve(
-    model: str, priced: Priced, outputs: tuple[Path | None, Path | None, Path | None], json: bool,
-    **options: Unpack[DeploymentOptions],
-) -> None:  # fmt: skip
+def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
     from ridgeline.cli.plan import shown, stoppable
     from ridgeline.core.errors import InputError
@@ -55,8 +52,13 @@ def plan_serve(
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment
 
-    refuse_picture(outputs[2])
+    refuse_picture(out.picture)
     request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
+    if out.to:
+        from ridgeline.targets.deployment_target import serving_target
+
+        request = replace(request, target=serving_target(out.to))
+    refuse_filled(out.folder, out.force)
     began, cpu = time.perf_counter(), time.process_time()
     with stoppable() as stop, shown() as (bar, task):
         found = recommend_deployment(request, _Watch(stop, bar, task))
@@ -65,13 +67,13 @@ def plan_serve(
         say("ridgeline: stopped before a deployment was found", err=True)
         raise typer.Exit(STOPPED)
     if found.best is None:
-        if not json:
+        if not out.json:
             raise InputError(found.problems)
         print_json(refusal_sheet(found.problems))
         raise typer.Exit(UNUSABLE)
     sheet = deployment_sheet(found, took)
-    written = _write(found, sheet, outputs)
-    if json:
+    written = _write(found, sheet, out)
+    if out.json:
         print_json(sheet)
     else:
         draw_deployment(sheet, console())
@@ -81,21 +83,22 @@ def plan_serve(
         raise typer.Exit(STOPPED)
 
 
-def _write(
-    found: DeploymentAnswer, sheet: DeploymentPlanSheet, outputs: tuple[Path | None, Path | None, Path | None]
-) -> list[str]:
-    """Write the deployment as a scenario file, the page, and the frontier's picture; a line for each."""
+def _write(found: DeploymentAnswer, sheet: DeploymentPlanSheet, out: PlanOut) -> list[str]:
+    """Write the deployment as a scenario file, or with a target's files, the page, and the frontier's picture."""
     from ridgeline.core.files import write_text
 
-    output, html, picture = outputs
-    if output is not None:
-        write_text(output, found.scenario_text)
-    if html is not None:
+    files: list[str] = []
+    if out.folder is not None:
+        files = list(export_into(out.folder, found.scenario, found.scenario_text, out.to))
+    elif out.output is not None:
+        write_text(out.output, found.scenario_text)
+    if out.html is not None:
         from ridgeline.report.deployment_chart import write_page
 
-        write_page(sheet, html)
-    if picture is not None:
+        write_page(sheet, out.html)
+    if out.picture is not None:
         from ridgeline.report.deployment_chart import write_picture
 
-        write_picture(sheet, picture)
-    return [f"written: {path}" for path in outputs if path is not None]
+        write_picture(sheet, out.picture)
+    rest = (None if out.folder else out.output, out.html, out.picture)
+    return [*files, *(f"written: {path}" for path in rest if path is not None)]

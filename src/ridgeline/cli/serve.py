@@ -30,7 +30,7 @@ def predict_serve(
     from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
     from ridgeline.sim import Impossible
 
-    priced = priced_of(calibration, anchor, profile)
+    priced = priced_of(calibration, anchor, profile, scenario)
     with _bar(scenario) as tell:
         found = predict_serving(scenario, priced, progress=tell)
     if isinstance(found, Impossible) and json:

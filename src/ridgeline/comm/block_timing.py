@@ -12,6 +12,7 @@ import numpy as np
 
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.joined_switches import Joined, joined_switches
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Array, Index
 
@@ -20,7 +21,7 @@ Part = tuple[Index, tuple[int, ...]]
 
 def bucket_time(graph: Graph, parts: Iterable[Part], collective: Collective, size_bytes: float) -> float:
     """Seconds of rings along one axis of a grid after the other, several parts at once."""
-    clock = _Clock(graph, list(parts), size_bytes)
+    clock = _Clock(joined_switches(graph), list(parts), size_bytes)
     if collective != "allgather":
         clock.scatter()
     if collective != "reducescatter":
@@ -31,8 +32,10 @@ def bucket_time(graph: Graph, parts: Iterable[Part], collective: Collective, siz
 class _Clock:
     """When links are free, and when each part's next block is ready at each rank."""
 
-    def __init__(self, graph: Graph, parts: list[Part], size_bytes: float) -> None:
+    def __init__(self, fabric: Joined, parts: list[Part], size_bytes: float) -> None:
+        graph = fabric.graph
         self.graph, self.parts, self.last = graph, parts, 0.0
+        self.wide = np.append(fabric.wide, False)
         self.rate = np.append(graph.bytes_per_s, np.inf)
         self.free = np.zeros(graph.links + 1)
         self.ready = np.zeros((len(parts), graph.ranks))
@@ -106,9 +109,12 @@ class _Clock:
         load[-1] = 0.0
         alpha = np.where(ways >= 0, graph.latency_s[ways], 0.0).sum(axis=1)
         ready = np.take_along_axis(begins, np.stack(targets), axis=1).ravel() if back else begins.ravel()
-        end = np.maximum(ready, self.free[ways].max(axis=1)) + alpha + (load / self.rate)[ways].max(axis=1)
+        busy = load / self.rate
+        lasts = busy[ways].max(axis=1)
+        end = np.maximum(ready, self.free[ways].max(axis=1)) + alpha + lasts
         for hop in range(ways.shape[1]):
-            np.maximum.at(self.free, ways[:, hop], end)
+            over = ways[:, hop]
+            np.maximum.at(self.free, over, end - np.where(self.wide[over], lasts - busy[over], 0.0))
         self.free[-1] = 0.0
         self.last = max(self.last, float(end.max()))
         whole: Array = end.reshape(len(targets), n)

@@ -36,7 +36,9 @@ class PathTable:
 
     def __init__(self, graph: Graph, targets: Index) -> None:
         self.graph, self.weight = graph, hop_weights(graph)
-        self.targets = np.unique(targets)
+        asked = np.zeros(graph.nodes, np.bool_)
+        asked[targets] = True
+        self.targets = np.flatnonzero(asked)
         self.distance = self._distances()
         self.order = np.argsort(graph.tail, kind="stable")
         count = np.bincount(graph.tail, minlength=graph.nodes)
@@ -49,6 +51,7 @@ class PathTable:
             self.table = np.full(graph.nodes**2, -1, np.int32)
             self.table[self.keys[::-1]] = self.by_key[::-1]  # of parallel links the first, as a search finds it
         self.kin = self._kin()
+        self.lists: int | None = None  # where the compiled core keeps what it found
 
     def _distances(self) -> Array:
         """(targets, nodes) lengths of ways: to the nodes before a target, one search each, and its last link."""

@@ -7,11 +7,12 @@ round that use it:
 
 It starts when its chunk is there and its links are done with the rounds before; nobody waits for a whole round. On
 direct links and one chunk a link and round this is rounds x (chunk / b + alpha). A link is busy for the latency too.
+Switches that stand for each other (spines) count as one: their ways carry equal parts, see `joined_switches`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,8 +20,9 @@ import numpy as np
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.contract import Ints
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.joined_switches import joined_switches
 from ridgeline.comm.routes import routes
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Array, Index, Mask
 
 DENSE = 1 << 27  # places (node, chunk) that are kept as one array
 CROWD = 2  # steps of a round on a way, on average, from which on they are looked at together
@@ -47,6 +49,17 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     steps = algorithm.steps
     if not len(steps):
         return Timing(seconds=0.0, round_ends=np.zeros(0), link_bytes=np.zeros(graph.links), crowding=0)
+    if algorithm.nodes <= graph.ranks:  # no switch has steps of its own
+        fabric = joined_switches(graph)
+        if fabric.link is not None:
+            timed = _timed(algorithm, fabric.graph, size_bytes, fabric.wide)
+            return replace(timed, link_bytes=fabric.spread(timed.link_bytes, graph))
+    return _timed(algorithm, graph, size_bytes)
+
+
+def _timed(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Mask | None = None) -> Timing:
+    """The same on a graph as it is; `wide` links are taken for a round's own bytes, others until its steps end."""
+    steps = algorithm.steps
     ways, way_of = _ways(algorithm, graph)
     read, write, places = _places(algorithm)
     shares = algorithm.contract.chunk_share * size_bytes
@@ -60,14 +73,18 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
         load = np.bincount(over.link, over.spread(sent), graph.links)
         crowding = max(crowding, int(np.bincount(over.link, None if count is None else over.spread(count)).max()))
         total += load
-        lasts = ways.latency_s[used] + over.most(load / graph.bytes_per_s)
+        busy = load / graph.bytes_per_s
+        lasts = ways.latency_s[used] + over.most(busy)
         end = np.maximum(there[read[low:high]], over.most(free)[own]) + lasts[own]
         np.maximum.at(there, write[low:high], end)
         done = end
         if row is not None:
             done = np.zeros(len(used))
             np.maximum.at(done, row, end)
-        np.maximum.at(free, over.link, over.spread(done))
+        taken = over.spread(done)
+        if wide is not None:
+            taken = taken - np.where(wide[over.link], over.spread(over.most(busy)) - busy[over.link], 0.0)
+        np.maximum.at(free, over.link, taken)
         last = max(last, float(end.max()))
         ends.append(last)
     return Timing(seconds=last, round_ends=np.array(ends), link_bytes=total, crowding=crowding)

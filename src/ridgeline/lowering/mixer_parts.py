@@ -21,7 +21,7 @@ from ridgeline.lowering.context import (
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides, tensor_boundary
 from ridgeline.models.compressed import compressed_alike
-from ridgeline.models.params import indexer_params, mixer_params, normed_vectors
+from ridgeline.models.mixer_parameters import indexer_params, mixer_params, normed_vectors
 from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.models.spec import Attention, CompressedAttention, LatentAttention, Mixer, Recurrence
 

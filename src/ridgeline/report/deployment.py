@@ -39,7 +39,7 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
     searches = [one.search for one in found.outcomes]
     others = [one for one in search.verified if one is not found.best]
     others += [one.best for one in searches if one is not search and one.best is not None]
-    return {
+    sheet: DeploymentPlanSheet = {
         "kind": "deployment",
         "possible": True,
         "model": search.scenario.model.id,
@@ -79,6 +79,9 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
         "cpu_seconds": took.cpu_seconds,
         "assumptions": [one for one in found.best.prediction.assumptions if not one.startswith("precision = ")],
     }  # fmt: skip
+    if found.request.target is not None:
+        sheet["to"] = found.request.target.id
+    return sheet
 
 
 def _deployment(one: Verified) -> DeploymentSheet:
@@ -132,6 +135,8 @@ def draw_deployment(sheet: DeploymentPlanSheet, console: Console) -> None:
 def _headline(sheet: DeploymentPlanSheet) -> Iterator[RenderableType]:
     best = sheet["deployment"]
     yield Text.assemble((f"{sheet['model']} on {sheet['system']}, {sheet['engine']}: {GOALS[sheet['goal']]}", "dim"))
+    if "to" in sheet:
+        yield Text(f"all of it can be told to {sheet['to']}", style="dim")
     chips = f"   {best['chips']} chip{'s' * (best['chips'] > 1)}, {best['router']}"
     yield Text.assemble((clean(best["words"]).plain, "bold"), chips)
     cost = best["cost_per_million_tokens_usd"]

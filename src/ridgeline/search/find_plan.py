@@ -34,6 +34,7 @@ from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, spa
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.search.told_plans import LEVELS, ToldPlans
 from ridgeline.search.told_space import told_space
+from ridgeline.search.untellable import of_the_question, untellable
 from ridgeline.sim import (
     Prediction,
     capacity_of,
@@ -175,6 +176,8 @@ def find_plan(
     space = replace(space, **_beside(space, own, scenario.plan)) if given else space
     space = told_space(space, scenario, own, target) if target else space
     problems = tuple(_problems(scenario, space))
+    if target and not problems and (untold := of_the_question(scenario, space, target)):
+        problems = (untellable(scenario, target, untold, scenario.model.id),)
     free = scenario_headroom(scenario).share if headroom is None else headroom
     capacity, found = 0.0, NOTHING
     try:

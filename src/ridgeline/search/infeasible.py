@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -17,13 +17,13 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
-from ridgeline.search.plan_target import AskedTarget, Untold, named
+from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
+from ridgeline.search.untellable import untellable
 from ridgeline.sim import capacity_of
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
-MOST_NAMED = 3  # decisions that stand against a plan
 LARGER = (2, 4, 8, 16, 32)  # times the chips that are tried when nothing fits
 
 
@@ -76,21 +76,9 @@ def _untellable(search: Search, target: AskedTarget) -> Problem:
         if free.plans:
             break
     untold = target.untold(free.plans[0].scenario) if free.plans else ()
-    reasons = dict.fromkeys(one.why for one in untold)
     best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
     given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
-    expected = f"a plan that {target.id} can be told; not {named(untold[:MOST_NAMED])}: {'; '.join(reasons)}"
-    return Problem(path="--to", given=given, expected=expected, todo=_instead(untold))
-
-
-def _instead(untold: Iterable[Untold]) -> str:
-    """What to do about decisions that a target cannot be told."""
-    of_model = [one.path for one in untold if one.path.startswith("model.")]
-    if of_model and all(path.startswith("model.mtp") for path in of_model):
-        return "add --set model.mtp=0 to plan it without them, or use another target"
-    if of_model:
-        return "name the model by its id in the catalog, or use another target"
-    return "use another target, change the question, or leave out --to"
+    return untellable(search.scenario, target, untold, given)
 
 
 def _too_large(search: Search, go_on: GoOn) -> Problem:

@@ -36,8 +36,8 @@ def named(untold: Iterable[Untold]) -> str:
     return ", ".join(dict.fromkeys(parts))
 
 
-class PlanTarget(Protocol):
-    """A target of an export, as far as a search asks it."""
+class DeploymentTarget(Protocol):
+    """A target of an export, as far as a search of deployments asks it."""
 
     @property
     def id(self) -> str:
@@ -48,6 +48,10 @@ class PlanTarget(Protocol):
 
     def untold(self, scenario: Scenario) -> tuple[Untold, ...]:
         """The decisions of a scenario that change its step and that the target cannot be told; empty: it can, all."""
+
+
+class PlanTarget(DeploymentTarget, Protocol):
+    """A target of an export, as far as a search of training plans asks it."""
 
     def habits(self, scenario: Scenario) -> Mapping[str, Any]:
         """Decision -> what the target does by itself, where a scenario has it otherwise and it cannot be told."""

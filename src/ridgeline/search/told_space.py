@@ -99,6 +99,14 @@ def _probes(scenario: Scenario, space: Space, shard: Shard, axis: str, choice: A
         yield from _probe(scenario, space, shard, {"pp": _least(space, "pp")} if staged else {}, made)
 
 
+def plain_plans(scenario: Scenario, space: Space) -> Iterator[Plan]:
+    """Of every sharding the plainest plan, and the plainest with ranks along each axis."""
+    for shard in space.shard:
+        yield from _probe(scenario, space, shard, {}, {})
+        for axis in AXES:
+            yield from _probe(scenario, space, shard, {axis: _least(space, axis)}, {})
+
+
 def _least(space: Space, axis: str) -> int:
     """The fewest ranks of an axis that are more than one; 1 where there are none."""
     return min((size for size in getattr(space, axis) if size > 1), default=1) if axis else 1

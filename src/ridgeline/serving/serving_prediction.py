@@ -10,7 +10,8 @@ from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective, Serve
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
-from ridgeline.serving.fleet import FleetRun, Progress, simulate_fleet
+from ridgeline.serving.fleet import FleetRun
+from ridgeline.serving.fleet_loop import Progress, simulate_fleet
 from ridgeline.serving.load import load_of
 from ridgeline.serving.metrics import ServingMetrics, serving_metrics
 from ridgeline.serving.misses import Misses

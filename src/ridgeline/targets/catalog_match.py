@@ -17,7 +17,7 @@ def known_as(table: Mapping[str, Any], unsure: Iterable[str] = (), prefer: str =
     """The catalog id of the model a table of dimensions describes, or the table itself when no entry equals it.
 
     Keys named as `unsure` were not stated by the source: an entry may differ in them, and then fills them in. Of
-    several entries the preferred one is taken, or the one with the shortest id.
+    several entries the preferred one is taken, or one that reads text alone, or the one with the shortest id.
     """
     try:
         spec = load_model(table)
@@ -27,10 +27,15 @@ def known_as(table: Mapping[str, Any], unsure: Iterable[str] = (), prefer: str =
     fits = [id for id in MODELS if _could_be(id, spec, unsure) and _equal(MODELS[id], spec, unsure)]
     if not fits:
         return table
-    best = min(fits, key=lambda id: (id != prefer, MODELS[id].context != spec.context, len(id), id))
+    best = min(fits, key=lambda id: (id != prefer, *_sees(id, spec), MODELS[id].context != spec.context, len(id), id))
     if "context" in unsure or MODELS[best].context == spec.context:
         return best
     return {"base": best, "context": spec.context}
+
+
+def _sees(id: str, spec: ModelSpec) -> tuple[bool, bool]:
+    """Whether an entry reads images or sound where the table speaks of neither: it is another model."""
+    return (MODELS[id].vision is not None) != (spec.vision is not None), MODELS[id].audio is not None
 
 
 @cache

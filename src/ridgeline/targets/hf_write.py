@@ -17,10 +17,10 @@ from ridgeline.targets.ledger import Piece, Say, exported, gather
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import growing_segments
 from ridgeline.targets.yaml_text import yaml_text
 
 ZERO = "deepspeed.json"
-ALLOCATOR = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 STARTED = (
     '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" '
     '--num_machines "$NNODES" -m '
@@ -34,15 +34,16 @@ def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command
     return exported(id, {**files, **scripts(scenario, command, title)}, ledger)
 
 
-def by_accelerate(program: str, note: str) -> Command:
+def by_accelerate(scenario: Scenario, program: str, note: str) -> Command:
     """`accelerate launch` of a Python module and its arguments, a process for each chip of the node."""
     words = ("accelerate", "launch", "--config_file", "accelerate.yaml")
-    return Command(words=words, per_chip=False, tail=f"{STARTED}{program}", before=note, environment=ALLOCATOR)
+    allocator = growing_segments(scenario.system)
+    return Command(words=words, per_chip=False, tail=f"{STARTED}{program}", before=note, environment=allocator)
 
 
-def by_torchrun(program: tuple[str, ...], note: str) -> Command:
+def by_torchrun(scenario: Scenario, program: tuple[str, ...], note: str) -> Command:
     """torchrun of a Python module and its arguments."""
-    return Command(words=("-m", *program), before=note, environment=ALLOCATOR)
+    return Command(words=("-m", *program), before=note, environment=growing_segments(scenario.system))
 
 
 def trainer_files(scenario: Scenario, tables: Mapping[str, Any], title: str) -> dict[str, str]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import gcd
 from types import MappingProxyType
 
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.job_request import JobRequest, clock, job_name
 from ridgeline.targets.vendors import vendor_of
 from ridgeline.version import __version__
 
@@ -119,30 +120,53 @@ def leader(nodes: int, port: int = 29500) -> tuple[str, ...]:
     return (rank, told, f"MASTER_PORT=${{MASTER_PORT:-{port}}}")
 
 
-def slurm(scenario: Scenario, title: str) -> str:
+def slurm(scenario: Scenario, title: str, job: JobRequest | None = None) -> str:
     """A batch script that runs the node's script once on each node, from the folder it lies in.
 
     Slurm runs a copy of it, so it asks for the place of the original. CONTAINER names an image for every node (pyxis).
+    The one task of a node is bound to no core: its ranks are.
     """
-    nodes, each = nodes_of(scenario.system)
-    name = re.sub(r"[^\w.-]+", "-", scenario.name or scenario.model.id)[:64] or "ridgeline"
+    asked = job or JobRequest()
     return (
         f"#!/bin/bash\n{comment(header(scenario, title))}"
-        f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node=1\n"
-        f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
-        f"#SBATCH --exclusive\n#SBATCH --mem=0\n#SBATCH --time={TIME}\n#SBATCH --output=%x-%j.log\n"
-        "# CONTAINER=IMAGE sbatch launch.sbatch runs every node in an image (pyxis), this folder inside it\n"
-        "# yours, where your site asks for them: remove one # and fill in\n"
-        "##SBATCH --partition=PARTITION\n##SBATCH --account=ACCOUNT\nset -euo pipefail\n\n"
-        'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | sed -n 1p)\n'
+        + "".join(f"#SBATCH {word}\n" for word in _asked(scenario, asked))
+        + "# CONTAINER=IMAGE sbatch launch.sbatch runs every node in an image (pyxis), this folder inside it\n"
+        + "".join(f"{line}\n" for line in _open(asked))
+        + "set -euo pipefail\n\n"
+        + (f"CONTAINER=${{CONTAINER:-{asked.image}}}\n" if asked.image else "")
+        + 'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | sed -n 1p)\n'
         'HERE=$(dirname "${HERE%% *}")\n'
         f'[ -f "$HERE/{ON_NODE}" ] || HERE=$SLURM_SUBMIT_DIR\n'
         'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)\n'
         "export MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"
-        'srun --kill-on-bad-exit=1 --chdir="$HERE" ${CONTAINER:+--container-image="$CONTAINER" '
-        '--container-mounts="$HERE:$HERE"} \\\n'
+        'srun --kill-on-bad-exit=1 --cpu-bind=none --chdir="$HERE" \\\n'
+        '    ${CONTAINER:+--container-image="$CONTAINER" --container-mounts="$HERE:$HERE"} \\\n'
         f'    bash -c \'NODE_RANK=$SLURM_NODEID exec bash "$0" "$@"\' "$HERE/{ON_NODE}" "$@"\n'
     )
+
+
+def _asked(scenario: Scenario, job: JobRequest) -> Iterator[str]:
+    """What Slurm is asked for."""
+    nodes, each = nodes_of(scenario.system)
+    yield from (f"--job-name={job_name(scenario)}", f"--nodes={nodes}", "--ntasks-per-node=1")
+    yield vendor_of(scenario.system).slurm.format(each)
+    yield from ("--exclusive", "--mem=0", f"--time={clock(job.time) if job.time is not None else TIME}")
+    yield f"--output={job.output.rstrip('/') + '/' if job.output else ''}%x-%j.log"
+    yield from (f"--{word}={value}" for word, value in _site(job) if value)
+
+
+def _open(job: JobRequest) -> Iterator[str]:
+    """What a site may ask for and nobody said; a folder for logs, which Slurm does not make."""
+    if job.output:
+        yield f"# {job.output.rstrip('/')} has to exist when the job starts: Slurm makes no folder for its logs"
+    lacks = [f"##SBATCH --{word}={word.upper()}" for word, value in _site(job) if not value]
+    if lacks:
+        yield "# yours, where your site asks for them: remove one # and fill in"
+        yield from lacks
+
+
+def _site(job: JobRequest) -> tuple[tuple[str, str | None], ...]:
+    return (("partition", job.partition), ("account", job.account))
 
 
 def slurm_run(scenario: Scenario, words: tuple[str, ...], warning_s: int = 120) -> str:
@@ -152,10 +176,9 @@ def slurm_run(scenario: Scenario, words: tuple[str, ...], warning_s: int = 120) 
     again and resumes, for `run` looks at SLURM_RESTART_COUNT. Options of `sbatch` go before those written here.
     """
     nodes, each = nodes_of(scenario.system)
-    name = re.sub(r"[^\w.-]+", "-", scenario.name or scenario.model.id)[:64] or "ridgeline"
     return (
         f"#!/bin/bash\n{comment(header(scenario, 'ridgeline run'))}"
-        f"#SBATCH --job-name={name}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node={each}\n"
+        f"#SBATCH --job-name={job_name(scenario)}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node={each}\n"
         f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
         f"#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=TERM@{warning_s}\nset -euo pipefail\n\n"
         f"srun --kill-on-bad-exit=1 ridgeline run {shlex.join(words)}\n"

@@ -1,4 +1,4 @@
-"""Turn a run's files into a task of SkyPilot, a job of Azure ML, a script of Ray Train, or a batch script of Slurm."""
+"""Turn a run's files into a task of SkyPilot, a job of Azure ML, or a script of Ray Train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import ceil
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.job_request import IMAGE, JobRequest, clock, job_name
+from ridgeline.targets.job_request import IMAGE, JobRequest, job_name
 from ridgeline.targets.launch import ON_NODE, SLURM, comment, header, nodes_of
 from ridgeline.targets.target import Files
 from ridgeline.targets.vendors import vendor_of
@@ -114,7 +114,7 @@ from pathlib import Path
 
 import ray
 from ray.train import RunConfig, ScalingConfig, get_context
-from ray.train.torch import TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer
 
 FOLDER = Path(__file__).resolve().parent
 NODES, EACH, RESOURCE = {nodes}, {each}, {resource!r}
@@ -133,7 +133,10 @@ if __name__ == "__main__":
     )
     run = RunConfig(name={name!r}{storage})
     config = {{"words": sys.argv[1:], "time": {time!r}}}
-    TorchTrainer(on_node, train_loop_config=config, scaling_config=scaling, run_config=run).fit()
+    gloo = TorchConfig(backend="gloo")  # the ranks that launch.sh starts make groups of their own
+    TorchTrainer(
+        on_node, train_loop_config=config, torch_config=gloo, scaling_config=scaling, run_config=run
+    ).fit()
 '''
 
 
@@ -151,32 +154,3 @@ def ray_train(scenario: Scenario, files: Files, job: JobRequest) -> str:
         time=job.time,
     )
     return comment(header(scenario, "Ray Train")) + text
-
-
-def slurm(scenario: Scenario, files: Files, job: JobRequest) -> str:
-    """A batch script that finds launch.sh beside itself, whatever folder it was submitted from."""
-    nodes, each = nodes_of(scenario.system)
-    assert ON_NODE in files
-    asked = [
-        f"--job-name={job_name(scenario)}",
-        f"--nodes={nodes}",
-        "--ntasks-per-node=1",
-        vendor_of(scenario.system).slurm.format(each),
-        "--exclusive",
-        f"--output={job.output.rstrip('/') + '/' if job.output else ''}%x-%j.log",
-        *([f"--time={clock(job.time)}"] if job.time is not None else []),
-        *([f"--partition={job.partition}"] if job.partition else []),
-        *([f"--account={job.account}"] if job.account else []),
-    ]
-    inside = f'--container-image={shlex.quote(job.image)} --container-mounts="$HERE:$HERE" ' if job.image else ""
-    return (
-        f"#!/bin/bash\n{comment(header(scenario, 'Slurm'))}"
-        + "".join(f"#SBATCH {word}\n" for word in asked)
-        + "set -euo pipefail\n\n"
-        "# Slurm runs a copy of this script: the job's record tells where the script itself is\n"
-        'SCRIPT=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=\\([^ ]*\\).*/\\1/p" | sed -n 1p)' + "\n"
-        'HERE=$(dirname "$SCRIPT")' + "\n"
-        'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)' + "\n"
-        "export HERE MASTER_ADDR MASTER_PORT=${MASTER_PORT:-29500} NNODES=$SLURM_NNODES\n"
-        f'srun {inside}bash -c \'NODE_RANK=$SLURM_NODEID exec bash "$HERE/{ON_NODE}" "$@"\' {ON_NODE} "$@"\n'
-    )

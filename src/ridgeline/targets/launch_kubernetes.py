@@ -19,6 +19,7 @@ from ridgeline.targets.yaml_text import manifest_text
 
 PORT = "29500"
 NODE = "node"
+NETWORK = "Yours: your cluster's names of fast network devices (rdma/..., hostNetwork); pods have none without them"
 # GKE's names of TPU slices
 SLICES = {
     "tpu-v4": "tpu-v4-podslice",
@@ -185,4 +186,6 @@ def _manifest(scenario: Scenario, name: str, files: Files, made: Mapping[str, An
     note = header(scenario, str(made["kind"]))
     if job.image is None:
         note = (*note, f"The image {IMAGE} stands for one that has the software: say it with --job image=...")
+    if nodes_of(scenario.system)[0] > 1 and not selector(scenario):
+        note = (*note, NETWORK)
     return comment(note) + manifest_text({"apiVersion": "v1", "kind": "List", "items": [config, dict(made)]})

@@ -9,8 +9,8 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.job_request import JobRequest
-from ridgeline.targets.launch import ON_NODE, SLURM
-from ridgeline.targets.launch_cloud import azureml, ray_train, skypilot, slurm
+from ridgeline.targets.launch import ON_NODE, SLURM, slurm
+from ridgeline.targets.launch_cloud import azureml, ray_train, skypilot
 from ridgeline.targets.launch_kubernetes import jobset, trainjob, volcano
 from ridgeline.targets.registry import LAUNCHERS
 from ridgeline.targets.target import Export, Files
@@ -18,7 +18,7 @@ from ridgeline.targets.target import Export, Files
 Writer = Callable[[Scenario, Files, JobRequest], str]
 # launcher -> the file it reads and who writes it
 WRITERS: Mapping[str, tuple[str, Writer]] = {
-    "slurm": (SLURM, slurm),
+    "slurm": (SLURM, lambda scenario, _, job: slurm(scenario, "Slurm", job)),
     "jobset": ("jobset.yaml", jobset),
     "trainjob": ("trainjob.yaml", trainjob),
     "volcano": ("volcano.yaml", volcano),

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.targets.python_values import MISSING, Bound, Class, Function, Made, Outside, Unknown, is_known
+from ridgeline.targets.python_values import MISSING, Bound, Class, Function, Made, Outside, Unknown, is_known, key_of
 
 if TYPE_CHECKING:
     from ridgeline.targets.python_eval import Interpreter
@@ -20,7 +20,8 @@ NAMES = frozenset(
     {
         "int", "float", "str", "bool", "len", "min", "max", "sum", "abs", "round", "range", "list", "tuple", "dict",
         "set", "sorted", "reversed", "enumerate", "zip", "isinstance", "getattr", "setattr", "hasattr", "print", "any",
-        "all", "ValueError", "RuntimeError", "TypeError", "NotImplementedError", "super", "type", "map", "filter",
+        "all", "divmod", "ValueError", "RuntimeError", "TypeError", "NotImplementedError", "super", "type", "map",
+        "filter",
     }
 )  # fmt: skip
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -117,6 +118,8 @@ def compare(op: ast.cmpop, left: Any, right: Any) -> bool | None:
             same if isinstance(op, (ast.Eq, ast.Is)) else not same if isinstance(op, (ast.NotEq, ast.IsNot)) else None
         )
     if isinstance(op, (ast.In, ast.NotIn)):
+        if isinstance(right, dict) and isinstance(left, (list, tuple)) and key_of(left) is not MISSING:
+            return (key_of(left) in right) is isinstance(op, ast.In)
         if isinstance(right, (list, dict, str)) and is_known(left) and isinstance(left, (str, int, float, type(None))):
             if isinstance(right, str) and not isinstance(left, str):
                 return None
@@ -176,7 +179,8 @@ def call(reading: Interpreter, what: Any, given: tuple[Any, ...], words: Mapping
 def copied(value: Any) -> Any:
     """A copy whose objects are its own."""
     if isinstance(value, Made):
-        return Made(value.name, value.given, {key: copied(part) for key, part in value.parts.items()})
+        parts = {key: copied(part) for key, part in value.parts.items()}
+        return Made(value.name, value.given, parts, set(value.assigned))
     if isinstance(value, list):
         return [copied(part) for part in value]
     if isinstance(value, dict):
@@ -219,6 +223,8 @@ def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
             return Unknown("bool(...)") if held is None else held
         case "len" if isinstance(first, (list, str, dict)):
             return len(first)
+        case "divmod" if len(given) == 2 and _number(first) and _number(given[1]) and given[1] != 0:
+            return [first // given[1], first % given[1]]
         case "range" if all(type(part) is int for part in given) and len(range(*given)) <= LONGEST:
             return list(range(*given))
         case "list" | "tuple" | "set" | "sorted" | "reversed":
@@ -269,10 +275,11 @@ def _method(what: Bound, given: tuple[Any, ...], words: Mapping[str, Any]) -> An
     if isinstance(owner, list):
         if name in ("append", "extend", "insert") and len(owner) < LONGEST:
             added = items(given[-1]) if name == "extend" and given else list(given[-1:])
+            added = [Unknown("items")] if added is None else added
             if name == "insert" and type(given[0]) is int:
                 owner.insert(given[0], given[-1])
             else:
-                owner.extend((added or [])[:LONGEST])
+                owner.extend(added[:LONGEST])
             return None
         if name == "copy":
             return list(owner)
@@ -286,9 +293,8 @@ def _method(what: Bound, given: tuple[Any, ...], words: Mapping[str, Any]) -> An
 
 def _of_table(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
     key = given[0] if given else None
-    key = str(key) if isinstance(key, Outside) else key
     match name:
-        case "get" | "pop" | "setdefault" if isinstance(key, (str, int, float, type(None))):
+        case "get" | "pop" | "setdefault" if (key := key_of(key)) is not MISSING:
             default = given[1] if len(given) > 1 else None
             found = owner.get(key, default)
             if name == "pop":

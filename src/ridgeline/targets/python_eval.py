@@ -29,6 +29,7 @@ from ridgeline.targets.python_values import (
     Module,
     Outside,
     Unknown,
+    key_of,
 )
 from ridgeline.targets.run_files import Around
 
@@ -259,9 +260,10 @@ class Interpreter:
                 owner = self.owner(above, scope, module)
                 if owner is not None:
                     owner.parts[name] = value
+                    owner.assigned.add(name)
             case ast.Subscript(value=above, slice=key):
-                held, at = self.value(above, scope, module), self.value(key, scope, module)
-                if isinstance(held, (dict, list)) and isinstance(at, (str, int)):
+                held, at = self.value(above, scope, module), key_of(self.value(key, scope, module))
+                if at is not MISSING and (isinstance(held, dict) or (isinstance(held, list) and type(at) is int)):
                     builtin.put(held, at, value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = builtin.items(value)
@@ -404,11 +406,9 @@ class Interpreter:
             if key is None:
                 found |= value if isinstance(value, dict) else {}
                 continue
-            at = self.value(key, scope, module)
-            if isinstance(at, (str, int, float, bool, type(None))):
+            at = key_of(self.value(key, scope, module))
+            if at is not MISSING:
                 found[at] = value
-            elif isinstance(at, Outside):
-                found[str(at)] = value
         return found
 
     # calls

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.targets import python_builtins as builtin
-from ridgeline.targets.python_values import Module, Outside, Unknown, is_known
+from ridgeline.targets.python_values import MISSING, Module, Outside, Unknown, is_known, key_of
 
 if TYPE_CHECKING:
     from ridgeline.targets.python_eval import Interpreter
@@ -32,9 +32,8 @@ def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope:
     at = reading.value(key, scope, module)
     if isinstance(owner, Outside) and owner.name == "os.environ":
         return reading.around.environment.get(str(at), Unknown(f"environment {at}"))
-    at = str(at) if isinstance(at, Outside) else at
-    if isinstance(owner, dict) and isinstance(at, (str, int, float, bool, type(None))):
-        return owner.get(at, Unknown(ast.unparse(node)[:80]))
+    if isinstance(owner, dict) and key_of(at) is not MISSING:
+        return owner.get(key_of(at), Unknown(ast.unparse(node)[:80]))
     if isinstance(owner, (list, str)) and type(at) is int and -len(owner) <= at < len(owner):
         return owner[at]
     return Unknown(ast.unparse(node)[:80])
@@ -69,5 +68,5 @@ def comprehension(reading: Interpreter, node: Any, scope: dict[str, Any], module
         else:
             found.append(reading.value(node.elt, inner, module))
     if isinstance(node, ast.DictComp):
-        return {key: value for key, value in found if isinstance(key, (str, int))}
+        return {key_of(key): value for key, value in found if key_of(key) is not MISSING}
     return found

@@ -21,11 +21,12 @@ class Unknown:
 
 @dataclass(slots=True)
 class Made:
-    """An object: the class or function it was made by, its arguments, its attributes."""
+    """An object: the class or function it was made by, its arguments, its attributes, and which were set later."""
 
     name: str = ""
     given: tuple[Any, ...] = ()
     parts: dict[str, Any] = field(default_factory=dict)
+    assigned: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,20 @@ def is_known(value: Any) -> bool:
     if isinstance(value, dict):
         return all(is_known(part) for part in value.values())
     return True
+
+
+def key_of(value: Any) -> Any:
+    """A value as the key of a table; `MISSING` where it is none.
+
+    >>> key_of([8, None]), key_of("a"), key_of([Unknown("x")]) is MISSING
+    ((8, None), 'a', True)
+    """
+    if isinstance(value, Outside):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        parts = tuple(key_of(part) for part in value)
+        return MISSING if any(part is MISSING for part in parts) else parts
+    return value if isinstance(value, (str, int, float, bool, type(None))) else MISSING
 
 
 def shown(value: Any) -> str:

@@ -25,6 +25,7 @@ from ridgeline.targets.target import Check, Difference, Export, Figures, Importe
 
 SLOWER = 0.05  # of a step: more than this and the files are refused
 ALIKE = 0.01  # of a model's weights: more than this and it is another model
+DEPLOYED = "plan.serving."
 SAME = 0.001  # of a step and of memory: less than this is the same prediction
 
 
@@ -92,7 +93,7 @@ def meaning(made: Export, found: Imported, scenario: Scenario) -> Scenario:
 
 def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scenario:
     """What the user's own script decides, as planned."""
-    names = {(path.split(".")[0], path.split(".")[1]) for path in script}
+    names = {(path.split(".")[0], path.split(".")[1]) for path in script if not path.startswith(DEPLOYED)}
     for owner in ("plan", "workload"):
         kept = getattr(built, owner)
         known = {field.name for field in fields(kept)}
@@ -101,6 +102,10 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
         }
         changed: dict[str, Any] = {owner: replace(kept, **taken)}
         built = replace(built, **changed)
+    fleet = {path.removeprefix(DEPLOYED).partition(".")[0] for path in script if path.startswith(DEPLOYED)}
+    if fleet:
+        own: dict[str, Any] = {name: getattr(scenario.plan.serving, name) for name in fleet}
+        built = replace(built, plan=replace(built.plan, serving=replace(built.plan.serving, **own)))
     if len(built.plan.placement) not in (0, built.plan.virtual_stages):  # of stages that the files do not have
         built = replace(built, plan=replace(built.plan, placement=()))
     return built

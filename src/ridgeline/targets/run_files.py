@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,6 +24,7 @@ MOST_NEARBY = 200  # files that one configuration may refer to
 TOPS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "LICENSE")
 INSTALLED = ("site-packages", "dist-packages")  # where installed software lies
 HIGHEST = 12  # folders above the file
+MOST_BESIDE = 1000  # entries of a folder that are looked at for a wheel's own
 LOW = 3  # folders above it in which a README alone marks the top
 DEEPEST = 8  # folders of a path that a configuration gives
 LONGEST = 300  # characters of such a path
@@ -110,7 +112,7 @@ def top_of(folder: Path) -> Path:
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
         marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
-        if len(above.parts) > 2 and marked:
+        if len(above.parts) > 2 and (marked or _unpacked(above)):
             return above
     described = [
         above
@@ -123,6 +125,14 @@ def top_of(folder: Path) -> Path:
     while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
         package = package.parent
     return package
+
+
+def _unpacked(folder: Path) -> bool:
+    """Whether a wheel was unpacked here: what it says of itself lies beside its packages."""
+    try:
+        return any(one.name.endswith(".dist-info") for one in islice(folder.iterdir(), MOST_BESIDE))
+    except OSError:
+        return False
 
 
 def functions_in(files: Files, target: str) -> list[str]:

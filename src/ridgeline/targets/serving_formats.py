@@ -53,7 +53,7 @@ def format_pieces(scenario: Scenario, words: FormatWords, quantised: Say | None 
         why = f"a checkpoint in such a format says so in its config.json, and {words.title} reads it there: use one"
         for path, value in given.items():
             if value != wide:
-                yield Lose(path, f"{why} as MODEL")
+                yield Lose(path, f"{why} as MODEL", yours=True)
     if quantised is None or SCALING not in quantised.paths:
         yield Lose(SCALING, "which values share a scale follows from the method")
     for path in given:

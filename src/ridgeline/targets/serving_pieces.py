@@ -74,7 +74,7 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
             "model.*", "no published weights are known of it: set MODEL to a folder whose config.json says the same"
         )
     one = replica_of(scenario)
-    yield Fixed("system.chips", one.count * one.chips, "chips that the replicas take")
+    yield chips_taken(scenario, one.count * one.chips)
     yield Lose("plan.serving.autoscale*", "replicas are started by hand: an autoscaler is software of its own")
     for path in ("failures*", "mtbf", "restart"):
         yield Lose(f"plan.serving.{path}", "failures happen; nobody asks for them")
@@ -83,6 +83,14 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
             yield Lose(f"plan.serving.{table}.*", "knobs of another engine")
     yield Lose("plan.speculation.acceptance", "how often drafts are right is a matter of model and text")
     yield Fixed("plan.attention", "flash", "attention is a fused kernel")
+
+
+def chips_taken(scenario: Scenario, taken: int) -> Fixed:
+    """Replicas say how many chips they take; the others stay free, which nobody has to be told."""
+    chips = scenario.system.chips
+    return Fixed(
+        "system.chips", max(chips, taken), f"{taken} chips that the replicas take" + " of it" * (taken < chips)
+    )
 
 
 def pools_lost() -> Lose:

@@ -121,7 +121,7 @@ def shown_call(files: Files) -> Call | None:
 def _documentation(files: Files, script: str) -> Iterator[tuple[str, list[str]]]:
     """Pieces of text that may show a call: the script's comments, code in text files beside it and one folder above."""
     remarks = re.findall(r"^[ \t]*#+[ \t]*(.*)$", files[script][:20_000], re.M)
-    yield "the script's comments", [line for line in remarks if script in line]
+    yield "the script's own comment", [line for line in remarks if script in line]
     place = around(files)
     for folder in (place.folder, place.folder.parent) if place.folder else ():
         for path in sorted(_texts(folder), key=lambda path: (not path.name.lower().startswith("readme"), path.name)):

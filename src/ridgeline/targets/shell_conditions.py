@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from ridgeline.targets.shell_expand import Script, arithmetic, is_open, known, shown
+from ridgeline.targets.shell_expand import Script, arithmetic, known, mark, shown, told_by_running
 from ridgeline.targets.shell_lexer import Word
 from ridgeline.targets.shell_parse import Case, Chain, Command, For, Group, If, Statement, While
 
@@ -40,7 +40,7 @@ def asked(text: str) -> dict[str, str]:
 
 
 def compared(script: Script, raw: list[str]) -> bool | None:
-    unsure = any(is_open(text) and "(" in text for text in raw)
+    unsure = any(told_by_running(text) for text in raw)
     match [known(text) for text in raw]:
         case ["-z", value]:
             return None if unsure else not value
@@ -59,7 +59,7 @@ def compared(script: Script, raw: list[str]) -> bool | None:
             same = True if unsure else left == right or ("*" in right and fnmatchcase(left, right))
             return same is (how != "!=")
         case [left, "=~", right]:
-            return matches(left, right)
+            return None if unsure else matches(script, left, right)
         case [("=" | "==" | "!=") as how, right]:  # an unquoted variable that is not set
             return (right == "") is (how != "!=")
         case [left, how, right] if how in _COMPARE:
@@ -72,16 +72,46 @@ def compared(script: Script, raw: list[str]) -> bool | None:
             return None
 
 
-def matches(left: str, right: str) -> bool | None:
-    """A pattern of plain characters, anchors and alternatives; others are not followed."""
+def matches(script: Script, left: str, right: str) -> bool | None:
+    """A pattern of plain characters, anchors, groups and alternatives; others are not followed."""
     if re.fullmatch(r"[\w /=-]{1,80}", right):
         return right in left
-    if not re.fullmatch(r"[\w^$|().\-/ \[\]+]{1,80}", right) or "+)" in right or len(left) > 300:
+    nested = re.search(r"[+*]\)[+*{]", right)
+    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or nested or len(left) > 300:
         return None
     try:
-        return re.search(right, left) is not None
+        found = re.search(right, left)
     except re.error:
         return None
+    if found is not None:
+        script.variables["BASH_REMATCH"] = [found.group(0), *(group or "" for group in found.groups())]
+    return found is not None
+
+
+def calculated(script: Script, text: str) -> int | None:
+    """What an arithmetic command is worth, variables set on the way; None where that is left open.
+
+    >>> script = Script(variables={"N": ["3"]})
+    >>> calculated(script, "N += 2"), calculated(script, "M = N * 2, M > 9"), script.variables["M"]
+    (5, 1, ['10'])
+    """
+    worth: int | None = None
+    for part in re.split(r",(?![^(]*\))", text[:1000]):
+        steps = re.fullmatch(r"\s*(?:(\w+)\s*(\+\+|--)|(\+\+|--)\s*(\w+))\s*", part)
+        sets = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", part, re.DOTALL)
+        if steps:
+            name, sign = steps.group(1) or steps.group(4), (steps.group(2) or steps.group(3))[0]
+            before = arithmetic(script, name) if name in script.variables else 0
+            after = None if before is None else before + (1 if sign == "+" else -1)
+            worth = after if steps.group(3) else before
+            script.variables[name] = [mark(name) if after is None else str(after)]
+        elif sets:
+            name, sign, other = sets.groups()
+            worth = arithmetic(script, f"{name} {sign} ({other})" if sign else other)
+            script.variables[name] = [mark(name) if worth is None else str(worth)]
+        else:
+            worth = arithmetic(script, part) if part.strip() else 1
+    return worth
 
 
 def assigned_in(statements: Iterable[Statement], depth: int) -> set[str]:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import takewhile
 
+from ridgeline.core.errors import InputError
 from ridgeline.targets.run_files import Around
-from ridgeline.targets.shell_conditions import ASSIGN, OURS, asked, assigned_in, compared
+from ridgeline.targets.shell_conditions import ASSIGN, OURS, asked, assigned_in, calculated, compared
 from ridgeline.targets.shell_expand import (
     MOST_WORDS,
     Script,
-    arithmetic,
     bounded,
     counted,
     expand,
@@ -28,8 +28,11 @@ from ridgeline.targets.shell_expand import (
     is_open,
     known,
     mark,
+    parsed_again,
     shown,
+    told_by_running,
 )
+from ridgeline.targets.shell_filters import filtered, made
 from ridgeline.targets.shell_lexer import Token, Word, WordPart, tokens
 from ridgeline.targets.shell_parse import Case, Chain, Command, For, Function, Group, If, Statement, While, parse
 from ridgeline.targets.shell_texts import ShellTexts
@@ -41,6 +44,7 @@ MOST_TURNS = 200  # of one loop
 DEEPEST = 12  # functions, sourced files and quoted commands inside each other
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 FED = frozenset({"sbatch", "bash", "sh", "srun"})  # programs whose input is a script
+OWN = frozenset({"shift", "set", "source", ".", "eval", "exit", "unset", "true", "false", ":", "let"})
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
 
 
@@ -54,8 +58,10 @@ def read_script(text: str, around: Around | None = None) -> Script:
     script = Script(arguments=list(place.arguments), given=place.environment)
     for name, value in {**asked(text), **place.environment}.items():
         script.variables[name] = [value]
+    shell = _Shell(script, place, ShellTexts(script, place))
+    script.capture = shell.printed
     with suppress(_Left, _Broke):  # a script ends where it returns
-        _Shell(script, place, ShellTexts(script, place)).run(_parsed(text), 0)
+        shell.run(_parsed(text), 0)
     if script.asked:
         numbers = ", ".join(str(number) for number in sorted(script.asked))
         script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
@@ -75,6 +81,10 @@ class _Broke(Exception):
     """`break` or `continue` was reached."""
 
 
+class _Untold(Exception):
+    """What a command prints cannot be told."""
+
+
 @dataclass(slots=True)
 class _Shell:
     script: Script
@@ -83,6 +93,37 @@ class _Shell:
     functions: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
     steps: int = 0
     asking: bool = False  # a condition is followed: what it starts is no run
+    level: int = 0  # substitutions inside each other
+    said: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
+
+    def printed(self, text: str) -> str | None:
+        """What plain tools, conditions and the script's own functions in `$(...)` print; None where nobody can tell."""
+        if self.level >= DEEPEST or self.steps > MOST_STEPS:
+            return None
+        copy = replace(self.script, variables=dict(self.script.variables), commands=[], notes=[], texts={}, asked=set())
+        inner = replace(self, script=copy, texts=ShellTexts(copy, self.around), functions=dict(self.functions), said=[])
+        inner.level, copy.capture = self.level + 1, inner.printed
+        with suppress(_Left, _Broke):
+            try:
+                inner.run(_parsed(text), 4)
+            except (_Untold, InputError):
+                return None
+        self.steps = inner.steps
+        told = inner.said and not copy.notes and not copy.commands
+        return "\n".join(inner.said or ()).rstrip("\n") if told else None
+
+    def piped(self, chain: Chain, depth: int) -> str:
+        """What `a | b | c` of plain tools prints."""
+        before, self.said = self.said, []
+        self.one(chain.parts[0][1], depth + 1)
+        text, self.said = "\n".join(self.said), before
+        for joint, statement in chain.parts[1:]:
+            words = self.values(statement.words) if isinstance(statement, Command) and joint == "|" else []
+            found = filtered(words, text) if words and not is_open(text) else None
+            if found is None:
+                raise _Untold
+            text = found
+        return text
 
     def run(self, statements: Iterable[Statement], depth: int) -> bool | None:
         """Follow statements; whether the last one succeeds, None where that cannot be told."""
@@ -117,6 +158,9 @@ class _Shell:
     def chain(self, chain: Chain, depth: int) -> bool | None:
         """`a && b || c`, from left to right; the text that a pipe of known commands makes is kept."""
         if any(joint == "|" for joint, _ in chain.parts):
+            if self.said is not None:
+                self.said.append(self.piped(chain, depth))
+                return True
             self.texts.pipe(chain)
         held: bool | None = True
         for joint, statement in chain.parts:
@@ -153,7 +197,7 @@ class _Shell:
 
     def choice(self, statement: Case, depth: int) -> bool | None:
         subject = "".join(expand(self.script, statement.subject, split=False))
-        unsure = is_open(subject) and "(" in subject
+        unsure = told_by_running(subject)
         for patterns, body in statement.arms:
             texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
             if any(fnmatchcase(known(subject), text) for text in texts) or (unsure and OURS & set(texts)):
@@ -205,10 +249,10 @@ class _Shell:
         if first in ("[", "[[", "test"):
             held = self.test(words)
             return held if held is None or not negated else not held
-        if words and words[:1] == ["("]:
-            text = "".join(token if isinstance(token, str) else f" {token.text} " for token in words).strip("() ")
-            worth = arithmetic(self.script, text)
-            return None if worth is None else worth != 0
+        sums = words[0].sums if words and isinstance(words[0], Word) else None
+        if sums is not None:
+            worth = calculated(self.script, sums)
+            return None if worth is None else (worth != 0) is not negated
         if first in DECLARING:
             words = self.declare(words)
         at, before = 0, dict(self.script.variables)
@@ -219,11 +263,20 @@ class _Shell:
             if found is None:
                 break
             at = self.assign(words, at, found)
+        if first == "read" or (at and at < len(words) and isinstance(words[at], Word) and words[at].text == "read"):
+            held = self.texts.read(self.values(words[at:]), command)
+            self.script.variables["IFS"] = before.get("IFS", [" "])
+            return held
         if command.redirections and len(words) > at:
             printed = self.texts.text_of(command, None)
             if printed is not None:
                 self.texts.write(command, printed)
+                if self.said is not None and first == "cat":
+                    self.said.append(printed)
+                    return True
         filled = self.values(words[at:])
+        if first == "eval":
+            filled = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
         if not filled:
             return True
         held = self.started(filled, depth)
@@ -289,7 +342,7 @@ class _Shell:
         first = word.parts[0]
         rest = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
         value = " ".join(expand(self.script, rest, split=False))
-        if is_open(value) and "(" in value and name in self.around.environment:
+        if told_by_running(value) and name in self.around.environment:
             value = self.around.environment[name]
         self.script.variables[name] = bounded([" ".join(before) + value] if more else [value])
         return at + 1
@@ -315,8 +368,14 @@ class _Shell:
             raise _Broke(name)
         if name == "return":
             raise _Left
-        if name in ("shift", "set", "source", ".", "eval", "exit", "unset", "true", "false", ":"):
+        if name in OWN:
             return self.own(name, words, depth)
+        if self.said is not None:
+            printed = made(words)
+            if printed is None:
+                raise _Untold
+            self.said.append(printed)
+            return True
         if self.asking and not any(word.endswith(".py") for word in words):
             self.script.notes.append(f"whether {shown(' '.join(words))[:60]} succeeds")
             return None
@@ -338,6 +397,9 @@ class _Shell:
             return self.sourced(text, depth)
         elif name == "eval" and depth < DEEPEST:
             return self.run(_parsed(" ".join(words[1:])), depth + 4)
+        elif name == "let":
+            worth = [calculated(self.script, word) for word in words[1:]]
+            return None if not worth or worth[-1] is None else worth[-1] != 0
         return name != "false"
 
     def sourced(self, text: str, depth: int) -> bool | None:

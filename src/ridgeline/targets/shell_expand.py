@@ -7,8 +7,6 @@ nothing, as a shell that was given nothing would; whoever reads a command sees i
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -17,6 +15,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.shell_arithmetic import evaluated
 from ridgeline.targets.shell_lexer import Word
 
 # what a hostile script may cost: lengths are bounded so that text made of nothing but openings is read in linear time
@@ -25,25 +24,12 @@ LONGEST = 1_000_000  # characters of one variable
 DEEPEST = 20  # expansions inside expansions
 WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
 OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
+# operators inside a mark, which a text that is parsed again must not be split at
+HIDDEN = {ord(sign): chr(0xE010 + at) for at, sign in enumerate("()|&;<>$#{}[]")}
+SHOWN = {ord(held): chr(sign) for sign, held in HIDDEN.items()}
 _MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
 _BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Gt: operator.gt,
-    ast.Lt: operator.lt,
-    ast.GtE: operator.ge,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
 
 
 @dataclass(slots=True)
@@ -58,6 +44,7 @@ class Script:
     asked       numbers of words that it takes no default for and was not called with
     told        what Slurm is asked for by the first script that is handed to it
     inside      functions and other scripts that are being followed, whose words are not the script's
+    capture     what a command of plain tools and the script's functions would print; None where nobody can tell
     """
 
     variables: dict[str, list[str]] = field(default_factory=dict)
@@ -70,6 +57,7 @@ class Script:
     asked: set[int] = field(default_factory=set)
     inside: int = 0
     told: dict[str, str] = field(default_factory=dict)
+    capture: Callable[[str], str | None] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,9 +66,9 @@ class Script:
 
 
 def mark(name: str) -> str:
-    """The mark of something left open: one word without quotes, whatever it says."""
+    """The mark of something left open: one word without quotes, whatever it says, also when it is parsed again."""
     plain = re.sub(r"[\"'\\`]", "", re.sub(r"\s+", BLANK, name))
-    return f"{OPENS}{plain}{CLOSES}"
+    return f"{OPENS}{plain.translate(HIDDEN)}{CLOSES}"
 
 
 def shown(text: str) -> str:
@@ -89,7 +77,7 @@ def shown(text: str) -> str:
     >>> shown("a" + mark("B"))
     'a$B'
     """
-    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ")
+    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
 
 
 def known(text: str) -> str:
@@ -100,6 +88,11 @@ def known(text: str) -> str:
 def is_open(text: str) -> bool:
     """Whether something in a text is left open."""
     return OPENS in text
+
+
+def told_by_running(text: str) -> bool:
+    """Whether what is left open in a text is the output of a command or a sum of such, not a variable without value."""
+    return OPENS in text and HIDDEN[ord("(")] in text
 
 
 def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> list[str]:
@@ -126,6 +119,12 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
             pieces += inner[1:]
     keep = any(part.quote != "plain" for part in word.parts)
     return pieces if keep or not split else [piece for piece in pieces if piece]
+
+
+def parsed_again(script: Script, word: Word) -> str:
+    """A word of `eval`: quotes inside values stay for the second reading, lines of unquoted ones are joined."""
+    text = "".join(expand(script, word, split=False))
+    return " ".join(text.split()) if all(part.quote == "plain" for part in word.parts) else text
 
 
 def _unescaped(text: str) -> str:
@@ -305,37 +304,11 @@ def _sum(script: Script, text: str, depth: int) -> str:
     filled = fill(script, text, depth + 1)
     for _ in range(3):
         filled = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled)
-    if not is_open(filled):
-        chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", filled)  # C's choice, which Python spells otherwise
-        spelled = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else filled
-        spelled = spelled.replace("&&", " and ").replace("||", " or ")
-        try:
-            return str(_evaluate(ast.parse(spelled.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-            pass
+    worth = evaluated(filled) if not is_open(filled) else None
+    if worth is not None:
+        return str(worth)
     script.notes.append(f"the value of $(({shown(text)[:60]}))")
     return mark(f"(({shown(text)[:60]}))")
-
-
-def _evaluate(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 2**53:
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluate(node.operand)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        base, power = _evaluate(node.left), _evaluate(node.right)
-        if abs(base) <= 1024 and 0 <= power <= 5:
-            return int(base**power)
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDER:
-        return int(_ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
-    if isinstance(node, ast.IfExp):
-        return _evaluate(node.body if _evaluate(node.test) else node.orelse)
-    if isinstance(node, ast.BoolOp):
-        held = [_evaluate(value) != 0 for value in node.values]
-        return int(all(held) if isinstance(node.op, ast.And) else any(held))
-    raise ValueError("not whole-number arithmetic")
 
 
 def arithmetic(script: Script, text: str) -> int | None:
@@ -366,6 +339,9 @@ def _output(script: Script, command: str, depth: int) -> str:
         return _sum(script, sums.group(1), depth + 1)
     if first[0] == "yq" and ".MODEL_ARGS" in text and "to_entries" in text:
         return _model_args(script, fill(script, text, depth + 1))
+    printed = script.capture(text) if script.capture is not None else None
+    if printed is not None:
+        return printed
     script.notes.append(f"the output of {shown(text)[:60]}")
     return mark(f"({shown(text)[:60]})")
 

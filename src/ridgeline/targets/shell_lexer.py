@@ -5,7 +5,8 @@
 
 `$( )` and backquotes are kept as text; whoever expands a word sees that they are there. The text of a here-document is
 the word behind its `<<`. The number of a stream before `<` or `>` belongs to the redirection and is no word;
-`<WORDS OF THE AUTHOR>` is a gap to fill in, and one word.
+`<WORDS OF THE AUTHOR>` is a gap to fill in, and one word. So is `(( ... ))` where a command begins, and the pattern
+behind `=~`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from ridgeline.core.errors import InputError, Problem
 OPERATORS = frozenset("();|&<>\n")
 LONG_OPERATORS = ("<<<", "&>>", "<<-", "&&", "||", ";;", "<<", ">>", "&>", ">&", "<&")
 BLANK = " \t\r"
+LONGEST = 1000  # characters of an arithmetic command
 _DELIMITER = re.compile(r"[ \t]*(['\"\\]?)(\w{0,60})['\"]?")
 # `<PATH TO vocab.json>`: a gap that the author leaves, not two redirections
 _GAP = re.compile(r"<[A-Za-z](?:[^<>|&;\n`$\"'\\]{0,78}[^<>|&;\s`$\"'\\])?>(?=[\s\"']|$)")
 CLOSERS = {"(": ")", "{": "}"}
+# what a command begins behind
+BEGINS = frozenset({"\n", ";", ";;", "&&", "||", "|", "&", "("})
+LEADS = frozenset({"if", "elif", "while", "until", "then", "do", "else", "for", "!", "{", "time"})
+_PATTERN = re.compile(r"[ \t]*([^\s\"'$`\\]+)(?=[ \t]+(?:\]\]|&&|\|\|))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class WordPart:
     """A stretch of a word and how it was quoted."""
 
     text: str
-    quote: Literal["plain", "single", "double"]
+    quote: Literal["plain", "single", "double", "arithmetic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,11 @@ class Word:
     def bare(self) -> str:
         """The word when all of it is plain text; otherwise nothing, so that a quoted `if` is no keyword."""
         return self.parts[0].text if len(self.parts) == 1 and self.parts[0].quote == "plain" else ""
+
+    @property
+    def sums(self) -> str | None:
+        """What stands between `((` and `))`; None for another word."""
+        return self.parts[0].text if self.parts and self.parts[0].quote == "arithmetic" else None
 
     @property
     def text(self) -> str:
@@ -63,6 +74,7 @@ def tokens(text: str) -> Iterator[Token]:
     at = 0
     parts: list[WordPart] = []
     after = 0  # where the line behind a here-document begins
+    last: Token = "\n"
     while at < len(text):
         char = text[at]
         if char == "\n" and after > at:
@@ -82,6 +94,11 @@ def tokens(text: str) -> Iterator[Token]:
             parts.append(WordPart(text[at:end], "plain"))
             at = end
             continue
+        pattern = _PATTERN.match(text, at) if not parts and isinstance(last, Word) and last.bare == "=~" else None
+        if pattern is not None:
+            parts.append(WordPart(pattern.group(1), "single"))
+            at = pattern.end()
+            continue
         gap = _GAP.match(text, at) if char == "<" else None
         if gap is not None:
             parts.append(WordPart(gap.group(0), "single"))
@@ -89,14 +106,22 @@ def tokens(text: str) -> Iterator[Token]:
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
             if parts and not (char in "<>" and _is_stream(parts)):
-                yield _word(parts)
+                last = _word(parts)
+                yield last
             parts = []
             if char == "#":
                 end = text.find("\n", at)
                 at = len(text) if end < 0 else end
                 continue
             if char in OPERATORS:
+                end = _arithmetic(text, at, last) if char == "(" else -1
+                if end > 0:
+                    last = Word((WordPart(text[at + 2 : end - 2], "arithmetic"),))
+                    yield last
+                    at = end
+                    continue
                 sign = next((sign for sign in LONG_OPERATORS if text.startswith(sign, at)), char)
+                last = sign
                 yield sign
                 at += len(sign)
                 if sign in ("<<", "<<-"):
@@ -112,6 +137,21 @@ def tokens(text: str) -> Iterator[Token]:
         at = end
     if parts:
         yield _word(parts)
+
+
+def _arithmetic(text: str, start: int, last: Token) -> int:
+    """Where `(( ... ))` ends that begins here, behind a token that a command can follow; -1 where there is none."""
+    leads = last in BEGINS if isinstance(last, str) else last.bare in LEADS
+    if not leads or not text.startswith("((", start):
+        return -1
+    depth = 0
+    for at in range(start, min(len(text), start + LONGEST)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if depth == 0:
+            return at + 1 if text[at - 1] == ")" else -1
+        if depth == 1 and at > start + 1 and text[at] == ")" and not text.startswith("))", at):
+            return -1  # two parentheses that close apart: one inside the other
+    return -1
 
 
 def _is_stream(parts: list[WordPart]) -> bool:
@@ -151,6 +191,10 @@ def _closing(text: str, start: int, quote: str) -> int:
             return at
         if quote == '"' and text.startswith(("$(", "${"), at):  # quotes inside a substitution are its own
             at = _expansion(text, at)
+            continue
+        back = text.find("`", at + 1, at + LONGEST) if quote == '"' and text[at] == "`" else -1
+        if back > 0:
+            at = back + 1
             continue
         at += 2 if text[at] == "\\" and quote == '"' else 1
     line = text.count("\n", 0, start) + 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.shell_lexer import Token, Word
+from ridgeline.targets.shell_lexer import Token, Word, WordPart
 
 DEEPEST = 60  # statements inside statements
 REDIRECTIONS = frozenset({">", ">>", "<", "&>", "&>>", ">&", "<&", "<<", "<<-", "<<<"})
@@ -225,7 +225,14 @@ class _Reader:
     def loop(self, depth: int) -> Statement:
         self.at += 1
         name = self.word()
-        if not name:  # for (( ... )): never followed
+        head = self.peek()
+        counts = head.text.split(";") if isinstance(head, Word) and head.sums is not None else []
+        if len(counts) == 3:  # for (( i = 0; i < n; i++ ))
+            self.at += 1
+            self.blank()
+            first, test, step = (Command((Word((WordPart(part, "arithmetic"),)),)) for part in counts)
+            return Group((first, While((test,), (*self.body(depth), step), False)))
+        if not name:  # never followed
             while self.at < len(self.tokens) and self.word() != "do":
                 self.at += 1
             return For("", (), self.body(depth))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.targets.run_files import Around
-from ridgeline.targets.shell_expand import Script, bounded, expand, known, shown
+from ridgeline.targets.shell_expand import Script, bounded, expand, is_open, known, mark, shown
 from ridgeline.targets.shell_lexer import Word
 from ridgeline.targets.shell_parse import Chain, Command
 
@@ -69,6 +69,23 @@ class ShellTexts:
                 name = shown("".join(expand(self.script, word, split=False)))
                 before = self.script.texts.get(name, "") if sign == ">>" else ""
                 self.script.texts[name] = bounded([before + text])[0]
+
+    def read(self, values: Sequence[str], command: Command) -> bool | None:
+        """`IFS=, read -ra NAME <<< "$LIST"`: a text split into an array or into names; None for other input."""
+        here = next((word for sign, word in command.redirections if sign in ("<<<", "<<", "<<-")), None)
+        ends = {at + 1 for at, word in enumerate(values) if word.startswith("-") and word.endswith("d")}
+        names = [word for at, word in enumerate(values) if at and not word.startswith("-") and at not in ends]
+        names = [name for name in names if name.isidentifier()]
+        sign = "".join(self.script.variables.get("IFS", [""])).strip(" ") or None
+        text = "".join(expand(self.script, here, split=False)) if here is not None else None
+        if text is None or is_open(text) or (sign is not None and len(sign) != 1):
+            self.script.variables |= {name: [mark(name)] for name in names}
+        elif any(word.startswith("-") and "a" in word for word in values[1:]):
+            self.script.variables |= {name: bounded(text.split(sign)) for name in names[:1]}
+        else:
+            parts = text.split(sign, len(names) - 1) if len(names) > 1 else [text.strip()]
+            self.script.variables |= {name: [part] for name, part in zip(names, parts, strict=False)}
+        return None if here is None else True
 
     def nearby(self, name: str) -> str | None:
         """The text of a file that the script names: one it wrote, or one of its checkout."""

@@ -17,6 +17,7 @@ from ridgeline.core.table import decode
 from ridgeline.hardware.system import System
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.ledger import Lose
+from ridgeline.targets.registry import SERVE, TRAIN
 
 FILE = Path(__file__).parent / "vendors.toml"
 
@@ -43,6 +44,21 @@ def vendor_of(system: System) -> Vendor:
     return vendors().get(system.chip.vendor, Vendor())
 
 
+def growing_segments(system: System, word: str = "PYTORCH_ALLOC_CONF") -> dict[str, str]:
+    """The variable that lets PyTorch's allocator grow segments, which plans that leave little memory free need.
+
+    `word` is what the target's PyTorch calls it on GPUs; chips whose allocator has no such word get none.
+
+    >>> from ridgeline.hardware.load import system
+    >>> growing_segments(system("8xh100-sxm")), growing_segments(system("8xgaudi2"))
+    ({'PYTORCH_ALLOC_CONF': 'expandable_segments:True'}, {})
+    >>> growing_segments(system("8xascend-910b2"))
+    {'PYTORCH_NPU_ALLOC_CONF': 'expandable_segments:True'}
+    """
+    name = {"cuda": word, "npu": "PYTORCH_NPU_ALLOC_CONF"}.get(vendor_of(system).device)
+    return {name: "expandable_segments:True"} if name else {}
+
+
 def runs_on(scenario: Scenario, target: str) -> Iterator[Lose]:
     """A loss where the target does not run on the scenario's chips; nothing where it does, or makes no claim.
 
@@ -66,8 +82,10 @@ def refuse_other_chips(scenario: Scenario, target: str) -> None:
     if vendor not in vendors():
         return
     for lost in runs_on(scenario, target):
-        others = ", ".join(vendors()[vendor].targets)
-        todo = f"use --to {vendors()[vendor].targets[0]}" if others else "no target of Ridgeline's runs on them"
+        alike = SERVE if target in SERVE else TRAIN
+        able = [one for one in vendors()[vendor].targets if one in alike]
+        others = ", ".join(able)
+        todo = f"use --to {able[0]}" if able else "no target of Ridgeline's of the kind runs on them"
         given = f"{target} for {scenario.system.name}"
         expected = f"one of {others}" if others else lost.why
         raise InputError(Problem(path="--to", given=f"{given}: {lost.why}", expected=expected, todo=todo))

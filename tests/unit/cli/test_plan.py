@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import ridgeline
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.search import find_plan as library
@@ -338,7 +339,8 @@ def test_a_second_interrupt_ends_it_at_once(run: Any, monkeypatch: pytest.Monkey
         ((*SMALL, "--to", "mindspeed"), "it runs on chips of Huawei, not of NVIDIA"),
         ((*SMALL, "--to", "torchtitan", "--engine", "megatron-core"), "an engine that torchtitan runs: torchtitan"),
         ((*SMALL, "--to", "torchtitan", "--set", "plan.shard=zero1"), "FSDP shards gradients with the optimizer"),
-        ((*SMALL[:3], "--serve", "--isl", "512", "--osl", "64", "--to", "megatron"), "none of it with --serve"),
+        ((*SMALL[:3], "--serve", "--isl", "512", "--osl", "64", "--to", "megatron"), "expected one of dynamo"),
+        ((*SMALL[:3], "--serve", "--isl", "512", "--osl", "64", "--to", "vllm", "--engine", "sglang"), "one of vllm"),
     ],
 )
 def test_refusals(run: Any, arguments: tuple[str, ...], said: str) -> None:
@@ -368,3 +370,24 @@ def test_html_stands_alone_and_escapes(run: Any, tmp_path: Path) -> None:
     assert "<script>alert" not in page
     assert "http" not in page.replace("http-equiv", "")
     assert page.count("<circle") > 3
+
+
+def test_a_folder_starts_what_was_simulated(tmp_path: Path, run: Any) -> None:
+    words = ("llama3-8b", "--on", "2xh100-sxm", "--serve", "--rate", "4", "--isl", "512", "--osl", "64", "--ttft", "1s")
+    pins = ("tp=1", "pp=1", "precision=bf16", "serving.pools=none", "serving.sglang.chunked_prefill_size=8192")
+    pins = (*pins, "serving.sglang.max_running_requests=256")
+    pinned = ("--set", "workload.requests=100", *(word for pin in pins for word in ("--set", f"plan.{pin}")))
+    code, out, err = run("plan", *words, *pinned, "--to", "sglang", "-o", str(tmp_path / "deploy"))
+    assert code == 0, err
+    assert "all of it can be told to sglang" in out
+    assert sorted(path.name for path in (tmp_path / "deploy").iterdir()) == [
+        "LEDGER.md", "bench.sh", "launch.sh", "scenario.toml",
+    ]  # fmt: skip
+    found = ridgeline.read_scenario(tmp_path / "deploy" / "scenario.toml")
+    again = ridgeline.export(found, to="sglang")
+    assert again.files["launch.sh"] == (tmp_path / "deploy" / "launch.sh").read_text(encoding="utf-8")
+    assert again.check is not None
+    assert again.check.differs == ()
+    code, _, err = run("plan", *words, *pinned, "--to", "sglang", "-o", str(tmp_path / "deploy"))
+    assert code == 2
+    assert "--force" in err

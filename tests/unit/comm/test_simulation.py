@@ -10,7 +10,8 @@ import pytest
 
 import ridgeline
 from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import Graph, without
+from ridgeline.comm.joined_switches import joined_switches
 from ridgeline.comm.library.exchanges import pairwise, sends
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import candidates
@@ -56,6 +57,38 @@ def test_alpha_beta_where_nothing_is_shared(name: str) -> None:
                     assert found.link_bytes == pytest.approx(closed.link_bytes)
                     checked += 1
     assert checked >= 4
+
+
+@pytest.mark.parametrize(
+    "name", ["rails:16x4x16", "rails:8x4x2", "leafspine:8x4x4", "leafspine:4x8x4", "fattree:4", "domains:4x4"]
+)
+def test_closed_forms_use_the_ways_of_a_fabric_alike(name: str) -> None:
+    """As sprayed packets do: a ring that goes 0, 1, 2, ... changes rails between domains, and no spine is crowded."""
+    graph = topology(name, RATE, ALPHA)
+    n, order = graph.ranks, np.random.default_rng(0).permutation(graph.ranks)
+    cases = {
+        "ring": reduce_then_gather(ring_allgather(n)),
+        "random order": reduce_then_gather(allgather_over(order, "ring")),
+        "halving-doubling": reduce_then_gather(allgather_over(np.arange(n), "halving-doubling")),
+    }
+    for what, made in cases.items():
+        closed = time_algorithm(made, graph, 1e8)
+        sprayed = simulate([Job(algorithm=made, size_bytes=1e8)], graph, Conditions(paths="spray"))
+        assert closed.seconds == pytest.approx(sprayed.seconds, rel=0.01), what
+        assert closed.link_bytes == pytest.approx(sprayed.link_bytes), what
+    closed = time_algorithm(pairwise(n), graph, 1e8)
+    assert (
+        closed.seconds
+        < 1.01 * simulate([Job(algorithm=pairwise(n), size_bytes=1e8)], graph, Conditions(paths="spray")).seconds
+    )
+
+
+def test_a_fabric_with_a_lost_link_keeps_its_switches() -> None:
+    whole = topology("leafspine:4x4x4", RATE, ALPHA)
+    broken = without(whole, ["link:16-20"])
+    assert joined_switches(whole).graph.nodes == 16 + 4 + 1
+    assert joined_switches(broken).link is None
+    assert joined_switches(topology("planes:8x3", RATE, ALPHA)).link is None
 
 
 def test_unequal_links_and_unequal_starts_are_exact() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline.models.mixer_parameters import mixer_params
 from ridgeline.models.params import (
     ParamCount,
     block_params,
     block_parts,
     count,
     ffn_params,
-    mixer_params,
     moe_params,
     mtp_params,
     vision_params,

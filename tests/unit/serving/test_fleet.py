@@ -15,7 +15,8 @@ from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
 from ridgeline.serving.event_loop import simulate
-from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Transfer, simulate_fleet
+from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Transfer
+from ridgeline.serving.fleet_loop import simulate_fleet
 from ridgeline.serving.lockstep import Lockstep, Ranks
 from ridgeline.serving.misses import Hopeless, Misses
 from ridgeline.serving.replica import Replica

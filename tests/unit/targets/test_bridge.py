@@ -82,7 +82,7 @@ def deepseek(hf_path: str = "deepseek-ai/DeepSeek-V3", seq_length: int = 4096, g
     opt_config = OptimizerConfig()
     opt_config.use_precision_aware_optimizer = True
     opt_config.exp_avg_dtype = torch.bfloat16
-    if torch.cuda.is_available():
+    if torch.cuda.memory_allocated():
         kept = 1
     cfg = ConfigContainer(
         model=model_cfg,
@@ -177,7 +177,7 @@ def test_a_published_recipe_that_builds_a_container() -> None:
     assert built.plan.precision.gradients is not None
     assert built.plan.precision.gradients.id == "bf16"
     assert getattr(built.workload, "optimizer").states.id == "bf16"  # noqa: B009
-    assert any("is_available" in note for note in found.assumptions)
+    assert any("memory_allocated" in note for note in found.assumptions)
 
 
 def test_the_70b_recipe_of_the_release(tmp_path: Path) -> None:
@@ -264,3 +264,101 @@ def test_what_it_cannot_say() -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(InputError):
         read_recipe(text)
+
+
+COMMON = """
+from megatron.bridge.training.config import ConfigContainer
+MIDDLE = [["decoder"] * 4] * 6
+STAGES = {(1, 1): None, (4, 2): [["embedding"] + ["decoder"] * 5, *MIDDLE, ["decoder"] * 3 + ["loss"]]}
+
+def even(layers, stages):
+    each, more = divmod(layers, stages)
+    found = []
+    for stage in range(stages):
+        one = ["embedding"] if stage == 0 else []
+        one.extend(["decoder"] * (each + (1 if stage < more else 0)))
+        found.append(one)
+    return found
+
+def tuned_common() -> ConfigContainer:
+    cfg = ConfigContainer()
+    cfg.train.global_batch_size = 48
+    cfg.train.micro_batch_size = 2
+    cfg.dataset.seq_length = 2048
+    return cfg
+"""
+OF_A_WHEEL = """
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import STAGES, even, tuned_common
+
+def table_sft_config():
+    cfg = tuned_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    cfg.model.pipeline_model_parallel_size, cfg.model.virtual_pipeline_model_parallel_size = 4, 2
+    layout = STAGES[(4, 2)] if (4, 2) in STAGES else None
+    if layout is not None:
+        cfg.model.pipeline_model_parallel_layout = [list(stage) for stage in layout]
+    cfg.mixed_precision = "mine_bf16_with_fp8_current_scaling_mixed"
+    return cfg
+
+def even_sft_config():
+    cfg = table_sft_config()
+    cfg.model.pipeline_model_parallel_size, cfg.model.virtual_pipeline_model_parallel_size = 3, None
+    cfg.model.pipeline_model_parallel_layout = even(cfg.model.num_layers, 3)
+    return cfg
+
+def two_lengths_config():
+    cfg = table_sft_config()
+    cfg.model = Provider(num_layers=8, hidden_size=512, num_attention_heads=8, vocab_size=1024, seq_length=65536)
+    return cfg
+"""
+
+
+def test_recipes_of_an_unpacked_wheel_find_what_they_build_on(tmp_path: Path) -> None:
+    folder = tmp_path / "unpacked" / "megatron" / "bridge" / "recipes"
+    folder.mkdir(parents=True)
+    (tmp_path / "unpacked" / "megatron_bridge-0.6.2.dist-info").mkdir()
+    (folder / "common.py").write_text(COMMON)
+    path = folder / "mine.py"
+    path.write_text(OF_A_WHEEL)
+    plan = import_run(f"{path}::table_sft_config").settings["plan"]
+    assert (plan["microbatch"], plan["placement"]) == (2, [5, *[4] * 6, 3])
+    assert plan["precision"]["compute"] == "fp8-e4m3"  # a model's own kind of a named precision
+    found = import_run(f"{path}::even_sft_config").settings
+    assert (found["workload"]["global_batch"], found["plan"]["placement"]) == (48, [11, 11, 10])
+    long = import_run(f"{path}::two_lengths_config")
+    assert long.settings["workload"]["seq"] == 2048
+    assert any("65536 of the model and 2048 of the data" in note for note in long.assumptions)
+
+
+def test_a_recipe_without_what_it_builds_on_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OF_A_WHEEL)
+    with pytest.raises(
+        InputError, match=r"builds on tuned_common of megatron\.bridge\.recipes\.common, which is not here"
+    ):
+        import_run(f"{tmp_path / 'mine.py'}::table_sft_config")
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "lost"),
+    [
+        ("llama3-8b", ["qkv", "out"], []),
+        ("llama3-8b", ["qkv", "up", "gate", "down"], []),
+        ("llama3-8b", ["up"], ["workload.lora.targets"]),
+        ("qwen3-30b-a3b", ["qkv", "out"], []),
+        ("deepseek-v2-lite", ["qkv"], ["workload.task", "workload.lora.rank", "workload.lora.targets"]),
+    ],
+)
+def test_adapters_of_plain_layers_are_written(model: str, targets: list[str], lost: list[str]) -> None:
+    work = {"seq": 4096, "global_batch": 64, "task": "lora", "lora": {"rank": 16, "targets": targets}}
+    plan = {"engine": "megatron-bridge", "tp": 2}
+    found = ridgeline.export(
+        ridgeline.scenario({"model": model, "system": "8xh100-sxm", "workload": work, "plan": plan}),
+        to="megatron-bridge",
+    )
+    assert [part.path for part in found.lost if part.path.startswith("workload.")] == lost
+    assert ("cfg.peft = LoRA(" in found.files["recipe.py"]) == ("PRETRAINED:?" in found.files["launch.sh"])
+    assert ("workload.lora.rank" in lost) == ("LoRA" not in found.files["recipe.py"])
+    if not lost:
+        assert found.check is not None
+        assert found.check.verdict == "same"

@@ -115,16 +115,20 @@ def test_slurm_finds_the_script_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "plan" / "launch.sh").write_text('echo "$NODE_RANK of $NNODES at $MASTER_ADDR: $*"\n')
     asked = 'case $2 in job) echo "   Command=$PLAN/launch.sbatch a";; *) printf "n1\\nn2\\n";; esac\n'
     (tmp_path / "scontrol").write_text(f"#!/bin/bash\n{asked}")
-    (tmp_path / "srun").write_text('#!/bin/bash\nSLURM_NODEID=1 exec "$@"\n')
+    words = 'while [[ $1 == --* ]]; do shift; done\necho "$CONTAINER"\n'
+    (tmp_path / "srun").write_text(f'#!/bin/bash\n{words}SLURM_NODEID=1 exec "$@"\n')
     for name in ("scontrol", "srun"):
         (tmp_path / name).chmod(0o755)
-    text = files("slurm", {"time": "90 min", "account": "lab"})["launch.sbatch"]
-    assert "#SBATCH --time=01:30:00\n" in text
+    text = files("slurm", {"time": "90 min", "account": "lab", "output": "logs", "image": "a/b:1"})["launch.sbatch"]
+    asked = ("time=01:30:00", "account=lab", "output=logs/%x-%j.log", "mem=0", "exclusive")
+    assert all(f"\n#SBATCH --{one}\n" in text for one in asked)
+    assert "##SBATCH --partition=PARTITION" in text
+    text = text.replace("\nHERE=$(scontrol", "\nexport CONTAINER\nHERE=$(scontrol")
     (tmp_path / "copy").write_text(text)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PLAN": str(tmp_path / "plan"), "SLURM_JOB_ID": "7"}
     env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2"}
     done = subprocess.run(["bash", str(tmp_path / "copy"), "x y"], env=env, cwd="/", capture_output=True, text=True)
-    assert done.stdout == "1 of 2 at n1: x y\n", done.stderr
+    assert done.stdout == "a/b:1\n1 of 2 at n1: x y\n", done.stderr
 
 
 def test_ray_is_a_script_and_azure_a_command_job() -> None:

@@ -241,7 +241,7 @@ def test_export_prints_what_is_lost(
     code, out, err = run(capsys, monkeypatch, "export", str(table), "--to", "vllm")
     assert code == 0
     assert "vllm serve" in out
-    assert "lost plan.serving.router" in err
+    assert "yours plan.serving.router" in err
 
 
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {  # lines as documentation has them -> the plan, in part

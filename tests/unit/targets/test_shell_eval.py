@@ -154,3 +154,42 @@ def test_a_path_is_found_by_its_end_and_only_inside_the_checkout(tmp_path: Path)
     assert place.named("$WORK/someone/configs/zero2.json") == "{}"
     assert place.named("../../outside.json") is None
     assert place.named("/etc/passwd") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("V=2\nif (( V > 1 )); then A=--vpp; fi\nrun $A", "--vpp"),
+        ("V=2\n(( V >= 2 && V < 2 )) && A=no\n! ((V>5)) && A=${A:-yes}\nrun $A", "yes"),
+        ("i=1\n((i++)); ((i+=2)); let 'j = i * 2'\nrun $i $j", "4 8"),
+        ("for ((i=0; i<3; i++)); do A+=$i; done\nrun $A", "012"),
+        ("N=$(echo 0,1,2,3 | tr ',' '\\n' | wc -l)\nrun $N $(seq 1 2) $(printf '%02d' 3)", "4 1 2 03"),
+        ("f() { if [ $1 = 7B ]; then echo 32; else echo 80; fi; }\nrun $(f 7B) $(f 70B)", "32 80"),
+        ("IFS=, read -ra P <<< 4,8\nread A B <<< '1 2 3'\nrun ${P[1]} $B", "8 2 3"),
+        ("X=$(cat <<END\n--tp 2\nEND\n)\nrun $X", "--tp 2"),
+        ("M=llama_70b_x\n[[ $M =~ _([0-9]+)b ]] && S=${BASH_REMATCH[1]}\nrun $S", "70"),
+    ],
+)
+def test_arithmetic_commands_and_what_plain_tools_print(text: str, words: str) -> None:
+    assert read_script(text).commands[-1] == ["run", *words.split()]
+
+
+def test_what_a_substitution_cannot_tell_stays_open() -> None:
+    script = read_script("N=$(nvidia-smi -L | wc -l)\nwhile read a; do run $a; done < f\nrun --gpus $N")
+    assert script.commands == [["run", "--gpus", "$(nvidia-smi -L | wc -l)"]]
+    assert any("nvidia-smi" in note for note in script.notes)
+
+
+def test_what_eval_reads_again_keeps_its_quotes_and_what_is_open_in_it() -> None:
+    text = "A=(--layout 'Et\\|(tt\\|)*2L' --fp8)\nN=$(($(ds_ssh x | wc -l)-2))\n"
+    text += 'cmd="run ${A[@]} \\\n --c f-$N.json\n --bf16"\n'
+    words = ["run", "--layout", "Et|(tt|)*2L", "--fp8", "--c", "f-$(($(ds_ssh x | wc -l)-2)).json", "--bf16"]
+    script = read_script(text.replace("(tt", "\\(tt").replace("|)", "|\\)") + "eval $cmd")
+    assert script.commands[-1] == words
+
+
+def test_quotes_of_a_substitution_inside_quotes_are_its_own() -> None:
+    text = 'A=" --lr 3e-4 --min-lr `bc <<< "scale=3; 1/10"` --mup "\nrun $A --tp 2'
+    words = read_script(text).commands[-1]
+    assert words[-3:] == ["--mup", "--tp", "2"]
+    assert words[:3] == ["run", "--lr", "3e-4"]

@@ -33,6 +33,7 @@ COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 EXITS = 8  # ports of a node that rings leave by
 CHANNELS, CHANNELS_BETWEEN, CHANNELS_NVLS = 24, 16, 16  # assumed: as logs of eight-chip nodes print them
 AMD_HOSTS = ("dgx-a100",)
+PCI_SHARE = 0.762  # of a slot's rate, as NCCL counts it
 
 
 @cache
@@ -84,7 +85,7 @@ def communicator(system: System) -> Communicator:
     known = constants()["generation"]
     generation = chip.family if chip.family in known else ("blackwell" if "blackwell" in chip.family else "ampere")
     nodes = system.chips // first.chips
-    share = 0.762 if pci else known[generation]["link_share"]
+    share = PCI_SHARE if pci else known[generation]["link_share"]
     ports = min(tier.need_bandwidth().value for tier in system.tiers[1:]) if nodes > 1 else 0.0
     return Communicator(
         ranks=system.chips,

@@ -17,7 +17,7 @@ from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.conditions import Sharing
 from ridgeline.comm.simulation.max_min import max_min
 from ridgeline.comm.simulation.messages import needed_writes
-from ridgeline.comm.simulation.moments import Prepared, by_moments, shares_links
+from ridgeline.comm.simulation.moments import Prepared, by_moments, senders_share
 from ridgeline.comm.simulation.ports import Ports, ranges
 from ridgeline.comm.simulation.shared_rounds import alike, by_shared_rounds, shares
 from ridgeline.comm.simulation.unshared import Flows, Run, by_rounds, senders_meet, unshared
@@ -40,11 +40,14 @@ def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", co
     messages = flows.messages
     if not len(messages):
         return Run(arrived_s=np.zeros(0), moments=0)
-    made = None if core is None else core.made
-    shared = senders_meet(flows) if made is None else shares_links(flows, made)
-    apart = None if shared else by_rounds(flows)
+    shared = senders_share(flows)
+    apart = None if (senders_meet(flows) if shared is None else shared) else by_rounds(flows)
     if apart is not None:
         return apart
+    turns = core.turns() if core is not None and window is None and sharing != "rounds" else None
+    exact = None if turns is None else by_moments(flows, turns)
+    if exact is not None:
+        return exact
     queues = core.queues() if core is not None and window is None and sharing != "rounds" else None
     crowded = queues is not None and len(messages) >= SOME and queues.at_once >= CROWDED * queues.ports
     many = len(messages) >= MANY and (queues is None or crowded)
@@ -76,7 +79,7 @@ class _Fluid:
         self.coming, self.due = np.zeros(0, np.int64), np.zeros(0)
         self.arrived_s = np.zeros(len(messages))
         self.links = np.ascontiguousarray(flows.ways.links.T)
-        self.share = None if flows.ways.single else np.ascontiguousarray(flows.ways.share.T)
+        self.share = None if flows.ways.share is None else np.ascontiguousarray(flows.ways.share.T)
         self.changed = False  # what flows, since rates were last looked at
         self.alone, self.own_rate = unshared(flows)
         self.alone = self.alone & self.ports.lone

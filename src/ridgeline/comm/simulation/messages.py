@@ -43,6 +43,7 @@ class Messages:
     first        where the chunks of each message begin, and the end of the last
     read, write  places (node, chunk) that a chunk leaves and reaches
     rounds       where the rounds of each job begin, rows of `read`, and the end of the last
+    relayed      whether some chunk is sent twice, so that messages may wait for others
     """
 
     job: Ints
@@ -57,6 +58,7 @@ class Messages:
     sources: Index
     targets: Index
     channels: Index
+    relayed: bool = True
 
     def __len__(self) -> int:
         return len(self.round)
@@ -86,7 +88,18 @@ def messages_of(jobs: Sequence[Job], nodes: int) -> Messages:
         sources=known // channels // nodes,
         targets=known // channels % nodes,
         channels=known % channels,
+        relayed=any(_relays(job.algorithm) for job in jobs),
     )
+
+
+def _relays(algorithm: Algorithm) -> bool:
+    """Whether some chunk is sent twice."""
+    chunk = algorithm.steps.chunk
+    if len(chunk) > algorithm.contract.chunks:
+        return True
+    seen = np.zeros(algorithm.contract.chunks, np.bool_)
+    seen[chunk] = True
+    return int(seen.sum()) < len(chunk)
 
 
 def _of_job(job: Job, before: tuple[int, int, int], nodes: int, channels: int) -> tuple[np.ndarray, ...]:

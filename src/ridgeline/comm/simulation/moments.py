@@ -1,6 +1,7 @@
 """Turn flows into arrivals by the compiled core: max-min rates at every start and end, no windows.
 
-Queues of ports are made once for all seeds of path choice; what a seed changes is the network: ways and rates.
+Queues of ports are made once for all seeds of path choice; what a seed changes is the network: ways and rates. Ports
+that send one message a round, on one way, take turns (native/turns.c); what else there is takes the general core.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ridgeline.comm.simulation.unshared import Flows, Run, port_of
 from ridgeline.core.arrays import Array, Index
 
 SAME = 1e-9  # of how long a message takes: what ends within it ends at once
-_MESSAGE, _CHUNK = 16, 12  # bytes, as in native/flows.h
+_MESSAGE, _CHUNK, _TURN = 16, 12, 32  # bytes, as in native/flows.h
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -33,6 +34,12 @@ class _Queues(ctypes.Structure):
     ]
 
 
+class _Turns(ctypes.Structure):
+    _fields_ = [(name, _N) for name in ("messages", "ports", "places")] + [
+        (name, _P) for name in ("turn", "chunk", "begins")
+    ]
+
+
 class _Network(ctypes.Structure):
     _fields_ = [
         *((name, _N) for name in ("connections", "wide", "none")),
@@ -42,18 +49,30 @@ class _Network(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Queues:
-    """Messages as queues of ports, as the core keeps them; `held` are the arrays that `table` points into.
+class Senders:
+    """Ports: the connections that each uses, in pairs, and the first message of each."""
 
-    pair_port, pair_connection   ports and the connections that each uses
-    begins                       the first message of each port
-    """
-
-    table: _Queues
-    held: tuple[np.ndarray, ...]
     pair_port: Index
     pair_connection: Index
     begins: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InTurns:
+    """Messages of ports that send one a round, as the core keeps them; `table` points into the arrays `held`."""
+
+    table: _Turns
+    held: tuple[np.ndarray, ...]
+    senders: Senders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Queues:
+    """Messages as queues of ports, as the core keeps them; `held` are the arrays that `table` points into."""
+
+    table: _Queues
+    held: tuple[np.ndarray, ...]
+    senders: Senders
 
     @property
     def at_once(self) -> int:
@@ -71,30 +90,56 @@ def queued(messages: Messages, out: Index) -> Queues | None:
     if library is None or not len(messages):
         return None
     (port, connection), line = port_of(messages, out)
-    ports, rows = int(port.max()) + 1, len(messages.read)
-    read, write = _places(messages)
-    sent: tuple[np.ndarray, ...] = (
-        port.astype(np.int32)[line],
-        *(_plain(one, np.int32) for one in (messages.round, messages.connection)),
-        _plain(messages.size_bytes, np.float64),
-        *(_plain(one, np.int64) for one in (messages.first, messages.rounds)),
-        *(read, write),
-    )
-    many = len(messages)
+    ports, rows, many = int(port.max()) + 1, len(messages.read), len(messages)
+    sent, _columns = _sent(messages, port, line, waits=True)
     held: tuple[np.ndarray, ...] = (
         np.empty(_MESSAGE * (many + 1), np.uint8),
         np.zeros(_CHUNK * (rows + 1), np.uint8),
         *(np.empty(size, np.int32) for size in (many, ports + 1, many + 1)),
     )
-    numbers = (many, rows, ports, len(messages.rounds) - 1, messages.places)
     table = _Queues(0, 0, 0, 0, 0, 0, *(one.ctypes.data for one in held))
-    if library.make_queues(ctypes.byref(_Sent(*numbers, *(one.ctypes.data for one in sent))), ctypes.byref(table)):
+    if library.make_queues(ctypes.byref(sent), ctypes.byref(table)):
         raise MemoryError(f"queues of {many:,} messages")
     begins = held[2][held[4][held[3][:-1]]].astype(np.int64)
-    return Queues(
-        table=table, held=held, pair_port=_plain(port, np.int64), pair_connection=_plain(connection, np.int64),
-        begins=begins,
-    )  # fmt: skip
+    return Queues(table=table, held=held, senders=_senders(port, connection, begins))
+
+
+def in_turns(messages: Messages, out: Index) -> InTurns | None:
+    """The messages of ports that send one a round; None where one sends two, or there is no core."""
+    library = core()
+    if library is None or not len(messages):
+        return None
+    (port, connection), line = port_of(messages, out)
+    ports, rows, many = int(port.max()) + 1, len(messages.read), len(messages)
+    sent, _columns = _sent(messages, port, line, waits=messages.relayed)
+    held: tuple[np.ndarray, ...] = (
+        np.empty(_TURN * many, np.uint8),
+        np.empty(_CHUNK * (rows + 1) if messages.relayed else 0, np.uint8),
+        np.empty(ports, np.int32),
+    )
+    table = _Turns(0, 0, 0, *(one.ctypes.data for one in held))
+    failed = library.make_turns(ctypes.byref(sent), ctypes.byref(table))
+    if failed == 1:
+        raise MemoryError(f"queues of {many:,} messages")
+    begins = held[2].astype(np.int64)
+    return None if failed else InTurns(table=table, held=held, senders=_senders(port, connection, begins))
+
+
+def _senders(port: Index, connection: Index, begins: Index) -> Senders:
+    return Senders(pair_port=_plain(port, np.int64), pair_connection=_plain(connection, np.int64), begins=begins)
+
+
+def _sent(messages: Messages, port: Index, line: Ints, *, waits: bool) -> tuple[_Sent, tuple[np.ndarray, ...]]:
+    """What queues are made of, and the arrays that it points into; places only where messages wait for any."""
+    columns: tuple[np.ndarray, ...] = (
+        port.astype(np.int32)[line],
+        *(_plain(one, np.int32) for one in (messages.round, messages.connection)),
+        _plain(messages.size_bytes, np.float64),
+        *(_plain(one, np.int64) for one in (messages.first, messages.rounds)),
+        *(_places(messages) if waits else ()),
+    )
+    numbers = (len(messages), len(messages.read), int(port.max()) + 1, len(messages.rounds) - 1, messages.places)
+    return _Sent(*numbers, *(one.ctypes.data for one in columns)), columns
 
 
 class Prepared:
@@ -103,6 +148,8 @@ class Prepared:
     def __init__(self, messages: Messages, out: Index) -> None:
         self.messages, self.out = messages, out
         self.made: Queues | None = None
+        self.taken: InTurns | None = None
+        self.several = False  # messages of one port in one round
 
     def queues(self) -> Queues | None:
         """None where there is no core."""
@@ -110,21 +157,28 @@ class Prepared:
             self.made = queued(self.messages, self.out)
         return self.made
 
+    def turns(self) -> InTurns | None:
+        """None where a port sends two messages in a round, or there is no core."""
+        if self.taken is None and not self.several:
+            self.taken = in_turns(self.messages, self.out)
+            self.several = self.taken is None
+        return self.taken
 
-def shares_links(flows: Flows, queues: Queues) -> bool:
-    """Whether two ports send over one link."""
-    library, network = core(), _network(flows, queues)
+
+def by_moments(flows: Flows, queues: Queues | InTurns) -> Run | None:
+    """Every message's arrival at max-min rates; None where rounding keeps rates from settling.
+
+    In turns also where flows take several ways, or one of more shared links than that core knows.
+    """
+    library = core()
     assert library is not None
-    return bool(library.links_are_shared(ctypes.byref(network[0])))
-
-
-def by_moments(flows: Flows, queues: Queues) -> Run | None:
-    """Every message's arrival at max-min rates; None where rounding keeps rates from settling."""
-    library, network = core(), _network(flows, queues)
-    assert library is not None
+    if isinstance(queues, InTurns) and flows.ways.share is not None:
+        return None
+    network, _held = _network(flows, queues.senders)
     arrived, told = np.empty(len(flows.messages)), np.zeros(2, np.int64)
-    failed = library.run_moments(
-        ctypes.byref(queues.table), ctypes.byref(network[0]), ctypes.c_double(SAME), _P(arrived.ctypes.data),
+    call = library.run_turns if isinstance(queues, InTurns) else library.run_moments
+    failed = call(
+        ctypes.byref(queues.table), ctypes.byref(network), ctypes.c_double(SAME), _P(arrived.ctypes.data),
         _P(told.ctypes.data),
     )  # fmt: skip
     if failed == 1:
@@ -134,19 +188,29 @@ def by_moments(flows: Flows, queues: Queues) -> Run | None:
     return None if failed else Run(arrived_s=arrived, moments=int(told[0]))
 
 
-def _network(flows: Flows, queues: Queues) -> tuple[_Network, tuple[np.ndarray, ...]]:
+def _network(flows: Flows, senders: Senders) -> tuple[_Network, tuple[np.ndarray, ...]]:
     """What the core reads of one seed, and the arrays that it points into."""
     messages = flows.messages
-    opens = flows.start_s[messages.job[queues.begins]] + flows.late_s[messages.connection[queues.begins]]
+    opens = flows.start_s[messages.job[senders.begins]] + flows.late_s[messages.connection[senders.begins]]
     links = _plain(flows.ways.links, np.int64)
-    share = None if flows.ways.single else _plain(flows.ways.share, np.float64)
+    share = None if flows.ways.share is None else _plain(flows.ways.share, np.float64)
     rates, delay = _plain(flows.rates, np.float64), _plain(flows.delay_s, np.float64)
     held = (links, rates, delay, opens) if share is None else (links, rates, delay, opens, share)
     return _Network(
         *links.shape, len(rates) - 1, links.ctypes.data, None if share is None else share.ctypes.data,
-        rates.ctypes.data, delay.ctypes.data, len(queues.pair_port), queues.pair_port.ctypes.data,
-        queues.pair_connection.ctypes.data, opens.ctypes.data,
+        rates.ctypes.data, delay.ctypes.data, len(senders.pair_port), senders.pair_port.ctypes.data,
+        senders.pair_connection.ctypes.data, opens.ctypes.data,
     ), held  # fmt: skip
+
+
+def senders_share(flows: Flows) -> bool | None:
+    """Whether connections that leave by different ports share a link; None where there is no core."""
+    library = core()
+    if library is None:
+        return None
+    links, out = _plain(flows.ways.links, np.int64), _plain(flows.out, np.int64)
+    network = _Network(*links.shape, len(flows.rates) - 1, links.ctypes.data)
+    return bool(library.senders_share(ctypes.byref(network), _P(out.ctypes.data)))
 
 
 def _places(messages: Messages) -> tuple[Ints, Ints]:

@@ -23,18 +23,14 @@ from ridgeline.core.arrays import Array, Index
 class Ways:
     """Links of each connection's way; `share` is the part of its bytes on each, 0 beside the last.
 
-    links, share   (connections, most links); a link number `graph.links` stands for none
-    latency_s      of the way, of the slowest where there are several
+    links       (connections, most links); a link number `graph.links` stands for none
+    share       the same; None where each connection takes one way, with all its bytes on each link
+    latency_s   of the way, of the slowest where there are several
     """
 
     links: Index
-    share: Array
+    share: Array | None
     latency_s: Array
-
-    @property
-    def single(self) -> bool:
-        """Whether each connection takes one way."""
-        return bool(((self.share == 0) | (self.share == 1)).all())
 
 
 def ways(
@@ -47,35 +43,31 @@ def ways(
     """The way of each connection (sources, targets, channels); without a table, distances are worked out anew."""
     sources, targets, channels = connections
     if paths == "shortest" or not len(sources):
-        links = routes(graph, sources, targets)
-        share = (links >= 0).astype(np.float64)
-    else:
-        known = table or PathTable(graph, targets)
-        if paths == "spray":
-            links, share = _all_ways(known, sources, targets)
-        else:
-            links = _one_way(known, (sources, targets, channels), paths, seed)
-            share = (links >= 0).astype(np.float64)
-    latency = np.append(graph.latency_s, 0.0)
-    through = latency[links]
-    slowest = np.where(share > 0, through, 0.0).sum(axis=1)
+        return _single(graph, routes(graph, sources, targets))
+    known = table or PathTable(graph, targets)
     if paths == "spray":
-        slowest = np.where(share >= 1 - 1e-9, through, 0.0).sum(axis=1) + _parallel(through, share)
-    return Ways(links=np.where(links < 0, graph.links, links), share=share, latency_s=slowest)
-
-
-def _parallel(through: Array, share: Array) -> Array:
-    """Latency of links that carry only a part: the mean over the ways, weighted by their parts."""
-    part: Array = (np.where(share < 1 - 1e-9, through * share, 0.0)).sum(axis=1)
-    return part
-
-
-def _one_way(table: PathTable, connections: tuple[Index, Index, Index], paths: PathChoice, seed: int) -> Index:
-    sources, targets, channels = connections
+        return _sprayed(graph, *_all_ways(known, sources, targets))
     hashed = paths == "ecmp"
     number = _mixed(sources, targets, channels, seed) if hashed else sources
-    quick = chosen_ways(table, sources, targets, number, hashed)
-    return walked(table, sources, targets, number, _turned if hashed else None) if quick is None else quick
+    quick = chosen_ways(known, sources, targets, number, hashed)
+    if quick is not None:
+        return Ways(links=quick[0], share=None, latency_s=quick[1])
+    return _single(graph, walked(known, sources, targets, number, _turned if hashed else None))
+
+
+def _single(graph: Graph, links: Index) -> Ways:
+    """One way each, -1 after the last link."""
+    latency = np.append(graph.latency_s, 0.0)[links].sum(axis=1)
+    return Ways(links=np.where(links < 0, graph.links, links), share=None, latency_s=latency)
+
+
+def _sprayed(graph: Graph, links: Index, share: Array) -> Ways:
+    """All ways; latency is the mean over them, weighted by their parts."""
+    through = np.append(graph.latency_s, 0.0)[links]
+    alone = share >= 1 - 1e-9
+    latency = np.where(alone, through, 0.0).sum(axis=1) + np.where(alone, 0.0, through * share).sum(axis=1)
+    single = bool(((share == 0) | (share == 1)).all())
+    return Ways(links=np.where(links < 0, graph.links, links), share=None if single else share, latency_s=latency)
 
 
 def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, Array]:

@@ -90,7 +90,7 @@ class _Rounds:
         turn = messages.round if self.order is None else messages.round[self.order]
         self.cuts: Index = np.append(np.flatnonzero(np.append(True, turn[1:] != turn[:-1])), len(turn))
         self.columns = np.ascontiguousarray(flows.ways.links.T)
-        self.share = None if flows.ways.single else np.ascontiguousarray(flows.ways.share.T)
+        self.share = None if flows.ways.share is None else np.ascontiguousarray(flows.ways.share.T)
         self.known: dict[bytes, Array] = {}
 
     def lasts(self, rows: slice | Index) -> Array:

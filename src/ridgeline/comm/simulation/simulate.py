@@ -72,12 +72,13 @@ def over_seeds(
     between = (sent.sources, sent.targets, sent.channels)
     table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
     core = Prepared(sent, sent.sources)
+    by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources)).astype(np.float64)
     before: tuple[bytes, Simulated] | None = None
     for seed in seeds:
         found = ways(graph, between, asked.paths, seed, table)
         same = found.links.tobytes()
         if before is None or before[0] != same or asked.background:
-            before = same, _simulated(jobs, graph, replace(asked, seed=seed), (sent, core), found, window)
+            before = same, _simulated(jobs, graph, replace(asked, seed=seed), (sent, by_way, core), found, window)
         yield before[1]
 
 
@@ -85,11 +86,11 @@ def _simulated(
     jobs: Sequence[Job],
     graph: Graph,
     asked: Conditions,
-    what: tuple[Messages, Prepared],
+    what: tuple[Messages, Array, Prepared],
     found: Ways,
     window: float | None,
 ) -> Simulated:
-    sent, core = what
+    sent, by_way, core = what
     rates = _less_background(graph, asked, link_rates(graph, asked))
     capped = _capped(graph, asked, sent, found, rates)
     start = np.array([job.start_s for job in jobs])
@@ -110,21 +111,28 @@ def _simulated(
     )
     done = run(flows, window, asked.sharing, Prepared(sent, flows.out) if graph.direct else core)
     ends = np.zeros(len(jobs))
-    np.maximum.at(ends, sent.job, done.arrived_s)
-    by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources))
-    load = np.bincount(found.links.ravel(), (by_way[:, None] * found.share).ravel(), graph.links + 1)[:-1].astype(
-        np.float64
-    )
+    if len(jobs) == 1:
+        ends[0] = done.arrived_s.max(initial=0.0)
+    else:
+        np.maximum.at(ends, sent.job, done.arrived_s)
     return Simulated(
         seconds=float(ends.max(initial=0.0)),
         job_s=tuple(float(one) for one in np.maximum(ends - start, 0.0)),
         arrived_s=done.arrived_s,
-        link_bytes=load,
+        link_bytes=_load(graph, by_way, found),
         link_rates=rates,
         transfers=len(sent.read),
         moments=done.moments,
         method=done.method,
     )
+
+
+def _load(graph: Graph, by_way: Array, found: Ways) -> Array:
+    """Bytes that cross each link."""
+    total = np.zeros(graph.links + 1)
+    for k, column in enumerate(found.links.T):
+        total += np.bincount(column, by_way if found.share is None else by_way * found.share[:, k], graph.links + 1)
+    return total[:-1]
 
 
 def _capped(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates: Array) -> tuple[Ways, Array]:
@@ -137,7 +145,7 @@ def _capped(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates:
     none = graph.links + len(caps)
     links = np.where(found.links == graph.links, none, found.links)
     more: Index = np.stack([graph.links + sent.sources, graph.links + graph.nodes + sent.targets], axis=1)
-    share = np.concatenate([found.share, np.ones(more.shape)], axis=1)
+    share = None if found.share is None else np.concatenate([found.share, np.ones(more.shape)], axis=1)
     wide = Ways(links=np.concatenate([links, more], axis=1), share=share, latency_s=found.latency_s)
     return wide, np.concatenate([rates, caps, [np.inf]])
 
@@ -155,5 +163,5 @@ def _less_background(graph: Graph, asked: Conditions, rates: Array) -> Array:
             continue
         ends = (np.array([one.source]), np.array([one.target]), np.zeros(1, np.int64))
         way = ways(graph, ends, asked.paths, asked.seed)
-        np.add.at(taken, way.links[0], one.bytes_per_s * way.share[0])
+        np.add.at(taken, way.links[0], one.bytes_per_s * (1.0 if way.share is None else way.share[0]))
     return np.maximum(rates - taken[:-1], LEFT * rates)

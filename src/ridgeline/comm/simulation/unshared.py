@@ -49,19 +49,24 @@ class Run:
 
 def port_of(messages: Messages, out: Index) -> tuple[Index, Ints]:
     """The port of each job's connection, by job * connections + connection, and that number for each message."""
-    connections = len(out)
+    connections, places = len(out), int(out.max(initial=-1)) + 1
     jobs = int(messages.job.max(initial=0)) + 1
-    used, line = numbered(messages.job * np.int64(connections) + messages.connection, connections * jobs)
+    if jobs == 1:  # every connection is some message's
+        used, line = np.arange(connections), messages.connection
+    else:
+        used, line = numbered(messages.job * np.int64(connections) + messages.connection, connections * jobs)
     connection = used % connections
-    key = (used // connections * 256 + messages.channels[connection]) * (out.max() + 1) + out[connection]
-    _, port = np.unique(key, return_inverse=True)
+    key = (used // connections * 256 + messages.channels[connection]) * places + out[connection]
+    _, port = numbered(key, jobs * 256 * places)
     return np.stack([port, connection]), line
 
 
 def unshared(flows: Flows) -> tuple[Mask, Array]:
     """Connections that share no link with another port's, and the rate each connection has by itself."""
     links, none = flows.ways.links, len(flows.rates) - 1
-    own = np.where(links == none, np.inf, flows.rates[links] / np.where(flows.ways.share > 0, flows.ways.share, 1.0))
+    own, share = flows.rates[links], flows.ways.share
+    if share is not None:
+        own = np.where(links == none, np.inf, own / np.where(share > 0, share, 1.0))
     (port, connection), _ = port_of(flows.messages, flows.out)
     over = links[connection]
     wide = np.broadcast_to(port[:, None], over.shape)

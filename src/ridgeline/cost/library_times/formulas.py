@@ -1,6 +1,7 @@
 """Turn columns of questions and the fitted numbers into seconds.
 
     T(W, L) = L + W + 2 s sqrt(W L)      bytes W cut into slices that cost L each (docs/concepts/collectives.md)
+    Simple    the same and (k - 1) L, where NCCL leaves LL and LL128 (`protocols`): it starts later
 
 W = seconds of the bytes on the slowest link, P = size, R = ranks, r = inside a domain, n = domains, E = exits of a
 domain, c = the rate at which a rank moves its own bytes:
@@ -22,11 +23,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ridgeline.core.arrays import Array
+from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.collectives.algorithms import TREE
 from ridgeline.cost.library_times.experts import expert_seconds
 from ridgeline.cost.library_times.parameters import BY_FAMILY, MEASURED_FAMILIES
+from ridgeline.cost.library_times.protocols import exchange_is_simple, ring_is_simple
 from ridgeline.cost.library_times.question import FAMILIES, HARNESSES, KINDS, NETWORKS, SOFTWARE, Columns
 
 MICRO, GIGA = DECIMAL["u"], DECIMAL["G"]
@@ -70,7 +72,8 @@ class Linked:
         self.up = np.where(columns.ranks > 2, np.minimum(self.up, total / columns.ranks), self.up)
         efa = columns.network == NETWORKS.index("efa")
         self.out = columns.out * np.where(efa, values["efa_rate"], values["out_rate"])
-        self.hop, self.out_hop = values["hop"] * MICRO, np.where(efa, values["efa_hop"], values["out_hop"]) * MICRO
+        self.hop = values["hop"] * MICRO
+        self.out_hop = (values["out_hop"] + np.where(efa, values["efa_hop"], 0.0)) * MICRO
         self.values = values
 
     @staticmethod
@@ -81,6 +84,11 @@ class Linked:
     def sliced(self, wire: Array, each: Array) -> Array:
         """T(W, L)."""
         total: Array = each + wire + 2 * self.values["slices"] * np.sqrt(wire * each)
+        return total
+
+    def by_protocol(self, wire: Array, simple: Mask, later: float) -> Array:
+        """T(W, L), and where protocol Simple is taken what that starts later, in times of a start."""
+        total: Array = self.sliced(wire, self.start) + np.where(simple, (later - 1) * self.start, 0.0)
         return total
 
 
@@ -121,7 +129,8 @@ def _ring(columns: Columns, link: Linked, times: Array) -> Array:
     outer = np.where(racks, _double_tree(columns, link), outer)
     wire = np.maximum(np.where(columns.inside > 1, inner, 0.0), outer)
     hops = (columns.ranks - columns.domains) * link.hop + (columns.domains - 1) * link.out_hop
-    return link.sliced(wire, link.start) + times * hops
+    simple = ring_is_simple(columns, times)
+    return link.by_protocol(wire, simple, link.values["simple_start"]) + times * hops
 
 
 def _climb(columns: Columns, link: Linked) -> Array:
@@ -150,7 +159,8 @@ def _exchange(columns: Columns, link: Linked) -> Array:
     inner = columns.size * (columns.inside - 1) / columns.ranks / up + columns.size / link.copy
     wire = np.maximum(inner, columns.size * (1 - 1 / columns.domains) / link.out)
     beyond = np.where(columns.domains > 1, link.out_hop + (columns.ranks - columns.inside) * link.hop, 0.0)
-    return link.sliced(wire, link.start) + link.values["exchange"] * MICRO + beyond
+    taken = link.by_protocol(wire, exchange_is_simple(columns), link.values["peer_start"])
+    return taken + link.values["exchange"] * MICRO + beyond
 
 
 def _planned(columns: Columns, link: Linked) -> Array:

@@ -42,6 +42,8 @@ PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
         "hop": _prior(1.0, 0.5, "us", "one rank of a ring hands on to the next inside a domain"),
         "slices": _prior(1.0, 0.5, "", "of 2 sqrt(W L), the price of cutting a payload into slices"),
+        "simple_start": _prior(2.0, 0.5, "times start", "a ring by protocol Simple begins"),
+        "peer_start": _prior(1.5, 0.3, "times start", "an all-to-all by protocol Simple begins"),
         "exchange": _prior(3.5, 0.5, "us", "an all-to-all begins later than a ring"),
         "peer": _prior(400.0, 0.4, "GB/s", "most that the channels to one peer carry"),
         "switch_rate": _prior(0.7, 0.2, "of a ring's rate", "sums in switches (NVLS)"),
@@ -52,7 +54,9 @@ PRIORS: Mapping[str, Prior] = MappingProxyType(
         "out_rate": _prior(0.92, 0.2, "of the port", "what a stream between domains reaches"),
         "out_hop": _prior(9.0, 0.3, "us", "one hop between domains"),
         "tree_hop": _prior(4.0, 0.3, "us", "one rank of a tree hands on to the next; NCCL's tuner says 4.0"),
-        "efa_hop": _prior(20.0, 0.4, "us", "one hop over EFA; before any row what aws-ofi-nccl's tuner assumes"),
+        "efa_hop": _prior(
+            35.0, 0.4, "us", "more than that over EFA: the latency that aws-ofi-nccl tells NCCL of P6-B200"
+        ),
         "efa_rate": _prior(0.92, 0.2, "of the port", "what EFA reaches; that of others until measured"),
         "pcie_rate": _prior(0.6, 0.2, "of the slot", "between two PCIe slots, in place of `rate`"),
         "many": _prior(0.75, 0.3, "of that", "more than two slots of a host that was never measured"),

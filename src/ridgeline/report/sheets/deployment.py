@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from ridgeline.report.sheets.serve import KeptSheet
 
@@ -94,6 +94,7 @@ class DeploymentPlanSheet(TypedDict):
     step          seconds of such a decode step by part
     next_best     the best deployment of another kind
     bounded       replicas whose best case was priced; `simulated` those with a capacity, by `trials` simulations
+    to            with `--to`: the target, which can be told all of the deployment
     """
 
     kind: Literal["deployment"]
@@ -101,6 +102,7 @@ class DeploymentPlanSheet(TypedDict):
     model: str
     system: str
     engine: str
+    to: NotRequired[str]
     goal: str
     requests: int
     asked_rate: float

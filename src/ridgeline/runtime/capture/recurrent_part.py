@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ridgeline.models.params import mixer_params
+from ridgeline.models.mixer_parameters import mixer_params
 from ridgeline.models.spec import GatedDeltaNet, Mamba2, Recurrence
 from ridgeline.runtime.capture.graph import Shapes
 

@@ -25,6 +25,7 @@ from ridgeline.serving.deployment import Instance, Priced, instances_of, price_o
 from ridgeline.serving.serving_prediction import FRONT_END_S
 from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
 from ridgeline.serving.vllm_settings import VllmSettings
 from ridgeline.sim import ServingMemory
 
@@ -65,13 +66,7 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
     (one,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
     if not one.memory.fits:
         return _none(shape, one)
-    settings = one.settings
-    assert isinstance(settings, VllmSettings | SglangSettings)
-    tokens, seqs = (
-        (settings.max_num_batched_tokens, settings.max_num_seqs)
-        if isinstance(settings, VllmSettings)
-        else (settings.chunked_prefill_size or settings.max_prefill_tokens, settings.max_running_requests)
-    )
+    tokens, seqs = _limits(one)
     share = 1.0 - load.hit_share * bool(shape.choice("prefix"))
     isl, osl = float(load.prompts.mean()), float(load.outputs.mean())
     long_prompt = float(np.percentile(load.prompts, objective.percentile))
@@ -100,6 +95,17 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
         decode_rate=float(ranks / max(decode, 1e-12)) if works else 0.0,
         batch=float(batches[able].max()) if able.any() else 0.0,
     )
+
+
+def _limits(one: Instance) -> tuple[int, int]:
+    """Tokens of a step, and requests that run together."""
+    settings = one.settings
+    if isinstance(settings, VllmSettings):
+        return settings.max_num_batched_tokens, settings.max_num_seqs
+    if isinstance(settings, TensorrtLlmSettings):
+        return settings.max_num_tokens, settings.max_batch_size
+    assert isinstance(settings, SglangSettings)
+    return settings.chunked_prefill_size or settings.max_prefill_tokens, settings.max_running_requests
 
 
 def _none(shape: Shape, one: Instance) -> Bound:

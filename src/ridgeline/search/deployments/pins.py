@@ -79,7 +79,7 @@ def pinned_space(space: DeploymentSpace, pins: Pinned, problems: list[Problem]) 
             changed[axis] = tuple(_counts(key, pins[key], space.of(axis), problems))
     for names in KNOBS.values():
         for axis, name in names.items():
-            for key in (f"serving.vllm.{name}", f"serving.sglang.{name}"):
+            for key in (f"serving.{engine}.{name}" for engine in KNOBS):
                 if key in pins:
                     changed[axis] = pins[key] if axis != "prefix" else _switched(key, pins[key])
     if "serving.pools" in pins:

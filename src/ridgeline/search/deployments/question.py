@@ -23,7 +23,10 @@ from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings, parents_first, parse_value
 from ridgeline.search.deployments.candidate import GOALS, Goal
 from ridgeline.search.deployments.pins import pinned_space, pinned_table, searched_keys
+from ridgeline.search.deployments.shape import KNOBS
 from ridgeline.search.deployments.space import DeploymentSpace, deployment_space
+from ridgeline.search.deployments.told import told_engines, told_space
+from ridgeline.search.plan_target import DeploymentTarget
 from ridgeline.search.request import no_system, read_request
 from ridgeline.serving.deployment import Priced
 
@@ -64,6 +67,7 @@ class DeploymentRequest:
     plan       keys of the plan that are given and not searched
     pins       dotted keys of the plan -> the choices that are left
     goal       cost, chips, or goodput
+    target     the target of an export that the deployment has to be told to; absent: any
     """
 
     table: Mapping[str, Any]
@@ -73,6 +77,7 @@ class DeploymentRequest:
     pins: Mapping[str, tuple[Any, ...]]
     goal: Goal = "cost"
     priced: Priced | None = None
+    target: DeploymentTarget | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[DeploymentOptions]) -> DeploymentRequest:
@@ -118,7 +123,7 @@ def _kept(own: Mapping[str, Any]) -> dict[str, Any]:
     serving = own.get("serving", {})
     kept = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
     if isinstance(serving, Mapping):
-        kept["serving"] = {key: serving[key] for key in ("vllm", "sglang", "router") if key in serving}
+        kept["serving"] = {key: serving[key] for key in (*KNOBS, "router") if key in serving}
     return kept
 
 
@@ -197,7 +202,12 @@ class DeploymentCase:
 def deployment_cases(request: DeploymentRequest) -> Iterator[DeploymentCase]:
     """Every space to search; what is wrong with the input is an `InputError`."""
     for system in request.systems or (None,):
-        for engine in request.engines or (None,):
+        engines: tuple[str | None, ...] = request.engines or (None,)
+        if request.target is not None:
+            given = described_engine(request.table)
+            asked = request.engines or ((given,) if given else ())
+            engines = told_engines(request.target, load_system(system or request.table["system"]), asked)
+        for engine in engines:
             yield _case(request, system, engine)
 
 
@@ -224,4 +234,6 @@ def _case(request: DeploymentRequest, system: str | None, engine: str | None) ->
     space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, found)
     if found:
         raise InputError(found)
+    if request.target is not None:
+        space = told_space(built, space, request.target)
     return DeploymentCase(scenario=built, space=space, table=MappingProxyType(table))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.plan.plan_table import scenario_text
-from ridgeline.plan.scenario_file import self_contained
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario_file import assemble, self_contained
 from ridgeline.search.deployments.candidate import Goal, Verified
 from ridgeline.search.deployments.explain import Explained, explained
 from ridgeline.search.deployments.find_deployment import DeploymentSearch, find_deployment
@@ -61,6 +63,14 @@ class DeploymentAnswer:
         note = f"Found by `ridgeline plan --serve`: {found.candidate.chips} chips, {found.rate:.4g} requests/s."
         table = _asked(self.chosen, found, rescaled=self.goal == "goodput")
         return scenario_text(self_contained(table), found.prediction.scenario.plan, note)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What that file says: the deployment under the load that was asked for, or that it holds."""
+        built, problems = assemble(tomllib.loads(self.scenario_text))
+        if built is None:
+            raise InputError(problems)
+        return built
 
 
 def _asked(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> dict[str, Any]:

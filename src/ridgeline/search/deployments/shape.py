@@ -10,11 +10,11 @@ from typing import Any
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import Pool, ServingPlan, SglangKnobs, VllmKnobs
+from ridgeline.plan.serving_plan import Pool, ServingPlan, SglangKnobs, TensorrtLlmKnobs, VllmKnobs
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.serving.fleet import Role
 
-Knobs = VllmKnobs | SglangKnobs
+Knobs = VllmKnobs | SglangKnobs | TensorrtLlmKnobs
 AXES = ("tp", "pp", "ep", "dp", "precision", "speculation", "tokens", "seqs", "prefix")
 """What tells two replicas apart: degrees, formats of weights and cache, and settings of the scheduler."""
 DEGREES = ("tp", "pp", "ep", "dp")
@@ -26,6 +26,7 @@ KNOBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "sglang": {
             "tokens": "chunked_prefill_size", "seqs": "max_running_requests", "prefix": "disable_radix_cache",
         },
+        "tensorrt_llm": {"tokens": "max_num_tokens", "seqs": "max_batch_size", "prefix": "enable_block_reuse"},
     }
 )  # fmt: skip
 """The engines' own names of the settings that are searched: token budget, batch limit, prefix cache."""
@@ -33,7 +34,13 @@ KNOBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 def knob_family(knobs: Knobs) -> str:
     """Whose knobs they are: the key under plan.serving."""
-    return "sglang" if isinstance(knobs, SglangKnobs) else "vllm"
+    match knobs:
+        case SglangKnobs():
+            return "sglang"
+        case TensorrtLlmKnobs():
+            return "tensorrt_llm"
+        case VllmKnobs():
+            return "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,7 @@ class Shape:
         return Pool(role=role, replicas=replicas, tp=mesh.tp, pp=mesh.pp, ep=mesh.ep, dp=mesh.dp)
 
     def _serving(self, base: Scenario) -> ServingPlan:
-        own: dict[str, Any] = {"vllm": None, "sglang": None, knob_family(self.knobs): self.knobs}
+        own: dict[str, Any] = {**dict.fromkeys(KNOBS), knob_family(self.knobs): self.knobs}
         return replace(base.plan.serving, **own)
 
     def _planned(self, base: Scenario, mesh: Mesh, serving: ServingPlan) -> Scenario:

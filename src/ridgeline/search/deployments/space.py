@@ -24,9 +24,10 @@ from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import SglangKnobs, VllmKnobs
+from ridgeline.plan.serving_plan import SglangKnobs, TensorrtLlmKnobs, VllmKnobs
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.search.deployments.shape import Knobs, Shape
+from ridgeline.search.plan_target import DeploymentTarget
 from ridgeline.search.space import powers_of_two, tensor_degrees
 from ridgeline.sim import limits_of
 
@@ -44,6 +45,7 @@ class DeploymentSpace:
 
     ep         None: none, or all ranks of the replica
     replicas   None: as many as it takes
+    target     who has to be told the replicas; None: nobody
     """
 
     tp: tuple[int, ...]
@@ -57,6 +59,7 @@ class DeploymentSpace:
     prefix: tuple[bool, ...]
     replicas: tuple[int, ...] | None
     split: tuple[Split, ...]
+    target: DeploymentTarget | None = None
 
     def of(self, axis: str) -> tuple[Any, ...]:
         """The choices along an axis."""
@@ -99,7 +102,9 @@ def _formats(scenario: Scenario) -> Iterator[Precision]:
 def usual_knobs(scenario: Scenario) -> Knobs:
     """The scheduler's settings that the plan names, or the engine's own."""
     serving = scenario.plan.serving
-    return serving.sglang or serving.vllm or (SglangKnobs() if scenario.engine.id == "sglang" else VllmKnobs())
+    usual: dict[str, Knobs] = {"sglang": SglangKnobs(), "tensorrt-llm": TensorrtLlmKnobs()}
+    given = serving.sglang or serving.tensorrt_llm or serving.vllm
+    return given or usual.get(scenario.engine.id, VllmKnobs())
 
 
 def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:
@@ -115,7 +120,8 @@ def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:
             for axis in ("tokens", "seqs", "prefix"):
                 first = space.of(axis)[0]
                 made = made.turned(axis, first) if first is not None else made
-            if not _problems(scenario, made):
+            untold = space.target.untold(made.scenario(scenario)) if space.target else ()
+            if not _problems(scenario, made) and not untold:
                 yield made
 
 

@@ -25,7 +25,7 @@ NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script'
 def write(scenario: Scenario) -> Export:
     """accelerate.yaml, train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
     pieces = _pieces(scenario, run_of(scenario, CAN))
-    return trainer_export(ID, scenario, pieces, by_accelerate("trl.scripts.sft --config train.yaml", NOTE))
+    return trainer_export(ID, scenario, pieces, by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE))
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:

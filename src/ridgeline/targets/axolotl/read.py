@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.axolotl.names import ID, WORDS
 from ridgeline.targets.hf_reader import Task, gathered, read_run, zero_file
-from ridgeline.targets.option_reader import model_in, tables
+from ridgeline.targets.option_reader import holds, model_in, only
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 
@@ -17,6 +16,9 @@ READ_WORDS = {
     "seq_default": "512",
     "micro_default": "1",
     "rank_default": "8",
+    "half": "train.float16",
+    "ep": "train.expert_parallel_size",
+    "bf16_default": "its schema says auto",
     "recompute_default": "false",
     "fsdp_also": "train.fsdp_config.fsdp_version",
     "reshard_also": "train.fsdp_config.sharding_strategy train.fsdp_config.fsdp_sharding_strategy",
@@ -27,11 +29,8 @@ OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulat
 
 def read(files: Files) -> Imported:
     """What the trainer's YAML says."""
-    found = [table for table in tables(files, ".yaml", ".yml") if _is_ours(table.data)]
-    if len(found) != 1:
-        expected = "one YAML file with base_model and micro_batch_size"
-        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
-    train: dict[str, Any] = {str(key): value for key, value in found[0].data.items()}
+    own = only(files, _is_ours, "one YAML file with base_model and micro_batch_size", ".yaml", ".yml")
+    train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
     notes: list[Unread] = []
     zero = zero_file(files, train.pop("deepspeed", None), notes)
     adapter = str(train.pop("adapter", None) or "")
@@ -46,7 +45,7 @@ def read(files: Files) -> Imported:
     task = Task(name="lora" if adapter else "pretrain" if whole else "finetune", everywhere=everywhere)
     _old_names(train)
     train |= {"sequence_len": around(files).seq} if around(files).seq else {}
-    reader = gathered({"train": train} | ({"deepspeed": zero} if zero else {}), found[0].source)
+    reader = gathered({"train": train} | ({"deepspeed": zero} if zero else {}), own.source)
     reader.notes += notes
     return read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
 
@@ -67,7 +66,4 @@ def _is_ours(data: Mapping[str, Any]) -> bool:
 
 def recognises(files: Files) -> bool:
     """A YAML file with a base model and Axolotl's batch or data."""
-    try:
-        return any(_is_ours(table.data) for table in tables(files, ".yaml", ".yml"))
-    except InputError:
-        return False
+    return holds(files, _is_ours, ".yaml", ".yml")

@@ -21,7 +21,7 @@ NOTE = "# datasets in train.yaml are yours to choose."
 def write(scenario: Scenario) -> Export:
     """train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
     pieces = _pieces(scenario, run_of(scenario, CAN))
-    return trainer_export(ID, scenario, pieces, by_torchrun(("axolotl.cli.train", "train.yaml"), NOTE))
+    return trainer_export(ID, scenario, pieces, by_torchrun(scenario, ("axolotl.cli.train", "train.yaml"), NOTE))
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ridgeline.core.errors import InputError
 from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGES
-from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
+from ridgeline.targets.option_reader import OptionReader, holds, model_in, only, pick
 from ridgeline.targets.target import Files, Imported, Unread
 
 # what a configuration says that a scenario has no place for
@@ -151,7 +150,4 @@ def _is_config(data: dict[str, Any]) -> bool:
 
 def recognises(files: Files) -> bool:
     """A JSON file with DeepSpeed's keys."""
-    try:
-        return any(_is_config(table.data) for table in tables(files, ".json"))
-    except InputError:
-        return False
+    return holds(files, _is_config, ".json")

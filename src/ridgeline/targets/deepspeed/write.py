@@ -16,19 +16,16 @@ from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGE
 from ridgeline.targets.deepspeed.write_train import FILE as TRAIN
 from ridgeline.targets.deepspeed.write_train import train_script
 from ridgeline.targets.launch import Command, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
 from ridgeline.targets.target import Export
-from ridgeline.targets.vendors import runs_on, vendor_of
+from ridgeline.targets.vendors import growing_segments, runs_on, vendor_of
 
 FILE = "ds_config.json"
-ENVIRONMENT = {
-    "cuda": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    "npu": {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"},
-    "cpu": {"DS_ACCELERATOR": "cpu"},
-}
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"  # which PyTorch of every age reads
+ON_HOST = {"DS_ACCELERATOR": "cpu"}
 OURS = ("SGD", "Adafactor")  # torch's own, which ZeRO takes only when told to
 SCRIPT = "the script that DeepSpeed wraps (train.py) builds this, not its configuration"
 NOTE = "# train.py is your script: it builds the model and the data and calls deepspeed.initialize"
@@ -45,7 +42,9 @@ def write(scenario: Scenario) -> Export:
     command = Command(
         words=("train.py", "--deepspeed", "--deepspeed_config", FILE),
         before=WRITTEN if script else NOTE,
-        environment=ENVIRONMENT.get(vendor_of(scenario.system).device, {}),
+        environment=ON_HOST
+        if vendor_of(scenario.system).device == "cpu"
+        else growing_segments(scenario.system, ALLOCATOR),
     )
     files = {FILE: text, **scripts(scenario, command, title)}
     return exported(ID, files | ({TRAIN: script} if script else {}), ledger)
@@ -106,6 +105,9 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     """train_batch_size = micro batch x accumulation x data-parallel ranks; the ranks follow from the launcher."""
     work, mesh = scenario.workload, scenario.plan.mesh
     assert isinstance(work, Train)
+    if work.images or work.videos or work.audio_s:
+        yield from media_of_the_data()
+        yield Lose("workload.towers", SCRIPT, yours=True)
     shared, why = sequence_ranks(scenario)
     ranks = mesh.dp * mesh.cp // shared
     micro, steps, sequences = scenario.plan.microbatch, scenario.microbatches, work.sequences

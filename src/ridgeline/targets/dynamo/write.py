@@ -15,13 +15,13 @@ from ridgeline.core.errors import InputError, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.dynamo.names import FIELDS, FILE, ID, KINDS, MODEL_OPTION, MODULES, ROUTERS, RUNTIMES
 from ridgeline.targets.launch import ON_NODE, comment, header, nodes_of
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.ledger import Lose, Piece, Say, admitted, exported, gather
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.serving_decisions import serving_decisions_of
 from ridgeline.targets.serving_launch import Launch, launch_script
 from ridgeline.targets.serving_load import BENCH, bench_script
-from ridgeline.targets.serving_pieces import Replica, common_pieces, model_path, replica_of
+from ridgeline.targets.serving_pieces import Replica, chips_taken, common_pieces, model_path, replica_of
 from ridgeline.targets.sglang.write_engine import engine_pieces as sglang_pieces
 from ridgeline.targets.target import Export
 from ridgeline.targets.tensorrt_llm.write_engine import engine_pieces as tensorrt_pieces
@@ -94,7 +94,7 @@ def _fleet(scenario: Scenario) -> Iterator[Piece]:
         yield Say("replicas", replica_of(scenario).count, "plan.serving.replicas")
     else:
         chips = sum(worker.count * worker.chips for worker in workers_of(scenario).values())
-        yield Fixed("system.chips", chips, "chips that the pools take")
+        yield chips_taken(scenario, chips)
 
 
 def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> dict[str, Any]:

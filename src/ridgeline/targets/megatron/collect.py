@@ -28,19 +28,27 @@ LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a 
 FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b|\b(ds_train|finetune)_huggingface_\w+\.py")
 ARGUMENTS = ("MODEL_ARGS", "model_args")
 GENERATES = "generation of text"
+SEES = "a model that sees"
 OTHER_WORK = {
     "perform-rl-step": "reinforcement learning",
     "encoder-num-layers": "a model with an encoder",
     "encoder-seq-length": "a model with an encoder",
     "decoder-num-layers": "a model with an encoder",
-    "vision-model-type": "a model that sees",
-    "img-h": "a model that sees",
-    "retro-project-dir": "retrieval",
+    "vision-model-type": SEES,
+    **dict.fromkeys(("img-h", "patch-size", "vision-tower", "image-folder", "disable-vision-class-token"), SEES),
+    **dict.fromkeys(("grpo-group-size", "grpo-iterations", "langrl-env-config"), "reinforcement learning"),
+    "is-pairwise-dataset": "training by preferences",
+    **dict.fromkeys(("retro-project-dir", "retro-workdir", "retro-tasks", "retro-add-retriever"), "retrieval"),
     "biencoder-projection-dim": "retrieval",
     "export-kd-teacher-load": "distillation from a teacher",
     "kd": "distillation from a teacher",
+    "mos": "distillation from a teacher",
     **dict.fromkeys(("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length"), GENERATES),
 }
+# of MindSpeed-LLM's --stage
+PREFERENCES = dict.fromkeys(("dpo", "simpo", "orm", "prm", "rm"), "training by preferences") | dict.fromkeys(
+    ("ppo", "ray_ppo", "ray_grpo", "ray_online_dpo", "trl_ppo"), "reinforcement learning"
+)
 ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
     ("vit", "multimodal", "mimo"), "a model that sees"
 )
@@ -60,6 +68,8 @@ PROGRAMS = {
     "hf2": "a conversion of checkpoints",
     "2hf": "a conversion of checkpoints",
     "2mcore": "a conversion of checkpoints",
+    "_hf_to_mg": "a conversion of checkpoints",
+    "_mg_to_hf": "a conversion of checkpoints",
     "checkpoint_reshap": "a conversion of checkpoints",
     "preprocess": "preparation of data",
     "analyze_data": "preparation of data",
@@ -93,7 +103,17 @@ def collect(files: Files) -> Given:
     found = _collect(files)
     folder = around(files).folder
     path = f"{folder.name if folder else ''}/{found.source}"
-    return replace(found, hint=model_in(files) or "", path=path)
+    return replace(_switched(found, files), hint=model_in(files) or "", path=path)
+
+
+def _switched(found: Given, files: Files) -> Given:
+    """One expert for each token, where the checkout's Megatron is of the time when there was no other choice."""
+    silent = "num-experts" in found.options and not {"moe-router-topk", "topk"} & set(found.options)
+    software = around(files).named("megatron/arguments.py") if silent else None
+    if software is None or "--num-experts" not in software or "--moe-router-topk" in software:
+        return found
+    several = "top2" in str(found.options.get("routing-mode", ""))
+    return replace(found, options={**found.options, "moe-router-topk": 2 if several else 1})
 
 
 def _collect(files: Files) -> Given:
@@ -111,9 +131,19 @@ def _collect(files: Files) -> Given:
                 return filled
             if table is not None:
                 return Given(options=_filled(table, around(files).environment), source=name)
+    _refuse_other_programs(files)
     expected = "a script that passes --num-layers to a training program, or a table with num-layers"
     todo = "a script called with arguments or environment: say them with --arg and --env"
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
+
+
+def _refuse_other_programs(files: Files) -> None:
+    """Say what scripts start where that is known to be no training, whatever it is called with."""
+    for name, text in files.items():
+        for command in read_script(text, around(files)).commands if name.endswith(SCRIPTS) else ():
+            program = next((word for word in command if word.endswith(".py")), "")
+            if program and not _printed(command):
+                other_work(Given(options={}, source=name, program=program))
 
 
 def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Given | None:
@@ -170,7 +200,7 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     """What a script passes to the Python program it starts; None when no command starts one."""
     script = read_script(text, around(files or {}))
     signs = (*SIGNS, *LESS) if named else SIGNS
-    runs = [command for command in script.commands if _says(command, signs)]
+    runs = sorted((command for command in script.commands if _says(command, signs)), key=_printed)
     if not runs:
         return _kept(name, script)
     found = _started(name, script, runs[0])
@@ -178,6 +208,11 @@ def from_script(name: str, text: str, files: Files | None = None, named: bool = 
     if not others or not found.program:
         return found
     return replace(found, notes=(f"{len(others)} further runs that the script starts", *found.notes))
+
+
+def _printed(command: list[str]) -> bool:
+    """Whether a command only prints the one that is run behind it."""
+    return command[0] in ("echo", "printf")
 
 
 def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -200,7 +235,7 @@ def _kept(name: str, script: Script) -> Given | None:
 
 
 def _started(name: str, script: Script, command: list[str]) -> Given:
-    start = next((index for index, word in enumerate(command) if word.endswith(".py")), -1)
+    start = next((index for index, word in enumerate(command) if word.endswith(".py")), _module(command))
     found = parsed(command[start + 1 :])
     found |= {key: value for key, value in script.environment.items() if key in BLOCKING}
     return Given(
@@ -208,9 +243,17 @@ def _started(name: str, script: Script, command: list[str]) -> Given:
         source=name,
         world=_world(parsed(command[: max(start, 0)]), script),
         notes=tuple(dict.fromkeys(script.notes)),
-        program=command[start] if start >= 0 else "",
+        program=(command[start] if command[start].endswith(".py") else command[start].replace(".", "/") + ".py")
+        if start >= 0
+        else "",
         texts=script.texts,
     )
+
+
+def _module(command: list[str]) -> int:
+    """Where the module stands that `python -m` or `torchrun -m` starts, not the launcher's own; -1 without one."""
+    names = (at + 1 for at, word in enumerate(command[:-1]) if word in ("-m", "--module"))
+    return next((at for at in names if "." in command[at] and not command[at].startswith("torch.")), -1)
 
 
 def parsed(words: Iterable[str]) -> dict[str, Any]:
@@ -282,12 +325,17 @@ def other_work(found: Given) -> str:
         other = f"training by transformers ({found.program.split('/')[-1]})"
         raise InputError(Problem(path="", given=other, expected="a program of Megatron", where=found.source))
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
-    option = next((name for name in OTHER_WORK if name in found.options), None)
+    named = "model" in found.options  # by the caller, who knows what it sees
+    option = next(
+        (name for name in OTHER_WORK if name in found.options and not (named and OTHER_WORK[name] == SEES)), None
+    )
+    stage = PREFERENCES.get(str(found.options.get("stage", "")))
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
     if "BertWordPiece" in str(found.options.get("tokenizer-type", "")) or "bert-no-binary-head" in found.options:
         what = what or "an encoder"
     elif folder and not found.program and "num-layers" in found.options:  # the test's folder tells the program
         what = what or ENCODERS[folder.group(1)]
+    what = what or stage
     if what is None and option is None:
         return ""
     asked = OTHER_WORK[option] if option else ""
@@ -298,7 +346,8 @@ def other_work(found: Given) -> str:
     given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
     given = given or f"{asked} (--{option})"
     expected = "training of a decoder"
-    raise InputError(Problem(path="", given=given, expected=expected, where=found.source))
+    todo = "name the model with --model" if asked == SEES else ""
+    raise InputError(Problem(path="", given=given, expected=expected, todo=todo, where=found.source))
 
 
 def speaking(files: Files) -> Iterator[str]:
@@ -307,7 +356,7 @@ def speaking(files: Files) -> Iterator[str]:
         if FOREIGN.search(text):
             continue
         script = name.endswith(SCRIPTS) and (
-            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)\b", text) or _hands_on(name, text, files)
+            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)(?![\w-])", text) or _hands_on(name, text, files)
         )
         table = name.endswith((".yaml", ".yml")) and re.search(r"^(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
         if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):
@@ -315,7 +364,12 @@ def speaking(files: Files) -> Iterator[str]:
 
 
 def _hands_on(name: str, text: str, files: Files) -> bool:
-    """Whether a script without a model of its own starts another that has one."""
-    if not (re.search(r"\bbash \S{0,200}\.sh\b", text) and re.search(r"^(export )?MODEL=|\sMODEL=", text, re.M)):
+    """Whether a script without a model of its own starts or sources another that has one."""
+    starts = re.search(r"\bbash \S{0,200}\.sh\b", text) and re.search(r"^(export )?MODEL=|\sMODEL=", text, re.M)
+    sources = re.search(r"^[ \t]*(\.|source) \S", text, re.M) and re.search(r"--[a-z]+[-_]\S{3}", text)
+    if not starts and not sources:
         return False
-    return from_script(name, text, files) is not None
+    try:
+        return from_script(name, text, files) is not None
+    except InputError:
+        return False

@@ -39,6 +39,8 @@ OLDER = {
     "n-head-kv": "num-query-groups",
     "sliding-window": "window-size",
     "cpu-optimizer": "optimizer-cpu-offload",
+    "overlapped-distributed-optimizer": "use-distributed-optimizer",
+    "causal-lm": "untie-embeddings-and-output-weights",
 }
 # of Pai-Megatron-Patch's program, whose pattern means other layers than Megatron-Core's
 QWEN3_NEXT = {"num-layers": 96, "hidden-size": 2048, "num-experts": 512, "moe-router-topk": 10}
@@ -67,6 +69,8 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     if any(name in found.options for name in GROUPED):
         said["group-query-attention"] = True
         said.pop("attention-head-type", None)
+    if said.pop("RMSNorm", False):  # of Megatron-LLaMA, before normalization had a name
+        said.setdefault("normalization", "RMSNorm")
     if said.pop("disable-bias-linear-fc", False) and said.pop("disable-bias-attn-fc", False):
         said |= {"disable-bias-linear": True, "add-qkv-bias": True}
     if "intermediate-size" in said and "ffn-hidden-size" not in said and "model" not in found.options:

@@ -134,15 +134,20 @@ def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str
     dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
     experts = _experts(reader, ffn, act, biased)
     sparse = flags_of(str(reader.take("moe-layer-freq", default="1")), layers) if experts else (False,) * layers
+    counts = iter(_counts(reader, sum(sparse)))
     size, windows = _windows(reader, layers)
     skips = reader.take("no-rope-freq")
     bare = _skipped(str(skips), layers) if skips is not None else (False,) * layers
     recurrent = _linear_layers(reader, layers)
     state = linear(reader) if any(recurrent) else {}
     norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
-    for is_sparse, is_local, is_bare, is_linear in zip(sparse, windows, bare, recurrent, strict=True):
+    reused = _reused(reader, layers) if "indexer" in mixer else (False,) * layers
+    for is_sparse, is_local, is_bare, is_linear, is_reused in zip(
+        sparse, windows, bare, recurrent, reused, strict=True
+    ):
         own = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
-        ffn_part = {"moe": experts} if is_sparse else {"mlp": dense}
+        own |= {"indexer": {**mixer["indexer"], "shared": True}} if is_reused else {}
+        ffn_part = {"moe": experts | {"experts": next(counts)}} if is_sparse else {"mlp": dense}
         yield {"attention": state if is_linear else own, **ffn_part, **norms}
 
 
@@ -162,6 +167,13 @@ def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     if str(every).isdigit() and int(every):
         return tuple((layer + 1) % int(every) != 0 for layer in range(layers))
     return flags_of(str(every), layers)
+
+
+def _reused(reader: OptionReader, layers: int) -> tuple[bool, ...]:
+    """Which layers take the keys that an earlier one's indexer chose: all but every N-th behind the first."""
+    every, first = reader.count("index-topk-freq", default=1) or 1, reader.size("index-skip-topk-offset")
+    begins = 2 if first is None else first
+    return tuple(max(layer + 1 - begins, 0) % every != 0 for layer in range(layers))
 
 
 def _skipped(text: str, layers: int) -> tuple[bool, ...]:
@@ -207,7 +219,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if grouped else heads}
     mixer["head_dim"] = reader.count("kv-channels") or hidden // heads
     qkv = reader.switch("add-qkv-bias", default=False) or biased
-    flags = {"qkv_bias": qkv, "out_bias": biased}
+    flags = {"qkv_bias": qkv, "out_bias": reader.switch("add-dense-bias", default=False) or biased}
     flags["sinks"] = reader.take("softmax-type") == "learnable"
     flags["gate"] = reader.switch("attention-output-gate", default=False)
     mixer |= {name: True for name, there in flags.items() if there}
@@ -242,12 +254,25 @@ def _activation(reader: OptionReader) -> dict[str, Any]:
     return {"gated": False, "activation": "gelu"}
 
 
+def _counts(reader: OptionReader, sparse: int) -> list[int]:
+    """Experts of each layer that has some: one number for all, or (Megatron-DeepSpeed's pyramid) one for each."""
+    given = reader.options.get("num-experts")
+    listed = given if isinstance(given, list) else [given] * sparse
+    if len(listed) != sparse or not all(type(count) is int and count > 1 for count in listed):
+        shown = " ".join(map(str, listed))[:60]
+        raise InputError(Problem(path="--num-experts", given=shown, expected=f"one number, or {sparse} of them"))
+    return listed
+
+
 def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
-    count = reader.size("num-experts")
+    given = reader.options.get("num-experts")
+    count = reader.size("num-experts") if not isinstance(given, list) else reader.take("num-experts")[0]
     if not count or count == 1:
         return {}
     reader.take("moe-grouped-gemm")
     found: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
+    if "moe-router-topk" not in reader:
+        reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
     found["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
     for key, name in (
         ("shared_hidden", "moe-shared-expert-intermediate-size"),
@@ -257,6 +282,8 @@ def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: boo
     ):
         value = reader.size(name)
         found |= {key: value} if value else {}
+    if reader.word("mlp-type", among={"standard": False, "residual": True}, default=False):
+        found["shared_hidden"] = ffn  # beside the experts of every layer
     if "shared_hidden" in found and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
         found["shared_gate"] = True
     return {**found, **act, **({"bias": True} if biased else {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from ridgeline.targets.option_reader import OptionReader, pick
 PARTS = {word: part for part, word in MODULES.items()}
 FORMATS = {word: id for id, word in STATES.items()}
 SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
-OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
+ADAM = ("adam", "adamw", "fusedadam", "fusedadamw", "apex.adam", "apex.fusedadam", "ds.fusedadam", "cpuadam")
+OPTIMIZERS = {**dict.fromkeys(ADAM, "adamw"), "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
     ("muon", "dist_muon", "adaptive_muon"), "muon"
 )
 METHODS = {"uniform": "uniform", "block": "block"}
@@ -54,6 +56,11 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
     found["global_batch"] = reader.count("global-batch-size")
     if reader.take("rampup-batch-size") is not None:
         reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
+    last = re.search(r"\d\S*:(\d{1,7})\W*$", str(reader.options.get("step-batch-size-schedule", "")))
+    if last is not None:  # "0:384 200B:768": from so many tokens on
+        reader.take("step-batch-size-schedule")
+        found["global_batch"] = int(last.group(1))
+        reader.assumptions.append("global_batch: the last of the batch's schedule")
     found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
     tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
     if any(tuned[:2]):
@@ -104,7 +111,13 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
         if each is not None:
             chunks = max(1, (layers + sum(slots)) // pp // each)
         placement = _spread(layers, pp, chunks, (slots, ends))
-    schedule = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    schedule: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
+    named = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
+    if named:
+        schedule = {"schedule": named}
+        reader.take("enable-zero-bubble")
+        placement = _spread(layers, pp, 2, (slots, ends)) if named == "zbv" else placement
     return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
 
 
@@ -191,6 +204,10 @@ def _precision(reader: OptionReader) -> Any:
     wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
     found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
     found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
+    sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
+    own_word = reader.take("megatron-fsdp-main-grads-dtype" if sharded else "main-grads-dtype")
+    if own_word in ("bf16", "fp16", "fp32"):
+        found["gradients"] = own_word
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if recipe not in SCALES:
         reader.assumptions.append(f"scaling = tensor, where the files say --fp8-recipe {recipe[:40]}")

@@ -40,6 +40,7 @@ CHANGES = (
     "mla-swap-*",
     "delay-wgrad-compute",
     "cpu-offloading*",
+    "offload-optimizer-states",
     "freeze-*",
     "lora*",
     "peft*",

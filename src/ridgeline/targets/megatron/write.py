@@ -23,6 +23,7 @@ from ridgeline.targets.yaml_text import yaml_text
 
 MODEL: tuple[Writer, ...] = (*SPEC, numerics)
 ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"  # how many queues lead from a host to its chip
 CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
 RUN: Mapping[str, Any] = MappingProxyType(
@@ -53,8 +54,10 @@ def write(scenario: Scenario) -> Export:
     engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
     model = list(admitted(pieces(scenario, MODEL), options(ID)))
     found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
-    fsdp = "--use-megatron-fsdp" in found.options
-    environment = ALLOCATOR | ({} if fsdp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    environment = ALLOCATOR | queues(
+        fsdp="--use-megatron-fsdp" in found.options, experts="--overlap-moe-expert-parallel-comm" in found.options
+    )
+    environment |= graph_environment(found.options.get("--cuda-graph-impl"))
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
     command = Command(
@@ -64,6 +67,23 @@ def write(scenario: Scenario) -> Export:
         tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
     return with_arguments(ID, scenario, command, found)
+
+
+def queues(*, fsdp: bool, experts: bool) -> dict[str, str]:
+    """One queue keeps kernels in the order that tensor and context ranks count on; exchanges of experts beside compute
+    need many, and FSDP refuses one.
+
+    >>> queues(fsdp=False, experts=True), queues(fsdp=True, experts=False)
+    ({'CUDA_DEVICE_MAX_CONNECTIONS': '32'}, {})
+    """
+    if experts:
+        return {QUEUES: "32"}
+    return {} if fsdp else {QUEUES: "1"}
+
+
+def graph_environment(captured: object) -> dict[str, str]:
+    """What captured parts ask for beside segments that grow: NCCL must not register buffers of a graph."""
+    return {"NCCL_GRAPH_REGISTER": "0"} if captured not in (None, "none") else {}
 
 
 def fusions(scenario: Scenario) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.megatron.collect import Given, world_of
 from ridgeline.targets.megatron.read import settings_of
-from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, NEEDED, OPPOSITE, RECIPES
+from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, LORA, NEEDED, OPPOSITE, RECIPES
 from ridgeline.targets.megatron_bridge.read_recipe import PUBLISHED, RecipeFields, read_recipe, recipes_in
 from ridgeline.targets.option_reader import model_in
 from ridgeline.targets.python_eval import Interpreter
@@ -40,7 +40,6 @@ SECTIONS = frozenset(
 PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
 NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
 ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 
 
 def recognises(files: Files) -> bool:
@@ -119,12 +118,17 @@ def _tuned(imported: Imported, found: RecipeFields) -> Imported:
 def _unsaid(found: RecipeFields) -> tuple[str, ...]:
     """A precision that the file does not spell."""
     name = _named(found.fields.get("mixed_precision") or found.unknown.get("mixed_precision", "bf16_mixed"))
-    known = name in RECIPES or name == "MixedPrecisionConfig"
+    known = _recipe(name) or name == "MixedPrecisionConfig"
     return () if known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
 
 
 def _named(precision: Any) -> str:
     return str(precision).replace("-", "_").removesuffix("()").rpartition(".")[2]
+
+
+def _recipe(name: str) -> str:
+    """The named precision that a name is, or is a model's own kind of: nanov2_bf16_with_fp8_current_scaling_mixed."""
+    return max((known for known in RECIPES if name == known or name.endswith(f"_{known}")), key=len, default="")
 
 
 def translated(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
@@ -200,7 +204,7 @@ def _lift(fields: dict[str, Any]) -> None:
 def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
     name = _named(fields.pop("mixed_precision", "bf16_mixed"))
-    options = dict(RECIPES.get(name, {} if name == "MixedPrecisionConfig" else RECIPES["bf16_mixed"]))
+    options = dict({} if name == "MixedPrecisionConfig" else RECIPES[_recipe(name) or "bf16_mixed"])
     for word in ("bf16", "fp16", "fp32"):
         if fields.pop(f"mixed_precision.{word}", None) is True:
             options = {} if word == "fp32" else {word: True}

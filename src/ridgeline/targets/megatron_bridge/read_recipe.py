@@ -16,13 +16,33 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.megatron_bridge.names import COMMON
 from ridgeline.targets.python_eval import Interpreter, Stop
-from ridgeline.targets.python_values import MISSING, Bound, Class, Function, Made, Module, Outside, Unknown, shown
+from ridgeline.targets.python_values import (
+    MISSING,
+    Bound,
+    Class,
+    Function,
+    Made,
+    Module,
+    Outside,
+    Unknown,
+    is_known,
+    shown,
+)
 from ridgeline.targets.run_files import Around
 
 DEEPEST = 8  # objects inside each other
 MOST_FIELDS = 5000
 PUBLISHED = "published model "  # how the name of an object made from one begins
 HANDED_ON = frozenset({".to_megatron_provider", ".get_model_config", ".to_text_provider", ".finalize"})
+AXES = ("tensor_model", "pipeline_model", "context", "expert_model")
+OFF = ("use_transformer_engine_op_fuser", "use_te_rng_tracker")  # switches that a provider leaves off
+# calls of the software that runs: what they answer at the start of a run on the version that is recorded
+ANSWERS = {
+    "_supports_cuda_graph_modules": True,
+    "dist.is_initialized": False,
+    "torch.distributed.is_initialized": False,
+    "torch.cuda.is_available": True,
+}
 FINETUNED = ("sft", "finetune", "peft", "lora", "dora")
 
 
@@ -114,6 +134,8 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
         return Made(name=PUBLISHED + (ref if isinstance(ref, str) else shown(ref)))
     if name in HANDED_ON and isinstance(first, Made):
         return first
+    if name.removeprefix("def.") in ANSWERS:
+        return ANSWERS[name.removeprefix("def.")]
     if last == "get_mixed_precision_config" and given:
         return first
     if last.endswith("_mixed") and not given:
@@ -144,6 +166,7 @@ def _present(made: Made, name: str) -> Any:
     known |= {"mtp_num_layers": ahead, "vocab_size": spec.vocab, "cuda_graph_impl": "none"}
     unset = ("virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout", "recompute_granularity")
     known |= dict.fromkeys((*unset, "expert_tensor_parallel_size", "recompute_modules"))
+    known |= dict.fromkeys((f"{axis}_parallel_size" for axis in AXES), 1) | dict.fromkeys(OFF, False)
     return known.get(name, MISSING)
 
 
@@ -164,12 +187,35 @@ def _config(scope: dict[str, Any], reading: Interpreter, source: str, function: 
     for name in ("return", "cfg", "config"):
         found = scope.get(name)
         if isinstance(found, Made) and found.parts:
+            _refuse_unseen(found, source)
             fields: dict[str, Any] = {}
             unknown: dict[str, str] = {}
+            notes = tuple(dict.fromkeys((*reading.notes, *_two_lengths(found))))
             _flatten(found, "", (fields, unknown), ())
-            notes = tuple(dict.fromkeys(reading.notes))
             return RecipeFields(fields=fields, notes=notes, unknown=unknown, function=function)
     raise InputError(Problem(path="", given="no configuration", expected="a recipe that returns cfg", where=source))
+
+
+def _two_lengths(config: Made) -> Iterator[str]:
+    """Sequences of the data that are not the model's, which Bridge refuses when it starts: what the recipe sets counts,
+    else the data's."""
+    model, data = config.parts.get("model"), config.parts.get("dataset")
+    if not isinstance(model, Made) or not isinstance(data, Made):
+        return
+    own, other = model.parts.get("seq_length"), data.parts.get("seq_length", data.parts.get("sequence_length"))
+    if type(own) is int and type(other) is int and own != other:
+        if "seq_length" not in model.assigned:
+            model.parts["seq_length"] = other
+        yield f"one of two lengths of a sequence, {own} of the model and {other} of the data"
+
+
+def _refuse_unseen(made: Made, source: str) -> None:
+    """An `InputError` where a recipe changes what a function makes that stands in a file which is not here."""
+    module, _, name = made.name.rpartition(".")
+    if module and not name[:1].isupper():
+        given = f"a recipe that builds on {name}" + (f" of {module}" if module else "") + ", which is not here"
+        todo = "read it inside its checkout or beside the installed package, where its imports can be followed"
+        raise InputError(Problem(path=source, given=given[:200], expected="a recipe with what it imports", todo=todo))
 
 
 def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]], above: tuple[Made, ...]) -> None:
@@ -185,7 +231,7 @@ def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]]
             again = any(value is one for one in (made, *above))
             if not again and len(above) < DEEPEST and len(fields) + len(unknown) < MOST_FIELDS:
                 _flatten(value, name, found, (made, *above))
-        elif isinstance(value, Unknown):
-            unknown[name] = str(value)
+        elif isinstance(value, Unknown) or (isinstance(value, (list, tuple)) and not is_known(value)):
+            unknown[name] = shown(value)
         else:
             fields[name] = str(value) if isinstance(value, Outside) else value

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.megatron.collect import Given, collect, speaking
+from ridgeline.targets.megatron.collect import Given, collect, other_work, speaking
 from ridgeline.targets.megatron.layout import pattern_of
 from ridgeline.targets.megatron.read import settings_of, with_model
 from ridgeline.targets.run_files import around
@@ -34,6 +34,7 @@ def recognises(files: Files) -> bool:
 def read(files: Files) -> Imported:
     """The settings of a script."""
     found = with_model(collect(files), files)
+    other_work(found)  # before what else such a run lacks
     said = dict(found.options)
     config = _config(found, files)
     shard, notes = _stage(said, config, found.source)
@@ -123,12 +124,8 @@ def _experts(said: dict[str, Any]) -> None:
     if count is None:
         return
     counts = count if isinstance(count, list) else [count]
-    if len({*counts}) > 1 or str(said.get("mlp-type", "standard")) == "residual":
-        given = f"--num-experts {' '.join(map(str, counts))[:60]} --mlp-type {said.get('mlp-type', 'standard')}"
-        expected = "the same experts in every layer that has some"
-        raise InputError(Problem(path="", given=given, expected=expected, todo="name the model with --model"))
-    said["num-experts"] = counts[0]
-    if counts[0] == 1:
+    said["num-experts"] = counts[0] if len({*counts}) == 1 else counts
+    if counts[0] == 1 and len({*counts}) == 1:
         said.pop("moe-expert-parallel-size", None)
         return
     every, layers = said.pop("expert-interval", 2), said.get("num-layers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,19 +12,15 @@ from ridgeline.targets.megatron.layout import layout_of, pattern_of
 from ridgeline.targets.megatron.names import MODULES
 from ridgeline.targets.megatron.read import settings_of, with_model
 from ridgeline.targets.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
+from ridgeline.targets.mindspeed.read_layers import of_deepseek4, of_longcat
 from ridgeline.targets.target import Files, Imported
 
-SIGNS = (
-    "mindspeed", "MindSpeed", "multi-head-latent-attention", "use-fused-rmsnorm", "context-parallel-algo",
-    "use-fused-swiglu", "moe-tp-extend-ep", "first-k-dense-replace", "use-ascend-coc", "NPUS_PER_NODE",
-)  # fmt: skip
+SIGNS = re.compile(
+    r"mindspeed|MindSpeed|modellink|ModelLink|NPUS_PER_NODE|Ascend/ascend-toolkit|HCCL_CONNECT_TIMEOUT|ASCEND_"
+    r"|multi-head-latent-attention|context-parallel-algo|moe-tp-extend-ep|first-k-dense-replace|use-ascend-coc"
+    r"|--use-fused-(rmsnorm|swiglu)(?! +[\w$\"])"  # without a value, which other dialects give it
+)
 OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if name.startswith("--")}
-# options that build another layer than the dimensions say
-UNSPELLED = {
-    "moe-with-double-attention": "two attentions in a layer",
-    "n-hash-layers": "layers of DeepSeek-V4",
-    "enable-mhc": "layers of DeepSeek-V4",
-}
 # files of layers whose layers are those that the options spell
 PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "phi35_moe", "plm", "minimax", "hunyuan", "gemma2", "grok")
 GATED_SPECS = ("qwen3_next", "qwen2_moe")  # whose shared expert has a gate
@@ -45,7 +42,7 @@ EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 
 def recognises(files: Files) -> bool:
     """Whether a script passes Megatron's arguments and one that only MindSpeed has."""
-    return any(sign in text for text in speaking(files) for sign in SIGNS)
+    return any(SIGNS.search(text) for text in speaking(files))
 
 
 def read(files: Files) -> Imported:
@@ -108,6 +105,7 @@ def _spec(said: dict[str, Any]) -> None:
         said.pop("spec")
     if name in GATED_SPECS:
         said["moe-shared-expert-gate"] = True
+        said.pop("shared-expert-gate", None)
     if name == "qwen3_next":
         said["attention-output-gate"] = True
     if name == "mamba":
@@ -118,16 +116,19 @@ def _spec(said: dict[str, Any]) -> None:
         said.setdefault("mamba-num-heads", max(1, expand * _number(said, "hidden-size", 1) // size))
         for part in ("mamba-expand", "mamba-d-conv"):
             said.pop(part, None)
-    if name == "longcat":
-        if (said.get("num-layers"), said.get("hidden-size"), said.get("num-experts")) == (28, 6144, 512):
-            said.setdefault("model", "longcat-flash")
-            said.pop("spec")
-        else:
-            said["moe-with-double-attention"] = True
+    if _is_longcat(said) and "model" not in said:
+        said["model"] = of_longcat(said)
+    if ("n-hash-layers" in said or "enable-mhc" in said) and "model" not in said:
+        said["model"] = of_deepseek4(said)
     span = said.pop("interleave-sliding-window", None)
     if span is not None:  # every second layer sees all
         said |= {"window-size": span, "window-attn-skip-freq": 2}
     said.pop("input-embeds-norm", None)  # scales the embedding
+
+
+def _is_longcat(said: dict[str, Any]) -> bool:
+    """Whether each layer is built with two attentions."""
+    return "longcat_spec" in str(said.get("spec", "")) or bool(said.get("moe-with-double-attention"))
 
 
 def _with_plan(imported: Imported, **changes: Any) -> Imported:
@@ -173,6 +174,7 @@ def _layers(said: dict[str, Any], dual: bool) -> None:
     """Real layers, and how stages hold them: by a list, or with empty layers that fill short stages."""
     total, pp = _number(said, "num-layers", 1), max(1, _number(said, "pipeline-model-parallel-size", 1))
     empty = _numbers(said.pop("noop-layers", ""))
+    twice = 2 if _is_longcat(said) else 1  # such a layer is written as two
     each = said.pop("num-layers-per-virtual-pipeline-stage", None)
     stages = 2 * pp if dual else total // each if type(each) is int and each > 0 else pp
     counts = _numbers(said.pop("num-layer-list", ""))
@@ -184,7 +186,9 @@ def _layers(said: dict[str, Any], dual: bool) -> None:
     said["num-layers"] = total - len(empty)
     if counts and pp > 1:
         ahead = _number(said, "mtp-num-layers", 0)
-        said["pipeline-model-parallel-layout"] = layout_of(tuple(counts), ahead)
+        said["pipeline-model-parallel-layout"] = layout_of(tuple(twice * count for count in counts), ahead)
+    if twice > 1 and type(said.get("recompute-num-layers")) is int:
+        said["recompute-num-layers"] *= twice
 
 
 def _numbers(value: Any) -> list[int]:
@@ -221,17 +225,13 @@ def _experts(said: dict[str, Any]) -> None:
 
 
 def _linear(said: dict[str, Any]) -> None:
-    """Linear attention in all layers but every N-th; blocks that Megatron's words cannot spell are refused."""
+    """Linear attention in all layers but every N-th; sparse attention that an indexer chooses keys for."""
     every = said.pop("full-attention-interval", None)
     if every is not None:
         said |= {"linear-attention-freq": every, "experimental-attention-variant": "gated_delta_net"}
     if said.pop("enable-dsa-indexer", False):
         said["experimental-attention-variant"] = "dsa"
         said |= {f"dsa-indexer-{key}": said.pop(f"index-{key}") for key in INDEXER if f"index-{key}" in said}
-    for name, means in UNSPELLED.items():
-        if said.get(name) and "model" not in said:
-            expected, todo = "layers that the options spell", "name the model with --model"
-            raise InputError(Problem(path=f"--{name}", given=means, expected=expected, todo=todo))
 
 
 def _memory(said: dict[str, Any]) -> None:
@@ -254,7 +254,7 @@ def _memory(said: dict[str, Any]) -> None:
 def _switches(said: dict[str, Any]) -> None:
     algo = said.pop("context-parallel-algo", "ulysses_cp_algo")
     if _number(said, "context-parallel-size", 1) > 1:
-        said["cp-comm-type"] = EXCHANGES.get(str(algo), "p2p")
+        said["cp-comm-type"] = EXCHANGES.get(str(algo)) or ("allgather" if "allgather" in str(algo) else "a2a+p2p")
     flash = said.pop("use-flash-attn", False)
     said["attention-backend"] = "flash" if flash else "unfused"
     for name in ("use-mc2", "use-ascend-mc2", "use-ascend-coc"):

@@ -26,7 +26,7 @@ from ridgeline.targets.model_names import named_by
 from ridgeline.targets.nemo_words import filled, model_words, tokenizer_words
 from ridgeline.targets.nxd_training.names import CHUNKS, CP, EP, ID, MESH, PP, TP, VENDOR, cores_of
 from ridgeline.targets.nxd_training.read_plan import plan_of, workload_of
-from ridgeline.targets.option_reader import OptionReader, flatten, model_in, only, pick, tables
+from ridgeline.targets.option_reader import OptionReader, flatten, holds, model_in, only, pick
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported
 
@@ -61,10 +61,7 @@ APART = {
 
 def recognises(files: Files) -> bool:
     """A YAML file with a distributed_strategy of tensor_model_parallel_size, or a model_source."""
-    try:
-        return any(_is_ours(table.data) for table in tables(files, ".yaml", ".yml"))
-    except InputError:
-        return False
+    return holds(files, _is_ours, ".yaml", ".yml")
 
 
 def _is_ours(data: Mapping[str, Any]) -> bool:

@@ -16,13 +16,16 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.overlay import overlay as laid_over
 from ridgeline.hardware.load import system as load_system
+from ridgeline.models.load import model as load_model
 from ridgeline.models.names import find_name
+from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.launch import system_in
 from ridgeline.targets.maxtext.read import read_table
 from ridgeline.targets.maxtext.read_machine import filled_axes
 from ridgeline.targets.megatron.collect import OTHER_WORK, Given
 from ridgeline.targets.megatron.read import settings_of
 from ridgeline.targets.primus.names import ID, NAMES, OPPOSITE
+from ridgeline.targets.primus.read_bridge import adapters, bridge_words, unstated
 from ridgeline.targets.primus.read_changes import recomputed, with_adapters
 from ridgeline.targets.primus.read_sources import Source, sources
 from ridgeline.targets.run_files import Around
@@ -30,7 +33,7 @@ from ridgeline.targets.target import Files, Imported
 from ridgeline.targets.torchtitan.read import read_job
 
 DEEPEST = 12  # files that extend files
-FRAMEWORKS = ("megatron", "torchtitan", "maxtext")
+FRAMEWORKS = ("megatron", "torchtitan", "maxtext", "megatron_bridge")
 IMAGES = ("diffusion", "hummingbird", "automodel")  # frameworks of Primus that train models of images and video
 KINDS = ("gpt", "mamba")  # of Megatron's own models
 
@@ -82,6 +85,8 @@ def _read(source: Source, files: Files) -> Imported:
         found_run = read_job(Table(data=said, source=source.name), None)
     elif framework == "maxtext":
         found_run = read_table(filled_axes(Table(data=said, source=source.name), place.chips or 0), place.model)
+    elif framework == "megatron_bridge":
+        found_run = _bridge(said, source, replace(place, chips=_world(files, place)))
     else:
         found_run = _megatron(said, model, source.name, replace(place, chips=_world(files, place)))
         found_run = replace(found_run, chips=None)
@@ -114,6 +119,14 @@ def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -
     ids = options.pop("recompute-layer-ids", None)
     found = settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
     return with_adapters(recomputed(found, ids), said.get("lora"))
+
+
+def _bridge(said: Mapping[str, Any], source: Source, place: Around) -> Imported:
+    options = bridge_words(said, place.model, source.name)
+    found = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
+    lora, notes = adapters(said, source.beside.get("peft"), has_experts(load_model(options["model"])))
+    said_so = (*unstated(said, options), *found.assumptions, *notes)
+    return with_adapters(replace(found, assumptions=said_so, chips=None), lora)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

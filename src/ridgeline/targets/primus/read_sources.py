@@ -30,12 +30,14 @@ class Source:
 
     module  its framework, model, file of defaults and overrides
     place   what stands around it, the environment that a script sets included
+    beside  tables of the experiment's file beside its modules
     notes   what was assumed or left out
     """
 
     module: Mapping[str, Any]
     name: str
     place: Around
+    beside: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
 
@@ -45,7 +47,7 @@ def sources(files: Files) -> Iterator[Source]:
     for table in tables(files, *YAML):
         module = module_of(table.data)
         if module is not None:
-            yield Source(module=module, name=table.source, place=place)
+            yield Source(module=module, name=table.source, place=place, beside=table.data)
     yield from _scripts(files)
     yield from _model_files(files)
 

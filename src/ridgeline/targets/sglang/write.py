@@ -53,5 +53,5 @@ def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
     yield Say("REPLICAS", one.count, "plan.serving.replicas")
     if one.count > 1:
         why = "replicas are servers of their own, on ports from PORT on: put a router (sglang_router) before them"
-        yield Lose("plan.serving.router", why)
+        yield Lose("plan.serving.router", why, yours=True)
     yield Fixed("plan.serving.router", "round-robin", "one replica")

@@ -52,5 +52,5 @@ def _fleet(one: Replica) -> Iterator[Piece]:
     yield Say("REPLICAS", one.count, "plan.serving.replicas")
     if one.count > 1:
         why = "replicas are servers of their own, on ports from PORT on: put a router before them, or export to dynamo"
-        yield Lose("plan.serving.router", why)
+        yield Lose("plan.serving.router", why, yours=True)
     yield Fixed("plan.serving.router", "round-robin", "one replica")

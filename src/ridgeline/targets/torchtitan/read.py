@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ridgeline.core.errors import InputError
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as load_model
 from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
-from ridgeline.targets.option_reader import OptionReader, model_in, only, pick, tables
+from ridgeline.targets.option_reader import OptionReader, holds, model_in, only, pick
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
@@ -71,8 +70,10 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     model = found or named
     if found is None and named is not None:
         reader.notes.clear()
+    spec = load_model(model) if model else None
     plan = _mesh(reader) | {"engine": "torchtitan"}
-    plan |= _recompute(reader, load_model(model) if model else None, plan)
+    plan |= _stages(reader, spec.layers if spec else None, plan)
+    plan |= _recompute(reader, spec, plan)
     precision, optimizer = _formats(reader)
     if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
         plan["offload"] = ["optimizer"]
@@ -196,7 +197,6 @@ def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
 def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     means = {word: name for name, word in SCHEDULES.items()}
     parts = reader.take("parallelism.module_fqns_per_model_part")
-    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
     overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
     if plan["pp"] == 1:
         reader.take("parallelism.pipeline_parallel_schedule")
@@ -211,9 +211,29 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     if isinstance(parts, list) and parts and all(isinstance(part, list) for part in parts):
         found["placement"] = [sum(str(module).startswith("layers.") for module in part) for part in parts]
         chunks = max(1, len(parts) // plan["pp"])
-    elif each is not None:
-        reader.assumptions.append(f"{each} layers in a virtual stage; first and last hold fewer, which is not read")
     return found | {"schedule": {"name": name, "chunks": chunks}}
+
+
+def _stages(reader: OptionReader, layers: int | None, plan: dict[str, Any]) -> dict[str, Any]:
+    """Layers of every virtual stage as torchtitan deals them: the embedding and the output count as layers too."""
+    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
+    ends = [reader.size(f"parallelism.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
+    if plan["pp"] == 1 or layers is None or "placement" in plan:
+        return {}
+    first, last = (1 if end is None else end for end in ends)
+    schedule = dict(plan["schedule"])
+    if each is not None:
+        schedule["chunks"] = max(1, -(-(layers + first + last) // each) // plan["pp"])
+    count = plan["pp"] * schedule["chunks"]
+    share, more = divmod(layers + first + last, count)
+    held = [share + (stage < more) for stage in range(count)]
+    held[0] -= first
+    held[-1] -= last
+    if min(held) < 0:
+        reader.bad(
+            "parallelism.pipeline_parallel_degree", plan["pp"], f"no more stages than {layers} layers fill", None
+        )
+    return {"schedule": schedule} | ({"placement": held} if len(set(held)) > 1 else {})
 
 
 def _seq(reader: OptionReader) -> int | None:
@@ -311,9 +331,4 @@ def _is_job(data: dict[str, Any]) -> bool:
 
 def recognises(files: Files) -> bool:
     """A TOML file whose [model] has a flavor, or a Python file that builds a `Trainer.Config`."""
-    if is_registry(files):
-        return True
-    try:
-        return any(_is_job(table.data) for table in tables(files, ".toml"))
-    except InputError:
-        return False
+    return is_registry(files) or holds(files, _is_job, ".toml")

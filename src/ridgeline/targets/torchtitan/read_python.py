@@ -137,13 +137,24 @@ def _options(made: Made, function: str, folder: str, source: str) -> dict[str, A
     chosen = made.parts.get("activation_checkpoint", Made(name="SelectiveAC.Config"))
     kind = chosen.name.split(".")[-2 if "." in chosen.name else 0] if isinstance(chosen, Made) else str(chosen)
     found |= {f"activation_checkpoint.{key}": word for key, word in RECOMPUTE.get(kind, {"mode": kind}).items()}
-    optimizer = made.parts.get("optimizer")
-    if isinstance(optimizer, Made) and isinstance(optimizer.parts.get("name"), str):
-        found["optimizer.name"] = optimizer.parts["name"]
+    found |= _optimizer(made.parts.get("optimizer"))
     found |= _model(made.parts.get("model_spec"), function, folder)
     if isinstance(assets := made.parts.get("hf_assets_path"), str):
         found["model.hf_assets_path"] = assets
     return found
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    """Its name; of several groups of weights, Muon's, which takes the matrices."""
+    parts = optimizer.parts if isinstance(optimizer, Made) else {}
+    if isinstance(parts.get("name"), str):
+        return {"optimizer.name": parts["name"]}
+    groups = parts.get("param_groups")
+    made = [group for group in groups if isinstance(group, Made)] if isinstance(groups, list) else []
+    named = [group.parts.get("optimizer_name") for group in made]
+    if any(isinstance(name, str) and "muon" in name.lower() for name in named):
+        return {"optimizer.name": "Muon"}
+    return {}
 
 
 def _model(spec: Any, function: str, folder: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
-from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.vendors import growing_segments, runs_on
 
 FILE = "job.toml"
 FSDP = "FSDP2 does so by itself"
@@ -46,7 +46,7 @@ def write(scenario: Scenario) -> Export:
     text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
     slow = "model.converters" in ledger.options and not ledger.options["compile.enable"]
-    allocator = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    allocator = growing_segments(scenario.system)
     command = Command(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
     return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 

@@ -21,7 +21,7 @@ from ridgeline.targets.target import Export
 from ridgeline.targets.torchtitan.write import flavor_of, pieces
 from ridgeline.targets.torchtitan_preset.names import CONVERTERS, GONE, ID, MOVED, RECOMPUTE, REGISTRY
 from ridgeline.targets.torchtitan_preset.read import FILE
-from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.vendors import growing_segments, runs_on
 
 NOTE = """\
 # Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000.
@@ -41,7 +41,7 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     name = f"{ledger.options[f'{REGISTRY}.family']}_plan"
     words = ("-m", "torchtitan.train", "--module", FILE.removesuffix(".py"), "--config", name, "--training.steps", "50")
-    allocator = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    allocator = growing_segments(scenario.system)
     command = Command(words=words, environment=allocator, before=NOTE, tail=TOKENIZER)
     text = module(scenario, ledger.options, name, title)
     return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)

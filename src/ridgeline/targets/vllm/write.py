@@ -57,7 +57,6 @@ def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
         yield Say("--data-parallel-size", one.count, *paths)
         return
     yield Say("REPLICAS", one.count, "plan.serving.replicas")
-    yield Lose(
-        "plan.serving.router", "replicas are servers of their own, on ports from PORT on: put a router before them"
-    )
+    why = "replicas are servers of their own, on ports from PORT on: put a router before them"
+    yield Lose("plan.serving.router", why, yours=True)
     yield Fixed("plan.serving.router", "round-robin", "one replica")

@@ -28,6 +28,30 @@ typedef struct {
     i32 *order, *port_group, *group_message;
 } Queues;
 
+/* Messages by round, as they came in: number, way, and rows of chunks of each. */
+typedef struct {
+    i64 messages, rows, ports, rounds, places;
+    const i32 *port, *round, *connection;
+    const double *size;
+    const i64 *first, *round_row;
+    const i32 *read, *write;  /* null: no chunk is sent twice, so nobody waits for any */
+} Sent;
+
+/* A message of a port that sends one a round: `next` of its port's, -1 the last. One chunk lies in it; of several
+   `read` is the first row of theirs, and `more` how many follow it. */
+typedef struct {
+    double size;
+    i32 connection, next, read, needed, write, more;
+} Turn;
+
+/* Messages of such ports in the order that they came in; `begins` is the first of each port. */
+typedef struct {
+    i64 messages, ports, places;
+    Turn *turn;
+    Chunk *chunk;
+    i32 *begins;
+} Turns;
+
 /* What one seed of path choice changes. links: (connections, wide), `none` and more stand for no link. */
 typedef struct {
     i64 connections, wide, none;

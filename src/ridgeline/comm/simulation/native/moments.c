@@ -472,13 +472,6 @@ static char *shared_links(const Network *net, int lone) {
 #ifndef NARROW
 int run_wide(const Queues *q, const Network *net, double same, double *arrived, i64 *told);
 
-int links_are_shared(const Network *net) {
-    char *shared = shared_links(net, 1);
-    int found = shared == NULL || memchr(shared, 1, (size_t)net->none) != NULL;
-    free(shared);
-    return found;
-}
-
 int run_narrow(const Queues *q, const Network *net, double same, double *arrived, i64 *told);
 
 /* Arrivals at max-min rates, in the order that messages came in. 0: done; 1: no memory; 2: rates that do not settle;

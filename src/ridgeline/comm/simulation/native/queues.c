@@ -4,14 +4,6 @@
 
 #include "flows.h"
 
-typedef struct {
-    i64 messages, rows, ports, rounds, places;
-    const i32 *port, *round, *connection;
-    const double *size;
-    const i64 *first, *round_row;
-    const i32 *read, *write;
-} Sent;
-
 /* The number of a place among those seen: a table where places are few, else open addressing. */
 typedef struct {
     i32 *table;
@@ -143,4 +135,73 @@ int make_queues(const Sent *sent, Queues *made) {
     free(at);
     free(number);
     return !fine;
+}
+
+/* Place of each row that somebody waits for, as a number, else -1: rows are read in rounds, so places lie in that order. */
+static void number_places(const Sent *sent, Chunk *row_of, i32 *number, i64 *places) {
+    for (i64 row = 0; row < sent->rows; row++) {
+        Chunk *row_at = row_of + row;
+        if (!row_at->needed) {
+            row_at->read = -1;
+            continue;
+        }
+        if (number[row_at->read] < 0) number[row_at->read] = (i32)(*places)++;
+        row_at->read = number[row_at->read];
+    }
+    for (i64 row = 0; row < sent->rows; row++) row_of[row].write = number[row_of[row].write];
+}
+
+/* Chunks of all rows; 0: no memory. */
+static int row_chunks(const Sent *sent, Chunk *row_of, i64 *waited) {
+    i64 places = 0;
+    size_t rows = (size_t)sent->rows + 1;
+    i32 *read = malloc(rows * sizeof(i32)), *needed = malloc(rows * sizeof(i32)), *write = malloc(rows * sizeof(i32));
+    int fine = read && needed && write && count_writes(sent, read, needed, write, &places);
+    i32 *number = fine ? malloc((size_t)(places + 1) * sizeof(i32)) : NULL;
+    *waited = 0;
+    if (number) {
+        memset(number, 0xff, (size_t)(places + 1) * sizeof(i32));
+        for (i64 row = 0; row < sent->rows; row++) row_of[row] = (Chunk){read[row], needed[row], write[row]};
+        number_places(sent, row_of, number, waited);
+    }
+    free(read);
+    free(needed);
+    free(write);
+    free(number);
+    return fine && number;
+}
+
+/* 0: made; 1: no memory; 2: a port sends two messages in a round. Arrays of `made` are the caller's: messages, rows
+   (null where no chunk is waited for), ports. */
+int make_turns(const Sent *sent, Turns *made) {
+    i32 *last = malloc((size_t)(sent->ports + 1) * sizeof(i32));
+    if (!last || (sent->read && !row_chunks(sent, made->chunk, &made->places))) {
+        free(last);
+        return 1;
+    }
+    memset(last, 0xff, (size_t)(sent->ports + 1) * sizeof(i32));
+    memset(made->begins, 0xff, (size_t)sent->ports * sizeof(i32));
+    int answer = 0;
+    for (i64 m = 0; m < sent->messages && !answer; m++) {
+        i32 port = sent->port[m], before = last[port], rows = (i32)(sent->first[m + 1] - sent->first[m]);
+        Turn turn = {sent->size[m], sent->connection[m], -1, -1, 0, -1, 0};
+        if (sent->read && rows == 1) {
+            Chunk only = made->chunk[sent->first[m]];
+            turn.read = only.read, turn.needed = only.needed, turn.write = only.write;
+        } else if (sent->read) {
+            turn.read = (i32)sent->first[m], turn.more = rows - 1;
+        }
+        made->turn[m] = turn;
+        if (before < 0)
+            made->begins[port] = (i32)m;
+        else if (sent->round[before] == sent->round[m])
+            answer = 2;
+        else
+            made->turn[before].next = (i32)m;
+        last[port] = (i32)m;
+    }
+    made->messages = sent->messages;
+    made->ports = sent->ports;
+    free(last);
+    return answer;
 }

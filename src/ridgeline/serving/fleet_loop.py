@@ -1,0 +1,360 @@
+"""Turn requests and a fleet of engines into what became of every request: one queue of events over all replicas.
+
+Replicas go their own ways between events, so each is advanced only when something looks at it: a router that asks for
+its load, a failure, the end. Where one replica's finish makes another's arrival (conversations, closed loops, prefill
+handed over to decode), the replica that could finish first goes first, and nobody runs past the next event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+
+from ridgeline.plan.serving_plan import Autoscale, Failure
+from ridgeline.serving.event_loop import collector_paused, refuse_unsent
+from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Role, Transfer
+from ridgeline.serving.misses import Misses
+from ridgeline.serving.replica import NEVER, Replica, Sample
+from ridgeline.serving.request import Request
+from ridgeline.serving.served import TokenGaps, served_columns
+from ridgeline.serving.step import RequestState
+
+TICK_S = 1.0  # how often an autoscaler looks
+FEED = 1000  # requests between two reports of progress
+Progress = Callable[[int, int], None]
+"""Told how many requests of how many have been sent."""
+
+
+def simulate_fleet(
+    requests: Iterable[Request],
+    fleet: Fleet,
+    *,
+    sample: bool = False,
+    progress: Progress | None = None,
+    misses: Misses | None = None,
+) -> FleetRun:
+    """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
+    with collector_paused():
+        return _simulated(_Run(requests, fleet, sample=sample, progress=progress), misses)
+
+
+def _simulated(run: _Run, misses: Misses | None) -> FleetRun:
+    """A run from its first event to its end; all that it held is free afterwards."""
+    if misses is not None and not run.disaggregated and not run.fleet.failures:
+        for member in run.members:
+            member.engine.watched(misses)
+    try:
+        return run.run()
+    finally:
+        run.close()
+
+
+@dataclass(slots=True)
+class _Member:
+    """A replica of the fleet at its place."""
+
+    engine: Replica
+    pool: ReplicaPool
+    active: bool = True
+    held: dict[str, Request] | None = None  # sent to it and not answered
+    link_free: float = 0.0
+    bound: float = 0.0
+    since: float = 0.0
+
+
+class _Run:
+    """One run: members, events, and what was noted."""
+
+    def __init__(self, requests: Iterable[Request], fleet: Fleet, *, sample: bool, progress: Progress | None) -> None:
+        self.fleet, self.sample, self.progress = fleet, sample, progress
+        self.members = [_Member(engine=pool.make(), pool=pool) for pool in fleet.pools for _ in range(pool.count)]
+        self.disaggregated = any(pool.role == "prefill" for pool in fleet.pools)
+        self.routers = {role: fleet.router() for role in ("both", "prefill", "decode")}
+        self.able: dict[Role, list[tuple[int, Replica]]] = {}  # who takes requests, until that changes
+        self.events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.order = 0
+        self.followers: dict[str, list[Request]] = defaultdict(list)
+        self.asked: dict[str, Request] = {}
+        self.first_sent: dict[str, float] = {}
+        self.prefix_hits: dict[str, int] = {}
+        self.parked: list[Request] = []
+        self.states: list[tuple[RequestState, float, int]] = []
+        self.gaps: list[TokenGaps] = []
+        self.samples: list[list[Sample]] = [[] for _ in self.members]
+        self.steps = self.event_count = self.retried = 0
+        self.transfer_bytes = self.chip_seconds = 0.0
+        self.changes: list[tuple[float, int]] = []
+        opening = []
+        for request in requests:
+            if request.after is None:
+                opening.append(request)
+            else:
+                self.followers[request.after].append(request)
+        self.opening = sorted(opening, key=lambda request: request.arrival_s)
+        self.coupled = bool(self.followers) or self.disaggregated
+        self.tracked = self.coupled or bool(fleet.failures)
+        for place in range(len(self.members)):
+            self._equip(place)
+
+    def _equip(self, place: int) -> None:
+        member = self.members[place]
+        member.engine.finish = partial(self._finished, place) if self.tracked else None
+        member.engine.samples = self.samples[place] if self.sample else None
+        member.held = {}
+        member.bound = NEVER
+
+    # ---- the loop
+
+    def run(self) -> FleetRun:
+        self._open()
+        while True:
+            if self.coupled:
+                self._catch_up()
+            if not self.events:
+                break
+            at, _, action = heapq.heappop(self.events)
+            action(at)
+        for member in self.members:
+            member.engine.advance()
+        return self._told()
+
+    def _open(self) -> None:
+        fleet = self.fleet
+        if fleet.autoscale is not None:
+            for place, member in enumerate(self.members):
+                member.active = place < fleet.autoscale.min_replicas
+            self._at(0.0, _Scaler(self, fleet.autoscale).look)
+        for failure in fleet.failures:
+            if failure.replica < len(self.members):
+                self._at(failure.at, partial(self._fail, failure))
+        self.changes.append((0.0, self._active_count()))
+        self._feed(0, 0.0)
+
+    def _feed(self, begin: int, _at: float) -> None:
+        """The next requests of an open load, a thousand at a time."""
+        part = self.opening[begin : begin + FEED]
+        for request in part:
+            self._at(request.arrival_s, partial(self._send, request))
+        if begin + FEED < len(self.opening):
+            self._at(self.opening[begin + FEED].arrival_s, partial(self._feed, begin + FEED))
+        if self.progress is not None:
+            self.progress(min(begin, len(self.opening)), len(self.opening))
+        if not self.coupled and part and not self.tracked:
+            for member in self.members:
+                member.engine.advance(part[0].arrival_s)
+
+    def _at(self, when: float, action: Callable[[float], None]) -> None:
+        heapq.heappush(self.events, (when, self.order, action))
+        self.order += 1
+
+    def _catch_up(self) -> None:
+        """Run whoever could finish before the next event, the earliest first."""
+        while True:
+            until = self.events[0][0] if self.events else NEVER
+            member = min(self.members, key=lambda one: one.bound)
+            if member.bound >= until:
+                return
+            member.engine.advance_once(until)
+            member.bound = member.engine.next_finish()
+
+    def _active_count(self) -> int:
+        return sum(member.active for member in self.members)
+
+    # ---- requests
+
+    def _send(self, request: Request, at: float) -> None:
+        role: Role = "prefill" if self.disaggregated else "both"
+        if self.tracked:
+            self.asked[request.id] = request
+            self.first_sent.setdefault(request.id, at)
+        place = self._choose(request, role, at)
+        if place is None:
+            self.parked.append(request)
+            return
+        part = replace(request, output_tokens=1, max_new_tokens=1) if role == "prefill" else request
+        sent = self.first_sent.get(request.id, at)
+        self._give(place, part, at, (sent, 0.0, 0.0) if sent < at else None)
+
+    def _choose(self, request: Request, role: Role, at: float) -> int | None:
+        able = self.able.get(role)
+        if able is None:
+            able = self.able[role] = [
+                (place, member.engine)
+                for place, member in enumerate(self.members)
+                if member.active and member.pool.role == role
+            ]
+        if not able:
+            return None
+        if len(able) == 1:
+            return able[0][0]
+        router = self.routers[role]
+        if router.looks_at_load:
+            for place, engine in able:
+                engine.advance(at)
+                if self.coupled:
+                    self.members[place].bound = engine.next_finish()
+        return router.choose(request, able)
+
+    def _give(self, place: int, request: Request, at: float, before: tuple[float, float, float] | None) -> None:
+        member = self.members[place]
+        assert member.held is not None
+        if self.tracked:
+            member.held[request.id] = request
+        if before is not None:
+            member.engine.carried[request.id] = before
+        member.engine.add(request, at)
+        if self.coupled:
+            member.bound = member.engine.next_finish()
+
+    def _finished(self, place: int, state: RequestState, end: float) -> None:
+        member = self.members[place]
+        name = state.request.id
+        assert member.held is not None
+        member.held.pop(name, None)
+        if member.pool.role == "prefill" and self.asked[name].output_tokens > 1:
+            self.prefix_hits[name] = state.first_hit_tokens
+            self._at(end, partial(self._hand_over, place, state))
+            return
+        for request in self.followers.pop(name, ()):
+            self._at(end + request.arrival_s, partial(self._send, request))
+
+    def _hand_over(self, place: int, state: RequestState, at: float) -> None:
+        """A prompt is computed: its cache goes to a replica that decodes."""
+        member, request = self.members[place], self.asked[state.request.id]
+        link = member.pool.transfer or Transfer(bytes_per_token=0.0, bytes_per_s=math.inf)
+        size = request.prompt_tokens * link.bytes_per_token
+        self.transfer_bytes += size
+        member.link_free = max(member.link_free, at) + size / link.bytes_per_s
+        arrives = member.link_free + link.latency_s
+        target = self._choose(request, "decode", at)
+        if target is None:
+            self._at(at + TICK_S, partial(self._hand_over, place, state))
+            return
+        prefilled = state.first_token_s - state.first_scheduled_s + state.prefilled_s
+        ready = replace(request, remote_tokens=request.prompt_tokens - 1)
+        self._give(target, ready, arrives, (state.sent_s, prefilled, arrives - at))
+
+    # ---- the fleet changes
+
+    def _fail(self, failure: Failure, at: float) -> None:
+        """A replica is gone with its cache; what it held is sent again. A step under way still ends."""
+        member = self.members[failure.replica]
+        if not member.active:
+            return
+        member.engine.advance(at)
+        lost = list((member.held or {}).values())
+        self._retire(failure.replica)
+        member.engine = member.pool.make()
+        self._equip(failure.replica)
+        self._switch(failure.replica, active=False, at=at)
+        self.retried += len(lost)
+        for request in lost:
+            self._at(at, partial(self._send, self.asked[request.id]))
+        self._at(at + failure.down, partial(self._back, failure.replica))
+
+    def _back(self, place: int, at: float) -> None:
+        self._switch(place, active=True, at=at)
+        parked, self.parked = self.parked, []
+        for request in parked:
+            self._send(request, at)
+
+    def _switch(self, place: int, *, active: bool, at: float) -> None:
+        self.members[place].active = active
+        self.able.clear()
+        self.changes.append((at, self._active_count()))
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Part what refers to itself in a circle: events, who is told of finishes, caches."""
+        self.events.clear()
+        for member in self.members:
+            member.engine.finish = None
+            member.engine.policy.close()
+
+    def _retire(self, place: int) -> None:
+        """Keep what an engine noted."""
+        member = self.members[place]
+        engine = member.engine
+        self.steps += engine.steps
+        self.event_count += engine.events
+        self.gaps.append(engine.gaps)
+        for state, end in zip(engine.done, engine.done_s, strict=True):
+            if member.pool.role == "prefill" and self.asked[state.request.id].output_tokens > 1:
+                continue
+            state.first_hit_tokens = self.prefix_hits.get(state.request.id, state.first_hit_tokens)
+            self.states.append((state, end, place))
+
+    def _told(self) -> FleetRun:
+        refuse_unsent(self.followers)
+        for place in range(len(self.members)):
+            self._retire(place)
+        if len(self.members) > 1 or self.fleet.failures:
+            self.states.sort(key=lambda one: one[1])
+        gaps = self.gaps[0] if len(self.gaps) == 1 else TokenGaps.joined(self.gaps)
+        served = served_columns(
+            [state for state, _, _ in self.states],
+            [end for _, end, _ in self.states],
+            gaps,
+            steps=self.steps,
+            events=self.event_count,
+            replica=[place for _, _, place in self.states],
+        )
+        chips = sum(member.pool.chips for member in self.members)
+        return FleetRun(
+            served=served,
+            chips=chips,
+            chip_seconds=self._chip_seconds(served.duration_s),
+            transfer_bytes=self.transfer_bytes,
+            retried=self.retried,
+            replicas=tuple(self.changes),
+            samples=tuple(tuple(one) for one in self.samples),
+        )
+
+    def _chip_seconds(self, until: float) -> float:
+        """Chips that were paid for: all of them, or those of replicas that an autoscaler had started."""
+        if self.fleet.autoscale is None:
+            return until * sum(member.pool.chips for member in self.members)
+        each = self.members[0].pool.chips
+        times = [*self.changes, (until, 0)]
+        return sum(each * count * max(min(end, until) - at, 0.0) for (at, count), (end, _) in pairwise(times))
+
+
+class _Scaler:
+    """Ongoing requests over the target, rounded up, once that has been asked for long enough."""
+
+    def __init__(self, run: _Run, rule: Autoscale) -> None:
+        self.run, self.rule = run, rule
+        self.up_since = self.down_since = math.inf
+        self.starting = 0
+
+    def look(self, at: float) -> None:
+        run, rule = self.run, self.rule
+        for member in run.members:
+            member.engine.advance(at)
+            member.bound = NEVER if not run.coupled else member.engine.next_finish()
+        ongoing = sum(sum(one.engine.policy.load()) + one.engine.waiting_to_arrive for one in run.members)
+        have = run._active_count() + self.starting
+        want = min(max(math.ceil(ongoing / rule.target_ongoing_requests), rule.min_replicas), rule.max_replicas)
+        self.up_since = min(self.up_since, at) if want > have else math.inf
+        self.down_since = min(self.down_since, at) if want < have else math.inf
+        if want > have and at - self.up_since >= rule.upscale_delay:
+            for _ in range(want - have):
+                self.starting += 1
+                run._at(at + rule.startup, self._started)
+        elif want < have and at - self.down_since >= rule.downscale_delay and run._active_count() > rule.min_replicas:
+            last = max(place for place, member in enumerate(run.members) if member.active)
+            run._switch(last, active=False, at=at)
+        if run.events or any(not one.engine.idle for one in run.members):
+            run._at(at + TICK_S, self.look)
+
+    def _started(self, at: float) -> None:
+        self.starting -= 1
+        idle = [place for place, member in enumerate(self.run.members) if not member.active]
+        if idle:
+            self.run._switch(idle[0], active=True, at=at)
