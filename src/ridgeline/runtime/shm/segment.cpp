@@ -26,7 +26,7 @@ constexpr int kSliceMs = 50;                          // between looks at who st
 constexpr int kMostSpins = 4000;  // about 100 us
 constexpr int kLeastSpins = 16;
 constexpr int kSpinsApart = 1000;  // at least, for a peer that was on another core: sleeping and waking costs as much
-constexpr int kYields = 100;  // where ranks share cores: elsewhere others do, and who yields to them comes last
+constexpr int kYields = 2;  // where ranks share cores: elsewhere others do, and who yields to them comes last
 constexpr size_t kPage = 4096;
 constexpr const char* kStopped = "stopped by a signal";
 
