@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.core.errors import InputError
+from ridgeline.runtime.shm.build import load_extension
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
@@ -96,3 +99,16 @@ def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
     run("killed", 3, tmp_path, timeout_s=5, wait_for=(0, 2))
     time.sleep(0.1)
     assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_a_broken_compiler_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken++"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    path = os.environ["PATH"]
+    with pytest.raises(InputError, match="the build failed"):
+        load_extension()
+    assert [one.suffix for one in (tmp_path / "cache").iterdir()] == [".lock"]
+    assert os.environ["PATH"] == path
