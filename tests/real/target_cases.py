@@ -71,6 +71,7 @@ WORK: tuple[dict[str, Any], ...] = (
     {"optimizer": {"name": "adamw", "states": "bf16"}},
     {"optimizer": {"name": "adamw", "states": "fp8-e4m3"}},
     {"task": "finetune"},
+    {"task": "lora", "lora": {"rank": 16}},
 )
 HYBRID: tuple[dict[str, Any], ...] = (
     {"shard": "zero1", "tp": 2},

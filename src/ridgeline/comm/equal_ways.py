@@ -51,6 +51,7 @@ class PathTable:
             self.table = np.full(graph.nodes**2, -1, np.int32)
             self.table[self.keys[::-1]] = self.by_key[::-1]  # of parallel links the first, as a search finds it
         self.kin = self._kin()
+        self.lists: int | None = None  # where the compiled core keeps what it found
 
     def _distances(self) -> Array:
         """(targets, nodes) lengths of ways: to the nodes before a target, one search each, and its last link."""

@@ -18,6 +18,7 @@ from ridgeline.core.errors import InputError, Problem
 
 BATCH = 256  # sources whose paths are searched together
 KEPT_NODES = 1100  # up to which the paths from all nodes are kept
+KEPT_PAIRS = 1 << 16  # up to which their ways are, on larger graphs
 
 
 def routes(graph: Graph, sources: Index, targets: Index) -> Index:
@@ -39,11 +40,23 @@ def routes(graph: Graph, sources: Index, targets: Index) -> Index:
         searched = _by_axis if graph.shape else _searched
         ways = searched(graph, *ends, keys[order], order)
     else:
-        ways = walked(PathTable(graph, ends[1]), *ends, ends[0] + ends[1])
+        ways = walked(_table(graph, ends[1]), *ends, ends[0] + ends[1])
     whole = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
     whole[:, 0] = direct
     whole[rest, : ways.shape[1]] = ways
     return whole[index]
+
+
+def _table(graph: Graph, targets: Index) -> PathTable:
+    """Distances to the targets; of graphs that are not large to all ranks, and kept."""
+    if graph.nodes <= 2 * KEPT_NODES and (targets < graph.ranks).all():
+        return _whole_table(graph)
+    return PathTable(graph, targets)
+
+
+@lru_cache(maxsize=2)
+def _whole_table(graph: Graph) -> PathTable:
+    return PathTable(graph, np.arange(graph.ranks))
 
 
 def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
@@ -73,7 +86,21 @@ def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: I
 def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
     """Shortest paths, a batch of sources at a time."""
     if graph.nodes <= KEPT_NODES:
-        return _walked(_predecessors(graph), sources, targets, keys, order, graph)
+        return _walked(predecessors(graph), sources, targets, keys, order, graph)
+    if len(sources) <= KEPT_PAIRS:
+        return _kept(graph, sources.tobytes(), targets.tobytes())
+    return _batched(graph, sources, targets, keys, order)
+
+
+@lru_cache(maxsize=2)
+def _kept(graph: Graph, sources: bytes, targets: bytes) -> Index:
+    """The ways of pairs that are asked for again: a tree's, in other numbers of chunks."""
+    keys = graph.tail * graph.nodes + graph.head
+    order = np.argsort(keys)
+    return _batched(graph, np.frombuffer(sources, np.int64), np.frombuffer(targets, np.int64), keys[order], order)
+
+
+def _batched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
     starts = np.unique(sources)
     found: list[tuple[Index, Index]] = []
     for low in range(0, len(starts), BATCH):
@@ -99,7 +126,7 @@ def _before(graph: Graph, sources: Index) -> NDArray[np.int32]:
 
 
 @lru_cache(maxsize=2)
-def _predecessors(graph: Graph) -> NDArray[np.int32]:
+def predecessors(graph: Graph) -> NDArray[np.int32]:
     return _before(graph, np.arange(graph.nodes))
 
 

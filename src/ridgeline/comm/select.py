@@ -12,6 +12,7 @@ from ridgeline.comm.algorithm import Algorithm, beside, turned
 from ridgeline.comm.block_timing import bucket_time
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective, contract
+from ridgeline.comm.everyone_loads import everyone_floor
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.exchanges import bruck_alltoall, forwarded_alltoall, pairwise
 from ridgeline.comm.library.gathers import allgather_by_axes, allgather_over, reduce_then_gather
@@ -32,6 +33,7 @@ from ridgeline.comm.library.trees import (
     tree_allreduce,
     tree_broadcast,
 )
+from ridgeline.comm.routes import KEPT_NODES
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.traffic import (
     Traffic,
@@ -42,6 +44,7 @@ from ridgeline.comm.traffic import (
     grid_traffic,
     line_traffic,
     pairs_seconds,
+    quick_floor,
     tree_traffic,
 )
 from ridgeline.core.arrays import Index
@@ -79,6 +82,7 @@ class Candidate:
     """An algorithm that could run: its name, how many steps it has, how it is made, and what it cannot beat.
 
     floor   a lower bound of its seconds for a size; 0 where nothing is known without making it
+    quick   the same, sooner known and lower
     exact   the floor is its time
     """
 
@@ -86,6 +90,7 @@ class Candidate:
     steps: int
     make: Callable[[], Algorithm]
     floor: Callable[[float], float] = _unknown
+    quick: Callable[[float], float] = _unknown
     exact: bool = False
 
 
@@ -132,11 +137,16 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
     order = ring_order(graph)
     whole = n * (n - 1)
 
+    forth = {"allgather": (False,), "reducescatter": (True,), "allreduce": (False, True)}[collective]
+
+    def sent(make: Callable[[], list[Traffic]]) -> list[Traffic]:
+        return [one.turned() if back else one for back in forth for one in make()]
+
     def at_least(make: Callable[[], list[Traffic]]) -> Callable[[float], float]:
-        forth = {"allgather": (False,), "reducescatter": (True,), "allreduce": (False, True)}[collective]
-        return lambda size: floor_seconds(
-            graph, [one.turned() if back else one for back in forth for one in make()], size
-        )
+        return lambda size: floor_seconds(graph, sent(make), size)
+
+    def soon(make: Callable[[], list[Traffic]]) -> Callable[[float], float]:
+        return lambda size: quick_floor(graph, sent(make), size)
 
     def crossed(size: float) -> float:  # everyone to everyone: what an all-to-all of that size takes, each way
         return (2 if collective == "allreduce" else 1) * everyone_seconds(graph, size)
@@ -148,6 +158,7 @@ def _gathers(graph: Graph, collective: Collective) -> Iterator[Candidate]:
             steps=whole,
             make=lambda name=name: allgather_over(order, name),  # type: ignore[misc]
             floor=at_least(lambda name=name: line_traffic(order, name)),  # type: ignore[misc]
+            quick=soon(lambda name=name: line_traffic(order, name)),  # type: ignore[misc]
         )
     yield Candidate(name="all-pairs", steps=whole, make=lambda: allgather_over(order, "all-pairs"), floor=crossed)
     if graph.direct:
@@ -191,6 +202,7 @@ def _sums(graph: Graph) -> Iterator[Candidate]:
             steps=steps,
             make=lambda pieces=pieces: tree_allreduce(trees, pieces, "double-tree"),  # type: ignore[misc]
             floor=lambda size: floor_seconds(graph, tree_traffic(trees), size),
+            quick=lambda size: quick_floor(graph, tree_traffic(trees), size),
         )
         if graph.reducing >= 0:
             yield Candidate(
@@ -243,7 +255,10 @@ def _alltoalls(graph: Graph) -> Iterator[Candidate]:
 
 def everyone_seconds(graph: Graph, size_bytes: float) -> float:
     """What an all-to-all of that size takes at least, from everyone to everyone."""
-    return max(lower_bound(graph, "alltoall", size_bytes).bandwidth_s, pairs_seconds(graph, size_bytes))
+    least = max(lower_bound(graph, "alltoall", size_bytes).bandwidth_s, pairs_seconds(graph, size_bytes))
+    if graph.direct and not graph.shape and graph.ranks <= KEPT_NODES:
+        return max(least, everyone_floor(graph, size_bytes))
+    return least
 
 
 def two_way_ring(order: Index) -> Algorithm:
@@ -309,7 +324,7 @@ def beaten(
 ) -> tuple[Algorithm, Timing] | None:
     """The fastest of those that take less than so many seconds; those whose floor is above are not made."""
     best: tuple[Algorithm, Timing] | None = None
-    for floor, one in by_floor(known, size_bytes):
+    for floor, one in by_floor(known, size_bytes, seconds):
         if floor * (1 - 1e-9) >= seconds:
             break
         made = one.make()
@@ -319,17 +334,25 @@ def beaten(
     return best
 
 
-def by_floor(known: Sequence[Candidate], size_bytes: float) -> list[tuple[float, Candidate]]:
-    """Those that can be held as steps, with their floors, the lowest first; of a single one it is not looked for."""
+def by_floor(known: Sequence[Candidate], size_bytes: float, seconds: float) -> list[tuple[float, Candidate]]:
+    """Those that can be held as steps, with their floors, the lowest first; of a single one it is not looked for.
+
+    Whose quick floor is not below so many seconds keeps that.
+    """
     small = [one for one in known if one.steps <= MOST_STEPS]
-    floors = [(one.floor(size_bytes) if len(small) > 1 else 0.0, row) for row, one in enumerate(small)]
-    return [(floor, small[row]) for floor, row in sorted(floors)]
+
+    def floor(one: Candidate) -> float:
+        soon = one.quick(size_bytes)
+        return soon if soon * (1 - 1e-9) >= seconds else max(soon, one.floor(size_bytes))
+
+    floors = [(floor(one) if len(small) > 1 else 0.0, row) for row, one in enumerate(small)]
+    return [(least, small[row]) for least, row in sorted(floors)]
 
 
 def unbeaten(known: Sequence[Candidate], graph: Graph, size_bytes: float, seconds: float) -> Algorithm | None:
     """As `beaten` without the times: one whose floor is its time is not timed, and made only if it wins."""
     best: Candidate | Algorithm | None = None
-    for floor, one in by_floor(known, size_bytes):
+    for floor, one in by_floor(known, size_bytes, seconds):
         if floor * (1 - 1e-9) >= seconds:
             break
         if one.exact and floor:

@@ -1,11 +1,14 @@
 """Turn a graph of any shape into sets of nodes that few links leave: sweeps over orders in which near nodes are near.
 
-Nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next ones); every
-beginning of such an order is a set. A network of two halves that one link joins shows that link. Each set is a cut like
-any other, so a bound by it holds; only how tight it is depends on the order.
+Nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next), on large graphs
+by what a random walk of many steps leaves of it, and by their distance from a node at the rim; every beginning of such
+an order is a set. A network of two halves that one link joins shows that link. Each set is a cut like any other, so a
+bound by it holds; only how tight it is depends on the order.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 
 MOST_NODES = 512  # eigenvectors of more take seconds
 VECTORS = 4
+WALKS, WALKED = 2, 80  # random walks on larger graphs, and their steps
 
 
 def sweep_cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
@@ -26,7 +30,7 @@ def sweep_cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     >>> float((inside / out).max())
     6.0
     """
-    if graph.nodes > MOST_NODES or graph.nodes < 4:
+    if graph.nodes < 4:
         none = np.zeros(0)
         return none, none, none, none.astype(np.bool_)
     parts = [_swept(graph, order, root) for order in _orders(graph)]
@@ -34,14 +38,55 @@ def sweep_cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     return inside, out, into, rooted
 
 
+@lru_cache(maxsize=4)
+def tight_sets(graph: Graph) -> list[Mask]:
+    """Of each sweep the set with most ranks for the rate out of it, counted from its smaller side; none of one rank."""
+    made: list[Mask] = []
+    if graph.nodes < 4:
+        return made
+    for order in _orders(graph):
+        inside, out, _, _ = _swept(graph, order, 0)
+        ranks = np.minimum(inside, graph.ranks - inside)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tight = np.where(ranks > 1, ranks / out, 0.0)
+        best = int(tight.argmax())
+        if tight[best] > 0:
+            mask = np.zeros(graph.nodes, np.bool_)
+            mask[order[: best + 1]] = True
+            made.append(mask)
+    return made
+
+
+@lru_cache(maxsize=4)
 def _orders(graph: Graph) -> list[Index]:
     """Nodes in the order of the Laplacian's first eigenvectors after the constant one."""
+    if graph.nodes > MOST_NODES:
+        return _walk_orders(graph)
     weight = np.zeros((graph.nodes, graph.nodes))
     np.add.at(weight, (graph.tail, graph.head), graph.bytes_per_s / graph.bytes_per_s.max())
     weight = weight + weight.T
     laplacian = np.diag(weight.sum(axis=1)) - weight
     _, vectors = np.linalg.eigh(laplacian)
     return [np.argsort(vectors[:, one], kind="stable") for one in range(1, min(1 + VECTORS, graph.nodes))]
+
+
+def _walk_orders(graph: Graph) -> list[Index]:
+    """Nodes by what is slow to even out in a lazy random walk, and by their distance from a rim."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order
+
+    ends = (np.concatenate([graph.tail, graph.head]), np.concatenate([graph.head, graph.tail]))
+    weight = np.tile(graph.bytes_per_s / graph.bytes_per_s.max(), 2)
+    matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
+    total = np.asarray(matrix.sum(axis=1)).ravel()
+    left = np.random.default_rng(0).standard_normal((graph.nodes, WALKS))
+    for _ in range(WALKED):
+        left -= (total @ left) / total.sum()
+        left = (left + (matrix @ left) / total[:, None]) / 2
+    rim = int(breadth_first_order(matrix, 0, return_predecessors=False)[-1])
+    by_distance = breadth_first_order(matrix, rim, return_predecessors=False).astype(np.int64)
+    walks = [np.argsort(left[:, one], kind="stable") for one in range(WALKS)]
+    return [*walks, by_distance] if len(by_distance) == graph.nodes else walks
 
 
 def _swept(graph: Graph, order: Index, root: int) -> tuple[Array, Array, Array, Mask]:

@@ -48,6 +48,15 @@ class Traffic:
         return replace(self, source=self.target, target=self.source)
 
 
+def quick_floor(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -> float:
+    """A floor that needs no ways: bytes into and out of each rank, hops one after the other, bytes times hops."""
+    rows = [one for one in traffic if len(one.source)]
+    if graph.ranks < 2 or not rows:
+        return 0.0
+    least = max(_chained(graph, rows, size_bytes), _own_links(graph, rows, size_bytes))
+    return least if not graph.direct or graph.ranks > MANY_RANKS else max(least, _volume(graph, rows, size_bytes))
+
+
 def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -> float:
     """Seconds that no algorithm with this traffic beats."""
     if graph.ranks < 2:
@@ -73,6 +82,17 @@ def _chained(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
     """The hops that some chunk makes one after the other, each as quick as the quickest link."""
     rate, latency = float(graph.bytes_per_s.max()), float(graph.latency_s.min())
     return sum(one.chain * one.times * (one.share * size_bytes / rate + latency) for one in rows)
+
+
+def _own_links(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:
+    """What a rank sends and gets, over all its links."""
+    out, into = np.zeros(graph.nodes), np.zeros(graph.nodes)
+    for one in rows:
+        out += np.bincount(one.source, minlength=graph.nodes) * (one.share * one.times)
+        into += np.bincount(one.target, minlength=graph.nodes) * (one.share * one.times)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spent = np.maximum(out / graph.out_bytes_per_s(), into / graph.in_bytes_per_s())
+    return float(np.nanmax(spent[: graph.ranks], initial=0.0)) * size_bytes
 
 
 def _volume(graph: Graph, rows: list[Traffic], size_bytes: float) -> float:

@@ -39,13 +39,12 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
     searches = [one.search for one in found.outcomes]
     others = [one for one in search.verified if one is not found.best]
     others += [one.best for one in searches if one is not search and one.best is not None]
-    return {
+    sheet: DeploymentPlanSheet = {
         "kind": "deployment",
         "possible": True,
         "model": search.scenario.model.id,
         "system": search.scenario.system.name,
         "engine": search.scenario.plan.engine,
-        **_target(found),
         "goal": found.goal,
         "requests": len(search.load.requests),
         "asked_rate": search.rate,
@@ -80,10 +79,9 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
         "cpu_seconds": took.cpu_seconds,
         "assumptions": [one for one in found.best.prediction.assumptions if not one.startswith("precision = ")],
     }  # fmt: skip
-
-
-def _target(found: DeploymentAnswer) -> dict[str, str]:
-    return {"to": found.request.target.id} if found.request.target is not None else {}
+    if found.request.target is not None:
+        sheet["to"] = found.request.target.id
+    return sheet
 
 
 def _deployment(one: Verified) -> DeploymentSheet:

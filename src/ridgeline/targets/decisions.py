@@ -100,6 +100,10 @@ def _workload(work: Train) -> dict[str, Any]:
         found["workload.encoder_seq"] = work.encoder_seq
     media = {key: getattr(work, key) for key in ("videos", "height", "width", "image_tokens", "audio_s")}
     found |= {f"workload.{key}": value for key, value in media.items() if value}
+    if work.videos:
+        found["workload.frames"] = work.frames
+    if work.towers != "trained":
+        found["workload.towers"] = work.towers
     if work.document is not None:
         found["workload.document"] = work.document
     if work.lora is not None:

@@ -12,7 +12,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.hf_run import TrainerRun
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, media_of_the_data
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.verl.names import LORA_NAMES, weights_of
 
@@ -51,8 +51,15 @@ def _model(scenario: Scenario, words: Words) -> Iterator[Piece]:
     yield Say(words["model"], path, "model.*")
     if scenario.model.mtp is not None:
         yield Lose("model.mtp*", "transformers leaves out blocks that predict further tokens")
-    if scenario.model.vision is not None:
+    if scenario.model.vision is not None and not sees(scenario, words):
         yield Lose("model.vision*", "a batch of text does not run the encoder")
+
+
+def sees(scenario: Scenario, words: Words) -> bool:
+    """Whether images or videos reach the model's encoder: the trainer can, and the workload has some."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    return "images" in words and scenario.model.vision is not None and bool(work.images or work.videos)
 
 
 def _batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -61,11 +68,17 @@ def _batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]
     assert isinstance(work, Train)
     yield Say(words["seq"], work.seq, "workload.seq")
     packed = work.packed and (run.cp == 1 or "packed_cp" in words)
+    alone = packed and sees(scenario, words) and words["images"] == "alone"
+    packed = packed and not alone
     for name in words["packed"].split():
         yield Say(name, packed, "workload.packed")
-    if packed != work.packed:
+    if alone:
+        yield Lose("workload.packed", "refused beside images: one document fills a sequence")
+    elif packed != work.packed:
         yield Lose("workload.packed", "refused beside context parallelism: one document fills a sequence")
     yield Lose("workload.document", "how long documents are is a matter of the data")
+    if sees(scenario, words):
+        yield from media_of_the_data()
     yield Fixed("workload.images", 0.0, "text only")
     yield Say(words["micro"], run.micro, "plan.microbatch")
     yield Say(words["steps"], run.steps, "workload.global_batch", "plan.dp")

@@ -10,18 +10,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ridgeline.core.errors import InputError
-from ridgeline.core.files import Table, parse_table
-from ridgeline.models.names import find_name
+from ridgeline.core.errors import Problem
+from ridgeline.core.files import Table
+from ridgeline.core.table import given
+from ridgeline.targets.hf_named import model_of, trained
 from ridgeline.targets.hf_pieces import MODULES
 from ridgeline.targets.hf_run import STAGES
-from ridgeline.targets.model_names import named_by_beginning
 from ridgeline.targets.option_reader import OptionReader, pick
-from ridgeline.targets.run_files import around
-from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.target import Imported, Unread
 
 # what transformers calls an optimizer -> (ours, the format of its states)
 OPTIMIZERS = {
@@ -41,6 +39,17 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "bf16
 SHARDED = {"1": "zero3", "2": "zero2", "3": "none", "4": "zero3", "5": "zero2"}
 SHARDED |= {"full_shard": "zero3", "shard_grad_op": "zero2", "no_shard": "none", "hybrid_shard": "zero3"}
 SHARDED |= {"hybrid_shard_zero2": "zero2", "true": "zero3", "false": "zero2"}
+# options by which programs of their own split a model
+DEGREE = re.compile(
+    r"train\.((tensor|pipeline|context|expert|sequence|model)_parallel(_size|_degree|ism)?|(tp|pp|cp|ep|sp)_(size|degree)"
+    r"|deepspeed_stage|zero_stage|zero_1|shard_degree)"
+)
+# where FSDP is told to recompute, beside the trainer's own word for it
+CHECKPOINTING = (
+    "accelerate.fsdp_config.fsdp_activation_checkpointing",
+    "train.fsdp_config.activation_checkpointing",
+    "train.fsdp_config.fsdp_activation_checkpointing",
+)
 APART = {
     "train.learning_rate": "learning rates decide nothing about speed",
     "train.lr_*": "learning rates decide nothing about speed",
@@ -90,7 +99,8 @@ APART = {
     "deepspeed.*": "logging and checks",
 }
 MATTERS = (
-    "*.load_in_4bit", "*.load_in_8bit", "*.quantization*", "*.use_liger*", "*.enable_liger*", "*.unsloth*",
+    "*.load_in_4bit", "*.load_in_8bit", "*4bit*", "*8bit*", "*.quantization*", "*.use_liger*", "*.enable_liger*",
+    "*.unsloth*", "*.vision_tower",
     "*.use_galore", "*.use_badam", "*.fp8*", "*.freeze*", "*.plugins", "*.expert_parallel*", "*.unfrozen_parameters",
     "*.liger_*", "*.use_apollo", "*.use_kt", "*.qat.*", "*.ebft.*", "*.trl.*", "*.lora_target_parameters", "*.relora*",
 )  # fmt: skip
@@ -99,53 +109,6 @@ MATTERS = (
 def gathered(parts: Mapping[str, Mapping[str, Any]], source: str) -> OptionReader:
     """A reader of several files' options, each under the name of its file."""
     return OptionReader(Table(data={name: dict(table) for name, table in parts.items()}, source=source))
-
-
-def beside(files: Files, name: Any) -> dict[str, Any] | None:
-    """A table that a configuration names: among the files, or beside them in their checkout."""
-    if isinstance(name, Mapping):
-        return dict(name)
-    if not isinstance(name, str) or not name or len(name) > 300:
-        return None
-    path = PurePosixPath(name)
-    text = files.get(path.name) or around(files).named(name)
-    if text is None or path.suffix not in (".json", ".yaml", ".yml"):
-        return None
-    try:
-        return parse_table(Path(path.name), text).data
-    except InputError:
-        return None
-
-
-def zero_file(files: Files, name: Any, notes: list[Unread]) -> dict[str, Any]:
-    """DeepSpeed's file by the name that a configuration gives; its name alone tells the stage where it is not here."""
-    if name in (None, "", False):
-        return {}
-    found = beside(files, name)
-    if found is not None:
-        return found
-    stage = re.search(r"z(?:ero)?_?(?:stage)?_?([0-3])(?!\d)", PurePosixPath(str(name)[:300]).name.lower())
-    told = f"stage {stage.group(1)} by its name" if stage else "read as stage 0"
-    why = f"the file is not here: {told}; formats and offloading as the rest says"
-    notes.append(Unread(option="deepspeed", value=str(name)[:80], why=why, matters=True))
-    return {"zero_optimization": {"stage": int(stage.group(1)) if stage else 0}}
-
-
-def model_of(reader: OptionReader, option: str, named: str | None) -> str | None:
-    """The catalog's model of this name or folder; unread where it has none."""
-    value = reader.take(option)
-    if named is not None or not isinstance(value, str) or not value:
-        return named
-    for name in (value[:200], value.rstrip("/").rpartition("/")[2][:200]):
-        found = find_name(name)
-        if found is not None and not found[1]:
-            return found[0]
-    part = named_by_beginning(value)
-    if part is not None:
-        reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
-        return part[0]
-    reader.notes.append(Unread(option="model", value=value[:100], why="no catalog entry is it", matters=True))
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +131,8 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     plan |= _memory(reader, words, plan)
     precision, optimizer = _formats(reader, words, plan["shard"] == "none" and task.name != "lora", zero)
     plan["precision"] = precision
+    if "ep" in words and (ep := reader.degree(words["ep"])) > 1:
+        plan |= {"ep": ep, "etp": 1}
     micro, steps = _batch(reader, words)
     plan["microbatch"] = micro
     seq = reader.count(words["seq"], *words.get("seq_also", "").split())
@@ -186,13 +151,27 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     reader.take(words["attention"])
     for name in words["packed"].split():
         reader.take(name)
+    _refuse_degrees(reader)
     return Imported(
         target=target,
-        settings=pick({"model": model}) | {"workload": pick(work), "plan": plan},
+        settings=pick({"model": trained(reader, model)}) | {"workload": pick(work), "plan": plan},
         unread=_weighed(reader),
         assumptions=tuple(reader.assumptions),
         per_rank=micro * steps,
     )
+
+
+def _refuse_degrees(reader: OptionReader) -> None:
+    """A problem for each degree or stage of a program's own that nobody took: a mesh is never read without it."""
+    for name, value in reader.options.items():
+        if (
+            name not in reader.taken
+            and DEGREE.fullmatch(name)
+            and str(value) not in ("1", "0", "-1", "False", "None", "")
+        ):
+            expected = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
+            todo = "the program splits the model in its own way, which is not read"
+            reader.problems.append(Problem(path=name, given=given(value), expected=expected, todo=todo))
 
 
 def _weighed(reader: OptionReader) -> tuple[Unread, ...]:
@@ -272,12 +251,13 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
     plan: dict[str, Any] = {"shard": shard, "overlap": {"grad-reduce": overlap, "param-gather": overlap and whole}}
     reader.take("accelerate.distributed_type", "accelerate.deepspeed_config.zero_stage")
     plan["tp"] = reader.degree("deepspeed.tensor_parallel.autotp_size")
-    plan["cp"] = reader.degree(words.get("sp", "train.none"), "deepspeed.sequence_parallel_size")
+    split = [words[name] for name in ("sp", "cp") if name in words] + words.get("cp_also", "").split()
+    plan["cp"] = reader.degree(*split, "deepspeed.sequence_parallel_size")
     if plan["tp"] > 1:
         plan["sequence_parallel"] = False
         plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm", default=False)
-    if plan["cp"] > 1:
-        plan["cp_kind"] = "all-to-all"
+    if plan["cp"] > 1:  # DeepSpeed exchanges heads for sequence; a trainer without words for that has a ring of its own
+        plan["cp_kind"] = "all-to-all" if "sp" in words or "deepspeed.sequence_parallel_size" in reader else "ring"
     device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
     share = reader.word(f"{zero}.offload_optimizer.device", among=device, default=0.0)
     if share:
@@ -296,10 +276,10 @@ def _memory(reader: OptionReader, words: Mapping[str, str], plan: Mapping[str, A
     if isinstance(stated, str) and stated.startswith("offload"):
         on = True
     again = (not on) if off else on
-    again = reader.switch("accelerate.fsdp_config.fsdp_activation_checkpointing", default=False) or again
+    again = any(reader.switch(option, default=False) for option in CHECKPOINTING) or again
     offload = dict(plan.get("offload", {}))
     moved = reader.take(words["offload_activations"]) if "offload_activations" in words else False
-    if (moved and moved is not True and str(moved).lower() != "false") or moved is True:
+    if moved is True or (moved and str(moved).lower() != "false") or str(stated).lower().startswith("offload"):
         offload["activations"] = 1.0
     if "offload" in words and reader.switch(words["offload"], default=False):
         offload["optimizer"] = 1.0
@@ -319,9 +299,12 @@ def _formats(
         stored = "fp16" if str(given).lower() == "fp16" else "bf16"
     kept = SHORT.get(str(reader.take(words["dtype"])).lower()) if "dtype" in words else None
     pure = "pure" in words and reader.switch(words["pure"], default=False)
-    pure = pure or (stored == "fp32" and kept in ("bf16", "fp16"))
+    half = "half" in words and reader.switch(words["half"], default=False)
+    pure = pure or half or (stored == "fp32" and kept in ("bf16", "fp16"))
     if pure:
-        stored = "fp16" if kept == "fp16" else "bf16"
+        stored = "fp16" if half or kept == "fp16" else "bf16"
+    elif stored == "fp32" and "bf16_default" in words and reader.take(words["bf16"]) is None:
+        stored = "bf16"
     optimizer = _optimizer(reader, words)
     if zero:
         gradients = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}

@@ -69,13 +69,23 @@ class Like:
 
 Piece = Say | Fixed | Lose | Like
 
+# what a sequence holds beside text
+MEDIA = ("images", "videos", "frames", "height", "width", "image_tokens", "audio_s")
 # what holds for every software that trains
 EVERYWHERE: tuple[Piece, ...] = (
     Fixed("plan.moe_imbalance", 1.0, "how evenly tokens spread is a matter of the data and the router's training"),
     Fixed("plan.order", ORDERS[0], "ranks are numbered so unless told otherwise"),
     Fixed("plan.recompute.rest", "none", "the layers beyond those named keep everything"),
+    *(Fixed(f"workload.{name}", None, "text only") for name in MEDIA if name != "images"),
+    Fixed("workload.towers", "trained", "encoders are trained with the rest"),
 )
 NO_CACHE = "a training step keeps no key-value cache"
+
+
+def media_of_the_data() -> Iterator[Piece]:
+    """For software that trains models which see and hear: how much of it a sequence holds is said by the data."""
+    for name in MEDIA:
+        yield Lose(f"workload.{name}", "what a sequence holds beside text is a matter of the data", yours=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

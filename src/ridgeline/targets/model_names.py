@@ -16,7 +16,7 @@ LONGEST = 200
 SIZE = re.compile(r"(\d{1,4}x)?\d{1,4}(\.\d{1,2})?[bm]|a\d{1,3}(\.\d{1,2})?b", re.IGNORECASE)
 # words that make another model of what they stand beside
 OTHERS = frozenset(
-    {"distill", "distilled", "vl", "omni", "audio", "vision", "draft", "reward", "rm", "critic", "embedding"}
+    {"distill", "distilled", "vl", "omni", "audio", "vision", "draft", "reward", "rm", "critic", "embedding", "pro"}
 )
 _DEFAULT = re.compile(r"\$\{oc\.env:\w{1,80},([^{}]{1,200})\}|\$\{\w{1,80}:-?([^{}]{1,200})\}")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given
 from ridgeline.models.names import MODELS
 from ridgeline.targets.run_files import around
-from ridgeline.targets.shell_eval import read_script
+from ridgeline.targets.shell_eval import SHELLS, read_script
 from ridgeline.targets.target import Files, Unread
 
 OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
@@ -219,9 +220,22 @@ def assigned(files: Files) -> dict[str, Any]:
     return {key: value for found in assigned_by(files) for key, value in found.items()}
 
 
+def chips_named(name: str) -> int | None:
+    """The chips that a file is named after.
+
+    >>> chips_named("llama3-1-405b-768gpus-a3u-fp8.yaml"), chips_named("llama3-8b.yaml")
+    (768, None)
+    """
+    found = re.search(r"(?<![0-9a-z])([1-9]\d{0,4})gpus?(?![a-z])", name.lower())
+    return int(found.group(1)) if found else None
+
+
 def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
-    """The `key=value` arguments of each command that has some; of those whose words match `wanted` first."""
-    found: list[tuple[bool, dict[str, Any]]] = []
+    """The `key=value` arguments of each command that has some; of those whose words match `wanted` first.
+
+    Those of a command that only starts another script come last: what that script does with them was followed.
+    """
+    found: list[tuple[bool, bool, dict[str, Any]]] = []
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
@@ -229,8 +243,20 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
             pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
             said = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
             if said:
-                found.append((bool(wanted and re.search(wanted, " ".join(command[:12]))), said))
-    yield from (said for held, said in sorted(found, key=lambda one: not one[0]))
+                held = bool(wanted and re.search(wanted, " ".join(command[:12])))
+                found.append((not held, starts_script(command), said))
+    yield from (said for *_, said in sorted(found, key=lambda one: one[:2]))
+
+
+def starts_script(command: Sequence[str]) -> bool:
+    """Whether a command starts another script with a shell.
+
+    >>> starts_script(["exec", "bash", "./other.sh", "a.b=1"]), starts_script(["python3", "main.py", "a.b=1"])
+    (True, False)
+    """
+    return any(
+        word in SHELLS and script.endswith((".sh", ".slurm", ".sbatch")) for word, script in pairwise(command[:5])
+    )
 
 
 def interpolated(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:

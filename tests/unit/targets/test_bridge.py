@@ -337,3 +337,28 @@ def test_a_recipe_without_what_it_builds_on_is_refused(tmp_path: Path) -> None:
         InputError, match=r"builds on tuned_common of megatron\.bridge\.recipes\.common, which is not here"
     ):
         import_run(f"{tmp_path / 'mine.py'}::table_sft_config")
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "lost"),
+    [
+        ("llama3-8b", ["qkv", "out"], []),
+        ("llama3-8b", ["qkv", "up", "gate", "down"], []),
+        ("llama3-8b", ["up"], ["workload.lora.targets"]),
+        ("qwen3-30b-a3b", ["qkv", "out"], []),
+        ("deepseek-v2-lite", ["qkv"], ["workload.task", "workload.lora.rank", "workload.lora.targets"]),
+    ],
+)
+def test_adapters_of_plain_layers_are_written(model: str, targets: list[str], lost: list[str]) -> None:
+    work = {"seq": 4096, "global_batch": 64, "task": "lora", "lora": {"rank": 16, "targets": targets}}
+    plan = {"engine": "megatron-bridge", "tp": 2}
+    found = ridgeline.export(
+        ridgeline.scenario({"model": model, "system": "8xh100-sxm", "workload": work, "plan": plan}),
+        to="megatron-bridge",
+    )
+    assert [part.path for part in found.lost if part.path.startswith("workload.")] == lost
+    assert ("cfg.peft = LoRA(" in found.files["recipe.py"]) == ("PRETRAINED:?" in found.files["launch.sh"])
+    assert ("workload.lora.rank" in lost) == ("LoRA" not in found.files["recipe.py"])
+    if not lost:
+        assert found.check is not None
+        assert found.check.verdict == "same"

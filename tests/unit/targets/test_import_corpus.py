@@ -21,6 +21,10 @@ BESIDE = {  # what the files of the corpus refer to
     "primus/requirements.txt",
     "primus/primus/configs/modules/megatron/pre_trainer.yaml",
     "verl/config/mine_grpo.yaml",
+    "verl/older/requirements.txt",
+    *(f"verl/older/verl/trainer/config/{name}.yaml" for name in ("ppo_trainer", "actor/common")),
+    *(f"verl/older/verl/trainer/config/actor/{name}_actor.yaml" for name in ("dp", "megatron")),
+    "verl/passed_on.sh",
     "zoo/README.md",
     "zoo/submit.sh",
 }
@@ -61,6 +65,7 @@ def test_a_published_dialect_means_what_it_says(name: str) -> None:
 def _same_plan(plan: Any, wanted: dict[str, Any]) -> None:
     assert plan.precision.compute.id == wanted["compute"]
     assert plan.sharding.shard == wanted.get("shard", "none")
+    assert plan.sharding.shard_degree == wanted.get("shard_degree", plan.sharding.shard_degree)
     recompute = wanted.get("recompute", "none")
     assert recompute in (str(plan.recompute), plan.recompute.kind)
 
@@ -70,3 +75,5 @@ def _same_model(made: Any, wanted: dict[str, Any]) -> None:
         assert made.model.id.partition(" with ")[0] == wanted["model"]
     else:
         assert count(made.model).total / 1e9 == pytest.approx(wanted["params"], abs=0.006)
+    if "mtp" in wanted:
+        assert (made.model.mtp.depth if made.model.mtp else 0) == wanted["mtp"]

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import ridgeline
+from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
-from ridgeline.targets.registry import IDS, TARGETS, TRAIN
-from ridgeline.targets.vendors import vendors
+from ridgeline.targets.registry import IDS, SERVE, TARGETS, TRAIN
+from ridgeline.targets.vendors import refuse_other_chips, vendors
 
 
 def made(system: str = "64xh100-sxm") -> Scenario:
@@ -179,3 +180,23 @@ def test_a_slice_of_tpus_is_reached_by_gcloud_or_xpk() -> None:
     assert "--tpu-type=v5p-128" in text
     assert "export LIBTPU_INIT_ARGS=" in text
     assert 'base_output_directory="${OUTPUT:-$PWD/output}"' in text
+
+
+CHIPS = {
+    "NVIDIA": "8xh100-sxm", "AMD": "8xmi300x", "Huawei": "8xascend-910b2", "Google": "tpu-v5p:2x2x2",
+    "Intel": "8xgaudi2", "AWS": "16xtrn2", "Microsoft": "8xmaia100", "host": "2xcpu",
+}  # fmt: skip
+
+
+def test_every_target_refuses_the_chips_of_every_vendor_it_does_not_run_on() -> None:
+    assert set(CHIPS) == set(vendors())
+    for vendor, system in CHIPS.items():
+        scenario = made(system)
+        for target in IDS:
+            if target in vendors()[vendor].targets:
+                refuse_other_chips(scenario, target)
+                continue
+            with pytest.raises(InputError, match=rf"not of {vendor}") as refused:
+                refuse_other_chips(scenario, target)
+            advice = str(refused.value).rpartition("use --to ")[2]
+            assert advice in (*(SERVE if target in SERVE else TRAIN),) or "of the kind runs on them" in advice

@@ -108,3 +108,31 @@ def test_it_is_read_and_not_written() -> None:
     )
     with pytest.raises(InputError, match="read and not written"):
         TARGETS["nemo"].write(made)
+
+
+def test_a_number_of_nodes_left_to_the_launcher_is_not_one() -> None:
+    text = PRETRAIN.replace("num_nodes: 16, ", "")
+    assert import_run({"llama3-70b-256gpus-bf16.yaml": text}).chips == 256
+    assert import_run({"llama3-70b.yaml": text}).chips is None
+    assert import_run({"llama3-70b.yaml": PRETRAIN.replace("num_nodes: 16", "num_nodes: 1")}).chips is None
+
+
+def test_what_a_run_is_named_after() -> None:
+    tuned = "run: {name: squad_llama2_7b, model_train_name: llama2_7b}\n"
+    tuned += "trainer: {num_nodes: 1, devices: 8, precision: bf16}\n"
+    tuned += "model:\n  micro_batch_size: 1\n  global_batch_size: 128\n  tensor_model_parallel_size: 2\n"
+    tuned += "  restore_from_path: ${base_results_dir}/x.nemo\n  data: {train_ds: {max_seq_length: 2048}}\n"
+    found = import_run({"squad.yaml": tuned})
+    assert found.settings["model"] == "llama2-7b"
+    assert (found.settings["workload"]["seq"], found.settings["workload"]["task"]) == (2048, "finetune")
+    for name, given in (
+        ("convert_hf_llama2", "conversion"),
+        ("eval_squad", "an evaluation"),
+        ("rlhf_rm_2b", "a reward"),
+    ):
+        with pytest.raises(InputError, match=given):
+            import_run({"squad.yaml": tuned.replace("squad_llama2_7b", name)})
+    with pytest.raises(InputError, match="layers of griffin, which no key spells"):
+        import_run({"squad.yaml": tuned.replace("squad_llama2_7b, model_train_name: llama2_7b", "griffin_sft")})
+    with pytest.raises(InputError, match="no dimensions, and mine_2 as its checkpoint"):
+        import_run({"squad.yaml": tuned.replace("llama2_7b", "mine_2")})

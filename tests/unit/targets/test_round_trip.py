@@ -51,19 +51,14 @@ REFUSED = {
 }  # fmt: skip
 
 
-# of models that see, the encoder is not told to any: of these, and of refused ones, a plan of the engine is taken
-SEEING = ("linear attention", "vision")
-
-
 @cache
-def found(model: str, engine: str, system: str, target: str | None, most: int = 2) -> Scenario:
+def found(model: str, engine: str, system: str, target: str | None) -> Scenario:
     """The best plan of a small space, of those that the target can be told."""
     work, plan = {"seq": 4096, "global_batch": 64}, {"engine": engine}
     asked = ridgeline.scenario({"model": model, "system": system, "workload": work, "plan": plan})
-    degrees = (1, 2)[:most]
-    pins = {"pp": degrees, "tp": degrees, "cp": 1, "microbatch": (1, 2), "etp": 1}
+    pins = {"pp": (1, 2), "tp": (1, 2), "cp": 1, "microbatch": (1, 2), "etp": 1}
     told = AskedTarget(plan_target(target)) if target is not None else None
-    plans = find_plan(asked, pins, most=1, target=told).plans  # none where the model itself loses something
+    plans = find_plan(asked, pins, most=1, target=told).plans  # none where the model predicts further tokens
     return (plans or find_plan(asked, pins, most=1).plans)[0].scenario
 
 
@@ -72,8 +67,7 @@ def found(model: str, engine: str, system: str, target: str | None, most: int = 
 def test_a_found_plan_is_read_again_to_the_same_step(target: str, kind: str) -> None:
     model = OTHERS.get((target, kind), MODELS[kind])
     refused = REFUSED.get((target, kind))
-    told, most = None if refused or kind in SEEING else target, 1 if kind in SEEING and not refused else 2
-    made = export(found(model, *TARGETS[target], told, most), to=target)
+    made = export(found(model, *TARGETS[target], None if refused else target), to=target)
     check = made.check
     assert check is not None
     if refused is not None:
@@ -83,6 +77,9 @@ def test_a_found_plan_is_read_again_to_the_same_step(target: str, kind: str) -> 
     assert check.change is not None
     lost = {part.path for part in made.lost}
     assert [one.path for one in check.differs if not explained(one.path, lost)] == []
+    if any(path.startswith("model.mtp") for path in lost):  # transformers builds the model without those blocks
+        assert check.change < SAME, check
+        return
     assert abs(check.change) <= SAME, check
 
 

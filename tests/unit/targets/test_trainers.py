@@ -13,6 +13,8 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import import_run
+from ridgeline.targets.ledger import UNSPOKEN
+from ridgeline.targets.plan_target import plan_target
 from ridgeline.targets.registry import TARGETS
 
 # the shape of hiyouga/LLaMA-Factory examples/train_full/qwen3_full_sft.yaml, its facts alone
@@ -182,3 +184,33 @@ def test_primus_says_deepep_in_its_own_word() -> None:
     assert found.expressed["plan.moe_dispatch"].startswith("overrides.")
     again = ridgeline.scenario(import_run(dict(found.files)).settings)
     assert (again.plan.switches.moe_dispatch, again.plan.mesh.ep, again.plan.engine) == ("deepep", 8, "primus")
+
+
+@pytest.mark.parametrize("to", ["accelerate", "llamafactory", "deepspeed"])
+def test_images_of_a_model_that_sees_are_the_datas(to: str) -> None:
+    engine = "deepspeed" if to == "deepspeed" else "torch-eager"
+    work = {"seq": 8192, "global_batch": 64, "images": 1.0, "task": "finetune"}
+    plan = {"engine": engine, "shard": "zero3", "recompute": "full"}
+    table = {"model": "qwen2.5-vl-7b", "system": "8xh100-sxm", "workload": work, "plan": plan}
+    found = ridgeline.export(ridgeline.scenario(table), to=to)
+    lost = {part.path: part.yours for part in found.lost}
+    assert lost["workload.images"]
+    assert found.check is not None
+    assert found.check.verdict == "same"
+    assert plan_target(to).untold(ridgeline.scenario(table)) == ()
+    if to == "llamafactory":
+        assert "freeze_vision_tower: false" in found.files["train.yaml"]
+        still = ridgeline.scenario({**table, "workload": {**work, "towers": "frozen"}})
+        again = ridgeline.export(still, to=to)
+        assert "freeze_vision_tower: true" in again.files["train.yaml"]
+        assert again.check is not None
+        assert again.check.verdict == "same"
+
+
+@pytest.mark.parametrize("to", ["megatron", "torchtitan", "axolotl"])
+def test_videos_and_frozen_towers_are_lost_by_name_elsewhere(to: str) -> None:
+    work = {"seq": 8192, "global_batch": 64, "videos": 1.0, "frames": 8, "towers": "frozen"}
+    table = {"model": "qwen2.5-vl-7b", "system": "8xh100-sxm", "workload": work, "plan": {"shard": "zero3"}}
+    lost = {part.path: part.why for part in ridgeline.export(ridgeline.scenario(table), to=to).lost}
+    assert {"workload.videos", "workload.frames", "workload.towers"} <= set(lost)
+    assert UNSPOKEN not in lost.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 
 import numpy as np
 
@@ -43,14 +44,27 @@ def chosen_ways(
     numbers = np.ascontiguousarray(number).astype(np.uint64, copy=False)
     both: list[np.ndarray] = [*ends, numbers]
     columns: list[np.ndarray] = [*whole, *real, straight]
+    lists = _lists(table, library, graph.nodes * kins)
+    if not lists:
+        return None
     given = _Table(graph.nodes, graph.links, kins, *(one.ctypes.data for one in columns))
     latency = np.empty(len(sources))
     for wide in LONGEST:
         links = np.empty((len(sources), wide), np.int64)
         longest = library.choose_ways(
-            ctypes.byref(given), _N(len(sources)), *(_P(one.ctypes.data) for one in both),
+            ctypes.byref(given), _P(lists), _N(len(sources)), *(_P(one.ctypes.data) for one in both),
             ctypes.c_int(hashed), _N(wide), _P(links.ctypes.data), _P(latency.ctypes.data),
         )  # fmt: skip
         if longest >= 0:
             return links[:, : max(longest, 1)], latency
     return None
+
+
+def _lists(table: PathTable, library: ctypes.CDLL, pairs: int) -> int | None:
+    """The core's lists of equal links, made with the first seed and freed with the table."""
+    if table.lists is None:
+        library.make_lists.restype = _P
+        table.lists = library.make_lists(_N(pairs))
+        if table.lists:
+            weakref.finalize(table, library.free_lists, _P(table.lists))
+    return table.lists

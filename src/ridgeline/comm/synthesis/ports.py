@@ -46,7 +46,13 @@ def ports_of(graph: Graph, seed: int = 0) -> Ports:
     parts = [_direct(graph, between)] if len(between) else []
     if not graph.direct:
         random = np.random.default_rng(seed)
-        parts += [_hub(graph, number, hub, random) for number, hub in enumerate(_hubs(graph))]
+        hubs = _hubs(graph)
+        lines = [_line(hub) for hub in hubs]
+        ends = [np.concatenate([pairs[end] for pairs in lines]) for end in (0, 1)]
+        ways = np.split(routes(graph, *ends), np.cumsum([len(source) for source, _ in lines])[:-1])
+        parts += [
+            _hub(graph, number, hub, random, own) for number, (hub, own) in enumerate(zip(hubs, ways, strict=True))
+        ]
     turns = max(len(part.source) for part in parts)
 
     def by_turn(name: str) -> np.ndarray:
@@ -136,18 +142,29 @@ def _in_line(graph: Graph, members: Index) -> Index:
     return members[np.lexsort((members // graph.domain, members % graph.domain))]
 
 
-def _hub(graph: Graph, number: int, hub: _Hub, random: np.random.Generator) -> Ports:
+def _shifted(hub: _Hub) -> tuple[Index, Index]:
+    """(shifts, places) who sends to whom, as places in the hub's line."""
+    n = len(hub.members)
+    most = FABRIC_SHIFTS if hub.fabric else SHIFTS
+    near = np.r_[np.arange(1, most // 2 + 1), n - np.arange(1, most // 2 + 1)]
+    shifts = np.arange(1, n) if n - 1 <= most else near
+    source = np.tile(np.arange(n), (len(shifts), 1))
+    return source, (source + shifts[:, None]) % max(n, 1)
+
+
+def _line(hub: _Hub) -> tuple[Index, Index]:
+    """The same as ranks, one pair after the other."""
+    source, target = _shifted(hub)
+    return hub.members[source.ravel()], hub.members[target.ravel()]
+
+
+def _hub(graph: Graph, number: int, hub: _Hub, random: np.random.Generator, ways: Index) -> Ports:
     """Matchings of the ranks of one hub, and what each pair's way costs."""
     n, members = len(hub.members), hub.members
     if n < 2:
         none = np.full((1, n), -1)
         return Ports(rank=members, hub=np.full(n, number), source=none, bytes_per_s=none + 2.0, latency_s=none + 1.0)
-    most = FABRIC_SHIFTS if hub.fabric else SHIFTS
-    near = np.r_[np.arange(1, most // 2 + 1), n - np.arange(1, most // 2 + 1)]
-    shifts = np.arange(1, n) if n - 1 <= most else near
-    source = np.tile(np.arange(n), (len(shifts), 1))
-    target = (source + shifts[:, None]) % n
-    ways = routes(graph, members[source.ravel()], members[target.ravel()])
+    source, target = _shifted(hub)
     some, real = ways >= 0, np.maximum(ways, 0)
     through = (some & (graph.head[real] < graph.ranks)).sum(axis=1) == 1  # through no other rank
     good = (through & np.isin(graph.head[ways[:, 0]], hub.switches)).reshape(source.shape)

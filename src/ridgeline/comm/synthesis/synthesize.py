@@ -14,14 +14,15 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
-from ridgeline.comm.select import Candidate, candidates, fastest, unbeaten
+from ridgeline.comm.select import Candidate, by_floor, candidates, fastest, unbeaten
 from ridgeline.comm.synthesis.arrivals import arrival_allgather
 from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
+from ridgeline.comm.synthesis.event_gather import EventGather, offered
 from ridgeline.comm.synthesis.exchange import balanced_ways
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.multipath import multipath_exchanges
-from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
+from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce, timed_allreduce
 from ridgeline.comm.synthesis.ports import ports_of
 from ridgeline.comm.synthesis.switched_trees import TREED_RANKS, switched_allreduces
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
@@ -34,6 +35,7 @@ BROADCAST_CHUNKS = (1, 8, 32, 128, 512)
 BROADCAST_STEPS = 600_000
 SWITCHED_CHUNKS = (1, 2, 4, 8)  # a rank's part is cut into, through switches
 SWITCHED_STEPS = 50_000
+MANY_SWITCHED = 256  # ranks behind switches from which on nothing is made where the library reaches the bound
 EXCHANGED_RANKS = 512  # ranks up to which ways of an all-to-all are searched
 MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
@@ -41,6 +43,9 @@ SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
 WORTH = 1.1  # the sequence over the bound from which trees are packed
 GOOD, GOOD_OF_MANY = 1.005, 1.03  # times the bound: nothing else is tried
 FEW_RANKS = 512  # up to which seeds are tried until GOOD
+# chunks that are chosen among, and times of the bound by which all are to be there, of each search in the core
+EVENT_TRIES = tuple((width, slack) for slack in (1.0, 1.05) for width in (4, 1 << 20) for _ in range(6))
+FEW_EVENT_TRIES = ((1, 1.0), (4, 1.0), (4, 1.05))
 
 
 def synthesize(
@@ -54,12 +59,27 @@ def synthesize(
     if graph.ranks < 2:
         return fastest(collective, graph, size_bytes, root=root)[0]
     best, seconds = None, float("inf")
+    if not graph.direct and chunks is None and graph.ranks > MANY_SWITCHED:
+        ready = _ready(collective, graph, size_bytes, root)
+        if ready is not None:
+            return ready
     for made in _made(collective, graph, size_bytes, chunks, root):
         spent = _seconds(made, graph, size_bytes)
         if spent < seconds:
             best, seconds = made, spent
     known = unbeaten(candidates(collective, graph, root), graph, size_bytes, seconds)
     return known or best or fastest(collective, graph, size_bytes, root=root)[0]
+
+
+def _ready(collective: Collective, graph: Graph, size_bytes: float, root: int) -> Algorithm | None:
+    """What the library has at the bound through switches: everyone to everyone, else what may be quickest."""
+    enough = GOOD * lower_bound(graph, collective, size_bytes, root).seconds
+    able = [one for floor, one in by_floor(candidates(collective, graph, root), size_bytes, enough) if floor <= enough]
+    for one in sorted(able, key=lambda one: one.name != "all-pairs")[:1]:
+        made = one.make()
+        if time_algorithm(made, graph, size_bytes).seconds <= enough:
+            return made
+    return None
 
 
 def synthesize_exchange(known: Sequence[Candidate], graph: Graph, size_bytes: float) -> Algorithm:
@@ -170,11 +190,31 @@ def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
         return symmetric_allgather(graph)
     if per_rank == 1 and has_cycle(graph):
         return cycle_allgather(graph)
+    if offered():
+        return _by_events(graph, per_rank, size_bytes)
     enough = _enough(graph) * chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
     best, best_s = None, float("inf")
     for make, seed in _tried(graph, per_rank):
         made = make(graph, per_rank, size_bytes, seed)
         seconds = _seconds(made, graph, size_bytes)
+        if seconds < best_s:
+            best, best_s = made, seconds
+        if best_s <= enough:
+            break
+    assert best is not None
+    return best
+
+
+def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
+    """The best of a few searches in the core: many where they are short."""
+    search = EventGather(graph, per_rank, size_bytes)
+    enough, tries = (
+        _enough(graph) * search.bound,
+        EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES,
+    )
+    best, best_s = None, float("inf")
+    for seed, (width, slack) in enumerate(tries):
+        made, seconds = search.made(seed, width, slack)
         if seconds < best_s:
             best, best_s = made, seconds
         if best_s <= enough:
@@ -212,4 +252,8 @@ def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:
     total = sqrt(filling * size_bytes / rate / (share * alpha))
     most = PACKED_STEPS / (2 * graph.ranks)
     pieces = max(1, round(min(total, most) / TREES))
-    return scheduled_allreduce(trees, pieces)
+    if graph.uniform:
+        return scheduled_allreduce(trees, pieces)
+    each = size_bytes / (TREES * pieces) / graph.bytes_per_s + graph.latency_s
+    ends = zip(graph.tail.tolist(), graph.head.tolist(), strict=True)
+    return timed_allreduce(trees, pieces, dict(zip(ends, each.tolist(), strict=True)))

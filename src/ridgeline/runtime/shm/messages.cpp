@@ -191,8 +191,10 @@ void Messages::call_finished(std::unique_lock<std::mutex>& lock) {
   ready.swap(finished_);
   for (const Pointer& one : ready) one->done.store(true);
   lock.unlock();
-  for (const Pointer& one : ready)
+  for (const Pointer& one : ready) {
     if (one->finished) one->finished();
+    one->finished = nullptr;  // it holds what holds the message
+  }
   lock.lock();
   changed_.notify_all();
 }

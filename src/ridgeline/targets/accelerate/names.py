@@ -13,6 +13,7 @@ WORDS = {
     "flash": "flash_attention_2",
     "seq": "train.max_length",
     "packed": "train.packing",
+    "images": "alone",
     "micro": "train.per_device_train_batch_size",
     "steps": "train.gradient_accumulation_steps",
     "bf16": "train.bf16",

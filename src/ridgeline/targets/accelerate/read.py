@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.accelerate.names import ID, WORDS
-from ridgeline.targets.command_line import value_of
-from ridgeline.targets.hf_reader import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.accelerate.read_commands import (
+    ARGUMENTS,
+    SCRIPTS,
+    asked_chips,
+    by_accelerate,
+    commands,
+    launch_table,
+    other_software,
+    other_work,
+    trains,
+    words_of,
+)
+from ridgeline.targets.hf_named import beside, zero_file
+from ridgeline.targets.hf_reader import Task, gathered, read_run
 from ridgeline.targets.megatron.collect import world_of
 from ridgeline.targets.option_reader import OptionReader, model_in, tables
 from ridgeline.targets.run_files import RunFiles, around
 from ridgeline.targets.shell_eval import read_script
 from ridgeline.targets.target import Files, Imported, Unread
 
-ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
 # of a file that names a model, what shows that it trains
 TRAINS = ("learning_rate", "gradient_accumulation_steps", "gradient_checkpointing", "max_steps", "output_dir", "lora_r")
-SCRIPTS = (".sh", ".sbatch", ".slurm")
+# switches and ranks of adapters, by TRL and by programs around the Trainer
+SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "low_rank_training")
+KINDS = ("use_qlora", "use_dora", "q_lora", "qlora")  # of adapters: where one is asked for, adapters are
+RANKS = ("lora_r", "lora_rank")
 # accelerate's own words for DeepSpeed -> those of DeepSpeed's file
 INLINE = {
     "zero_stage": "stage",
@@ -31,13 +45,6 @@ INLINE = {
 # what transformers' own configuration class says where a run changes nothing
 GPT2: Mapping[str, Mapping[str, int]] = {
     "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
-}
-# part of a program's name -> what it does instead of training a decoder
-OTHER_WORK = {
-    r"\blm[_-]eval\b|evaluat|\beval\w*\.py": "an evaluation",
-    r"run_(glue|squad|ner|swag|mlm|xnli|qa)\w*\.py|text_classification": "training of an encoder for a task",
-    r"diffusion|text_to_image|dreambooth|image_classification|speech|wav2vec": "a model of images or sound",
-    r"generat\w*\.py|inference\w*\.py": "generation of text",
 }
 READ_WORDS = {
     **WORDS,
@@ -61,25 +68,15 @@ def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, An
             zero |= table.data
         elif _is_trainer(table.data):
             train |= table.data
-    for command in commands(files):
-        said, flags = _words(command)
+    for command in trains(files)[:1]:
+        said, flags = words_of(command)
         named = said.get("config_file") or flags.get("config_file")
         launch |= (beside(files, named) or {}) if not launch else {}
         inside = beside(files, said.pop("config", None))
         train |= (inside or {}) | said
-        if not launch and "accelerate" in command[0]:
-            launch |= {"distributed_type": "MULTI_GPU"} | flags
+        if by_accelerate(command):
+            launch |= ({} if launch else {"distributed_type": "MULTI_GPU"}) | launch_table(flags)
     return launch, train, zero
-
-
-def commands(files: Files) -> Iterator[list[str]]:
-    """Commands of scripts that start a trainer with arguments of transformers."""
-    for name, text in files.items():
-        if name.endswith(SCRIPTS):
-            for command in read_script(text, around(files)).commands:
-                words = " ".join(command[:60])
-                if re.search(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size", words):
-                    yield command
 
 
 def written(files: Files) -> Files:
@@ -95,35 +92,9 @@ def written(files: Files) -> Files:
 
 def _refuse_other_work(files: Files) -> None:
     """An `InputError` for scripts all of whose programs do something else than training a decoder."""
-    started = [" ".join(command[:20]) for command in commands(files)]
-    others = [next((why for sign, why in OTHER_WORK.items() if re.search(sign, words)), "") for words in started]
-    if others and all(others):
-        where = next(iter(files))
-        raise InputError(Problem(path="", given=others[0], expected="training of a decoder", where=where))
-
-
-def _words(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options behind the script's name, and those in front of it (of the launcher)."""
-    said: dict[str, Any] = {}
-    flags: dict[str, Any] = {}
-    into, name = flags, ""
-    for word in command[1:]:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            if name in ARGUMENTS:
-                into = said
-            into[name] = value_of(value) if equals else True
-            name = "" if equals else name
-        elif name:
-            into[name] = value_of(word) if into[name] is True else f"{into[name]},{word}"
-            if into is flags:
-                name = ""
-        elif word.endswith(".py") or word in ("sft", "dpo", "grpo") or word.startswith("trl.scripts"):
-            into = said
-        if into is flags and name in ("m", "module"):
-            into, name = said, ""
-    return said, flags
+    other = other_work(files)
+    if other:
+        raise InputError(Problem(path="", given=other, expected="training of a decoder", where=next(iter(files))))
 
 
 def read(files: Files) -> Imported:
@@ -140,7 +111,7 @@ def read(files: Files) -> Imported:
     zero = zero or zero_file(files, named, notes) or _inline(launch)
     if str(launch.get("distributed_type", "")).upper() == "DEEPSPEED" and not zero:
         zero = {"zero_optimization": {"stage": 2}}
-    lora = train.pop("use_peft", False) is True or bool(train.pop("use_lora", False)) or _adapters(train)
+    lora = _asked_for(train) or _adapters(train)
     whole = train.pop("completion_only_loss", None) is False
     train |= {"max_length": around(files).seq} if around(files).seq else {}
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
@@ -155,7 +126,12 @@ def read(files: Files) -> Imported:
     if not launch and not zero and "train.fsdp" not in reader:
         note = "every rank holds all weights: a launch configuration that shards them is not among the files"
         found = replace(found, assumptions=(note, *found.assumptions))
-    return found if found.chips else replace(found, chips=world_of(files))
+    several = len(trains(files))
+    if several > 1:
+        note = f"the first of {several} commands that train; the others are not read"
+        found = replace(found, assumptions=(note, *found.assumptions))
+    asked = asked_chips(files)
+    return replace(found, chips=asked or found.chips or world_of(files))
 
 
 def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
@@ -189,6 +165,25 @@ def _by_words(train: dict[str, Any]) -> dict[str, Any]:
         "offload_param": {"device": place},
     }
     return {"zero_optimization": zero, stored: {"enabled": True}}
+
+
+def _asked_for(train: dict[str, Any]) -> bool:
+    """Whether adapters are trained: by a switch, or by a rank where the program has none; the rank in TRL's words."""
+    off = (None, False, 0, "False", "false")
+    switches = [train.pop(name, None) for name in SWITCHES]
+    kinds = [train.pop(name, None) for name in KINDS]
+    rank = next((train.pop(name) for name in RANKS if name in train), None)
+    if rank is not None:
+        train["lora_r"] = rank
+    if "trainable" in train and rank is not None:
+        train["lora_target_modules"] = train.pop("trainable")
+    stated = [value for value in switches if value is not None]
+    whole = train.pop("full_finetuning", None)
+    if any(value not in off for value in kinds):
+        return True
+    if stated or whole is True:
+        return any(value not in off for value in stated) and whole is not True
+    return rank is not None and type(rank) is int and rank > 0
 
 
 def _adapters(train: dict[str, Any]) -> bool:
@@ -243,20 +238,12 @@ def _is_trainer(data: Mapping[str, Any]) -> bool:
     return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
 
 
-def _on_tpu(files: Files) -> bool:
-    """Whether scripts start PyTorch/XLA, whose batch of a device is that of all devices: other software."""
-    if any(name.endswith(SCRIPTS) and re.search(r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU", files[name]) for name in files):
-        return True
-    named = (_words(command)[0].get("fsdp_config") for command in commands(files))
-    return any((beside(files, name) or {}).get("xla") is True for name in named)
-
-
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
     try:
         found = any(
             "distributed_type" in table.data or _is_trainer(table.data) for table in tables(files, ".yaml", ".yml")
         )
-        return found or (not _on_tpu(files) and any(True for _ in commands(files)))
+        return found or (not other_software(files) and any(True for _ in commands(files)))
     except InputError:
         return False

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.targets.axolotl.names import ID, WORDS
-from ridgeline.targets.hf_reader import Task, gathered, read_run, zero_file
+from ridgeline.targets.hf_named import zero_file
+from ridgeline.targets.hf_reader import Task, gathered, read_run
 from ridgeline.targets.option_reader import holds, model_in, only
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
@@ -16,6 +17,9 @@ READ_WORDS = {
     "seq_default": "512",
     "micro_default": "1",
     "rank_default": "8",
+    "half": "train.float16",
+    "ep": "train.expert_parallel_size",
+    "bf16_default": "its schema says auto",
     "recompute_default": "false",
     "fsdp_also": "train.fsdp_config.fsdp_version",
     "reshard_also": "train.fsdp_config.sharding_strategy train.fsdp_config.fsdp_sharding_strategy",

@@ -16,7 +16,7 @@ from ridgeline.targets.deepspeed.names import CP, FORMATS, ID, OPTIMIZERS, STAGE
 from ridgeline.targets.deepspeed.write_train import FILE as TRAIN
 from ridgeline.targets.deepspeed.write_train import train_script
 from ridgeline.targets.launch import Command, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
@@ -105,6 +105,9 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     """train_batch_size = micro batch x accumulation x data-parallel ranks; the ranks follow from the launcher."""
     work, mesh = scenario.workload, scenario.plan.mesh
     assert isinstance(work, Train)
+    if work.images or work.videos or work.audio_s:
+        yield from media_of_the_data()
+        yield Lose("workload.towers", SCRIPT, yours=True)
     shared, why = sequence_ranks(scenario)
     ranks = mesh.dp * mesh.cp // shared
     micro, steps, sequences = scenario.plan.microbatch, scenario.microbatches, work.sequences

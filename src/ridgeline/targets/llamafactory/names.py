@@ -12,6 +12,7 @@ WORDS = {
     "flash": "fa2",
     "seq": "train.cutoff_len",
     "packed": "train.packing train.neat_packing",
+    "images": "packed with text",
     "micro": "train.per_device_train_batch_size",
     "steps": "train.gradient_accumulation_steps",
     "bf16": "train.bf16",

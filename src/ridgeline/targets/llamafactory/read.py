@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
 from ridgeline.targets.accelerate.read import fsdp_parts, with_chips
-from ridgeline.targets.hf_reader import Task, gathered, read_run, zero_file
+from ridgeline.targets.accelerate.read_commands import commands, words_of
+from ridgeline.targets.hf_named import beside, zero_file
+from ridgeline.targets.hf_reader import Task, gathered, read_run
 from ridgeline.targets.llamafactory.names import ID, WORDS
 from ridgeline.targets.option_reader import holds, model_in, only, tables
 from ridgeline.targets.run_files import around
@@ -26,7 +30,8 @@ OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass 
 
 def read(files: Files) -> Imported:
     """What the trainer's YAML says, with the files beside it."""
-    own = only(files, _is_ours, "one YAML file with stage and finetuning_type", ".yaml", ".yml")
+    expected = "one YAML file with stage and finetuning_type"
+    own = next(iter(_of_scripts(files)), None) or only(files, _is_ours, expected, ".yaml", ".yml")
     train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
     _refuse(train, own.source)
     notes: list[Unread] = []
@@ -44,10 +49,14 @@ def read(files: Files) -> Imported:
     packed = train.get("packing")
     train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
     train |= {"cutoff_len": around(files).seq} if around(files).seq else {}
+    frozen = train.pop("freeze_vision_tower", None) is True
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
     reader = gathered(parts, own.source)
     reader.notes += notes
     made = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    if frozen:
+        workload = {**made.settings["workload"], "towers": "frozen"}
+        made = replace(made, settings={**made.settings, "workload": workload})
     return with_chips(made, launch)
 
 
@@ -63,11 +72,20 @@ def _refuse(train: Mapping[str, Any], source: str) -> None:
         raise InputError(Problem(path=other[0], given=given, expected="training of a decoder", where=source))
 
 
+def _of_scripts(files: Files) -> Iterator[Table]:
+    """The arguments of each command of a script that starts LLaMA-Factory, with the file that it names."""
+    for command in commands(files):
+        said, _ = words_of(command)
+        table = (beside(files, said.pop("config", None)) or {}) | said
+        if _is_ours(table):
+            yield Table(data=table, source=next(iter(files)))
+
+
 def _is_ours(data: Mapping[str, Any]) -> bool:
     own = "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
     return own or ("template" in data and any(key in data for key in ELSEWHERE))
 
 
 def recognises(files: Files) -> bool:
-    """A YAML file with LLaMA-Factory's stage and kind of fine-tuning."""
-    return holds(files, _is_ours, ".yaml", ".yml")
+    """A YAML file with LLaMA-Factory's stage and kind of fine-tuning, or a script with them as arguments."""
+    return holds(files, _is_ours, ".yaml", ".yml") or any(True for _ in _of_scripts(files))

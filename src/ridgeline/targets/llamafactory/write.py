@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.targets.hf_pieces import common
+from ridgeline.targets.hf_pieces import common, sees
 from ridgeline.targets.hf_run import TrainerRun, run_of
 from ridgeline.targets.hf_write import ZERO, by_accelerate, by_torchrun, launch_pieces, trainer_export
-from ridgeline.targets.ledger import Piece, Say
+from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.llamafactory.names import ID, STAGES, WORDS
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
@@ -44,7 +44,13 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
         yield from launch_pieces(scenario, run)
     if run.backend == "deepspeed":
         yield Say("train.deepspeed", ZERO, "plan.shard")
-    yield Say("train.stage", STAGES[work.task], "workload.task")
+    seen = sees(scenario, words)
+    yield Say("train.stage", "sft" if seen else STAGES[work.task], "workload.task")
+    if seen:  # encoders are frozen unless told otherwise
+        yield Say("train.freeze_vision_tower", work.towers == "frozen", "workload.towers")
+        yield Say("train.freeze_multi_modal_projector", False)
+        if work.task == "pretrain":
+            yield Lose("workload.task", "its stage pt reads text alone: written as sft")
     yield Say("train.finetuning_type", "lora" if work.lora is not None else "full", "workload.task")
     for option, value in (
         ("do_train", True),

@@ -111,6 +111,9 @@ LIKE = {
 # for remat_policy = custom: tensors of one layer, by what keeping them spares
 PROJECTIONS = ("query_proj", "key_proj", "value_proj", "kv_proj", "qkv_proj", "out_proj")
 WIDE = ("mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo", "moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo")
+# projections that spare a second pass through the layer's inputs when all of a row are kept
+PROJECTED = (("query_proj", "key_proj", "value_proj"), ("query_proj", "kv_proj"), ("qkv_proj",))
+WIDENED = ("mlpwi", "mlpwi_0", "mlpwi_1", "moe_mlpwi_0", "moe_mlpwi_1")  # what `mlpwo` alone does not spare
 CONTEXT = ("context", "attention_out")
 INPUT = "decoder_layer_input"
 OTHERS = ("query_wa_proj", "kv_wa_proj", "mla_q", "mla_kv", "moe_x_sorted", "moe_routing_maps")

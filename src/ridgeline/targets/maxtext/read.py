@@ -24,9 +24,11 @@ from ridgeline.targets.maxtext.names import (
     OPTIMIZERS,
     OTHERS,
     POLICIES,
+    PROJECTED,
     PROJECTIONS,
     QUANTIZED,
     WIDE,
+    WIDENED,
     parts_of,
 )
 from ridgeline.targets.maxtext.read_benchmark import benchmark_note, benchmark_of, refuse_strange, spelled_out
@@ -36,6 +38,7 @@ from ridgeline.targets.option_reader import (
     OptionReader,
     assigned,
     assigned_by,
+    chips_named,
     left_out,
     model_in,
     nested,
@@ -56,6 +59,7 @@ OTHER_WORK |= {"logit_checker": "an evaluation", "train_rl": "reinforcement lear
 OTHER_WORK |= {"train_distill": "distillation from a teacher", "standalone_": "a check of input or checkpoints"}
 ALTERED = {"grpo": "reinforcement learning", "rl": "reinforcement learning", "distill": "distillation from a teacher"}
 LORA_RANK = 16  # where adapters are switched on and nothing says their rank
+TUNES = r"train_sft|sft_train"
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
 APART = {
     "base_config": "the file this one changes",
@@ -89,8 +93,8 @@ def read(files: Files) -> Imported:
     files = spelled_out(started(files))
     refuse_strange(files)
     machine = machine_of(files)
-    chips, halves = machine.chips, machine.halves
     table = _merged(files)
+    chips, halves = machine.chips or chips_named(table.source), machine.halves
     second = _second(files) or (spare_axis(table.data) if halves else "")
     devices = (chips or around(files).chips or 0) * (2 if halves else 1)
     table = filled_axes(filled_slices(table, devices, machine.slices), devices)
@@ -99,7 +103,19 @@ def read(files: Files) -> Imported:
         note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
         found = replace(found, assumptions=(note, *found.assumptions))
     found = replace(found, assumptions=(*benchmark_note(files), *left_out(files), *found.assumptions))
+    if "task" not in found.settings["workload"] and _tunes(files, table):
+        workload = {**found.settings["workload"], "task": "finetune"}
+        found = replace(found, settings={**found.settings, "workload": workload})
     return replace(found, chips=chips) if chips else found
+
+
+def _tunes(files: Files, table: Table) -> bool:
+    """Whether the run that is read starts from a trained model: supervised fine-tuning."""
+    texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
+    commands = (" ".join(command[:12]) for text in texts for command in read_script(text, around(files)).commands)
+    first = next((command for command in commands if re.search(TRAINS, command)), "")
+    base = Path(str(table.data.get("base_config"))[:200]).stem
+    return bool(re.search(TUNES, first)) or table.data.get("use_sft") is True or base == "sft"
 
 
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
@@ -199,7 +215,8 @@ def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
         more = _axis(reader, also)
         own = degrees[axis]
         degrees[axis] = own * more if own is not None and more is not None else None
-    for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert"):
+    copied = degrees["data"] is not None and degrees["data"] > 1
+    for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert", *(("fsdp",) if copied else ())):
         if degrees[axis] is None:
             expected, todo = "a degree, or a machine that tells it", "say the machine with --on"
             given = "-1, which takes what the others leave"
@@ -305,15 +322,17 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
         for name in (INPUT, *PROJECTIONS, *WIDE, *CONTEXT, *OTHERS)
     }
     kept = {name for name, place in at.items() if place}
-    groups = (not kept.isdisjoint(PROJECTIONS), not kept.isdisjoint(WIDE), not kept.isdisjoint(CONTEXT))
+    projected = any(set(names) <= kept for names in PROJECTED)  # all of them: what one lacks has to be done again
+    groups = (projected, not kept.isdisjoint(WIDENED), not kept.isdisjoint(CONTEXT))
     near = {
         (True, True, True): "minimal_with_context",
         (True, True, False): "minimal",
         (True, False, True): "save_dot_with_context_except_mlp",
         (True, False, False): "save_dot_except_mlp",
     }
-    share = sum(at[name] == 2 for name in kept) / len(kept) if kept else 0.0
-    return near.get(groups, "full"), share
+    policy = near.get(groups, "full")
+    counted = kept & {INPUT} if policy == "full" else kept  # of the rest, recompute of all layers keeps nothing
+    return policy, sum(at[name] == 2 for name in counted) / len(counted) if counted else 0.0
 
 
 def _switches(reader: OptionReader) -> dict[str, Any]:

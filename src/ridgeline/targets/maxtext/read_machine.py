@@ -109,16 +109,27 @@ def chips_of(device: str) -> int | None:
 
 
 def filled_axes(table: Table, devices: int) -> Table:
-    """The table with the one inner axis of -1 filled in from the number of devices, where it is not that of fsdp."""
+    """The table with the one inner axis of -1 filled in from the number of devices.
+
+    That of fsdp stays open where nothing is copied: it is all that the others leave then.
+    """
     names = {axis: f"ici_{axis}_parallelism" for axis in INNER}
     given = {axis: table.data.get(name, -1 if axis == "fsdp" else 1) for axis, name in names.items()}
     open_ = [axis for axis, degree in given.items() if degree == -1]
     others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
     slices = [table.data.get(f"dcn_{axis}_parallelism", 1) for axis in INNER]
     outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
-    if len(open_) != 1 or open_[0] in ("fsdp", "data") or devices < others * outer:
+    if len(open_) != 1 or open_[0] == "data" or not devices or devices % (others * outer):
+        return table
+    if open_[0] == "fsdp" and not copies_data(table.data):
         return table
     return replace(table, data={**table.data, names[open_[0]]: devices // (others * outer)})
+
+
+def copies_data(options: Mapping[str, Any]) -> bool:
+    """Whether a stated number of copies of the weights is asked for, each split over its own devices."""
+    stated = [options.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
+    return any(type(degree) is int and degree > 1 for degree in stated)
 
 
 def filled_slices(table: Table, devices: int, slices: int) -> Table:

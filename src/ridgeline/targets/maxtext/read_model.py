@@ -35,8 +35,7 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
         id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
         if id is None:
             reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
-        reader.take("mtp_num_layers")
-        return _changed(reader, id)
+        return _ahead(reader, _changed(reader, id))
     scale = reader.degree("global_parameter_scale")
     if scale != 1:
         if f"maxtext-{scale}b" in MODELS and "base_emb_dim" not in reader:
@@ -96,6 +95,15 @@ def _changed(reader: OptionReader, id: str | None) -> Any:
             reader.bad(option, asked_for, f"the {name} of {id}, which model_name says it is", None)
     each = 2 if id.startswith(PAIRED) else 1
     return {"base": id, "layers": asked * each} if asked is not None and asked * each != spec.layers else id
+
+
+def _ahead(reader: OptionReader, model: Any) -> Any:
+    """The model with as many layers of multi-token prediction as asked for: none, where nobody asks."""
+    depth = reader.size("mtp_num_layers") or 0
+    base = MODELS[model["base"] if isinstance(model, dict) else model] if model is not None else None
+    if base is None or depth == (base.mtp.depth if base.mtp else 0):
+        return model
+    return {**(model if isinstance(model, dict) else {"base": model}), "mtp": depth}
 
 
 def _file_named(reader: OptionReader) -> str:

@@ -213,3 +213,5 @@ COMMON: Mapping[str, Any] = MappingProxyType(
         "mixed_precision": "bf16_mixed",
     }
 )
+# what adapters stand beside -> its name in a layer
+LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}

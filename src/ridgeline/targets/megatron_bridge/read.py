@@ -10,7 +10,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.megatron.collect import Given, world_of
 from ridgeline.targets.megatron.read import settings_of
-from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, NEEDED, OPPOSITE, RECIPES
+from ridgeline.targets.megatron_bridge.names import ACTIVATIONS, DTYPES, FIELDS, ID, LORA, NEEDED, OPPOSITE, RECIPES
 from ridgeline.targets.megatron_bridge.read_recipe import PUBLISHED, RecipeFields, read_recipe, recipes_in
 from ridgeline.targets.option_reader import model_in
 from ridgeline.targets.python_eval import Interpreter
@@ -40,7 +40,6 @@ SECTIONS = frozenset(
 PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
 NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
 ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
 
 
 def recognises(files: Files) -> bool:

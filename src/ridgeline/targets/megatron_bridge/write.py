@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ridgeline.models.spec import LatentAttention
+from ridgeline.models.spec import Attention, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Piece, Say, admitted, exported, gather, matching
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, exported, gather, matching
 from ridgeline.targets.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues
 from ridgeline.targets.megatron.write_hybrid import is_hybrid
-from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, TWINS
+from ridgeline.targets.megatron_bridge.names import ALWAYS, ID, LORA, TWINS
 from ridgeline.targets.megatron_bridge.write_fields import Code, fields_of
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
 
 FILE = "recipe.py"
 IMPORTS = """\
+import os
 import torch
 import torch.nn.functional as F
 from megatron.bridge.models.gpt_provider import GPTModelProvider
 from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
 from megatron.bridge.models.mla_provider import MLAModelProvider
+from megatron.bridge.peft.lora import LoRA
 from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.config import ConfigContainer
@@ -32,6 +35,8 @@ from megatron.core.activations import squared_relu
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.transformer.enums import AttnBackend
 """
+PEFT = "peft"
+PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of the weights that adapters stand beside, in Bridge's format}"
 SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
 # what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
 PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
@@ -61,13 +66,14 @@ def write(scenario: Scenario) -> Export:
     told += _always(told, decisions)
     found = gather(decisions, [*told, *_twins(told)])
     title = known.title
-    fields = {name: value for name, value in found.options.items() if "." in name}
+    fields = {name: value for name, value in found.options.items() if "." in name or name == PEFT}
     experts = found.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
     environment = ALLOCATOR | queues(fsdp=found.options.get("ddp.use_megatron_fsdp") is True, experts=experts)
     environment |= graph_environment(found.options.get("model.cuda_graph_impl"))
     environment |= {name: value for name, value in found.options.items() if name.isupper()}
     files = {FILE: recipe(scenario, fields, title)}
-    files |= scripts(scenario, Command(words=(FILE,), environment=environment), title)
+    setup = (PRETRAINED,) if PEFT in fields else ()
+    files |= scripts(scenario, Command(words=(FILE,), environment=environment, setup=setup), title)
     return exported(ID, files, found)
 
 
@@ -102,7 +108,10 @@ def _twins(told: list[Piece]) -> Iterator[Piece]:
 def spoken(scenario: Scenario) -> Iterator[Piece]:
     """Megatron's pieces as fields of the ConfigContainer."""
     kernels = (Say(option, value) for option, value in fusions(scenario).items())
-    for piece in (*pieces(scenario), *kernels):
+    adapters = list(lora(scenario))
+    for piece in (*pieces(scenario), *kernels, *adapters):
+        if adapters and isinstance(piece, Lose) and piece.path == "workload.lora.*":
+            continue  # which Megatron-LM has none of
         if isinstance(piece, Say) and piece.option.startswith("--"):
             yield from fields_of(piece, scenario)
         else:
@@ -110,6 +119,26 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
     rest = scenario.plan.precision.activations.id
     if rest not in ("bf16", "fp16"):
         yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
+
+
+def lora(scenario: Scenario) -> Iterator[Piece]:
+    """Adapters of the model's linear layers, by Bridge's names; nothing where it has others or there are none."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    if work.lora is None or not all(isinstance(block.mixer, Attention) for block in scenario.model.blocks):
+        return
+    if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks) and set(work.lora.targets) - {"qkv", "out"}:
+        return  # experts have layers of the same names
+    held = {LORA[target] for target in work.lora.targets}
+    means = {target for target, name in LORA.items() if name in held}
+    gated = any(isinstance(block.ffn, Mlp) and block.ffn.gated for block in scenario.model.blocks)
+    same = means - ({"gate"} if not gated else set()) == set(work.lora.targets) - ({"gate"} if not gated else set())
+    paths = ("workload.lora.rank", "workload.task", *(("workload.lora.targets",) if same else ()))
+    text = f"LoRA(target_modules={sorted(held)!r}, dim={work.lora.rank}, alpha={work.lora.rank})"
+    yield Say(PEFT, Code(text), *paths)
+    yield Say("checkpoint.pretrained_checkpoint", Code('os.environ.get("PRETRAINED", "pretrained")'))
+    if not same:
+        yield Lose("workload.lora.targets", "linear_fc1 holds both halves of a gated layer")
 
 
 def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
@@ -144,7 +173,7 @@ def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
 def _used(line: str, text: str) -> bool:
     """Whether the recipe needs an import."""
     names = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
-    return any(f"{name}." in text if name == "torch" else name in text for name in names)
+    return any(f"{name}." in text if name in ("torch", "os") else name in text for name in names)
 
 
 def _python(value: Any) -> str:

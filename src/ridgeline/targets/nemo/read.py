@@ -6,8 +6,10 @@ is that of the checkpoint's name, or the caller's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -15,7 +17,7 @@ from ridgeline.targets.megatron.collect import Given
 from ridgeline.targets.megatron.read import settings_of
 from ridgeline.targets.model_names import named_by
 from ridgeline.targets.nemo_words import filled, model_words, tokenizer_words
-from ridgeline.targets.option_reader import flatten, holds, model_in, only
+from ridgeline.targets.option_reader import chips_named, flatten, holds, model_in, only
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported
 
@@ -49,6 +51,7 @@ OTHERS = {
     "encoder": "an encoder and a decoder",
     "bert_binary_head": "an encoder",
     "vision": "a vision model",
+    "vision_pretraining_type": "a vision model",
     "mm_cfg": "a model that sees images",
     "unet": "a diffusion model",
     "unet_config": "a diffusion model",
@@ -57,6 +60,16 @@ OTHERS = {
     "dpo": "preference pairs (DPO)",
     "ppo": "reinforcement learning",
 }
+# words of a run's name that say what it does beside training
+NAMED = {
+    r"conver(t|sion)": "conversion of checkpoints",
+    r"(^|[_/])eval(uation)?([_/]|$)|human_eval_results": "an evaluation",
+    r"(^|_)rm(_|$)|reward": "a reward model",
+    r"(^|_)m?t5(_|$)": "an encoder and a decoder",
+    r"(^|_)distill": "distillation from a teacher",
+}
+# models whose layers no key of the file spells, by the words that name them
+UNSPELLED = ("griffin", "recurrentgemma", "hyena", "mamba", "gemma2", "gemma-2-")
 LORA = {"attention_qkv": "qkv", "attention_dense": "out", "mlp_fc1": "up", "mlp_fc2": "down"}
 ALL = {"attention": ("qkv", "out"), "mlp": ("up", "gate", "down"), "all": ("qkv", "out", "up", "gate", "down")}
 
@@ -82,13 +95,15 @@ def read(files: Files) -> Imported:
     said = filled({key.removeprefix("training."): value for key, value in flatten(table.data)})
     said = filled(_plain(said))
     model = {key: said.get(f"model.{key}", value) for key, value in table.data["model"].items()}
-    _refuse_other_work(model, table.source)
+    _refuse_other_work(model, said, table.source)
     options = dict(_options(model, said))
-    named = around(files).model or model_in(files) or _checkpoint(model)
+    named = around(files).model or model_in(files) or _checkpoint(model, said)
     if named is not None:
         options["model"] = named
+    else:
+        _refuse_unknown(model, said, table.source)
     options |= {key: value for key, value in said.items() if key.startswith("model.") and _is_left(key, value)}
-    world = _world(said)
+    world = _world(said, table.source)
     folder = around(files).folder
     path = f"{folder.name if folder else ''}/{table.source}"
     given = Given(options=options, source=table.source, world=world, path=path)
@@ -101,18 +116,34 @@ def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.replace("${training.", "${") if isinstance(value, str) else value for key, value in said.items()}
 
 
-def _refuse_other_work(model: Mapping[str, Any], source: str) -> None:
-    for key, means in OTHERS.items():
-        if model.get(key) not in (None, False):
-            raise InputError(Problem(path="", given=means, expected="training of a decoder", where=source))
+def _refuse_other_work(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
+    """An `InputError` for files that do not train a decoder: by the keys of their model, or by the run's name."""
+    found = [means for key, means in OTHERS.items() if model.get(key) not in (None, False)]
+    names = [str(said.get(key) or "").lower()[:200] for key in ("run.name", "name", "run.model_train_name")]
+    found += [means for sign, means in NAMED.items() if any(re.search(sign, name) for name in names)]
+    if found:
+        raise InputError(Problem(path="", given=found[0], expected="training of a decoder", where=source))
 
 
-def _checkpoint(model: Mapping[str, Any]) -> str | None:
-    """The catalog's model that a checkpoint is named after, where the file spells none."""
+def _refuse_unknown(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
+    """An `InputError` where the model is not spelled: neither dimensions nor a checkpoint of a known name."""
+    words = f"{said.get('run.name')} {said.get('model.tokenizer.type')} {said.get('name')} {source}".lower()
+    own = next((word for word in UNSPELLED if word in words), None)
+    if model.get("num_layers") is not None and own is None:
+        return
+    trained = str(said.get("run.model_train_name") or model.get("restore_from_path") or "nothing")[:80]
+    given = f"layers of {own}, which no key spells" if own else f"no dimensions, and {trained} as its checkpoint"
+    expected, todo = "dimensions, or the name of a known model", "name the model with --model"
+    raise InputError(Problem(path="model", given=given, expected=expected, todo=todo, where=source))
+
+
+def _checkpoint(model: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
+    """The catalog's model that a checkpoint, or the run that trained it, is named after, where the file spells none."""
     if model.get("num_layers") is not None:
         return None
-    for key in ("restore_from_path", "pretrained_checkpoint", "language_model_path"):
-        found = named_by(str(model.get(key) or "").removesuffix(".nemo"))
+    paths = [model.get(key) for key in ("restore_from_path", "pretrained_checkpoint", "language_model_path")]
+    for path in (*paths, said.get("run.model_train_name")):
+        found = named_by(str(path or "").removesuffix(".nemo"))
         if found is not None:
             return found[0]
     return None
@@ -125,8 +156,10 @@ def _options(model: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[tupl
         value = said.get(f"model.{key}")
         if value is not None and value is not False:
             yield option, value
-    if "encoder_seq_length" not in model and isinstance(said.get("model.data.seq_length"), int):
-        yield "seq-length", said["model.data.seq_length"]
+    lengths = (said.get(f"model.data.{key}") for key in ("seq_length", "train_ds.max_seq_length"))
+    length = next((one for one in lengths if type(one) is int), None)
+    if "encoder_seq_length" not in model and length is not None:
+        yield "seq-length", length
     if said.get("model.overlap_p2p_comm", True) is False:
         yield "no-overlap-p2p-communication", True
     yield from _formats(said)
@@ -177,11 +210,16 @@ WORDS = frozenset(
 )  # fmt: skip
 
 
-def _world(said: Mapping[str, Any]) -> int | None:
-    nodes, each = said.get("trainer.num_nodes", 1), said.get("trainer.devices")
-    if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
+def _world(said: Mapping[str, Any], source: str) -> int | None:
+    """Ranks that the trainer states, where the mesh fits on them; else those that the file is named after."""
+    nodes, each = said.get("trainer.num_nodes"), said.get("trainer.devices")
+    axes = ("tensor_model", "pipeline_model", "context")
+    degrees = [said.get(f"model.{axis}_parallel_size", 1) for axis in axes]
+    least = prod(degree for degree in degrees if type(degree) is int)
+    if type(nodes) is int and type(each) is int and each > 0 and nodes * each >= max(1, least):
         return nodes * each
-    return None
+    named = chips_named(source)
+    return named if named is not None and named >= max(1, least) else None
 
 
 def _tuned(found: Imported, model: Mapping[str, Any]) -> Imported:

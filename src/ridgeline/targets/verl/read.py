@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS
 from ridgeline.models.names import find_name
@@ -31,12 +31,13 @@ from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
 from ridgeline.targets.verl.read_base import base_of
-from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, sft_workload
+from ridgeline.targets.verl.read_sft import as_update, divisor_below, is_sft, quiet_in, sft_workload
 
 ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
 DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
 PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
+MEGATRON_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"}
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
 APART = {
     "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
@@ -73,17 +74,18 @@ def read(files: Files) -> Imported:
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
         expected = "a YAML file or script with actor_rollout_ref.* options"
         raise InputError(Problem(path="", given="no such file", expected=expected, todo="name verl's own file"))
-    reader = OptionReader(table)
-    strategy = str(reader.take(f"{ACTOR}.strategy", default=""))
-    if strategy not in STRATEGIES:
-        reader.word(f"{ACTOR}.strategy", among=dict.fromkeys(STRATEGIES[1:]), default=None)
+    reader, base = OptionReader(table), base_of(files)
+    reader.taken |= base.quiet
+    strategy = _strategy(reader, f"{ACTOR}.strategy", base.engine)
     megatron = strategy == "megatron"
     if not strategy:
-        megatron = any(option.startswith(f"{MEGATRON}.") for option in reader.options) or base_of(files).megatron
+        megatron = any(option.startswith(f"{MEGATRON}.") for option in reader.options)
     plan = _megatron(reader) if megatron else _fsdp(reader)
     if strategy == "veomni":
         plan |= _veomni(reader)
-    nodes, each = reader.degree("trainer.nnodes"), reader.count("trainer.n_gpus_per_node", default=8) or 8
+    places = ("async_resources.actor_train", "trainer")  # a pool of the update's own, where there is one
+    nodes = reader.degree(*(f"{place}.nnodes" for place in places))
+    each = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
     if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
         nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
         reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
@@ -102,6 +104,14 @@ def read(files: Files) -> Imported:
     )
 
 
+def _strategy(reader: OptionReader, option: str, usual: str) -> str:
+    """Who runs the model; a problem where it is none that is read."""
+    found = str(reader.take(option, default=usual))
+    if found not in STRATEGIES:
+        reader.problems.append(not_among(option, found[:60], STRATEGIES[1:]))
+    return found
+
+
 def _refuse_other_work(files: Files) -> None:
     """An `InputError` for scripts that only generate or evaluate."""
     for name, text in files.items():
@@ -118,13 +128,17 @@ def _chosen(reader: OptionReader, files: Files) -> str | None:
     if found is not None:
         reader.take(f"{MODEL}.path")
         return found[0]
-    return _model(reader) or model_in(files) or _by_file(reader, files)
+    usual = f"{MODEL}.path" in reader.taken  # of verl's own files
+    model = _model(reader) or model_in(files) or _by_file(reader, files)
+    if usual and model is not None:
+        reader.assumptions.append(f"model = {model}: verl's default, which the files do not change")
+    return model
 
 
 def _by_file(reader: OptionReader, files: Files) -> str | None:
     """The model of a file that leaves its path open: by the file's own name, or verl's default where it is silent."""
     path = reader.options.get(f"{MODEL}.path")
-    if path is None:
+    if path is None or path == "???":
         reader.assumptions.append(f"model = {DEFAULT_MODEL}: verl's default, which the files do not change")
         return DEFAULT_MODEL
     if not PLACEHOLDER.search(str(path)):
@@ -141,12 +155,17 @@ def _by_file(reader: OptionReader, files: Files) -> str | None:
 def _read_sft(files: Files, table: Table) -> Imported:
     """What a script of the supervised trainer says, in the words of the actor's update."""
     reader = OptionReader(as_update(table, files))
-    megatron = reader.take("engine") == "megatron" or reader.take("strategy") == "megatron"
+    reader.taken |= quiet_in(files, dict(flatten(table.data)))
+    reader.take("engine")
+    strategy = _strategy(reader, "strategy", "")
+    megatron = strategy == "megatron"
     plan = _megatron(reader) if megatron else _fsdp(reader)
+    if strategy == "veomni":
+        plan |= _veomni(reader)
     world = world_of(files)
     if world is not None:
         plan["dp"] = max(1, world // (plan["tp"] * plan["pp"] * plan["cp"]))
-    workload = sft_workload(reader, plan) | _lora(reader, megatron)
+    workload = sft_workload(reader, plan, files) | _lora(reader, megatron)
     workload["optimizer"] = plan.pop("optimizer")
     model = _chosen(reader, files)
     plan |= _placement(reader, plan, MODELS[model].layers if model else 0)
@@ -162,6 +181,11 @@ def _veomni(reader: OptionReader) -> dict[str, Any]:
     ep = reader.degree(f"{place}.expert_parallel_size", f"{place}.ep_size")
     cp = reader.degree(f"{place}.ulysses_parallel_size", f"{place}.ulysses_sequence_parallel_size")
     found: dict[str, Any] = {"ep": ep, "etp": 1} if ep > 1 else {}
+    size = reader.take(f"{place}.fsdp_size", default=-1)
+    if isinstance(size, int) and size > 0:
+        found |= {"shard": "none"} if size == 1 else {"shard_degree": size}
+    if not reader.switch(f"{place}.enable_full_shard", default=True):
+        found["shard"] = "zero2"
     return found | ({"cp": cp, "cp_kind": "all-to-all"} if cp > 1 else {})
 
 
@@ -170,11 +194,11 @@ def _merged(files: Files) -> Table:
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
     said = next((one for one in assigned_by(files) if any(key.startswith(UPDATE) for key in one)), assigned(files))
     words = {key: value for key, value in said.items() if "." in key or key in bare}
+    base = base_of(files).options
     if not found:
-        below = base_of(files).options
-        filled = interpolated(below | words, around(files).environment) if below else words
+        filled = interpolated(base | words, around(files).environment) if base else words
         return Table(data=nested(filled), source=next(iter(files), ""))
-    below = {key: value for table in found for key, value in flatten(table.data)}
+    below = base | {key: value for table in found for key, value in flatten(table.data)}
     filled = interpolated(below | words, around(files).environment)
     return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
 
@@ -358,7 +382,7 @@ def _megatron_formats(reader: OptionReader) -> dict[str, Any]:
         precision |= {"compute": means[0], "scaling": means[1]}
     wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
     precision["gradients"] = "fp32" if wide else stored
-    name = reader.word(f"{OPTIM}.optimizer", among={"adam": "adamw", "sgd": "sgd", "muon": "muon"}, default="adamw")
+    name = reader.word(f"{OPTIM}.optimizer", among=MEGATRON_OPTIMIZERS, default="adamw")
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
     reader.take(f"{OPTIM}.exp_avg_sq_dtype")

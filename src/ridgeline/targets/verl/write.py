@@ -16,7 +16,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
 from ridgeline.targets.option_reader import nested
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
@@ -100,13 +100,16 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
     yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
     yield Lose("workload.document", "how long documents are is a matter of the data")
+    seen = scenario.model.vision is not None and bool(work.images or work.videos)
+    if seen:
+        yield from media_of_the_data()
     yield Fixed("workload.images", 0.0, "text only")
     path = weights_of(scenario.model)
     if path is None:
         yield Lose("model.*", "verl loads published weights; this model has none that the catalog knows")
     else:
         yield Say(f"{MODEL}.path", path, "model.*")
-        if scenario.model.vision is not None:
+        if scenario.model.vision is not None and not seen:
             yield Lose("model.vision*", "an update without images does not run the encoder")
     yield from _lora(work, megatron)
     yield Fixed("plan.graph", "none", "kernels are issued one by one")

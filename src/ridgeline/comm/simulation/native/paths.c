@@ -13,11 +13,32 @@ typedef struct {
     const i32 *straight;
 } Table;
 
-/* Lists of equal links by node and class, made when first asked for. */
+/* Lists of equal links by node and class, made when first asked for and kept for other seeds. */
 typedef struct {
     i32 *begin, *many, *list;
     i64 used, room;
 } Lists;
+
+void free_lists(Lists *known) {
+    if (!known) return;
+    free(known->begin);
+    free(known->many);
+    free(known->list);
+    free(known);
+}
+
+/* Empty lists for so many pairs of a node and a class, or null. */
+Lists *make_lists(i64 pairs) {
+    Lists *known = calloc(1, sizeof(Lists));
+    if (!known) return NULL;
+    known->room = 1024;
+    known->begin = calloc((size_t)pairs + 1, sizeof(i32));
+    known->many = calloc((size_t)pairs + 1, sizeof(i32));
+    known->list = malloc((size_t)known->room * sizeof(i32));
+    if (known->begin && known->many && known->list) return known;
+    free_lists(known);
+    return NULL;
+}
 
 static inline uint64_t turned(uint64_t key) { /* the finalizer of splitmix64 */
     key = (key ^ (key >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -46,11 +67,9 @@ static int add_list(const Table *t, Lists *known, i64 here, i64 target, i64 key)
 
 /* links: (connections, wide), filled with the number of links after the last; latency_s: the sum over each way. The
    longest way, or -1: no path, no memory; -2: one is longer than `wide`. */
-int choose_ways(const Table *t, i64 connections, const i64 *source, const i64 *target, const uint64_t *number, int hashed,
+int choose_ways(const Table *t, Lists *known, i64 connections, const i64 *source, const i64 *target, const uint64_t *number, int hashed,
                 i64 wide, i64 *links, double *latency_s) {
-    Lists known = {calloc((size_t)(t->nodes * t->kins + 1), sizeof(i32)), NULL, malloc(1024 * sizeof(i32)), 0, 1024};
-    known.many = calloc((size_t)(t->nodes * t->kins + 1), sizeof(i32));
-    int longest = known.begin && known.many && known.list ? 0 : -1;
+    int longest = 0;
     for (i64 c = 0; c < connections && longest >= 0; c++) {
         i64 here = source[c], hop = 0;
         uint64_t left = number[c];
@@ -59,12 +78,12 @@ int choose_ways(const Table *t, i64 connections, const i64 *source, const i64 *t
             i64 link = t->straight[here * t->nodes + target[c]];
             if (link < 0) {
                 i64 key = here * t->kins + t->kin[target[c]];
-                if (!known.many[key] && !add_list(t, &known, here, target[c], key)) break;
-                uint64_t many = (uint64_t)known.many[key];
+                if (!known->many[key] && !add_list(t, known, here, target[c], key)) break;
+                uint64_t many = (uint64_t)known->many[key];
                 if (!many || hop >= wide) break;
                 uint64_t pick = hashed ? turned(left ^ (uint64_t)here) % many : left % many;
                 if (!hashed) left /= many;
-                link = known.list[known.begin[key] + (i64)pick];
+                link = known->list[known->begin[key] + (i64)pick];
             } else if (hop >= wide) {
                 break;
             }
@@ -79,8 +98,5 @@ int choose_ways(const Table *t, i64 connections, const i64 *source, const i64 *t
         for (; hop < wide; hop++) links[c * wide + hop] = t->links;
         latency_s[c] = sum;
     }
-    free(known.begin);
-    free(known.many);
-    free(known.list);
     return longest;
 }

@@ -1,9 +1,9 @@
-/* Flows of ports that send one message at a time, on one way each: what `moments.c` finds, at half its price.
+/* Flows of ports that send one message at a time, on one way each: what `moments.c` finds, at two thirds of its price.
 
    Ports take turns through their messages in the order of rounds, so a port is its flow, and messages lie as they came
-   in: ports that keep pace read one line together. Rates are settled as in `moments.c`, by looks at links. A look at up
-   to three flows has no loop, and what it marks is marked without branches, which nobody could foretell: absent flows
-   are `nobody`, with a cap of 0, and absent links are `none`, with an infinite level.
+   in: ports that keep pace read one line together. Rates are settled as in `moments.c`, by looks at links. A look at
+   two or three flows has no loop, and links are marked without branches, which nobody could foretell: absent flows are
+   `nobody`, with a cap of 0, and absent links are `none`, with an infinite level.
 
    The file is compiled for flows of up to three shared links (leaf and spine), and by `turns_six.c` of up to six. */
 #include <math.h>
@@ -21,7 +21,7 @@
 #define RUN run_turns_three
 #endif
 
-#define FINE 8          /* ticks of the wheel between two events, on average */
+#define FINE 4          /* ticks of the wheel between two events, on average */
 #define NEAR 1e-12      /* relative difference of levels that counts as none */
 #define PATIENCE 10000  /* times that each link may be looked at in one moment */
 #define FEW 10          /* flows on a link that lie beside it: 64 bytes in all */
@@ -160,9 +160,11 @@ INLINE double soonest(State *s) {
     }
 }
 
-INLINE void mark(Rates *r, i32 l) {
-    r->want[l] = DIRTY;
-    r->dirty[r->dirty_to++ & r->dirty_mask] = l;
+/* Look at link `l` where `hit`, else it is `want`; without a branch, which nobody could foretell. */
+INLINE void mark(Rates *r, i32 l, int hit, int want) {
+    r->dirty[r->dirty_to & r->dirty_mask] = l;
+    r->dirty_to += (uint64_t)hit;
+    r->want[l] = (uint8_t)(hit ? DIRTY : want);
 }
 
 static int more_room(Link *link) {
@@ -197,7 +199,8 @@ INLINE void start(State *s, i32 f) {
         }
         s->seat_at[seat] = link->flows;
         link->on[link->flows++] = seat;
-        if ((link->flows > 1) & (s->rates.want[l] != DIRTY)) mark(&s->rates, l);
+        int want = s->rates.want[l];
+        mark(&s->rates, l, (link->flows > 1) & (want != DIRTY), want);
     }
     s->rates.moved[f] = 1;
     s->fresh[s->fresh_count++] = f;
@@ -213,10 +216,8 @@ INLINE void leave(State *s, i32 f) {
         link->on[place] = last;
         link->on[link->flows] = s->nobody << BITS;
         s->seat_at[last] = place;
-        if (s->rates.want[l] & FULL) /* what was not full is not full now */
-            mark(&s->rates, l);
-        else
-            s->rates.want[l] &= (uint8_t)~((link->flows <= 1) * CROWDED);
+        int want = s->rates.want[l]; /* what was not full is not full now */
+        mark(&s->rates, l, want & FULL, want & ~((link->flows <= 1) * CROWDED));
     }
 }
 
@@ -241,16 +242,21 @@ INLINE void attempt(State *s, i32 f, i64 row) {
     start(s, f);
 }
 
-static void write_place(State *s, i32 write) {
-    Place *place = s->place + write;
-    i32 waits = place->waits;
-    place->come++;
-    place->waits = -1;
+static __attribute__((noinline)) void wake(State *s, i32 waits) {
     while (waits >= 0) {
         i32 next = s->flow[waits].next;
         attempt(s, waits, s->flow[waits].tick);
         waits = next;
     }
+}
+
+INLINE void write_place(State *s, i32 write) {
+    Place *place = s->place + write;
+    i32 waits = place->waits;
+    place->come++;
+    if (waits < 0) return;
+    place->waits = -1;
+    wake(s, waits);
 }
 
 INLINE void arrive(State *s, i32 f) {
@@ -288,20 +294,16 @@ INLINE double beside(const Limits *limits, const double *level, i32 seat) {
     return found;
 }
 
-/* Where a flow's limit on one link moved, look next at those of its others that are `what`. */
-INLINE void spread(Rates *r, i32 seat, int moved, uint32_t what) {
+/* A flow's limit on one link moved: look next at those of its others that are `what`. */
+INLINE void spread(Rates *r, i32 seat, int what) {
     i32 f = seat >> BITS;
     const i32 *link = r->limits[f].link + (seat & KIND);
-    uint32_t mask = moved ? what : 0;
     r->touched[r->touched_count] = f;
-    r->touched_count += moved & !r->moved[f];
-    r->moved[f] |= (uint8_t)moved;
+    r->touched_count += !r->moved[f];
+    r->moved[f] = 1;
     for (i32 k = 1; k < SEATS; k++) {
-        uint8_t want = r->want[link[k]];
-        int hit = (want & mask) != 0;
-        r->dirty[r->dirty_to & r->dirty_mask] = link[k];
-        r->dirty_to += (uint64_t)hit;
-        r->want[link[k]] = hit ? DIRTY : want;
+        int want = r->want[link[k]];
+        mark(r, link[k], (want & what) != 0, want);
     }
 }
 
@@ -332,6 +334,27 @@ INLINE double level_of_three(double rate, double a, double b, double c) {
     return a + b + c > rate * (1 + NEAR) ? level : INFINITY;
 }
 
+INLINE double level_of_two(double rate, double a, double b) {
+    double level = most(rate * 0.5, rate - least(a, b));
+    return a + b > rate * (1 + NEAR) ? level : INFINITY;
+}
+
+/* Whether a level moved; not where both are infinite. Sets it, and what the link is then. */
+INLINE int set_level(Rates *r, i32 l, i32 n, double before, double level) {
+    double low = least(before, level), high = most(before, level);
+    int moved = high - low > NEAR * low;
+    if (!moved) {
+        r->want[l] = (uint8_t)((before < INFINITY) * FULL | (n > 1) * CROWDED);
+        return 0;
+    }
+    r->want[l] = (uint8_t)((level < INFINITY) * FULL | (n > 1) * CROWDED);
+    r->level[l] = level;
+    return 1;
+}
+
+/* Links that a new level reaches: those that may fill up, or those that are full. */
+INLINE int reached(double before, double level) { return level > before ? CROWDED : FULL; }
+
 /* Set levels until none moves; 0 where they do not settle. */
 static int settle(State *s) {
     Rates r = s->rates;
@@ -340,26 +363,30 @@ static int settle(State *s) {
         i32 l = r.dirty[r.dirty_from++ & r.dirty_mask];
         const Link *link = r.link + l;
         const i32 *on = link->on;
-        i32 n = link->flows, x = on[0], y = on[1], z = on[2];
-        double before = r.level[l], level, a = 0.0, b = 0.0, c = 0.0;
-        if (n <= 3) {
-            a = beside(r.limits, r.level, x), b = beside(r.limits, r.level, y), c = beside(r.limits, r.level, z);
-            level = level_of_three(link->rate, a, b, c);
+        i32 n = link->flows;
+        double before = r.level[l];
+        if (n <= 2) {
+            i32 x = on[0], y = on[1];
+            double a = beside(r.limits, r.level, x), b = beside(r.limits, r.level, y);
+            double level = level_of_two(link->rate, a, b), low = least(before, level);
+            if (!set_level(&r, l, n, before, level)) continue;
+            int what = reached(before, level);
+            if (a > low) spread(&r, x, what);
+            if (b > low) spread(&r, y, what);
+        } else if (n == 3) {
+            i32 x = on[0], y = on[1], z = on[2];
+            double a = beside(r.limits, r.level, x), b = beside(r.limits, r.level, y), c = beside(r.limits, r.level, z);
+            double level = level_of_three(link->rate, a, b, c), low = least(before, level);
+            if (!set_level(&r, l, n, before, level)) continue;
+            int what = reached(before, level);
+            if (a > low) spread(&r, x, what);
+            if (b > low) spread(&r, y, what);
+            if (c > low) spread(&r, z, what);
         } else {
-            level = full_level(link, r.limits, r.level, s->other);
-        }
-        double low = least(before, level), high = most(before, level);
-        int moved = high - low > NEAR * low; /* not where both are infinite */
-        r.want[l] = (uint8_t)(((moved ? level : before) < INFINITY) * FULL | (n > 1) * CROWDED);
-        if (!moved) continue;
-        uint32_t what = level > before ? CROWDED : FULL; /* what may fill up, or what is full */
-        r.level[l] = level;
-        if (n <= 3) {
-            spread(&r, x, a > low, what);
-            spread(&r, y, b > low, what);
-            spread(&r, z, c > low, what);
-        } else {
-            for (i32 e = 0; e < n; e++) spread(&r, on[e], s->other[e] > low, what);
+            double level = full_level(link, r.limits, r.level, s->other), low = least(before, level);
+            if (!set_level(&r, l, n, before, level)) continue;
+            for (i32 e = 0; e < n; e++)
+                if (s->other[e] > low) spread(&r, on[e], reached(before, level));
         }
         if (r.dirty_from > last) return 0;
     }
