@@ -66,7 +66,7 @@ test-gpu: $(VENV)/.test
 test-shm: $(VENV)/.test  # builds the shared-memory backend once (a minute), then fuzzes, kills and stops its ranks
 	$(PY) -m pytest -m shm
 
-test-targets: $(VENV)/.test  # exports against the software they are for: 13 GB with the CPU build of torch, once; it prints what it took
+test-targets: $(VENV)/.test  # exports against the software they are for: 13.1 GB with the CPU build of torch, once, and 12 minutes; it prints what it took
 	$(PY) tests/targets.py
 
 test-engines: $(VENV)/.test  # live vLLM and SGLang: RIDGELINE_VLLM and RIDGELINE_SGLANG name their Pythons

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import time
@@ -144,7 +145,7 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
         first = imported(source, target)
         how = "predict refuses"
         wrong: InputError | None = None
-        counts = tuple(dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER)))
+        counts = tuple(dict.fromkeys((*((first.chips,) if first.chips else ()), *LADDER, *multiples(first))))
         for chip, chips in ((chip, chips) for chip in CHIPS.get(first.target, USUAL) for chips in counts):
             try:
                 found = on_system(first, f"{chips}x{chip}")
@@ -164,6 +165,13 @@ def tried(source: str, target: str, checkout: Path) -> Outcome:
         last = traceback.extract_tb(crash.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         return Outcome(file=name, target=target, how="traceback", why=f"{type(crash).__name__}: {crash} {where}"[:200])
+
+
+def multiples(found: Imported) -> tuple[int, ...]:
+    """Numbers of chips that a mesh of no power of two divides."""
+    plan = found.settings.get("plan", {})
+    least = math.prod(plan.get(axis, 1) for axis in ("tp", "pp", "cp"))
+    return tuple(least * copies for copies in (1, 2, 4, 8, 16))
 
 
 def imported(source: str, target: str) -> Imported:

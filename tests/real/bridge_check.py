@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 import types
 import typing
@@ -37,6 +38,7 @@ def bridge() -> types.ModuleType:
     torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=9, minor=0, name="NVIDIA H100")
     import megatron.bridge.training.config as config
 
+    os.environ["PRETRAINED"] = os.path.dirname(__file__)  # weights that adapters stand beside have to exist
     return typing.cast(types.ModuleType, config)
 
 

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import shm_lifetime
 import torch
 import torch.distributed as dist
 
@@ -462,7 +463,8 @@ def main() -> None:
     limit = timedelta(seconds=float(os.environ.get("SHM_TIMEOUT", "60")))
     store = f"file://{folder}/store"
     dist.init_process_group("ridge_shm", init_method=store, rank=rank, world_size=ranks, timeout=limit)
-    globals()[scenario](rank, ranks, folder)
+    run = globals().get(scenario) or getattr(shm_lifetime, scenario)
+    run(rank, ranks, folder)
     dist.barrier()
     dist.destroy_process_group()
 

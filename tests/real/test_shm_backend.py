@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.core.errors import InputError
+from ridgeline.runtime.shm.build import load_extension
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +62,10 @@ def said(folder: Path) -> str:
         ("refused", 2, {}),
         ("fsdp", 2, {}),
         ("large", 2, {}),
+        ("released", 2, {}),
+        ("coalesced", 3, {}),
+        ("reads_peers", 2, {}),
+        ("reads_peers", 3, {"RIDGE_SHM_SLOT_BYTES": "65536"}),
     ],
 )
 def test_ranks_agree(scenario: str, ranks: int, more: dict[str, str], tmp_path: Path) -> None:
@@ -71,6 +78,7 @@ def test_ranks_agree(scenario: str, ranks: int, more: dict[str, str], tmp_path: 
         ("killed", (0, 2), ("rank 1, pid", "died", "all_reduce #4"), 3.0),
         ("deaf", (0,), ("rank 1, pid", "died", "recv #1"), 4.0),
         ("stopped", (0, 2), ("rank 1, pid", "within 5 s", "stopped by a signal", "barrier #2"), 9.0),
+        ("round_robin", (1, 2), ("rank 0, pid", "within 5 s", "stopped by a signal"), 9.0),
         ("different", (0, 1), ("all_reduce", "barrier", "while"), 3.0),
     ],
 )
@@ -91,3 +99,16 @@ def test_nothing_is_left_in_shared_memory(tmp_path: Path) -> None:
     run("killed", 3, tmp_path, timeout_s=5, wait_for=(0, 2))
     time.sleep(0.1)
     assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_a_broken_compiler_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken++"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    path = os.environ["PATH"]
+    with pytest.raises(InputError, match="the build failed"):
+        load_extension()
+    assert [one.suffix for one in (tmp_path / "cache").iterdir()] == [".lock"]
+    assert os.environ["PATH"] == path

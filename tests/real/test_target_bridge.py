@@ -43,6 +43,16 @@ def outcomes() -> dict[str, str]:
 
 
 @pytest.mark.skipif(bool(installed()), reason=installed())
+def test_its_own_recipes_are_read_as_it_makes_them() -> None:
+    command = [sys.executable, "-W", "ignore", str(HERE / "import_check.py"), "bridge"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-2000:]
+    tally = json.loads(run.stdout.splitlines()[-1])
+    assert tally["same"] > 600
+    assert tally["refused"] < 60
+
+
+@pytest.mark.skipif(bool(installed()), reason=installed())
 def test_megatron_bridge_accepts_every_recipe(outcomes: dict[str, str]) -> None:
     wrong = {case: said for case, said in outcomes.items() if said != "ok"}
     assert len(outcomes) > 60

@@ -56,6 +56,7 @@ INTERIOR = {
             "tree_proof",
             "concurrent_flow",
             "sweep_cuts",
+            "tree_bound",
             "traffic",
             "block_timing",
             "algorithm_file",

@@ -6,6 +6,7 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
     reduce-scatter    the same with the directions exchanged
     all-reduce        M / B+(S); and without sums inside the network 2 (|P| - 1) M / sum of B+ over the parts of a
                       partition P of the ranks: each part but one sends once towards the sum, and gets the sum once
+                      (ranks one by one, domains, and on direct graphs of no known shape by lengths: `tree_bound`)
     broadcast         M / B+(S) for S that holds the root and not all ranks; reduce: M / B-(S)
     all-to-all        M |S| (N - |S|) / N / B+(S); bytes times hops over all links' rate; concurrent flow on any graph
     latency           the longest of the quickest paths between two ranks; of broadcast and reduce, from or to the root
@@ -28,6 +29,7 @@ from ridgeline.comm.concurrent_flow import exchange_seconds
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.sweep_cuts import sweep_cuts, tight_sets
+from ridgeline.comm.tree_bound import trees_seconds
 from ridgeline.core.arrays import Array, Index, Mask
 
 FLOW_RANKS = 256  # ranks up to which an all-to-all's concurrent flow is bounded
@@ -66,6 +68,8 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
     best = float(np.max(part, initial=0.0))
     if collective == "allreduce" and graph.reducing < 0:
         best = max(best, _partitions(graph))
+        if not graph.shape:
+            best = max(best, trees_seconds(graph))
     if collective == "alltoall" and graph.direct:
         best = max(best, _flow(graph))
     return Bound(bandwidth_s=best * size_bytes, latency_s=_latency(graph, collective, root))
@@ -212,7 +216,7 @@ def chunked_bound(graph: Graph, collective: Collective, size_bytes: float, chunk
 
 
 def _slowest_cut(graph: Graph, each: Array, collective: Collective, chunks: int) -> float:
-    """The same for sets of ranks that few links join to the rest: what they own must leave, and what they lack enter."""
+    """The same for sets of ranks that few links join to the rest: what they own leaves, and what they lack enters."""
     best = 0.0
     for mask in tight_sets(graph):
         own = int(mask[: graph.ranks].sum()) * (chunks // graph.ranks)

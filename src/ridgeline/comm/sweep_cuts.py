@@ -1,6 +1,6 @@
 """Turn a graph of any shape into sets of nodes that few links leave: sweeps over orders in which near nodes are near.
 
-Nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next ones), on large graphs
+Nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next), on large graphs
 by what a random walk of many steps leaves of it, and by their distance from a node at the rim; every beginning of such
 an order is a set. A network of two halves that one link joins shows that link. Each set is a cut like any other, so a
 bound by it holds; only how tight it is depends on the order.

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.algorithm_file import WHOLE, read_algorithm, write_algorithm
+from ridgeline.comm.algorithm_file import WHOLE, write_algorithm
 from ridgeline.comm.answer import BUS, collective
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective
+from ridgeline.comm.formats.files import read_collective
 from ridgeline.comm.topologies import topology as graph_named
 from ridgeline.comm.verify import verify
 from ridgeline.core.errors import InputError, Problem, not_among
@@ -95,7 +96,8 @@ def collective_run(
 ) -> CollectiveRun | None:
     """Carry an algorithm out on ranks that this process starts, or on those of torchrun; None at ranks beside 0.
 
-    algorithm   a name of the library, or a file that `ridgeline collective -o` wrote; absent: the fastest by the model
+    algorithm   a name of the library, or a file: Ridgeline's, MSCCL XML, an MSCCL++ execution plan; absent: the fastest
+                by the model
     topology    what to choose or synthesize it for, less `without`; a switch if absent
     sizes       1KB:64MB by factors of four, or single sizes with commas
     """
@@ -133,8 +135,8 @@ def _algorithm(
         raise InputError(not_among("collective", name, WHOLE))
     if not 2 <= ranks <= MOST_RANKS:
         raise InputError(Problem(path="--ranks", given=str(ranks), expected=f"2 to {MOST_RANKS}"))
-    if chosen.endswith(".json") or "/" in chosen:
-        made = read_algorithm(Path(chosen))
+    if chosen.endswith((".json", ".xml")) or "/" in chosen:
+        made = _from_file(Path(chosen))
     else:
         shape = network.topology or f"switch:{ranks}"
         made = collective(
@@ -151,6 +153,18 @@ def _algorithm(
     if not proven.ok:
         raise InputError(list(proven.problems))
     return made
+
+
+def _from_file(path: Path) -> Algorithm:
+    """The algorithm of a file of Ridgeline's, an MSCCL XML file or an MSCCL++ execution plan."""
+    found = read_collective(path)
+    if found.verification is not None and not found.verification.ok:
+        raise InputError(list(found.verification.problems))
+    if found.algorithm is None:
+        expected, todo = "an algorithm", "`ridgeline collective -o FILE --to msccl` writes one"
+        given = f"a file of {found.format} settings"
+        raise InputError(Problem(path=str(path), given=given, expected=expected, todo=todo))
+    return found.algorithm
 
 
 def _sizes(text: str) -> list[float]:

@@ -220,6 +220,16 @@ def assigned(files: Files) -> dict[str, Any]:
     return {key: value for found in assigned_by(files) for key, value in found.items()}
 
 
+def chips_named(name: str) -> int | None:
+    """The chips that a file is named after.
+
+    >>> chips_named("llama3-1-405b-768gpus-a3u-fp8.yaml"), chips_named("llama3-8b.yaml")
+    (768, None)
+    """
+    found = re.search(r"(?<![0-9a-z])([1-9]\d{0,4})gpus?(?![a-z])", name.lower())
+    return int(found.group(1)) if found else None
+
+
 def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
     """The `key=value` arguments of each command that has some; of those whose words match `wanted` first.
 

@@ -263,7 +263,7 @@ class _Shell:
             if found is None:
                 break
             at = self.assign(words, at, found)
-        if first == "read" or (at and at < len(words) and isinstance(words[at], Word) and words[at].text == "read"):
+        if [word.text for word in words[at : at + 1] if isinstance(word, Word)] == ["read"]:
             held = self.texts.read(self.values(words[at:]), command)
             self.script.variables["IFS"] = before.get("IFS", [" "])
             return held

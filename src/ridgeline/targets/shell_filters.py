@@ -26,7 +26,7 @@ def made(words: Sequence[str]) -> str | None:
             return None
         first, step, last = {1: (1, 1, numbers[-1]), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers)) or numbers
         found = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
-        return "\n".join(map(str, found[:MOST]))
+        return "\n".join(map(str, found)) if len(found) <= MOST else None
     if words[0] == "printf" and len(words) > 1:
         return _printed(words[1], list(words[2:]))
     return None

@@ -79,30 +79,10 @@ def tokens(text: str) -> Iterator[Token]:
         char = text[at]
         if char == "\n" and after > at:
             at = after - 1
-        if char == "\\" and at + 1 < len(text):
-            if text[at + 1] != "\n":
-                parts.append(WordPart(text[at + 1], "single"))
-            at += 2
-            continue
-        if char in "'\"":
-            end = _closing(text, at, char)
-            parts.append(WordPart(text[at + 1 : end], "single" if char == "'" else "double"))
-            at = end + 1
-            continue
-        if char in "$`":
-            end = _expansion(text, at)
-            parts.append(WordPart(text[at:end], "plain"))
-            at = end
-            continue
-        pattern = _PATTERN.match(text, at) if not parts and isinstance(last, Word) and last.bare == "=~" else None
-        if pattern is not None:
-            parts.append(WordPart(pattern.group(1), "single"))
-            at = pattern.end()
-            continue
-        gap = _GAP.match(text, at) if char == "<" else None
-        if gap is not None:
-            parts.append(WordPart(gap.group(0), "single"))
-            at = gap.end()
+        found = _piece(text, at, last if not parts else "") if char != "\n" else None
+        if found is not None:
+            part, at = found
+            parts += [part] if part is not None else []
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
             if parts and not (char in "<>" and _is_stream(parts)):
@@ -137,6 +117,27 @@ def tokens(text: str) -> Iterator[Token]:
         at = end
     if parts:
         yield _word(parts)
+
+
+def _piece(text: str, at: int, last: Token) -> tuple[WordPart | None, int] | None:
+    """A piece of a word that begins with a sign of its own, and where the text goes on; None for plain text.
+
+    `last` is the token before the word; empty inside of one.
+    """
+    char = text[at]
+    if char == "\\" and at + 1 < len(text):
+        return (WordPart(text[at + 1], "single") if text[at + 1] != "\n" else None), at + 2
+    if char in "'\"":
+        end = _closing(text, at, char)
+        return WordPart(text[at + 1 : end], "single" if char == "'" else "double"), end + 1
+    if char in "$`":
+        end = _expansion(text, at)
+        return WordPart(text[at:end], "plain"), end
+    pattern = _PATTERN.match(text, at) if isinstance(last, Word) and last.bare == "=~" else None
+    if pattern is not None:
+        return WordPart(pattern.group(1), "single"), pattern.end()
+    gap = _GAP.match(text, at) if char == "<" else None
+    return (WordPart(gap.group(0), "single"), gap.end()) if gap is not None else None
 
 
 def _arithmetic(text: str, start: int, last: Token) -> int:

@@ -17,9 +17,10 @@ import pytest
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import write_algorithm
 from ridgeline.comm.answer import collective
+from ridgeline.comm.formats.files import write_collective
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.collective_ranks import _own, _seconds
-from ridgeline.runtime.collective_run import _sizes, collective_run
+from ridgeline.runtime.collective_run import _from_file, _sizes, collective_run
 from ridgeline.runtime.collective_steps import elements_of, first_buffer, size_of, transfers_of, wrong_chunks
 
 pytest.importorskip("torch")
@@ -109,6 +110,25 @@ def test_what_cannot_run_is_refused_before_anything_starts(asked: dict[str, Any]
 def test_a_file_of_another_collective_is_refused(tmp_path: Path) -> None:
     write_algorithm(collective("allgather", topology="switch:2").algorithm, tmp_path / "one.json")
     with pytest.raises(InputError, match="allgather of 2 ranks"):
+        collective_run("allreduce", algorithm=str(tmp_path / "one.json"))
+
+
+@pytest.mark.parametrize(("target", "name"), [("msccl", "one.xml"), ("mscclpp", "one.json")])
+def test_files_of_libraries_run_alike(target: str, name: str, tmp_path: Path) -> None:
+    made = collective("allreduce", topology="switch:3", size="1 MB", algorithm="ring").algorithm
+    write_collective(made, tmp_path / name, target)
+    read = _from_file(tmp_path / name)
+    right = carried_out(read, 5)
+    assert all(wrong_chunks(read, rank, right[rank], 5) == [] for rank in range(3))
+    wrong = carried_out(read, 5, lost=0)
+    assert any(wrong_chunks(read, rank, wrong[rank], 5) for rank in range(3))
+    with pytest.raises(InputError, match="--ranks 3"):
+        collective_run("allreduce", ranks=2, algorithm=str(tmp_path / name))
+
+
+def test_a_file_of_settings_is_no_algorithm(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text("HCCL_ALGO=level0:NA;level1:ring\n")
+    with pytest.raises(InputError, match="hccl settings"):
         collective_run("allreduce", algorithm=str(tmp_path / "one.json"))
 
 

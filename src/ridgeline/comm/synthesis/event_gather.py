@@ -1,8 +1,8 @@
-"""All-gather on any graph of direct links, event by event in a compiled core: what `arrivals` does, at links' own times.
+"""All-gather on any graph of direct links, event by event in a compiled core: `arrivals` at links' own times.
 
-A link that is free takes, of the first chunks of its sender that its rank lacks, the one that fewest ranks have. It takes
-none that would come later than all could be there: a slow link leaves its last chunks to quicker ones. Rounds keep to
-what a step needs, so that links of a hundred rates make no more of them than equal ones.
+A link that is free takes, of the first chunks of its sender that its rank lacks, the one that fewest ranks have. It
+takes none that would come later than all could be there: a slow link leaves its last chunks to quicker ones. Rounds
+keep to what a step needs, so that links of a hundred rates make no more of them than equal ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EventGather:
         self.bound = max(chunked_bound(graph, "allgather", size_bytes, chunks), least)
 
     def made(self, seed: int, width: int, slack: float = 1.0) -> tuple[Algorithm, float]:
-        """An all-gather and its seconds; `width` chunks are chosen among, all are to be there by `slack` times the bound.
+        """An all-gather and its seconds: of `width` chunks one is taken, and all are due by `slack` times the bound.
 
         Only where `offered` is true.
         """

@@ -139,6 +139,41 @@ def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
     return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
 
 
+def timed_allreduce(trees: list[Index], pieces: int, seconds: dict[tuple[int, int], float]) -> Algorithm:
+    """The same over links of unequal rates: a link takes the most urgent chunk that is ready when it is free.
+
+    seconds   what a chunk takes on each link. A round is the first after what a step needs: what its chunk is made of,
+              and the link's step before.
+    """
+    plans, ready, waiting = begun(trees, pieces)
+    rows: list[tuple[int, int, int, int, int]] = []
+    level: dict[tuple[int, int], int] = {}
+    last: dict[tuple[int, int], int] = {}
+    ends: list[tuple[float, int, tuple[int, int], tuple[int, int, int, int], int]] = []
+    busy: set[tuple[int, int]] = set()
+    now, free = 0.0, list(ready)
+    while free or ends:
+        for link in free:
+            queue = ready.get(link)
+            if link in busy or not queue:
+                continue
+            piece, urgency, tree, op = heapq.heappop(queue)
+            chunk = tree * pieces + piece
+            round = 1 + max(level.get((link[0], chunk), -1), last.get(link, -1))
+            last[link] = round
+            rows.append((round, *link, chunk, op))
+            busy.add(link)
+            heapq.heappush(ends, (now + seconds[link], len(rows), link, (piece, urgency, tree, op), round))
+        if not ends:
+            break
+        now, _, link, (piece, _, tree, op), round = heapq.heappop(ends)
+        chunk, node = tree * pieces + piece, link[1]
+        level[node, chunk] = max(level.get((node, chunk), -1), round)
+        busy.discard(link)
+        free = [link, *arrived(ready, plans[tree], (tree, piece, node, op), waiting[chunk])]
+    return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
+
+
 def begun(trees: list[Index], pieces: int) -> tuple[list[TreePlan], Ready, list[list[int]]]:
     """The trees as plans, what their leaves can send, and by chunk and rank how many children are awaited."""
     ready: Ready = {}
@@ -162,18 +197,16 @@ def arrived(
     plan: TreePlan,
     what: tuple[int, int, int, int],
     waiting: list[int],
-) -> None:
-    """What a chunk's arrival allows: its sum to go up, or the whole to come down."""
+) -> list[tuple[int, int]]:
+    """The links that a chunk's arrival gives something to send: its sum up, or the whole down."""
     tree, piece, node, op = what
     if op == REDUCE:
         waiting[node] -= 1
         if waiting[node]:
-            return
+            return []
         if plan.parent[node] >= 0:
-            plan.offer(ready, tree, piece, node, REDUCE)
-            return
-    for child in plan.below[node]:
-        plan.offer(ready, tree, piece, child, COPY)
+            return [plan.offer(ready, tree, piece, node, REDUCE)]
+    return [plan.offer(ready, tree, piece, child, COPY) for child in plan.below[node]]
 
 
 class TreePlan:
@@ -199,9 +232,10 @@ class TreePlan:
             self.height[node] = max((self.height[child] + 1 for child in self.below[node]), default=0)
         self.deep = max(self.depth)
 
-    def offer(self, ready: Ready, tree: int, piece: int, node: int, op: int) -> None:
+    def offer(self, ready: Ready, tree: int, piece: int, node: int, op: int) -> tuple[int, int]:
         """Queue the chunk on the link between a node and its parent, upwards to add or downwards to copy."""
         up = self.parent[node]
         link = (node, up) if op == REDUCE else (up, node)
         ahead = self.depth[node] + self.deep if op == REDUCE else self.height[node] + 1
         heapq.heappush(ready.setdefault(link, []), (piece, -ahead, tree, op))
+        return link

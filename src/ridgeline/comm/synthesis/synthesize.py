@@ -22,7 +22,7 @@ from ridgeline.comm.synthesis.exchange import balanced_ways
 from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
 from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
 from ridgeline.comm.synthesis.multipath import multipath_exchanges
-from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
+from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce, timed_allreduce
 from ridgeline.comm.synthesis.ports import ports_of
 from ridgeline.comm.synthesis.switched_trees import TREED_RANKS, switched_allreduces
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
@@ -252,4 +252,8 @@ def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:
     total = sqrt(filling * size_bytes / rate / (share * alpha))
     most = PACKED_STEPS / (2 * graph.ranks)
     pieces = max(1, round(min(total, most) / TREES))
-    return scheduled_allreduce(trees, pieces)
+    if graph.uniform:
+        return scheduled_allreduce(trees, pieces)
+    each = size_bytes / (TREES * pieces) / graph.bytes_per_s + graph.latency_s
+    ends = zip(graph.tail.tolist(), graph.head.tolist(), strict=True)
+    return timed_allreduce(trees, pieces, dict(zip(ends, each.tolist(), strict=True)))

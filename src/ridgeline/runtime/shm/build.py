@@ -16,8 +16,10 @@ import io
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +45,8 @@ UNITS = (
 )
 FLAGS = ("-O3", "-fno-math-errno", "-march=native")
 TAIL = 1500  # characters of a compiler's complaint
+BUILDING = "building-"
+STALE_S = 3600.0  # no build takes so long
 
 
 def load_extension() -> ModuleType:
@@ -106,13 +110,11 @@ def _build(place: Path) -> None:
     if shutil.which(compiler) is None:
         todo = "install g++ 11 or newer (apt install g++), or set CXX; gloo needs none"
         raise _refused(f"no C++ compiler {compiler!r}", "one, to build the backend on its first use", todo)
-    if not cpp_extension.is_ninja_available():
-        raise _refused("no ninja", "ninja, which torch's extension loader builds with", "`pip install ninja`")
     sys.stderr.write(f"ridge_shm: building the backend for this torch and processor, once, into {place}\n")
-    fresh = Path(tempfile.mkdtemp(prefix="building-", dir=place.parent))
-    said = io.StringIO()
+    _remove_stale(place.parent)
+    fresh = Path(tempfile.mkdtemp(prefix=BUILDING, dir=place.parent))
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(io.StringIO()), _ninja_in_path():
             cpp_extension.load(
                 NAME,
                 [str(SOURCES / unit) for unit in UNITS],
@@ -122,11 +124,36 @@ def _build(place: Path) -> None:
                 is_standalone=False,
             )
         os.replace(fresh, place)
-    except (RuntimeError, OSError, ImportError) as wrong:
-        shutil.rmtree(fresh, ignore_errors=True)
+    except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as wrong:
         tail = f"{wrong}"[-TAIL:]
         todo = "the compiler's words are above; gloo needs no build"
         raise _refused(f"the build failed: {tail}", "a compiler for C++20 and torch's headers", todo) from wrong
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ninja_in_path() -> Iterator[None]:
+    """ninja where a shell finds it, or where pip put it beside this Python, whose environment may not be active."""
+    from torch.utils import cpp_extension
+
+    before = os.environ.get("PATH", "")
+    try:
+        if not cpp_extension.is_ninja_available():
+            os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+        if not cpp_extension.is_ninja_available():
+            raise _refused("no ninja", "ninja, which torch's extension loader builds with", "`pip install ninja`")
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _remove_stale(parent: Path) -> None:
+    """What builds that were killed have left."""
+    for left in parent.glob(f"{BUILDING}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _refused(given: str, expected: str, todo: str) -> InputError:

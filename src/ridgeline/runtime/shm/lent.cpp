@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "rounds.hpp"
 
@@ -16,6 +17,8 @@ namespace {
 
 constexpr size_t kLarge = 128 << 10;  // bytes in all from which one copy can be worth its two calls of the kernel
 constexpr uint64_t kWord = 0x7269646765736864ULL;
+constexpr int kLooksAtTheDead = 100;
+constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 
 int64_t nanoseconds() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
@@ -129,8 +132,12 @@ void Rounds::take(int peer, char* to, size_t size) {
   if (!pipes_.take(peer, to, size)) lost(peer);
 }
 
+// A process that dies gives its memory up before anyone can see that it is dead.
 void Rounds::lost(int peer) {
-  shared_.check(peer, op_);
+  for (int turn = 0; turn < kLooksAtTheDead; ++turn) {
+    shared_.check(peer, op_);
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
   shared_.fail("the kernel moves no pages between " + shared_.name(shared_.rank()) + " and " + shared_.name(peer) + " in " +
                op_.name + "; RIDGE_SHM_DIRECT=0 copies through shared memory instead");
 }

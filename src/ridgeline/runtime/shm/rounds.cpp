@@ -167,9 +167,12 @@ void Rounds::all_gather(const std::vector<Bytes>& parts, Bytes own, Operation op
   const size_t piece = shared_.slot_bytes();
   for (size_t index = 0, chunks = std::max<size_t>(chunks_of(largest, piece), 1); index < chunks; ++index) {
     const size_t size = cut(own.size, index, piece);
-    stores_.put(open(), own.data + index * piece, size);
+    const char* from = own.data + index * piece;
+    const bool at_once = parts[me].data != own.data && !streamed;
+    if (at_once) stores_.put_twice(open(), parts[me].data + index * piece, from, size);
+    else stores_.put(open(), from, size);
     post();
-    if (parts[me].data != own.data) copy(parts[me].data + index * piece, own.data + index * piece, size, streamed);
+    if (!at_once && parts[me].data != own.data) copy(parts[me].data + index * piece, from, size, streamed);
     for (int step = 1; step < ranks; ++step) {
       int peer = (me + step) % ranks;
       get(parts[peer].data + index * piece, read(peer), cut(parts[peer].size, index, piece), streamed);

@@ -28,6 +28,7 @@ constexpr int kLeastSpins = 16;
 constexpr int kSpinsApart = 1000;  // at least, for a peer that was on another core: sleeping and waking costs as much
 constexpr int kYields = 2;  // where ranks share cores: elsewhere others do, and who yields to them comes last
 constexpr size_t kPage = 4096;
+constexpr const char* kStopped = "stopped by a signal";
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -253,7 +254,7 @@ std::string Segment::process_state(int peer) const {
   std::fclose(file);
   const char* after = size ? std::strrchr(line, ')') : nullptr;
   switch (after != nullptr && after[1] != 0 ? after[2] : '?') {
-    case 'T': case 't': return "stopped by a signal";
+    case 'T': case 't': return kStopped;
     case 'Z': case 'X': return "dead";
     case 'R': return "running";
     case 'D': return "waiting for a disk";
@@ -279,6 +280,8 @@ void Segment::check(int peer, const Operation& op) {
     for (int other_peer = 0; other_peer < ranks_; ++other_peer)
       if (static_cast<int32_t>(states_[other_peer].posted.value.load() - states_[peer].posted.value.load()) < 0)
         peer = other_peer;
+  for (int other_peer = 0; !op.collective && other_peer < ranks_; ++other_peer)  // whom it waits for may wait in turn
+    if (process_state(other_peer) == kStopped) peer = other_peer;
   uint64_t last = states_[peer].operation.load();
   char limit[32];
   std::snprintf(limit, sizeof limit, "%.3g s", op.seconds);

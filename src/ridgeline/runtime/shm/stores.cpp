@@ -77,6 +77,26 @@ void get(char* to, const char* from, size_t size, bool past_cache) {
   else copied<1>(to, from, size, past_cache);
 }
 
+void Stores::put_twice(char* to, char* also, const char* from, size_t size) {
+#if defined(__AVX2__)
+  const State& state = states_[size > kSmall];
+  if (size >= kLeast && state.slow >= kSure && state.puts != 0 && reinterpret_cast<uintptr_t>(to) % kLine == 0) {
+    --states_[size > kSmall].puts;
+    const size_t whole = size / kLine * kLine;
+    for (size_t at = 0; at < whole; at += kLine) {
+      store_line(to + at, from + at, true);
+      store_line(also + at, from + at, false);
+    }
+    _mm_sfence();
+    std::memcpy(to + whole, from + whole, size - whole);
+    std::memcpy(also + whole, from + whole, size - whole);
+    return;
+  }
+#endif
+  put(to, from, size);
+  copy(also, from, size, false);
+}
+
 void Stores::put(char* to, const char* from, size_t size) {
   if (size < kLeast) {
     if (size != 0) std::memcpy(to, from, size);

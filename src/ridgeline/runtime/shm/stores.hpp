@@ -21,6 +21,8 @@ class Stores {
  public:
   // Into memory that other ranks read.
   void put(char* to, const char* from, size_t size);
+  // The same, and to a place of this rank's too.
+  void put_twice(char* to, char* also, const char* from, size_t size);
 
  private:
   struct State {

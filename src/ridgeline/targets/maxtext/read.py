@@ -38,6 +38,7 @@ from ridgeline.targets.option_reader import (
     OptionReader,
     assigned,
     assigned_by,
+    chips_named,
     left_out,
     model_in,
     nested,
@@ -92,8 +93,8 @@ def read(files: Files) -> Imported:
     files = spelled_out(started(files))
     refuse_strange(files)
     machine = machine_of(files)
-    chips, halves = machine.chips, machine.halves
     table = _merged(files)
+    chips, halves = machine.chips or chips_named(table.source), machine.halves
     second = _second(files) or (spare_axis(table.data) if halves else "")
     devices = (chips or around(files).chips or 0) * (2 if halves else 1)
     table = filled_axes(filled_slices(table, devices, machine.slices), devices)

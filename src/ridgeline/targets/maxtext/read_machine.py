@@ -119,7 +119,7 @@ def filled_axes(table: Table, devices: int) -> Table:
     others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
     slices = [table.data.get(f"dcn_{axis}_parallelism", 1) for axis in INNER]
     outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
-    if len(open_) != 1 or open_[0] == "data" or devices < others * outer:
+    if len(open_) != 1 or open_[0] == "data" or not devices or devices % (others * outer):
         return table
     if open_[0] == "fsdp" and not copies_data(table.data):
         return table

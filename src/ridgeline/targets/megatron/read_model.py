@@ -257,7 +257,7 @@ def _activation(reader: OptionReader) -> dict[str, Any]:
 def _counts(reader: OptionReader, sparse: int) -> list[int]:
     """Experts of each layer that has some: one number for all, or (Megatron-DeepSpeed's pyramid) one for each."""
     given = reader.options.get("num-experts")
-    listed = given if isinstance(given, list) else [given] * sparse
+    listed: list[Any] = given if isinstance(given, list) else [given] * sparse
     if len(listed) != sparse or not all(type(count) is int and count > 1 for count in listed):
         shown = " ".join(map(str, listed))[:60]
         raise InputError(Problem(path="--num-experts", given=shown, expected=f"one number, or {sparse} of them"))

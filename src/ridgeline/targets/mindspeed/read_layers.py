@@ -33,8 +33,10 @@ DEEPSEEK4 = {
     "moe_intermediate_size": "moe-ffn-hidden-size",
     "hc_mult": "hc-mult",
 }
-NOTED = ("n-hash-layers", "enable-mhc", "hc-mult", "kv-compress", "o-groups", "o-lora-rank", "sliding-window-size")
-NOTED += ("compress-ratios", "enable-dsa-indexer", "index-n-heads", "index-head-dim", "index-topk", "spec", "mtp-spec")
+NOTED = (
+    *("n-hash-layers", "enable-mhc", "hc-mult", "kv-compress", "o-groups", "o-lora-rank", "sliding-window-size"),
+    *("compress-ratios", "enable-dsa-indexer", "index-n-heads", "index-head-dim", "index-topk", "spec", "mtp-spec"),
+)
 RATIOS = (0, 4, 128)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.models.numerics import numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
@@ -225,6 +226,7 @@ def _dual(scenario: Scenario) -> bool:
     return asked and able and scenario.microbatches >= 2 * plan.mesh.pp - 1
 
 
+NORMALIZED = "model.numerics.router.normalized"
 PLAN: tuple[Writer, ...] = (
     axes, pipeline, plan_words.batch, optimizer, sharding, recompute, offload, precision, switches,
 )  # fmt: skip
@@ -234,7 +236,10 @@ def spoken(scenario: Scenario, writers: tuple[Writer, ...]) -> Iterator[Piece]:
     """The writers' pieces in MindSpeed's own words."""
     for writer in writers:
         for piece in writer(scenario):
-            yield from _own(piece, scenario) if isinstance(piece, Say) else (piece,)
+            if isinstance(piece, Fixed) and piece.path == NORMALIZED:
+                yield Fixed(NORMALIZED, False, "weights of the picked experts stay as they are unless told otherwise")
+            else:
+                yield from _own(piece, scenario) if isinstance(piece, Say) else (piece,)
 
 
 def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
@@ -264,6 +269,13 @@ def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
             yield Say("--rope-scaling-type", "yarn", *(path for path in paths if path.startswith("model.numerics")))
         case "--yarn-original-max-position-embeddings":
             yield Say("--rope-scaling-original-max-position-embeddings", value, *paths)
+        case "--moe-router-score-function":
+            yield Say(option, value, *paths)
+            router = numerics_of(scenario.model).router
+            if router is not None and router.normalized:  # a softmax over all experts is left as it is otherwise
+                yield Say("--norm-topk-prob", True, NORMALIZED)
+        case "--moe-router-pre-softmax":
+            return
         case "--cp-comm-type":
             yield Say("--context-parallel-algo", ALGORITHMS[value], *paths)
         case _:

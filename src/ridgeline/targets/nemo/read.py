@@ -17,7 +17,7 @@ from ridgeline.targets.megatron.collect import Given
 from ridgeline.targets.megatron.read import settings_of
 from ridgeline.targets.model_names import named_by
 from ridgeline.targets.nemo_words import filled, model_words, tokenizer_words
-from ridgeline.targets.option_reader import flatten, holds, model_in, only
+from ridgeline.targets.option_reader import chips_named, flatten, holds, model_in, only
 from ridgeline.targets.run_files import around
 from ridgeline.targets.target import Files, Imported
 
@@ -218,8 +218,8 @@ def _world(said: Mapping[str, Any], source: str) -> int | None:
     least = prod(degree for degree in degrees if type(degree) is int)
     if type(nodes) is int and type(each) is int and each > 0 and nodes * each >= max(1, least):
         return nodes * each
-    named = re.search(r"(?<![0-9a-z])(\d{1,5})gpus?(?![a-z])", source.lower())
-    return int(named.group(1)) if named and int(named.group(1)) >= max(1, least) else None
+    named = chips_named(source)
+    return named if named is not None and named >= max(1, least) else None
 
 
 def _tuned(found: Imported, model: Mapping[str, Any]) -> Imported:
