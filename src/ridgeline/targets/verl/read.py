@@ -90,6 +90,8 @@ def read(files: Files) -> Imported:
         nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
         reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
     plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
+    if plan.get("shard_degree", 0) >= plan["dp"] * plan["cp"]:  # more than there are: all of them
+        del plan["shard_degree"]
     workload = _workload(reader, plan, megatron)
     workload["optimizer"] = plan.pop("optimizer")
     model = _chosen(reader, files)
