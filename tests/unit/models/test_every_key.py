@@ -135,6 +135,7 @@ UNMOVED: Mapping[str, str] = {
     "llada.vocab_size": "its rows, padded, are said by embedding_size",
     "xlstm.final_logit_softcapping": "its cap is said by output_logit_soft_cap",
     "falcon_h1.mamba_expand": "the inner width is said itself, by mamba_d_ssm",
+    "gemma4.use_double_wide_mlp": "doubles layers that share keys and values, of which these configs have none",
 }
 
 
