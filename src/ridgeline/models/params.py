@@ -113,7 +113,7 @@ def count(spec: ModelSpec) -> ParamCount:
 
         embedding + sum over layers of (mixer + ffn + norms + extra) + final norm + head + vision + audio
 
-    >>> from ridgeline.models.spec import Embedding
+    >>> from ridgeline.models.spec import Attention, Embedding
     >>> block = Block(mixer=Attention(heads=32, kv_heads=8, head_dim=128), ffn=Mlp(hidden=14336))
     >>> llama3_8b = ModelSpec(id="llama3-8b", name="Llama 3 8B", hidden=4096, vocab=128256,
     ...                       embedding=Embedding(), blocks=(block,), order=(0,) * 32)
