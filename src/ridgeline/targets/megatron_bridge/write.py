@@ -36,7 +36,7 @@ from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.transformer.enums import AttnBackend
 """
 PEFT = "peft"
-PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of the weights that adapters stand beside, in Bridge's format}"
+PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of weights that adapters stand beside, of Megatron-Bridge}"
 SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
 # what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
 PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
