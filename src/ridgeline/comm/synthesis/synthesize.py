@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 from ridgeline.comm.algorithm import Algorithm, turned
-from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
+from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
@@ -40,7 +40,7 @@ EXCHANGED_RANKS = 512  # ranks up to which ways of an all-to-all are searched
 MOST_STEPS = 40_000_000
 MANY_STEPS = 1_000_000
 SMALL = 1 << 16  # places (rank, chunk) up to which many seeds are tried
-WORTH = 1.1  # the sequence over the bound from which trees are packed
+WORTH = 1.05  # the sequence over the bound from which trees are packed
 GOOD, GOOD_OF_MANY = 1.005, 1.03  # times the bound: nothing else is tried
 FEW_RANKS = 512  # up to which seeds are tried until GOOD
 # chunks that are chosen among, and times of the bound by which all are to be there, of each search in the core
@@ -180,7 +180,7 @@ def _direct(collective: Collective, graph: Graph, size_bytes: float, per_rank: i
     yield made
     if collective == "allreduce" and graph.ranks <= PACKED_RANKS:
         least = lower_bound(graph, "allreduce", size_bytes).bandwidth_s
-        if least * WORTH < sequence_bound(graph, size_bytes, made.contract.chunks):
+        if least * WORTH < _seconds(made, graph, size_bytes):
             yield packed_allreduce(graph, size_bytes)
 
 
