@@ -176,12 +176,6 @@ def _switches(scenario: Scenario) -> dict[str, Any]:
     return found
 
 
-def reduces_gradients(scenario: Scenario) -> bool:
-    """Whether any weight has replicas: of data and context ranks, or of the ranks that hold the same experts."""
-    mesh = scenario.plan.mesh
-    return mesh.dp * mesh.cp > 1 or (has_experts(scenario.model) and mesh.edp > 1)
-
-
 def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
     """Each communication, and whether there is any of it to overlap.
 
@@ -190,7 +184,7 @@ def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
     """
     plan, mesh = scenario.plan, scenario.plan.mesh
     said = plan.switches.overlap
-    yield "grad-reduce", reduces_gradients(scenario)
+    yield "grad-reduce", mesh.dp * mesh.cp > 1
     yield "param-gather", plan.sharding.shard != "none" and plan.shard_degree > 1
     yield "tp", mesh.tp > 1
     yield "pp", mesh.pp > 1 and (plan.schedule.name != "1f1b" or "pp" in said)

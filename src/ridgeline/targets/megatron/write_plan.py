@@ -12,7 +12,7 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 from ridgeline.plan.workload import Train
-from ridgeline.targets.decisions import has_experts, reduces_gradients
+from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
 from ridgeline.targets.megatron.layout import layout_of
 from ridgeline.targets.megatron.names import MODULES, STATES, STRATEGIES
@@ -293,7 +293,8 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
 
     on = resolve(scenario).overlap.__getitem__
 
-    if on("grad-reduce") and reduces_gradients(scenario):
+    ranks = plan.mesh.dp * plan.mesh.cp
+    if on("grad-reduce") and ranks > 1:
         yield Say("--overlap-grad-reduce", True, "plan.overlap.grad-reduce")
     if on("param-gather") and plan.sharding.shard != "none" and plan.shard_degree > 1:
         if on("grad-reduce"):
