@@ -6,7 +6,7 @@ answer is the fastest of all, at any size and number of ranks that the library h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import sqrt
 
 from ridgeline.comm.algorithm import Algorithm, turned
@@ -193,16 +193,8 @@ def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
     if offered():
         return _by_events(graph, per_rank, size_bytes)
     enough = _enough(graph) * chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
-    best, best_s = None, float("inf")
-    for make, seed in _tried(graph, per_rank):
-        made = make(graph, per_rank, size_bytes, seed)
-        seconds = _seconds(made, graph, size_bytes)
-        if seconds < best_s:
-            best, best_s = made, seconds
-        if best_s <= enough:
-            break
-    assert best is not None
-    return best
+    tried = (make(graph, per_rank, size_bytes, seed) for make, seed in _tried(graph, per_rank))
+    return _good_enough(((made, _seconds(made, graph, size_bytes)) for made in tried), enough)
 
 
 def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
@@ -212,9 +204,13 @@ def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
         _enough(graph) * search.bound,
         EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES,
     )
+    return _good_enough((search.made(seed, width, slack) for seed, (width, slack) in enumerate(tries)), enough)
+
+
+def _good_enough(tried: Iterable[tuple[Algorithm, float]], enough: float) -> Algorithm:
+    """The first that takes no more than is enough, in seconds; else the fastest of all."""
     best, best_s = None, float("inf")
-    for seed, (width, slack) in enumerate(tries):
-        made, seconds = search.made(seed, width, slack)
+    for made, seconds in tried:
         if seconds < best_s:
             best, best_s = made, seconds
         if best_s <= enough:
