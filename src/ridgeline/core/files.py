@@ -24,8 +24,10 @@ INSIDE = "a path inside the file's own folder"  # what is expected of a path tha
 _HEADER = re.compile(r"^\s*\[{1,2}\s*([^\]]+?)\s*\]{1,2}")
 _KEY = re.compile(r"^\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
 # what PyYAML calls the tokens that begin and end a level
-_YAML_OPENS = frozenset({"[", "{", "<block sequence start>", "<block mapping start>"})
-_YAML_CLOSES = frozenset({"]", "}", "<block end>"})
+_YAML_OPENS = frozenset(
+    {"FlowSequenceStartToken", "FlowMappingStartToken", "BlockSequenceStartToken", "BlockMappingStartToken"}
+)
+_YAML_CLOSES = frozenset({"FlowSequenceEndToken", "FlowMappingEndToken", "BlockEndToken"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +223,8 @@ def _yaml(path: Path, text: str) -> tuple[Any, dict[str, int]]:
             line = token.start_mark.line + 1
             if isinstance(token, (yaml.AliasToken, yaml.AnchorToken, yaml.TagToken)):
                 raise _refuse(path, "an alias, anchor or tag", "plain YAML", "write the value out", line)
-            depth += (token.id in _YAML_OPENS) - (token.id in _YAML_CLOSES)
+            kind = type(token).__name__
+            depth += (kind in _YAML_OPENS) - (kind in _YAML_CLOSES)
             if depth > DEEPEST + 1:  # before the scanner's time grows with the square of it
                 raise _refuse(path, "too deeply nested", f"at most {DEEPEST} levels", "flatten it", line)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
