@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import typer
+
+from ridgeline.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

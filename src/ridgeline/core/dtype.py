@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
 from ridgeline.core.errors import UnknownId
+from ridgeline.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ The command line prints an `InputError` or a `MissingNumber` without a traceback
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from ridgeline.core.records import dataclass
 
 
 class RidgelineError(Exception):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
+
+from ridgeline.core.records import dataclass
 
 
 class Evidence(IntEnum):

@@ -10,11 +10,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 
 BIGGEST_FILE = 4 * 1024 * 1024  # bytes; a scenario is a page, a chip is a page
 DEEPEST = 32  # nested tables

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Dissent, Evidence, Quoted
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity, quantity_in
 
 T = TypeVar("T")

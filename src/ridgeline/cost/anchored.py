@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 
 FURTHEST = 100.0  # no logarithm, slope or offset of a run is anywhere near
 KNOWN_BY = 5  # family, die, chip, kernel, engine; files before dies were told apart have the other four

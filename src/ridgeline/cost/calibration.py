@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_table
+from ridgeline.core.records import dataclass
 from ridgeline.cost.anchored import Anchored, Components, anchored_from, components_from
 from ridgeline.cost.profile import Profile, shipped_profiles
 from ridgeline.hardware.chip import Chip

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.cost.kernel_roof import PEAK_OF
 from ridgeline.cost.profile import LARGE_COPY, Measurement, Profile
 from ridgeline.hardware.chip import Chip

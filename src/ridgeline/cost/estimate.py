@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.records import dataclass
 from ridgeline.cost.price import OpPrices
 from ridgeline.cost.profile_prices import MeasuredOps
 from ridgeline.cost.step_part import Bound

@@ -11,12 +11,12 @@ A measured kernel over its roof is its efficiency, which varies little and smoot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.kernels import flash_seconds
 from ridgeline.cost.machine import PEAKS, exponentials_per_s
 from ridgeline.cost.profile import ADAM_PASSES

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners

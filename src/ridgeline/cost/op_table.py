@@ -9,13 +9,13 @@ What ranks and virtual stages run are sums of sections: ``lines``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives.price import KINDS
 from ridgeline.cost.machine import PEAKS
 from ridgeline.cost.step_part import AXES

@@ -11,12 +11,12 @@ HostCopy     bytes / host link                                      network
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import Links, links_of
 from ridgeline.cost.collectives.price import KINDS, collective_seconds

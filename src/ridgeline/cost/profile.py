@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from ridgeline.core.dtype import dtype as dtype_of
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table, read_text, write_text
+from ridgeline.core.records import dataclass
 from ridgeline.cost.fingerprint import checked, with_fingerprint
 
 VERSION = 1

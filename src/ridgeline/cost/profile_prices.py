@@ -11,7 +11,7 @@ rate that large copies reach takes the place of the fitted one (`machine.paramet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.errors import RidgelineError
+from ridgeline.core.records import dataclass
 from ridgeline.cost.kernel_roof import (
     FLOOR,
     Sheet,

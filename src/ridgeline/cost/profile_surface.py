@@ -9,11 +9,11 @@ no efficiency leaves the range of its neighbours: larger work is never cheap bec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost import kernel_roof as roofs
 from ridgeline.cost.kernel_roof import Sheet
 from ridgeline.cost.profile import Measurement

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import exp
 from pathlib import Path
@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.errors import InputError
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.chip import Chip
 from ridgeline.plan.engine import Engine
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import Self
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import Ethernet, FatTree, FullMesh, Ring, Switched, Torus

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DTYPES, DType
 from ridgeline.core.errors import MissingNumber, Problem, not_among
 from ridgeline.core.evidence import Quoted
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import (
     Doc,
     QuotedBytes,

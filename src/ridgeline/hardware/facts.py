@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ridgeline.core.evidence import Evidence, weakest
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.chip import Chip
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Annotated
 
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Quoted
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Doc, QuotedBytes, QuotedBytesPerS, QuotedCount, QuotedSeconds
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.topology import Ethernet, FatTree, FullMesh, Ring, Switched, Topology, Torus, TorusRule

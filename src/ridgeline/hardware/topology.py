@@ -11,11 +11,11 @@ Ethernet    one flat routed network
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Literal, assert_never
 
 from ridgeline.core.errors import Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count
 
 

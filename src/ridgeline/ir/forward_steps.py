@@ -12,10 +12,11 @@ together. What it takes depends on four sums, so that any number of steps are co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from ridgeline.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

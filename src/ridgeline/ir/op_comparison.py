@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
+from ridgeline.core.records import dataclass
 from ridgeline.ir.rank_ops import OpSize, RankOp
 
 AT_ONCE = 4096  # combinations of ways that are tried

@@ -11,11 +11,12 @@ Nothing here knows a chip: `cost` prices ops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ridgeline.core.records import dataclass
 
 Num: TypeAlias = int | float | NDArray[np.float64]
 

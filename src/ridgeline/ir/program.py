@@ -10,10 +10,11 @@ Cost grows with distinct sections and pipeline ranks, never with layers or chips
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Collective, HostCopy, Num, Op, Stream
 from ridgeline.ir.tensors import Tensor
 

@@ -13,9 +13,11 @@ A name and how often: `lowering` expects them, a dry run traces them, `op_compar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import NamedTuple
+
+from ridgeline.core.records import dataclass
 
 SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
     "product": ("groups", "rows", "columns", "depth"),

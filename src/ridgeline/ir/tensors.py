@@ -6,12 +6,12 @@ A runtime builds from it what lowering prices: a `Split` is a DTensor `Shard(dim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 import numpy as np
 
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Axis, Num
 
 

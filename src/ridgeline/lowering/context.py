@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Op, Stream
 from ridgeline.models.sizing import EncoderInput

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.ir.program import Section
 from ridgeline.lowering.context import Degrees, ForwardWork, LoweringContext

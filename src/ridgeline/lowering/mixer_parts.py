@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import MatMul, Num, Op
 from ridgeline.lowering.attention_core import Passes
 from ridgeline.lowering.casts import casts, gradient_casts

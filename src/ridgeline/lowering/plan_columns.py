@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.hardware.topology import Torus
 from ridgeline.ir.ops import Num

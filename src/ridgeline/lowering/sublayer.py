@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Num, Op
 
 

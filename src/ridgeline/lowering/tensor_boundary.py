@@ -12,8 +12,7 @@ reduced once, so that each of them leaves out what the other one does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Op
 from ridgeline.lowering.context import LoweringContext, tensor_collective
 

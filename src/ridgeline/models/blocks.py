@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Size
 
 Positions = Literal["rope", "learned", "alibi", "relative", "none"]

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
 from ridgeline.models.sizing import Clip, Sizing
 from ridgeline.models.spec import (

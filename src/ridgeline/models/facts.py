@@ -6,10 +6,10 @@ moves at the least is below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from ridgeline.core.dtype import DType
+from ridgeline.core.records import dataclass
 from ridgeline.models.cache import (
     kept_tokens,
     kv_cache_bytes,

@@ -7,10 +7,11 @@ the embedding lookup, norms, activations, softmax, rotations, biases.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import assert_never
 
+from ridgeline.core.records import dataclass
 from ridgeline.models.compressed import compressed_weights
 from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.models.spec import (

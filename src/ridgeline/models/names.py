@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.errors import UnknownId
+from ridgeline.core.records import dataclass
 from ridgeline.models.dimensions import read_dimensions
 from ridgeline.models.spec import ModelSpec
 

@@ -7,9 +7,10 @@ A parameter is a trained tensor element: buffers that training only adjusts (a r
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from typing import assert_never
 
+from ridgeline.core.records import dataclass
 from ridgeline.models.mixer_parameters import mixer_params
 from ridgeline.models.spec import (
     Audio,

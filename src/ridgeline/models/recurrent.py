@@ -13,9 +13,9 @@ of `WHOLE` no framework splits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from ridgeline.core.records import dataclass
 from ridgeline.models.blocks import Recurrence, RecurrentForm
 
 WHOLE: frozenset[RecurrentForm] = frozenset({"mlstm", "wkv"})

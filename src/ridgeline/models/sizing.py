@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Size
 
 Rule = Literal["any", "square", "area", "longest", "anyres", "canvas", "fit", "split", "budget", "native"]

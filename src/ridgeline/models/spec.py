@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Size
 from ridgeline.models.blocks import (
     Attention,

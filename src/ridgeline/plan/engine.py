@@ -7,7 +7,6 @@ match on them. What an engine does *by default* is here; a plan may switch it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.files import SUFFIXES, read_layers
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, decode
 from ridgeline.hardware.load import merge
 from ridgeline.hardware.system import System

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Doc
 
 # how ranks are numbered, the fastest axis first, in Megatron's words (--use-tp-pp-dp-mapping is the second)

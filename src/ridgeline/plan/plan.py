@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import Problem, not_among
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, Flat, Size, Via
 from ridgeline.plan.engine import OVERLAPS, RecomputeKind, RecomputePart, Shard
 from ridgeline.plan.mesh import Mesh

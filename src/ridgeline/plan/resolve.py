@@ -6,10 +6,11 @@ resolved value, so that what was predicted is what is launched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from ridgeline.core.dtype import DType
+from ridgeline.core.records import dataclass
 from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.system import System
 from ridgeline.models.audio_tokens import audio_input
 from ridgeline.models.image_tokens import image_input, tokens_input, video_input

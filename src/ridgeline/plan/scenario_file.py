@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
 from ridgeline.core.files import INSIDE, SUFFIXES, Table, confined, read_table
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode_into
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.load import system_table

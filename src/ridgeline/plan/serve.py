@@ -12,10 +12,10 @@ objective = { ttft = "500 ms", tpot = "30 ms", percentile = 99 }
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.errors import Problem, UnitError
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, Size, Unit, Via
 from ridgeline.core.units import parse_count
 

@@ -14,10 +14,10 @@ tp = 2
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, Size, Unit
 
 Share = Annotated[float, AtLeast(0)]

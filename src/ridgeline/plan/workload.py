@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import Problem, UnitError
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, Size, Via
 from ridgeline.core.units import parse_count
 from ridgeline.plan.serve import Serve

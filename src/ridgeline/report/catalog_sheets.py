@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import assert_never
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Quoted
+from ridgeline.core.records import dataclass
 from ridgeline.cost.ceilings import ceilings
 from ridgeline.cost.kernel_roof import PEAK_OF
 from ridgeline.cost.profile import profile_for, shipped_profiles

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 
 HOST = "127.0.0.1"
 QUIET_S = 2.0  # the page is done when it has asked for nothing this long after the trace

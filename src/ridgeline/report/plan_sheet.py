@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from ridgeline.core.errors import Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import signed_quantity
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.report.sheets.plain import plain

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.report.scale import Scale
 
 WIDE, TALL = 64, 12  # characters inside the axes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
 from ridgeline.report.raster import Canvas, Colour

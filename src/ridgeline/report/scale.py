@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from ridgeline.core.records import dataclass
 
 SPAN = 4.0  # largest over smallest value from which an axis is logarithmic
 

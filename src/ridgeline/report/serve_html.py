@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table

@@ -16,13 +16,13 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.report.html import printable
 from ridgeline.trace.call_stack import launching_ops
 from ridgeline.trace.side_tables import RecordedCollective, RecordedShape

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Unpack
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import keys
 from ridgeline.hardware.load import resized
 from ridgeline.hardware.load import system as load_system

@@ -7,13 +7,14 @@ arrays for sizes, and priced once. What a pipeline, sharding and a schedule make
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.price import sustained_rates

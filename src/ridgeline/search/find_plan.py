@@ -10,7 +10,7 @@ Progress is told after every chunk of plans; where the answer is False, the sear
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision

@@ -10,13 +10,14 @@ machine is taken for every step), planned stops, loss spikes that send a run bac
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import Doc, QuotedBytesPerS, QuotedCount, QuotedSeconds
 from ridgeline.core.units import format_quantity
 from ridgeline.hardware.system import System

@@ -20,12 +20,13 @@ Every number may be an array over plans.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Num
 
 SHORTEST = 1e-9  # of the mean time between failures: checkpoints that cost nothing are not taken more often than this

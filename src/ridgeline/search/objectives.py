@@ -10,11 +10,12 @@ contain the Pareto front of any two of time, memory, cost, energy and chips.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.errors import Problem, not_among
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode_into, keys
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches

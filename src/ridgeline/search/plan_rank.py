@@ -11,13 +11,14 @@ the two cannot be told apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.models.spec import Moe
 from ridgeline.plan.plan import Plan

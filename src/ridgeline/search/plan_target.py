@@ -6,9 +6,10 @@ The target itself is above this floor and handed in as a value (`PlanTarget`). `
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario

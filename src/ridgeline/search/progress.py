@@ -8,8 +8,9 @@ not complete. Any other answer, None too, means to go on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from ridgeline.core.records import dataclass
 
 SweepProgress = Callable[[int, float], bool | None]  # plans priced so far, step of the best of them; False stops
 GoOn = Callable[[str], bool]  # what is tried next; whether to

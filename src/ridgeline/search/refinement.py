@@ -8,8 +8,8 @@ gains beyond what the engine can be told is told beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.explain import simulated_step_s

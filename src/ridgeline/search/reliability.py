@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,6 +21,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from ridgeline.core.evidence import Dissent, Evidence, Quoted
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, QuotedBytesPerS, QuotedCount, QuotedSeconds, Unit, decode
 from ridgeline.core.units import parse_quantity
 from ridgeline.ir.ops import Num

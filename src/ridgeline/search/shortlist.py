@@ -9,7 +9,7 @@ The order of plans is total (`ordered`), so that it does not matter in which chu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Plan
 from ridgeline.search.degree_grid import DegreeGrid
 from ridgeline.search.sweep import Chunk

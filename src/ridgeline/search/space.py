@@ -7,12 +7,13 @@ the engine is not known to support are not in the space; `plan.check` is the jud
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal
 
 from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import given
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe

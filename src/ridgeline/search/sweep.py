@@ -12,13 +12,14 @@ Each level is priced once; plans share what their rows and cells cost. The formu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.records import dataclass
 from ridgeline.lowering.plan_columns import NAMES, SHARDS, sized
 from ridgeline.lowering.program import stages_of
 from ridgeline.models.spec import Moe

@@ -8,8 +8,9 @@ decisions that stand against it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ridgeline.core.records import dataclass
 from ridgeline.search.distinct import kinds
 from ridgeline.search.find_plan import Search, find_plan, predicted
 from ridgeline.search.plan_target import Untold

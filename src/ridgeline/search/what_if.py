@@ -10,12 +10,13 @@ the first sweep itself, since capacity only decides which plans are left. Stoppe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode
 from ridgeline.cost.calibration import Calibration
 from ridgeline.hardware.system import System, Tier

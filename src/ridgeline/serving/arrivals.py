@@ -10,12 +10,12 @@ sessions         conversations: every prompt repeats all that was said before
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 
 import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.serving.request import Piece, Request, plain_request
 
 Lengths = Sequence[tuple[int, int]]

@@ -16,11 +16,11 @@ causes a long pause has, the file cannot tell; a prediction of the same run can.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.plan.serve import Objective
 from ridgeline.serving.bench_result import BenchRun
 from ridgeline.serving.metrics import Spread, spread

@@ -11,8 +11,8 @@ Two blocks may carry one hash (a full hit recomputes its last block); the older 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.content import Chain, FreeRun, Part, Span
 
 

@@ -6,8 +6,9 @@ the same chain, so a chain and a place stand for the hash, and no token is ever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.request import Piece
 
 OPEN_END = 1 << 62

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import Problem
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.serving_calibration import ServingCalibration
 from ridgeline.hardware.load import system as load_system

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.replica import Replica, Sample
 from ridgeline.serving.router import Router

@@ -11,10 +11,11 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import Autoscale, Failure
 from ridgeline.serving.event_loop import collector_paused, refuse_unsent
 from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Role, Transfer

@@ -12,11 +12,11 @@ Percentiles interpolate linearly; throughput is over the time from the start to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.plan.serve import Objective
 from ridgeline.serving.served import PARTS, Served
 

@@ -12,11 +12,11 @@ sampling of d decodes add to as many prompt tokens. `table_error` says how far a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 
 SHORT, LONG = 256.0, 4096.0  # cached tokens of a request between which a decode's line is drawn

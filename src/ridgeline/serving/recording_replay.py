@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.recording import read_recording
 from ridgeline.serving.sglang_recording import SglangRecording
 from ridgeline.serving.sglang_replay import sglang_records

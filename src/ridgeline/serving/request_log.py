@@ -11,7 +11,6 @@ import gzip
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.request import Request, plain_request
 from ridgeline.serving.trace_files import MOST_REQUESTS, MOST_TOKENS

@@ -12,12 +12,12 @@ Every request reserves its whole length when it is admitted (TensorRT-LLM's GUAR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 
 GROUPS = 10  # compositions that are priced for steps with prompts, and for steps without

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.serving.step import RequestState
 
 

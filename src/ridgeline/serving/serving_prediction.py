@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario

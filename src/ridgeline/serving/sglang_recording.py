@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.recorded_fields import MOST_BLOCKS, Fields, flag, requests, steps, table, whole, wrong
 from ridgeline.serving.request import Request
 from ridgeline.serving.sglang_replay import IDLE, Record, SglangCase

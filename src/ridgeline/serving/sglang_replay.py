@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.request import Request
 from ridgeline.serving.sglang_overlap import sglang_scheduler
 from ridgeline.serving.sglang_scheduler import SglangScheduler

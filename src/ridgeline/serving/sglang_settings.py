@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ridgeline.core.records import dataclass
 
 FIRST_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
 LEAST_RATIO = 0.14  # of the first one

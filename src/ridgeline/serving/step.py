@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.content import Span
 from ridgeline.serving.request import Request
 

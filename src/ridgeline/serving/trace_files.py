@@ -17,13 +17,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.request import Piece, Request
 from ridgeline.trace.read.source import Source

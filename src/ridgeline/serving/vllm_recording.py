@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.recorded_fields import (
     MOST_BLOCKS,
     MOST_REQUESTS,

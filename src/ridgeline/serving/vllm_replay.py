@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.serving.request import Request
 from ridgeline.serving.step import RequestState, Step
 from ridgeline.serving.vllm_scheduler import VllmScheduler

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from ridgeline.core.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

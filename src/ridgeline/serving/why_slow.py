@@ -6,7 +6,7 @@ Every remedy is a change of the plan that is simulated under the same requests; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.core.records import dataclass
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve

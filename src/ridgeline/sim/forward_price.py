@@ -9,12 +9,13 @@ A step of a pipelined instance passes its stages one after the other; the next s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration, default_calibration
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.price import ALL_REDUCE

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.price import OpPrices
 from ridgeline.cost.profile_prices import MeasuredOps
 from ridgeline.cost.profile_surface import SAME

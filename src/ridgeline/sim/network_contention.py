@@ -15,7 +15,7 @@ added is what placement and paths make of them. Groups that overlap in time else
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -29,6 +29,7 @@ from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.core.arrays import Index
+from ridgeline.core.records import dataclass
 from ridgeline.cost.step_part import StepPart
 from ridgeline.ir.ops import Collective, Num
 from ridgeline.ir.program import Program

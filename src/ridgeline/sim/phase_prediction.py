@@ -7,13 +7,13 @@ decode    one step of a batch, and the curve over batches: tokens/s/user against
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, weakest
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity
 from ridgeline.cost.calibration import Calibration, default_calibration
 from ridgeline.cost.profile import profile_for

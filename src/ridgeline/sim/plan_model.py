@@ -12,11 +12,12 @@ Each is worked out once for everything below it in this list; a plan is one of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.cost.op_table import op_table_over
 from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections
 from ridgeline.cost.profile import Profile

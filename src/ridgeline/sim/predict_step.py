@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, format_gib, parse_quantity
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.calibration import default_calibration as default_calibration

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.records import dataclass
 from ridgeline.cost.step_part import Bound
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train

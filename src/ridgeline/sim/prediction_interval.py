@@ -19,11 +19,13 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
+
+from ridgeline.core.records import dataclass
 
 SHIPPED_RESIDUALS = (
     Path(__file__).parents[1] / "cost" / "residuals.json"

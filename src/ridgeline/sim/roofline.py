@@ -13,7 +13,7 @@ ones do: the engine named decides which kernels there are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, assert_never
 
@@ -22,6 +22,7 @@ import numpy as np
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.ceilings import ceilings
 from ridgeline.cost.estimate import OpEstimate, estimates

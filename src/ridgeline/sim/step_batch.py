@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import Machines, ParameterColumns, machines_of, measured_memory
 from ridgeline.cost.op_table import OpTable, op_table
 from ridgeline.cost.price import padded_products, price_sections, sustained_rates

@@ -7,12 +7,12 @@ chip; scale-up is inside a domain, scale-out beyond it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.torus import Span, span_of
 from ridgeline.cost.topology_columns import MICRO, SCALE_UP_STEP

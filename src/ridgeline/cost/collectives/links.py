@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import Machines, ParameterColumns
 from ridgeline.cost.topology_columns import Columns, TopologyColumns
 

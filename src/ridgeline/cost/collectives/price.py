@@ -11,12 +11,12 @@ one nearly all of it: the protocols of a library (LL, LL128, Simple) are points 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives.algorithms import (
     FOR_ALL_GATHER,
     FOR_ALL_REDUCE,

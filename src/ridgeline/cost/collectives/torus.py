@@ -12,11 +12,10 @@ them, as software that splits axes does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.cost.topology_columns import TopologyColumns
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+
+from ridgeline.core.records import dataclass
 
 SHIPPED = Path(__file__).parent / "parameters.json"
 

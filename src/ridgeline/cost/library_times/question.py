@@ -6,7 +6,6 @@ A family is a kind of link whose numbers are fitted together: NVLink of Ampere, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
+from ridgeline.core.records import dataclass
 from ridgeline.cost.topology_columns import EXITS, leaving
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import FullMesh, Ring, Switched, Torus

@@ -1,12 +1,12 @@
 """Turn a schedule's name and the pipeline's size into its table, or into the reason why there is none."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
+from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules.dualpipe_v import dualpipe_v_rows
 from ridgeline.plan.schedules.one_f_one_b import gpipe_rows, interleaved_rows, one_f_one_b_rows
 from ridgeline.plan.schedules.table import Row, ScheduleTable, loop_placement, v_placement

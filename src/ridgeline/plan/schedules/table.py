@@ -6,9 +6,10 @@ order and nothing about time: timing, transport and memory are functions of the 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
+
+from ridgeline.core.records import dataclass
 
 
 class Phase(StrEnum):

@@ -6,9 +6,9 @@ literature states its bubbles, so this executor can be held against it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import assert_never
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules.flow import Token, step_makes, step_needs
 from ridgeline.plan.schedules.in_order import drive
 from ridgeline.plan.schedules.table import Overlap, Phase, ScheduleTable, Step

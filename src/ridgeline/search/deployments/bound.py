@@ -10,12 +10,12 @@ so what misses the objective here is not simulated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective

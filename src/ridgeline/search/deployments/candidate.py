@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import ServingPlan
 from ridgeline.search.deployments.capacity import Capacity

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ridgeline.core.records import dataclass
 from ridgeline.search.deployments.bound import Bound
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.search.deployments.trial import Bench, Trial

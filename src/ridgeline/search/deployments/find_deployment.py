@@ -13,9 +13,10 @@ The same scenario and seed give the same answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, inf
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective, Serve

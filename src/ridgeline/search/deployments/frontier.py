@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ridgeline.core.records import dataclass
 from ridgeline.search.deployments.find_deployment import DeploymentSearch
 from ridgeline.search.deployments.shape import Shape
 

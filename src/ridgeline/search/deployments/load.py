@@ -7,13 +7,13 @@ in time to the rate that is asked for, from where it is busiest; of a generated 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.plan.serve import Serve, TraceFile
 from ridgeline.serving.load import load_of
 from ridgeline.serving.request import Request

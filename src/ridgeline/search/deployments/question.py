@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 from ridgeline.core.errors import InputError, Problem, UnitError, not_among
 from ridgeline.core.files import read_table
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.engine import ENGINES

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, self_contained

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario

@@ -14,11 +14,12 @@ for and what the engine does not support are not offered; `plan.check` is the ju
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
 from ridgeline.core.dtype import dtype
+from ridgeline.core.records import dataclass
 from ridgeline.models.spec import Moe
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh

@@ -7,8 +7,9 @@ then simulated under all requests, and with a replica fewer where it has some to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.candidate import Candidate, Goal, Verified, allowed

@@ -17,12 +17,12 @@ in the order in which ranks hold them when they are placed evenly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import default_placement
 from ridgeline.search.stage_layout.table import Layouts, LayoutTable, smallest
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario

@@ -11,11 +11,12 @@ first made to fit. In between hundreds of layouts are priced by the lines `predi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.core.arrays import Index
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.plan import Recompute

@@ -11,12 +11,12 @@ number for all stages, the least such number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import permutations, product
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import default_placement
 from ridgeline.search.space import selective_parts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import ParameterColumns
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, copy_seconds
 from ridgeline.ir.ops import HostCopy, Stream

@@ -7,11 +7,11 @@ search works out the rest once and adds those for every shard degree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask, at
+from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.price import SectionPrices, SustainedRates, collective_op_seconds
 from ridgeline.cost.step_part import COMPUTE, SECTION_PARTS, StepPart

@@ -30,7 +30,6 @@ links, since only the event loop knows which one it is; the tail after the last 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import MappingProxyType
@@ -40,6 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.sim.closed_form.longest_paths import PATHS
 

@@ -5,11 +5,10 @@ One array, because a stage is a sum of its sections in every row alike: a single
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.cost.step_part import SECTION_PARTS, StepPart
 from ridgeline.sim.host_stall import host_stall
 

@@ -16,12 +16,12 @@ prediction have as many cells as rows and plans; a search has few cells, more ro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.price import SectionPrices, SustainedRates
 from ridgeline.cost.step_part import StepPart
 from ridgeline.lowering.plan_columns import PlanColumns

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules import Action, Phase, ScheduleTable, actions_of
 from ridgeline.sim.events.overlap_fluid import NOTHING, PassMix, slowdown
 from ridgeline.sim.events.pipeline_run import (

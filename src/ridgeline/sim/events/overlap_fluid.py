@@ -17,9 +17,9 @@ the sum; how fast that background gets on meanwhile is part of the answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ridgeline.core.records import dataclass
 from ridgeline.sim.events.stream_work import Comm, Loads, PassWork
 
 NOTHING: Loads = (0.0, 0.0)

@@ -13,10 +13,11 @@ executes the rows; batches of plans are timed by ``closed_form.schedule_time``, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.schedules import Action, Phase, ScheduleTable, Step
 
 _NOBODY: Mapping[int, float] = MappingProxyType({})

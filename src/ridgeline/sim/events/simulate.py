@@ -10,11 +10,12 @@ pattern of each of its sections.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.op_table import PHASES
 from ridgeline.plan.check import check

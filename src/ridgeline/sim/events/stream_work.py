@@ -18,12 +18,13 @@ Sizes are those of the Program's ops; this is the only module of the event simul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.cost.collectives.algorithms import Routing
 from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.collectives.price import collective_seconds

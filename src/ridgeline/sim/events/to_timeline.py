@@ -20,13 +20,13 @@ all its classes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.records import dataclass
 from ridgeline.cost.op_table import PHASES
 from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.plan.scenario import Scenario

@@ -6,11 +6,12 @@ Nothing here knows a schedule or how state is sharded: ``memory`` makes moments 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.context import LoweringContext

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 
 SHIPPED_SHORTFALLS = Path(__file__).parent / "shortfalls.json"

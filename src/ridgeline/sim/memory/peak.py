@@ -16,11 +16,12 @@ Columns are ranks x rows, so that one scenario and a hundred thousand plans run 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import Program

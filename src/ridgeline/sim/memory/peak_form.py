@@ -6,11 +6,12 @@ what the layers of a rank hold, and needs no schedule and no sharding any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
+from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.sim.closed_form.stage_mix import RankMix, undominated

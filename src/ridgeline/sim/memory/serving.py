@@ -8,13 +8,13 @@ By pipeline stage; an instance holds as many tokens as its fullest stage. Not co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor
 from typing import assert_never
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
