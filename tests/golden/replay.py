@@ -12,6 +12,7 @@ import contextlib
 import io
 import json
 import math
+import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -27,8 +28,12 @@ from ridgeline.cli.main import main
 
 HERE = Path(__file__).parent
 CASES, ANSWERS = HERE / "cases", HERE / "answers"
-TIMED = {"plan": ("seconds", "cpu_seconds", "explain_seconds")}
-"""Keys at the top of a verb's answer whose values are measured while it runs."""
+TIMED = {
+    "plan": ("seconds", "cpu_seconds", "explain_seconds"),
+    "collective": ("synthesis_seconds", "simulation.wall_seconds"),
+    "bringup": ("inventory.rows", "speed", "environment"),
+}
+"""Dotted keys of a verb's answer whose values are measured while it runs, depend on the machine, or fill a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,7 @@ class Case:
     commands  command lines without the program, `--json` included
     files     file name -> a table, which is written as JSON, or text
     inputs    names of generated or stored traces, see `inputs.py`
+    slow      whether it takes many seconds: `make test-slow` replays it
     """
 
     verb: str
@@ -46,6 +52,7 @@ class Case:
     commands: tuple[str, ...]
     files: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    slow: bool = False
 
     @property
     def id(self) -> str:
@@ -68,7 +75,7 @@ def cases() -> tuple[Case, ...]:
 
 def _case(verb: str, name: str, table: dict[str, Any]) -> Case:
     """A table of a case file -> Case; `scenario` and `options` are short for one command on `run.json`."""
-    known = {"scenario", "options", "commands", "files", "inputs"}
+    known = {"scenario", "options", "commands", "files", "inputs", "slow"}
     if unknown := set(table) - known:
         raise ValueError(f"{verb}/{name}: unknown keys {sorted(unknown)}")
     files = dict(table.get("files", {}))
@@ -83,6 +90,7 @@ def _case(verb: str, name: str, table: dict[str, Any]) -> Case:
         commands=tuple(table.get("commands", (alone,))),
         files=files,
         inputs=tuple(table.get("inputs", ())),
+        slow=table.get("slow", False),
     )
 
 
@@ -116,11 +124,20 @@ def _ran(command: str) -> dict[str, Any]:
     found: dict[str, Any] = {"command": command, "exit": code}
     if out.getvalue():
         output = json.loads(out.getvalue()) if "--json" in words else out.getvalue()
-        timed = [key for key in TIMED.get(words[0], ()) if key in output]
-        found["output"] = output | dict.fromkeys(timed, "TIME") if timed else output
+        for key in TIMED.get(words[0], ()):
+            _forget_value(output, key.split("."))
+        found["output"] = output
     if err.getvalue():
         found["complaint"] = err.getvalue()
     return found
+
+
+def _forget_value(output: Any, path: list[str]) -> None:
+    """Replace the value at a path of keys by a word, where an answer has one."""
+    for key in path[:-1]:
+        output = output.get(key) if isinstance(output, dict) else None
+    if isinstance(output, dict) and output.get(path[-1]) is not None:
+        output[path[-1]] = "TIME"
 
 
 def _scrubbed(value: Any, folder: Path) -> Any:
@@ -138,7 +155,7 @@ def _scrubbed(value: Any, folder: Path) -> Any:
 def _plain(text: str, folder: Path) -> str:
     for given, word in ((str(folder), "FOLDER"), (f"Ridgeline {ridgeline.__version__}", "Ridgeline VERSION")):
         text = text.replace(given, word)
-    return text
+    return re.sub(r"transformers [\d.]+, torch [\w.+]+", "transformers VERSION, torch VERSION", text)
 
 
 def text_of(found: Any) -> str:

@@ -17,7 +17,9 @@ if not EXACT:
     warnings.warn(f"this machine rounds unlike the recorded answers: compared to {CLOSE:g}", stacklevel=1)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.id, marks=[pytest.mark.slow] if case.slow else []) for case in CASES]
+)
 def test_answer(case: Case, tmp_path: Path) -> None:
     assert case.stored.exists(), f"no answer is stored: python tests/golden/record.py --case {case.id}"
     before = json.loads(case.stored.read_text(encoding="utf-8"))

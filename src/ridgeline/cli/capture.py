@@ -90,7 +90,7 @@ def _captured(model: str) -> ModelSpec:
     from ridgeline.models.hf import READERS
     from ridgeline.models.hf.generic import captured, captured_module
 
-    say(f"capturing {model}")
+    say(f"capturing {model}", err=True)
     if is_reference(model):
         return captured_module(model)
     path = Path(model)
