@@ -1,4 +1,4 @@
-"""Write docs/json.md, the tables of what `--json` prints, from the types of the sheets.
+"""Write docs/json.md, the reference of what `--json` prints, from the classes of the results.
 
 python docs/sheets.py            rewrite the page
 python docs/sheets.py --check    fail when it is out of date
@@ -6,61 +6,103 @@ python docs/sheets.py --check    fail when it is out of date
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, is_typeddict
+from typing import Any, Literal, Union, get_args, get_origin
 
 from ridgeline.cli.verbs import VERBS
-from ridgeline.report.sheets.schema import SHEETS, first_line, keys, meanings, reached
+from ridgeline.core.dtype import DType
+from ridgeline.core.encode import json_keys
+from ridgeline.core.schema import first_line, json_schema, key_meanings, owner_of, reached, result_keys
+from ridgeline.report.results import RESULTS, results_of
 
 PAGE = Path(__file__).parent / "json.md"
 HEAD = """# What `--json` prints
 
-Written by `python docs/sheets.py` from the types in
-[report/sheets](../src/ridgeline/report/sheets/__init__.py); do not edit. As JSON schema:
-`ridgeline.report.sheets.schema.sheet_schema("predict")`.
+Written by `python docs/sheets.py` from the classes of the results; do not edit. A result is a frozen dataclass, and
+these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predict")`.
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
 1. A key in brackets is not always there. Keys may be added; one that is there keeps its name and its meaning. What
 `show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb
-is a [RefusalSheet](#refusalsheet): `possible` false, and the problems.
+is a [Refusal](#refusal): `possible` false, and the problems. A record that several results hold stands once.
 """
+NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", NoneType: "null"}
 
 
 def words(hint: Any) -> str:
-    """A type as JSON speaks of it; a table as a link to its own."""
+    """A type as JSON speaks of it; a record as a link to its own table."""
     origin, parts = get_origin(hint), get_args(hint)
-    if is_typeddict(hint):
-        return f"[{hint.__name__}](#{hint.__name__.lower()})"
-    if origin is list:
-        return f"list of {words(parts[0])}"
-    if origin is dict:
-        return f"{words(parts[1])} by name"
+    owner = origin or hint
     if origin is Literal:
         return " or ".join(f"`{str(part).lower() if isinstance(part, bool) else part}`" for part in parts)
     if origin in (Union, UnionType):
-        return " or ".join(words(part) for part in parts)
-    names = {str: "text", int: "integer", float: "number", bool: "true or false", NoneType: "null"}
-    return "any value" if hint is Any else names[hint]
+        return " or ".join(dict.fromkeys(words(part) for part in parts))
+    if is_dataclass(owner) and owner is not DType:
+        return f"[{owner.__name__}](#{owner.__name__.lower()})"
+    schema = json_schema(hint)
+    if schema.get("type") == "array":
+        return f"list of {words(parts[0])}" if parts else "list"
+    if schema.get("type") == "object":
+        return f"{words(parts[1])} by name" if parts else "table"
+    return NAMES.get(hint, "text" if schema.get("type") == "string" else "any value")
+
+
+@cache
+def documented(kind: type) -> dict[str, str]:
+    """What a class says of its attributes: lines of its docstring, strings below fields, docstrings of properties."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found: dict[str, str] = {}
+    for node, behind in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
+            found[node.name] = str(ast.get_docstring(node)).split("\n")[0]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(behind, ast.Expr):
+            found[node.target.id] = " ".join(str(ast.literal_eval(behind.value)).split())
+    return found | key_meanings(kind)
+
+
+def meaning(kind: type, key: str, path: tuple[str, ...] | None) -> str:
+    """What a key means: in the words of the record, or of the class at the end of its path."""
+    for base in kind.__mro__[:-1]:
+        if key in key_meanings(base):
+            return key_meanings(base)[key]
+    if not path:
+        return ""
+    for owner in owner_of(kind, path):
+        for base in owner.__mro__[:-1]:
+            if is_dataclass(base) and path[-1] in documented(base):
+                return documented(base)[path[-1]].rstrip(".")
+    return ""
 
 
 def table(kind: type) -> Iterator[str]:
-    told = meanings(kind)
     yield f"\n### {kind.__name__}\n\n{first_line(kind)}\n\n| key | holds | |\n|---|---|---|"
-    for key, (hint, needed) in keys(kind).items():
-        yield f"| {f'`{key}`' if needed else f'[`{key}`]'} | {words(hint)} | {told.get(key, '')} |"
+    paths = {key.name: key.path for key in json_keys(kind)}
+    rows = []
+    for key, (hint, is_sparse) in result_keys(kind).items():
+        name = f"[`{key}`]" if is_sparse else f"`{key}`"
+        rows.append((name, words(hint), meaning(kind, key, paths.get(key)) if key in paths else ""))
+    for (holds, says), group in groupby(rows, key=lambda row: row[1:]):
+        yield f"| {', '.join(name for name, *_ in group)} | {holds} | {says} |"
 
 
 def page() -> str:
-    lines, seen = [HEAD], set()
-    for verb, kinds in SHEETS.items():
+    lines, known = [HEAD], set[type]()
+    for verb in RESULTS:
         lines.append(f"\n## {verb}\n\n{VERBS[verb].summary}")
-        for one in dict.fromkeys(one for kind in kinds for one in (kind, *reached(kind))):
-            if one not in seen:
-                seen.add(one)
-                lines += table(one)
+        for kind in reached(results_of(verb)):
+            if kind not in known:
+                known.add(kind)
+                lines += table(kind)
     return "\n".join(lines) + "\n"
 
 

@@ -52,6 +52,10 @@ class GapPart:
     why: str
     action: str
 
+    JSON = """
+        phase class predicted_us measured_us gap_us share_of_gap=share residual efficiency bound change why action
+    """
+
     @property
     def gap_ns(self) -> float:
         return self.measured_ns - self.predicted_ns
@@ -70,6 +74,8 @@ class ClassGap:
     predicted_ns: float
     measured_ns: float
     parts: tuple[GapPart, ...]
+
+    JSON = "class predicted_us measured_us gap_us"
 
     @property
     def gap_ns(self) -> float:
@@ -91,6 +97,22 @@ class Explanation:
     table: Mapping[str, Any] | None = None
     """The scenario as its file says it, with settings; None where it was given as a value."""
 
+    JSON = """
+        kind='explanation' scenario=scenario.name model=scenario.model.id system=scenario.system.name
+        engine=scenario.plan.engine trace=analysis.timeline.about.sources predicted_us measured_us gap_us residual
+        interval_us inside_interval=inside parts classes=by_class by_change=by_change_ns doubts causes=diff.causes
+    """
+
+    @property
+    def residual(self) -> float | None:
+        """Predicted over measured step, less one; None where nothing was measured."""
+        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else None
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """Microseconds between which the prediction expects the step."""
+        return self.prediction.interval.low * DECIMAL["M"], self.prediction.interval.high * DECIMAL["M"]
+
     @property
     def predicted_ns(self) -> float:
         return self.diff.before.step_ns
@@ -108,13 +130,15 @@ class Explanation:
         """Whether the measured step lies in the interval of the prediction."""
         return self.prediction.interval.low <= self.measured_ns / DECIMAL["G"] <= self.prediction.interval.high
 
-    def by_change(self) -> dict[str, float]:
+    @property
+    def by_change_ns(self) -> dict[str, float]:
         """Nanoseconds of the gap by who should change, with sign."""
         totals: dict[str, float] = {}
         for part in self.parts:
             totals[part.change] = totals.get(part.change, 0.0) + part.gap_ns
         return dict(sorted(totals.items(), key=lambda entry: -abs(entry[1])))
 
+    @property
     def by_class(self) -> tuple[ClassGap, ...]:
         """The parts of each class together, the largest gap first; they sum to the gap too."""
         held: dict[str, list[GapPart]] = {}

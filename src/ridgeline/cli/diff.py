@@ -57,7 +57,8 @@ def diff(
     0  done        1  slower than --fail-above allows, or a worse report        2  the input cannot be used
     """
     from ridgeline.core.files import refuse_unwritable, write_text
-    from ridgeline.report.diff import diff_sheet, draw_diff, draw_runs
+    from ridgeline.report.diff import draw_diff, draw_runs
+    from ridgeline.trace.diff import DiffRuns
 
     limit = None if fail_above is None else _share(fail_above)
     others = after or []
@@ -69,22 +70,22 @@ def diff(
         return
     if html is not None:
         refuse_unwritable(html)  # before the work
-    sheets = [diff_sheet(one) for one in _diffs(before, others, policy=policy, classes=classes, settings=settings)]
+    diffs = _diffs(before, others, policy=policy, classes=classes, settings=settings)
     if html is not None:
         from ridgeline.report.diff_html import diff_page
 
-        write_text(html, diff_page(sheets))
-        say(f"{html}: {len(sheets)} comparison(s)", err=True)
+        write_text(html, diff_page(diffs))
+        say(f"{html}: {len(diffs)} comparison(s)", err=True)
     if json:
-        print_json(sheets[0] if len(sheets) == 1 else {"kind": "diffs", "runs": sheets})
+        print_json(diffs[0] if len(diffs) == 1 else DiffRuns(runs=tuple(diffs)))
     else:
-        for sheet in sheets:
-            draw_diff(sheet, console())
-        if len(sheets) > 1:
-            draw_runs(sheets, console())
-    slower = [one for one in sheets if limit is not None and one["difference_share"] > limit]
-    for one in slower:
-        text = f"{one['after']['label']} is {one['difference_share']:.1%} slower than {one['before']['label']}"
+        for diff in diffs:
+            draw_diff(diff, console())
+        if len(diffs) > 1:
+            draw_runs(diffs, console())
+    slower = [diff for diff in diffs if limit is not None and diff.slower > limit]
+    for diff in slower:
+        text = f"{diff.after.label} is {diff.slower:.1%} slower than {diff.before.label}"
         say(f"regression: {text}, more than the {fail_above} that --fail-above allows", err=True)
     if slower:
         raise typer.Exit(1)

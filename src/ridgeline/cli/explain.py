@@ -76,7 +76,7 @@ def _explain_traces(scenario: Path, traces: list[Path], output: Path | None, jso
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.explain import draw_explanation, explanation_sheet
+    from ridgeline.report.explain import draw_explanation
 
     if output is not None:
         refuse_unwritable(output)  # before the work
@@ -84,11 +84,10 @@ def _explain_traces(scenario: Path, traces: list[Path], output: Path | None, jso
         found = library(scenario, *paths, **choices)
     if output is not None:
         write_residuals(found, output)
-    sheet = explanation_sheet(found)
     if json:
-        print_json(sheet)
+        print_json(found)
         return
-    draw_explanation(sheet, console())
+    draw_explanation(found, console())
     if output is not None:
         say(f"{output}: {len(found.parts)} residuals; fit them with `ridgeline fit --with {output}`")
 

@@ -32,9 +32,9 @@ def query(
     json: Json = False,
 ) -> None:
     """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
-    from ridgeline.report.query import draw_query, query_sheet
+    from ridgeline.report.query import draw_query
     from ridgeline.trace.span_query import query as library
 
     with plain_files([trace]) as paths:
-        sheet = query_sheet(library(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit))
-    print_json(sheet) if json else draw_query(sheet, console())
+        answer = library(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit)
+    print_json(answer) if json else draw_query(answer, console())

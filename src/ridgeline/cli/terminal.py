@@ -90,6 +90,8 @@ def stderr_console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """The answer for programs; a number that is none would be a mistake of ours. An ASCII terminal gets escapes."""
+    """Print a result, or a table of JSON, for programs; NaN would be our mistake. An ASCII terminal gets escapes."""
+    from ridgeline.core.encode import to_json
+
     escaped = not is_unicode(sys.stdout)
-    say(codec.dumps(value, indent=2, ensure_ascii=escaped, allow_nan=False))
+    say(codec.dumps(to_json(value), indent=2, ensure_ascii=escaped, allow_nan=False))

@@ -91,8 +91,9 @@ def analyze(
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.analyze import analysis_sheet, draw_analysis
-    from ridgeline.report.counters import counters_sheet, draw_counters
+    from ridgeline.report.analyze import draw_analysis
+    from ridgeline.report.counters import draw_counters
+    from ridgeline.trace.read.kernel_counters import read_counter_file
 
     if html is not None:
         refuse_unwritable(html)  # before the work
@@ -101,7 +102,7 @@ def analyze(
             _analyze_bench(paths, json)
             return
         if _only_counters(paths):
-            kernels = counters_sheet(paths[0])
+            kernels = read_counter_file(paths[0])
             print_json(kernels) if json else draw_counters(kernels, console())
             return
         if _only_memory(paths):
@@ -113,8 +114,7 @@ def analyze(
         )  # fmt: skip
     if html is not None:
         _write(found, html, html_spans)
-    sheet = analysis_sheet(found)
-    print_json(sheet) if json else draw_analysis(sheet, console())
+    print_json(found) if json else draw_analysis(found, console())
 
 
 def _write(found: Analysis, path: Path, spans: int) -> None:
@@ -143,10 +143,11 @@ def _only_memory(traces: list[Path]) -> bool:
 
 
 def _analyze_memory(path: Path, json: bool) -> None:
-    from ridgeline.report.query import draw_memory, memory_sheet
+    from ridgeline.report.query import draw_memory
+    from ridgeline.trace.read.memory_snapshot import read_memory
 
-    sheet = memory_sheet(path)
-    print_json(sheet) if json else draw_memory(sheet, console())
+    record = read_memory(path)
+    print_json(record) if json else draw_memory(record, console())
 
 
 def only_bench_results(traces: list[Path]) -> bool:

@@ -1,14 +1,39 @@
-"""Turn a frozen dataclass back into the table it is decoded from: the inverse of ``core.table``, defaults left out."""
+"""Turn frozen dataclasses into tables: `encode` for files that decode to them, `to_json` for what `--json` prints.
+
+`encode` is the inverse of ``core.table``: defaults are left out. `to_json` prints a result. Its class is the contract:
+every field is a key of the same name, unless the class lists its keys in a string called ``JSON``.
+
+    step_time_s               the attribute of that name: a field or a property
+    model=scenario.model.id   the attribute at the end of a path; null where something on the way is None
+    anchor?                   left out where it is None or empty
+    rates[:200]               the first 200 of a list
+    gbytes_per_s=rate/G       divided by ten to the ninth; T and M likewise
+    kind='why slow'           these very words; `possible=true` is the constant
+    *memory                   the keys of the record that `memory` holds stand here
+    *   -scenario             every field; without this one
+
+Times that the code holds in nanoseconds (`busy_ns`) are printed in microseconds (`busy_us`), under either name in the
+list. The underscore at the end of `class_` is not printed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import flat, hints
+from ridgeline.core.units import DECIMAL
+
+NANOSECONDS_PER_US = 1000
+ENTRY = re.compile(
+    r"(?P<mark>[*-]?)(?P<name>[\w.]*)(?P<sparse>\?)?(?:=(?P<path>'[^']*'|[\w.]+))?"
+    r"(?:\[:(?P<most>\d+)\])?(?:/(?P<unit>\w))?(?=\s|$)"
+)
 
 
 def encode(value: Any) -> dict[str, Any]:
@@ -57,4 +82,109 @@ def plain(value: Any, record: Callable[[Any], Any] = encode) -> Any:
         return {str(key): plain(part, record) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(part, record) for part in value]
-    return value if isinstance(value, (str, int, float)) or value is None else str(value)
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    return value.tolist() if hasattr(value, "tolist") else str(value)  # numbers and arrays of numpy, paths and enums
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> Any:
+    """A result as `--json` prints it; what is a table of JSON already passes unchanged.
+
+    >>> @dataclass(frozen=True, slots=True, kw_only=True)
+    ... class Part:
+    ...     class_: str
+    ...     busy_ns: int
+    ...     warnings: tuple[str, ...] = ()
+    ...     JSON = "kind='part' * warnings?"
+    >>> to_json([Part(class_="matmul", busy_ns=1500)])
+    [{'kind': 'part', 'class': 'matmul', 'busy_us': 1.5}]
+    """
+    return plain(value, _record)
+
+
+def _record(value: Any) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    kind: type = type(value)
+    for key in json_keys(kind):
+        part = key.constant if key.path is None else key.read(value)
+        if key.is_spread:
+            table |= {} if part is None else to_json(part)
+        elif not (key.is_sparse and (part is None or part == "" or part == () or part == {})):
+            table[key.name] = to_json(part)
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonKey:
+    """One key of a record, or the keys of a record inside it, and the path of attributes that leads to its value."""
+
+    name: str
+    path: tuple[str, ...] | None
+    constant: Any = None
+    is_spread: bool = False
+    is_sparse: bool = False
+    most: int | None = None
+    divisor: float = 1
+
+    def read(self, value: Any) -> Any:
+        """The value of this key in a record, in the unit in which it is printed."""
+        for attribute in self.path or ():
+            if value is None:
+                return None
+            value = getattr(value, attribute)
+        if self.most is not None:
+            value = value[: self.most]
+        return value if self.divisor == 1 else _divided(value, self.divisor)
+
+
+def _divided(value: Any, divisor: float) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _divided(part, divisor) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_divided(part, divisor) for part in value]
+    return None if value is None else value / divisor
+
+
+@cache
+def json_keys(kind: type) -> tuple[JsonKey, ...]:
+    """The keys that a record of this class prints, in order."""
+    keys: dict[str, JsonKey] = {}
+    for key in _entries(kind, getattr(kind, "JSON", "*")):
+        if key.name.startswith("-"):
+            del keys[key.name[1:]]
+        else:
+            keys[key.name] = key
+    return tuple(keys.values())
+
+
+def _entries(kind: type, text: str) -> Iterator[JsonKey]:
+    words = ENTRY.finditer(text.strip())
+    if ENTRY.sub("", text).strip():
+        raise ValueError(f"{kind.__name__}.JSON: cannot read {ENTRY.sub('', text).split()[0]!r}")
+    for word in words:
+        mark, name, path = word["mark"], word["name"], word["path"]
+        if mark == "*" and not name:
+            yield from (_key(kind, field.name, field.name) for field in fields(kind))
+        elif mark == "*":
+            yield JsonKey(name=f"*{name}", path=tuple(name.split(".")), is_spread=True)
+        elif mark == "-":
+            yield JsonKey(name=f"-{_key(kind, name, name).name}", path=None)
+        elif path and (path.startswith("'") or path in ("true", "false")):
+            yield JsonKey(name=name, path=None, constant=path == "true" if path[0] != "'" else path[1:-1])
+        elif name:
+            most = int(word["most"]) if word["most"] else None
+            divisor = DECIMAL[word["unit"]] if word["unit"] else 1
+            yield _key(kind, name, path or name, most=most, divisor=divisor, is_sparse=bool(word["sparse"]))
+
+
+def _key(kind: type, name: str, path: str, *, divisor: float = 1, **more: Any) -> JsonKey:
+    if path == name and not hasattr(kind, name):
+        spellings = (f"{name}_", f"{name.removesuffix('us')}ns")
+        path = next((attribute for attribute in spellings if hasattr(kind, attribute)), name)
+    if path.endswith("_ns") or path == "ns":
+        divisor = NANOSECONDS_PER_US
+        name = f"{name.removesuffix('_ns')}_us" if name == path else name
+    return JsonKey(name=name.removesuffix("_"), path=tuple(path.split(".")), divisor=divisor, **more)

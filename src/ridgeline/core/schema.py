@@ -1,14 +1,20 @@
-"""Turn a dataclass into the JSON schema of the table it is decoded from, so that editors complete and check it."""
+"""Turn a dataclass into JSON schema: `table_schema` of the table it is decoded from, so that editors complete and check
+it, and `result_schema` of what `--json` prints of it."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from pathlib import PurePath
+from types import MappingProxyType, NoneType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
+from ridgeline.core.encode import json_keys
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.table import AtLeast, Doc, Unit, Via, flat, hints
 
@@ -81,3 +87,173 @@ def _plain(hint: Any, marks: tuple[object, ...]) -> Schema:
         return {"type": "string", "description": f"a quantity in {unit}"}
     names = {bool: "boolean", int: "integer", float: "number", str: "string"}
     return {"type": names[hint]} if hint in names else {}
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+MEANING = re.compile(r"(\w+(?:, \w+)*) {2,}(\S.*)")  # a line of a docstring: keys, then what they mean
+PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
+
+
+def result_schema(title: str, kinds: Sequence[type]) -> Schema:
+    """The schema of results as `core.encode.to_json` prints them; the records inside are definitions of their own."""
+    records = {record.__name__: record_schema(record) for record in reached(kinds)}
+    refs = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds]
+    head = refs[0] if len(refs) == 1 else {"oneOf": refs}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **head, "$defs": records}
+
+
+def record_schema(kind: type) -> Schema:
+    """The schema of one record: its keys, which of them must be there, and no others."""
+    meanings = key_meanings(kind)
+    keys = result_keys(kind)
+    properties = {
+        key: json_schema(hint) | ({"description": meanings[key]} if key in meanings else {})
+        for key, (hint, _) in keys.items()
+    }
+    described: Schema = {"type": "object", "description": first_line(kind), "properties": properties}
+    required = [key for key, (_, is_sparse) in keys.items() if not is_sparse]
+    return described | {"required": required, "additionalProperties": False}
+
+
+def result_keys(kind: type) -> dict[str, tuple[Any, bool]]:
+    """The keys of a record with their types, and whether each may be left out."""
+    keys: dict[str, tuple[Any, bool]] = {}
+    for key in json_keys(kind):
+        if key.path is None:
+            keys[key.name] = (Literal[key.constant], False)
+            continue
+        hint = _path_hint(kind, key.path)
+        if key.is_spread:
+            for inner in _records(hint):
+                keys |= {
+                    name: (part, is_sparse or _optional(hint)) for name, (part, is_sparse) in result_keys(inner).items()
+                }
+        else:
+            hint = _floats(hint) if key.divisor != 1 else hint
+            keys[key.name] = (_without_none(hint) if key.is_sparse else hint, key.is_sparse)
+    return keys
+
+
+def _path_hint(kind: Any, path: Sequence[str]) -> Any:
+    """The type at the end of a path of attributes; optional where something on the way is."""
+    hint, optional = kind, False
+    for attribute in path:
+        optional |= _optional(hint)
+        hints_of_options = [_attribute_hint(option, attribute) for option in _options(hint)]
+        hint = Union[tuple(hints_of_options)]  # noqa: UP007
+    return hint | None if optional else hint
+
+
+def owner_of(kind: type, path: Sequence[str]) -> list[type]:
+    """The classes whose attribute stands at the end of a path."""
+    hint = _path_hint(kind, path[:-1]) if len(path) > 1 else kind
+    return [owner for owner in (get_origin(option) or option for option in _options(hint)) if isinstance(owner, type)]
+
+
+def _attribute_hint(kind: Any, attribute: str) -> Any:
+    """The type of a field, a property or a constant of a class; type variables take what the annotation gives them."""
+    owner = get_origin(kind) or kind
+    if owner is Any or isinstance(owner, TypeVar):
+        return Any
+    member = inspect.getattr_static(owner, attribute, None)
+    getter = getattr(member, "fget", None) or getattr(member, "func", None)
+    hint = return_hint(getter) if getter else hints(owner).get(attribute)
+    if hint is None:
+        raise AttributeError(f"{owner.__name__} has no {attribute!r} that its JSON could print")
+    if get_origin(hint) in (ClassVar, Annotated):
+        hint = get_args(hint)[0]
+    given = dict(zip(getattr(owner, "__parameters__", ()), get_args(kind), strict=False))
+    return given.get(hint, hint)
+
+
+def return_hint(getter: Any) -> Any:
+    """What a property returns."""
+    return get_type_hints(getter).get("return", Any)
+
+
+def _options(hint: Any) -> list[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return [option for option in get_args(hint) if option is not NoneType]
+    return [hint]
+
+
+def _optional(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType) and NoneType in get_args(hint)
+
+
+def _without_none(hint: Any) -> Any:
+    return Union[tuple(_options(hint))] if _optional(hint) else hint  # noqa: UP007
+
+
+def _floats(hint: Any) -> Any:
+    """The same type after a division."""
+    if hint is int:
+        return float
+    parts = tuple(_floats(part) for part in get_args(hint))
+    if not parts:
+        return hint
+    origin = get_origin(hint)
+    return Union[parts] if origin in (Union, types.UnionType) else origin[parts]  # noqa: UP007
+
+
+def reached(kinds: Sequence[type]) -> Iterator[type]:
+    """Results and every record inside them, each once."""
+    waiting, known = list(kinds), set[type]()
+    while waiting:
+        kind = waiting.pop(0)
+        if kind not in known:
+            known.add(kind)
+            yield kind
+            waiting += [record for hint, _ in result_keys(kind).values() for record in _records(hint)]
+
+
+def _records(hint: Any) -> Iterator[type]:
+    owner = get_origin(hint) or hint
+    if isinstance(owner, type) and is_dataclass(owner) and owner is not DType:
+        yield owner
+        return
+    for part in get_args(hint):
+        yield from _records(part)
+
+
+def key_meanings(kind: type) -> dict[str, str]:
+    """What the docstring of a class says of its keys, in lines of a key, two spaces and its meaning."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        for match in map(MEANING.fullmatch, map(str.strip, (base.__doc__ or "").splitlines())):
+            if match:
+                found |= dict.fromkeys(match[1].split(", "), match[2])
+    return found
+
+
+def first_line(kind: type) -> str:
+    """What a record is."""
+    return (kind.__doc__ or "").strip().split("\n", 1)[0]
+
+
+def json_schema(hint: Any) -> Schema:
+    """The schema of a value of this type as a result prints it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    owner = origin or hint
+    if origin is Annotated:
+        return json_schema(parts[0])
+    if origin is Literal:
+        return {"const": parts[0]} if len(parts) == 1 else {"enum": list(parts)}
+    if origin in (Union, types.UnionType):
+        options = list({str(option): option for option in map(json_schema, parts)}.values())
+        return options[0] if len(options) == 1 else {"anyOf": options}
+    if hint is DType or hint is Evidence:
+        return {"type": "string"}
+    if not isinstance(owner, type):
+        return {}
+    if is_dataclass(owner):
+        return {"$ref": f"#/$defs/{owner.__name__}"}
+    if issubclass(owner, Mapping):
+        return {"type": "object", "additionalProperties": json_schema(parts[1]) if parts else {}}
+    if issubclass(owner, (list, tuple, Sequence)) and not issubclass(owner, str):
+        items = [part for part in parts if part is not ...]
+        return {"type": "array", "items": json_schema(Union[tuple(items)]) if items else {}}  # noqa: UP007
+    if issubclass(owner, (str, PurePath, Enum)):
+        return {"type": "string"}
+    return {"type": PLAIN[owner]} if owner in PLAIN else {}

@@ -17,7 +17,6 @@ from ridgeline.core.units import DECIMAL, format_quantity, signed_quantity
 
 Side = Literal["left", "right"]
 Overflow = Literal["ellipsis", "fold"]
-NANO = 1000  # nanoseconds in the microsecond, the unit of every trace and so of these sheets
 DASH = "–"  # stands where there is no number
 
 
@@ -26,22 +25,22 @@ def clean(text: object) -> Text:
     return Text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", str(text)))
 
 
-def time(microseconds: float) -> str:
+def time(nanoseconds: float) -> str:
     """A time of a trace in a readable unit.
 
-    >>> time(1234.5), time(0)
+    >>> time(1234500), time(0)
     ('1.234 ms', '0 s')
     """
-    return format_quantity(microseconds * DECIMAL["u"], "s", 4)
+    return format_quantity(nanoseconds / 1000 * DECIMAL["u"], "s", 4)
 
 
-def signed(microseconds: float) -> str:
+def signed(nanoseconds: float) -> str:
     """A difference of times of traces, with its sign.
 
-    >>> signed(1234.5), signed(-2)
+    >>> signed(1234500), signed(-2000)
     ('+1.234 ms', '−2 us')
     """
-    return signed_quantity(microseconds * DECIMAL["u"], "s", 4)
+    return signed_quantity(nanoseconds / 1000 * DECIMAL["u"], "s", 4)
 
 
 def percent(value: float | None) -> str:

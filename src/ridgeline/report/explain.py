@@ -1,4 +1,4 @@
-"""Turn an Explanation into a sheet of facts, and the sheet into a page: the gap in order, and who should change."""
+"""Draw an Explanation: the gap in order, and who should change."""
 
 from __future__ import annotations
 
@@ -6,107 +6,60 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
-from ridgeline.core.units import DECIMAL, format_quantity, signed_share
-from ridgeline.report.cells import NANO, better_or_worse, blocks, clean, grid, listed, signed, time
-from ridgeline.report.diff import diff_sheet
-from ridgeline.report.sheets.diff import ExplanationSheet, GapPartSheet
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.report.cells import better_or_worse, blocks, clean, grid, listed, signed, time
 
-LEAST = 0.05  # microseconds: less is rounding
+LEAST = 50  # nanoseconds: less is rounding
 COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
 
 
-def explanation_sheet(found: Explanation) -> ExplanationSheet:
-    """Everything an explanation says; times of one step and chip, in microseconds."""
-    span = found.prediction.interval
-    return {
-        "kind": "explanation",
-        "scenario": found.scenario.name,
-        "model": found.scenario.model.id,
-        "system": found.scenario.system.name,
-        "engine": found.scenario.plan.engine,
-        "trace": list(found.analysis.timeline.about.sources),
-        "predicted_us": found.predicted_ns / NANO,
-        "measured_us": found.measured_ns / NANO,
-        "gap_us": found.gap_ns / NANO,
-        "residual": found.predicted_ns / found.measured_ns - 1 if found.measured_ns else None,
-        "interval_us": [span.low * DECIMAL["M"], span.high * DECIMAL["M"]],
-        "inside_interval": found.inside,
-        "parts": [_part(part) for part in found.parts],
-        "classes": [
-            {
-                "class": one.class_,
-                "predicted_us": one.predicted_ns / NANO,
-                "measured_us": one.measured_ns / NANO,
-                "gap_us": one.gap_ns / NANO,
-            }
-            for one in found.by_class()
-        ],
-        "by_change": {change: gap / NANO for change, gap in found.by_change().items()},
-        "doubts": list(found.doubts),
-        "causes": diff_sheet(found.diff)["causes"],
-    }
-
-
-def _part(part: GapPart) -> GapPartSheet:
-    return {
-        "phase": part.phase,
-        "class": part.class_,
-        "predicted_us": part.predicted_ns / NANO,
-        "measured_us": part.measured_ns / NANO,
-        "gap_us": part.gap_ns / NANO,
-        "share_of_gap": part.share,
-        "residual": part.residual,
-        "efficiency": part.efficiency,
-        "bound": part.bound,
-        "change": part.change,
-        "why": part.why,
-        "action": part.action,
-    }
-
-
-def draw_explanation(sheet: ExplanationSheet, console: Console) -> None:
+def draw_explanation(explanation: Explanation, console: Console) -> None:
     """Print the page of an explanation."""
-    console.print(page(sheet))
+    console.print(page(explanation))
 
 
-def page(sheet: ExplanationSheet) -> RenderableType:
+def page(explanation: Explanation) -> RenderableType:
     """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
-    doubts = listed("doubtful", sheet["doubts"], style="yellow")
-    return blocks(_head(sheet), doubts, _gap(sheet), _todo(sheet))
+    doubts = listed("doubtful", explanation.doubts, style="yellow")
+    return blocks(_head(explanation), doubts, _gap(explanation), _todo(explanation))
 
 
-def _head(sheet: ExplanationSheet) -> list[RenderableType]:
-    low, high = sheet["interval_us"]
+def _head(explanation: Explanation) -> list[RenderableType]:
+    low, high = explanation.prediction.interval.low, explanation.prediction.interval.high
     table = grid("left", "right", "left")
-    inside = "inside" if sheet["inside_interval"] else "outside"
-    span = f"{format_quantity(low * DECIMAL['u'], 's', 3)} to {format_quantity(high * DECIMAL['u'], 's', 3)}"
-    table.add_row("predicted", time(sheet["predicted_us"]), Text(f"{sheet['engine']}; {span}", style="dim"))
-    table.add_row("measured", time(sheet["measured_us"]), Text(f"{inside} the interval of the prediction", style="dim"))
-    residual = "" if sheet["residual"] is None else f"residual {signed_share(sheet['residual'])}"
-    table.add_row(Text("gap", style="bold"), Text(signed(sheet["gap_us"]), style="bold"), residual)
-    title = f"{sheet['model']} on {sheet['system']}   {', '.join(sheet['trace'][:2])}"
+    inside = "inside" if explanation.inside else "outside"
+    span = f"{format_quantity(low, 's', 3)} to {format_quantity(high, 's', 3)}"
+    scenario = explanation.scenario
+    table.add_row("predicted", time(explanation.predicted_ns), Text(f"{scenario.plan.engine}; {span}", style="dim"))
+    table.add_row(
+        "measured", time(explanation.measured_ns), Text(f"{inside} the interval of the prediction", style="dim")
+    )
+    residual = "" if explanation.residual is None else f"residual {signed_share(explanation.residual)}"
+    table.add_row(Text("gap", style="bold"), Text(signed(explanation.gap_ns), style="bold"), residual)
+    sources = ", ".join(explanation.analysis.timeline.about.sources[:2])
+    title = f"{scenario.model.id} on {scenario.system.name}   {sources}"
     return [Text.assemble(clean(title), style="bold"), table]
 
 
-def _gap(sheet: ExplanationSheet) -> list[RenderableType]:
+def _gap(explanation: Explanation) -> list[RenderableType]:
     """Classes, the largest gap first, and below each its phases where it has several."""
     table = grid("left", "right", "right", "right", "left", "left", "left")
-    largest = max((abs(one["gap_us"]) for one in sheet["classes"]), default=1.0) or 1.0
+    largest = max((abs(one.gap_ns) for one in explanation.by_class), default=1.0) or 1.0
     small: list[float] = []
-    for one in sheet["classes"]:
-        parts = [part for part in sheet["parts"] if part["class"] == one["class"] and abs(part["gap_us"]) >= LEAST]
-        if all(part["change"] == "nothing" for part in parts):
-            small.append(one["gap_us"])
+    for one in explanation.by_class:
+        parts = [part for part in explanation.parts if part.class_ == one.class_ and abs(part.gap_ns) >= LEAST]
+        if all(part.change == "nothing" for part in parts):
+            small.append(one.gap_ns)
             continue
         alone = parts[0] if len(parts) == 1 else None
         table.add_row(
-            Text(one["class"] + (f", {alone['phase']}" if alone else ""), style="bold"), time(one["predicted_us"]),
-            time(one["measured_us"]), signed(one["gap_us"]), better_or_worse(one["gap_us"] / largest / 2),
+            Text(one.class_ + (f", {alone.phase}" if alone else ""), style="bold"), time(one.predicted_ns),
+            time(one.measured_ns), signed(one.gap_ns), better_or_worse(one.gap_ns / largest / 2),
             *_verdict(alone),
         )  # fmt: skip
         for part in [] if alone else parts:
-            times = (time(part["predicted_us"]), time(part["measured_us"]), signed(part["gap_us"]))
-            dim = [Text(word, style="dim") for word in (f"  {part['phase']}", *times)]
+            times = (time(part.predicted_ns), time(part.measured_ns), signed(part.gap_ns))
+            dim = [Text(word, style="dim") for word in (f"  {part.phase}", *times)]
             table.add_row(*dim, "", *_verdict(part))
     if small:
         table.add_row(Text("the rest", style="dim"), "", "", signed(sum(small)), "", *_verdict(None))
@@ -114,25 +67,25 @@ def _gap(sheet: ExplanationSheet) -> list[RenderableType]:
     return [Text(head, style="dim"), table]
 
 
-def _verdict(part: GapPartSheet | None) -> tuple[Text, Text]:
+def _verdict(part: GapPart | None) -> tuple[Text, Text]:
     """Who should change, and why; nothing for a sum of parts."""
     if part is None:
         return Text(""), Text("")
-    return Text(part["change"], style=COLOURS[part["change"]]), Text(part["why"], style="dim")
+    return Text(part.change, style=COLOURS[part.change]), Text(part.why, style="dim")
 
 
-def _todo(sheet: ExplanationSheet) -> list[RenderableType]:
+def _todo(explanation: Explanation) -> list[RenderableType]:
     """Of whom how much is, and each action once, beside the largest part that asks for it."""
-    parts = ", ".join(f"{change} {signed(gap)}" for change, gap in sheet["by_change"].items())
+    parts = ", ".join(f"{change} {signed(gap)}" for change, gap in explanation.by_change_ns.items())
     table = grid("left", "left", "left")
     seen: set[str] = set()
-    for part in sheet["parts"]:
-        if part["action"] and part["action"] not in seen:
-            seen.add(part["action"])
-            where = f"{part['phase']} {part['class']} {signed(part['gap_us'])}"
+    for part in explanation.parts:
+        if part.action and part.action not in seen:
+            seen.add(part.action)
+            where = f"{part.phase} {part.class_} {signed(part.gap_ns)}"
             table.add_row(
-                Text(f"  {part['change']}", style=COLOURS[part["change"]]),
+                Text(f"  {part.change}", style=COLOURS[part.change]),
                 Text(where, style="dim"),
-                clean(part["action"]),
+                clean(part.action),
             )
     return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]

@@ -13,13 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
-from ridgeline.report.analyze import analysis_sheet
-from ridgeline.report.cells import NANO
 from ridgeline.report.html import as_data, document, printable
-from ridgeline.report.sheets import Sheet
-from ridgeline.report.sheets.analyze import AnalysisSheet, OpTimesSheet
 from ridgeline.report.trace_layers import layers_of
 from ridgeline.report.trace_pack import MOST, Packed, pack
 from ridgeline.trace.analyze import Analysis
@@ -46,15 +43,15 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
     """The text of the page, and what it holds."""
     if most < FEWEST:
         raise InputError(Problem(path="--html-spans", given=str(most), expected=f"a number from {FEWEST:,} up"))
-    sheet = analysis_sheet(found)
+    sheet = to_json(found)
     counted = counted_rows(found.timeline, found.breakdown.policy.name)
     first = int(found.timeline.start_ns.min()) if len(found.timeline) else 0
     columns, tables = layers_of(found, first)
     packed = pack(found.timeline, counted, tuple(_rows(sheet)), most, columns)
     facts = {
         **_cleaned(sheet),
-        "title": _title(sheet),
-        "top_ops": _ops(found),
+        "title": _title(found),
+        "top_ops": [{**to_json(op), "name": printable(op.name)} for op in found.breakdown.names[:OPS]],
         "roof": _roof(found),
         "step_windows": _steps(found, int(packed.tables["first_ns"])),
         "version": __version__,
@@ -77,15 +74,15 @@ def _filled(data: dict[str, Any], spans: str) -> str:
     )
 
 
-def _title(sheet: AnalysisSheet) -> str:
-    if sheet["format"] == "predicted" and not sheet["sources"]:
+def _title(found: Analysis) -> str:
+    names = found.timeline.about.sources
+    if found.timeline.about.format == "predicted" and not names:
         return "a predicted step"
-    names = sheet["sources"]
     return printable(", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")) or "a timeline"
 
 
 def _rows(sheet: object) -> Iterator[int]:
-    """Every row of the timeline a sheet names, wherever in it."""
+    """Every row of the timeline that the JSON of an analysis names, wherever in it."""
     if isinstance(sheet, dict):
         for key, value in sheet.items():
             if key == "span_id" and isinstance(value, int):
@@ -100,7 +97,7 @@ def _rows(sheet: object) -> Iterator[int]:
 
 
 def _cleaned(value: Any) -> Any:
-    """A sheet whose texts are fit for a page."""
+    """Data whose texts are fit for a page."""
     if isinstance(value, dict):
         return {printable(str(key)): _cleaned(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,23 +105,7 @@ def _cleaned(value: Any) -> Any:
     return printable(value, 600) if isinstance(value, str) else value
 
 
-def _ops(found: Analysis) -> list[OpTimesSheet]:
-    """More names than a sheet lists, in its words."""
-    return [
-        {
-            "name": printable(one.name),
-            "class": one.class_,
-            "spans": one.spans,
-            "total_us": one.total_ns / NANO,
-            "longest_us": one.longest_ns / NANO,
-            "share_of_busy": one.share,
-            "span_ids": list(one.rows),
-        }
-        for one in found.breakdown.names[:OPS]
-    ]
-
-
-def _roof(found: Analysis) -> Sheet | None:
+def _roof(found: Analysis) -> dict[str, Any] | None:
     """Peaks and bandwidth of the chip, as far as they are published."""
     chip = found.chip
     if chip is None or chip.hbm.bandwidth is None:
@@ -137,7 +118,7 @@ def _roof(found: Analysis) -> Sheet | None:
     }
 
 
-def _steps(found: Analysis, first: int) -> list[Sheet]:
+def _steps(found: Analysis, first: int) -> list[dict[str, Any]]:
     """When each step ran on the chips, all ranks together."""
     line = found.timeline
     rows = np.flatnonzero(counted_rows(line, found.breakdown.policy.name) & (line.step >= 0))

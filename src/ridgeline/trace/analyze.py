@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.core.arrays import Mask
+from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
 from ridgeline.trace.analysis.chip_names import chip_of
@@ -44,6 +45,37 @@ from ridgeline.trace.timeline import Timeline
 UNREPLAYED = f"more than {LARGEST:,} starts and ends: predicted gains are upper bounds by their formulas, not replays"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleShare:
+    """One cause of idle time as a chip sees it on average."""
+
+    idle: IdleCause
+    idle_us: float
+    share_of_span: float
+
+    JSON = """
+        cause=idle.cause meaning=idle.meaning idle_us share_of_span gaps=idle.gaps longest_us=idle.longest_ns
+        span_ids=idle.rows
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveReport:
+    """Collectives of a trace: by type and size, and those whose ranks arrive furthest apart.
+
+    matched           collectives whose parts on all ranks were put together
+    unmatched_parts   parts that belong to none of them
+    """
+
+    sizes: tuple[CollectiveSize, ...]
+    ranks: RankReport
+
+    JSON = """
+        by_size=sizes[:100] matched=ranks.collectives unmatched_parts=ranks.unmatched sends_matched=ranks.pairs
+        sends_unmatched=ranks.alone by_skew=ranks.arrivals
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Analysis:
     """What a timeline says about itself."""
@@ -74,6 +106,55 @@ class Analysis:
     gaps: Gaps | None = field(default=None, repr=False)
     graph: Graph | None = field(default=None, repr=False)
     """What idle causes and replays rest on; a page draws them."""
+
+    JSON = """
+        kind='analysis' sources=timeline.about.sources format=timeline.about.format chip_name chip=chip.id
+        ranks=rank_numbers *breakdown.total policy=breakdown.policy.name policy_statement=breakdown.policy.statement
+        counted_spans=breakdown.policy.counted classes=breakdown.classes top_ops=breakdown.names[:20] idle_causes
+        findings critical_path=critical collectives=collective_report stragglers=ranks.stragglers
+        pipeline=ranks.bubbles memory what_if inference model=model.name op_rates=rates[:200] *joined_counters
+        launches unknown_ops=breakdown.unknown[:20] chips=breakdown.chips steps=breakdown.steps
+        streams=breakdown.streams kept=timeline.about.kept dropped=timeline.about.dropped warnings
+    """
+
+    @property
+    def chip_name(self) -> str | None:
+        """The chip as the trace names it."""
+        return self.timeline.about.chips[0] if self.timeline.about.chips else None
+
+    @property
+    def rank_numbers(self) -> list[int]:
+        """Ranks whose chips have work."""
+        return sorted({row.rank for row in self.breakdown.chips})
+
+    @property
+    def idle_causes(self) -> tuple[IdleShare, ...]:
+        """Idle time by cause, the mean over chips."""
+        chips = self.breakdown.chips
+        span_ns = sum(row.times.span_ns for row in chips) or 1
+        return tuple(
+            IdleShare(
+                idle=cause,
+                idle_us=cause.idle_ns / NANOSECONDS_PER_US / len(chips),
+                share_of_span=cause.idle_ns / span_ns,
+            )
+            for cause in self.idle
+        )
+
+    @property
+    def collective_report(self) -> CollectiveReport:
+        """Collectives by size and by skew."""
+        return CollectiveReport(sizes=self.collectives, ranks=self.ranks)
+
+    @property
+    def joined_counters(self) -> JoinedCounters | None:
+        """Kernels with counters; None where no file had any."""
+        return self.measured if self.measured.kernels or self.measured.absent else None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is doubtful about the trace, and what was not worked out."""
+        return [*self.timeline.about.warnings, *self.left_out]
 
 
 def analyze(

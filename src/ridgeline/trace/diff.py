@@ -67,6 +67,8 @@ class Item:
     kernels_before: tuple[str, ...] = ()
     kernels_after: tuple[str, ...] = ()
 
+    JSON = "* -cause -delta_ns us=delta_ns"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseTime:
@@ -75,6 +77,13 @@ class CauseTime:
     cause: str
     delta_ns: float
     items: tuple[Item, ...]
+
+    JSON = "cause meaning us=delta_ns items[:40] more"
+
+    @property
+    def more(self) -> int:
+        """Items beyond those that are printed."""
+        return max(0, len(self.items) - 40)
 
     @property
     def meaning(self) -> str:
@@ -88,6 +97,8 @@ class Place:
     id: str
     before_ns: float
     after_ns: float
+
+    JSON = "* us=delta_ns"
 
     @property
     def delta_ns(self) -> float:
@@ -103,7 +114,7 @@ class DiffSide:
     steps: int
     chips: int
     step_ns: float
-    chip_name: str = ""
+    chip_name: str | None = None
     """As the trace gives it."""
 
 
@@ -121,6 +132,11 @@ class Diff:
     layers: tuple[Place, ...]
     classes: tuple[Place, ...]
 
+    JSON = """
+        kind='diff' before after difference_us=delta_ns difference_share=slower matched_by=by causes phases layers
+        classes
+    """
+
     @property
     def delta_ns(self) -> float:
         return self.after.step_ns - self.before.step_ns
@@ -134,6 +150,15 @@ class Diff:
     def slower(self) -> float:
         """How much longer B's step takes than A's, as a share of A's; negative where it is faster."""
         return self.delta_ns / self.before.step_ns if self.before.step_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffRuns:
+    """Several runs, each compared with the first."""
+
+    runs: tuple[Diff, ...]
+
+    JSON = "kind='diffs' runs"
 
 
 def diff_timelines(
@@ -176,7 +201,7 @@ def diff_timelines(
 def _side(one: ExclusiveTime, label: str) -> DiffSide:
     return DiffSide(
         label=label, predicted=one.line.predicted, steps=max(1, len(one.steps)), chips=one.chips, step_ns=one.step_ns,
-        chip_name=next(iter(one.line.about.chips), ""),
+        chip_name=next(iter(one.line.about.chips), None),
     )  # fmt: skip
 
 

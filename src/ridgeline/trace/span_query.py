@@ -55,6 +55,8 @@ class QueryAnswer:
     warnings: tuple[str, ...] = ()
     """What is doubtful about the trace as it was read."""
 
+    JSON = "kind='query' *"
+
     def frame(self) -> Any:
         """The same as a pandas DataFrame; pandas must be installed."""
         from pandas import DataFrame  # type: ignore[import-not-found, import-untyped, unused-ignore]

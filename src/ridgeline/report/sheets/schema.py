@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from ridgeline.report.sheets.analyze import AnalysisSheet, CountersSheet
+from ridgeline.core.schema import result_schema
 from ridgeline.report.sheets.bench import BenchSheet
 from ridgeline.report.sheets.bringup import BringUpDiffSheet, BringUpSheet, DumpSheet, FaultsSheet
 from ridgeline.report.sheets.collective import (
@@ -19,14 +19,12 @@ from ridgeline.report.sheets.collective import (
     VerificationSheet,
 )
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
-from ridgeline.report.sheets.diff import DiffSheet, DiffsSheet, ExplanationSheet
 from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
-from ridgeline.report.sheets.query import MemorySheet, QuerySheet
 from ridgeline.report.sheets.run import DrySheet, EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
 from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
@@ -47,9 +45,8 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (AnalysisSheet, CountersSheet, BenchSheet, MemorySheet),
-        "query": (QuerySheet,),
-        "diff": (DiffSheet, DiffsSheet, ProfileDiffSheet, BringUpDiffSheet),
+        "analyze": (BenchSheet,),
+        "diff": (ProfileDiffSheet, BringUpDiffSheet),
         "profile": (ProfileSheet,),
         "roofline": (RooflineSheet,),
         "collective": (
@@ -59,7 +56,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
             VerificationSheet,
             CollectiveRunSheet,
         ),
-        "explain": (ExplanationSheet, BenchExplanationSheet, WhySlowSheet),
+        "explain": (BenchExplanationSheet, WhySlowSheet),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
         "pack": (PackSheet,),
@@ -75,9 +72,12 @@ def sheet_schema(verb: str) -> Schema:
     >>> sheet_schema("predict")["$defs"]["StepPartSheet"]["required"]
     ['bound', 'meaning']
     """
-    kinds = SHEETS[verb]
-    whole = {one.__name__: table_schema(one) for kind in kinds for one in reached(kind)}
-    refs = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds]
+    from ridgeline.report.results import results_of
+
+    results = result_schema(verb, results_of(verb)) if results_of(verb) else {"$defs": {}}
+    kinds = SHEETS.get(verb, ())
+    whole = results["$defs"] | {one.__name__: table_schema(one) for kind in kinds for one in reached(kind)}
+    refs = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in (*results_of(verb), *kinds)]
     head = refs[0] if len(refs) == 1 else {"oneOf": refs}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": verb, **head, "$defs": whole}
 

@@ -40,6 +40,8 @@ class BusyTimes:
     copy_ns: int
     exposed_communication_ns: int
 
+    JSON = "span_us busy_us idle_us compute_us communication_us copy_us exposed_communication_us overlap_fraction"
+
     @property
     def idle_ns(self) -> int:
         return self.span_ns - self.busy_ns
@@ -62,6 +64,8 @@ class BreakdownRow:
     stream: str = ""
     step: int | None = None
 
+    JSON = "rank process stream? step? spans=times.spans *times"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTime:
@@ -69,11 +73,15 @@ class ClassTime:
 
     id: str
     group: str
+    what: str
+    """The class in words."""
     spans: int
     total_ns: int
     union_ns: int
     share: float
     """Of the busy time."""
+
+    JSON = "class=id group what spans total_us union_us share_of_busy=share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,8 @@ class NameTime:
     """Of the busy time."""
     rows: tuple[int, ...]
     """The longest spans, as rows of the timeline."""
+
+    JSON = "name class spans total_us longest_us share_of_busy=share span_ids=rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +142,7 @@ class _Sets:
     """The counted rows with what every grouping of them needs."""
 
     def __init__(self, line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> None:
-        self.line, self.rows = line, rows
+        self.line, self.rows, self.rules = line, rows, rules
         self.start, self.end = line.start_ns[rows], line.end_ns[rows]
         groups = np.array([GROUPS.index(rules.group_of(id)) for id in line.classes], np.int8)
         self.group = groups[line.class_[rows]]
@@ -192,11 +202,16 @@ class _Sets:
             yield ClassTime(
                 id=self.line.classes[code] or "host",
                 group=self.groups[code],
+                what=self.what(self.line.classes[code] or "host"),
                 spans=int(own.sum()),
                 total_ns=int(duration[own].sum()),
                 union_ns=joint,
                 share=joint / max(1, busy),
             )
+
+    def what(self, id: str) -> str:
+        """A class in words."""
+        return self.rules.what(id) or ("no class matches these names" if id == "unknown" else "")
 
     def names(self, busy: int) -> list[NameTime]:
         """Names by total time, longest first."""

@@ -59,6 +59,11 @@ class CollectiveSize:
     rows: tuple[int, ...]
     """The longest calls."""
 
+    JSON = """
+        name payload_bytes group_size calls total_us transfer_us fastest_us wait_us matched last_ranks=last
+        busbw_gbytes_per_s=busbw/G link_gbytes_per_s=link_bytes_per_s/G share_of_link bound_us span_ids=rows
+    """
+
     @property
     def busbw(self) -> float | None:
         """Wire bytes over the median transfer."""

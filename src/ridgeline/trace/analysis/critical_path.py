@@ -11,6 +11,7 @@ from array import array
 from collections import Counter as Tally
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,9 @@ SPANS = 20  # named per path
 STEPS = 100  # steps with a path of their own
 
 
+P = TypeVar("P", bound="PathPart")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPart:
     """One sort of time on the path: a class of work, or what the host and the queues took."""
@@ -60,13 +64,25 @@ class PathPart:
     ns: int
     share: float
 
+    JSON = "part=id where us=ns share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathStream(PathPart):
+    """Time on the path by stream of a chip or thread of a host."""
+
+    JSON = "stream=id us=ns share"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSpan:
     """A span on the path: its row and how long the path went through it."""
 
     row: int
+    name: str
     ns: int
+
+    JSON = "span_id=row name us=ns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +94,14 @@ class CriticalPath:
     start_ns: int
     end_ns: int
     parts: tuple[PathPart, ...]
-    streams: tuple[PathPart, ...]
+    streams: tuple[PathStream, ...]
     """The same by stream of the chip or thread of the host."""
     spans: tuple[PathSpan, ...]
     """Longest first."""
     many: int
     """Spans on it."""
+
+    JSON = "step? length_us spans_on_it=many parts streams spans"
 
     @property
     def length_ns(self) -> int:
@@ -99,6 +117,8 @@ class Slack:
     critical: int
     """Spans without slack."""
     median_ns: int
+
+    JSON = "class=id spans critical median_us"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -126,6 +146,8 @@ class CriticalPaths:
     """What the path rests on: dependencies by kind, recorded or inferred."""
     pieces: PathPieces
     """All of it, to be drawn."""
+
+    JSON = "*whole steps slack dependencies=edges"
 
 
 def critical_path(graph: Graph) -> CriticalPaths | None:
@@ -246,9 +268,9 @@ def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None
         step=step,
         start_ns=begin,
         end_ns=end,
-        parts=_parts(parts, length),
-        streams=_parts(streams, length),
-        spans=tuple(PathSpan(row=one, ns=ns) for one, ns in spans),
+        parts=_parts(PathPart, parts, length),
+        streams=_parts(PathStream, streams, length),
+        spans=tuple(PathSpan(row=one, name=line.names[int(line.name[one])], ns=ns) for one, ns in spans),
         many=rows,
     )
 
@@ -281,10 +303,8 @@ def _longest(row: Longs, ns: Longs) -> tuple[int, list[tuple[int, int]]]:
     return len(rows), list(zip(rows[order].tolist(), sums[order].tolist(), strict=True))
 
 
-def _parts(tally: Tally[tuple[str, str]], length: int) -> tuple[PathPart, ...]:
-    return tuple(
-        PathPart(id=id, where=where, ns=ns, share=ns / length) for (id, where), ns in tally.most_common() if ns
-    )
+def _parts(kind: type[P], tally: Tally[tuple[str, str]], length: int) -> tuple[P, ...]:
+    return tuple(kind(id=id, where=where, ns=ns, share=ns / length) for (id, where), ns in tally.most_common() if ns)
 
 
 def _slack(graph: Graph) -> Longs:

@@ -76,6 +76,13 @@ class EngineStep:
     row: int
     """The annotation."""
 
+    JSON = "rank step_kind=kind requests tokens start_us wall_us busy_us spans graph span_id=row"
+
+    @property
+    def wall_ns(self) -> int:
+        """Nanoseconds from its first start on the chip to its last end."""
+        return self.end_ns - self.begin_ns
+
     @property
     def tokens(self) -> int:
         return self.context.queries + self.generation.queries
@@ -90,6 +97,29 @@ class Inference:
     """The steps of an engine, and what they come to."""
 
     steps: tuple[EngineStep, ...]
+
+    JSON = """
+        steps[:1000] prefill_steps decode_steps mixed_steps graph_hits mean_decode_batch tpot_us prefill_us
+        tokens_per_s
+    """
+
+    @property
+    def prefill_steps(self) -> int:
+        return len(self.of(PREFILL))
+
+    @property
+    def decode_steps(self) -> int:
+        return len(self.of(DECODE))
+
+    @property
+    def mixed_steps(self) -> int:
+        return len(self.of(MIXED))
+
+    @property
+    def mean_decode_batch(self) -> float | None:
+        """Requests of a decode step; None where there is none."""
+        batches = [step.generation.requests for step in self.of(DECODE)]
+        return sum(batches) / len(batches) if batches else None
 
     def of(self, *kinds: str) -> tuple[EngineStep, ...]:
         return tuple(step for step in self.steps if step.kind in kinds)

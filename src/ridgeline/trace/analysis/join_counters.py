@@ -30,6 +30,8 @@ class MeasuredKernel:
     rows: tuple[int, ...]
     """The longest, as rows of the timeline."""
 
+    JSON = "*counters class spans total_us span_ids=rows"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedCounters:
@@ -37,6 +39,13 @@ class JoinedCounters:
 
     kernels: tuple[MeasuredKernel, ...] = ()
     absent: tuple[KernelCounters, ...] = ()
+
+    JSON = "kernel_counters=kernels[:200] counters_not_in_trace=absent_names"
+
+    @property
+    def absent_names(self) -> tuple[str, ...]:
+        """Names of kernels with counters that the timeline does not have."""
+        return tuple(kernel.name for kernel in self.absent[:200])
 
 
 def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounters]) -> JoinedCounters:

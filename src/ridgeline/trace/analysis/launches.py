@@ -46,6 +46,8 @@ class Launches:
     short_ns: int
     """Spans shorter than 10 us, and their time together."""
 
+    JSON = "* -empty_queue empty_queue_share=empty_queue"
+
 
 def launches(line: Timeline, counted: Mask) -> tuple[Launches, ...]:
     """Statistics of every chip that has work; chips of a prediction have no launches and are left out."""

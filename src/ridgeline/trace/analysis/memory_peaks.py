@@ -35,6 +35,14 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepPeak:
+    """The most bytes of one step."""
+
+    step: int
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPeak:
     """The memory timeline of one chip, at its peak."""
 
@@ -57,8 +65,28 @@ class MemoryPeak:
     """With `first_bytes` they sum to the peak."""
     ops: tuple[Growth, ...]
     """The same by outermost op: the largest, and the rest as one."""
-    steps: tuple[tuple[int, float], ...]
+    steps: tuple[StepPeak, ...]
     """Peak of every step."""
+
+    JSON = """
+        process rank changes first_bytes peak_bytes peak_us reserved_bytes step phase op span_id growth_by_phase
+        growth_by_op steps
+    """
+
+    @property
+    def span_id(self) -> int | None:
+        """Row of the op at the peak; None for none."""
+        return self.row if self.row >= 0 else None
+
+    @property
+    def growth_by_phase(self) -> dict[str, float]:
+        """Bytes by phase."""
+        return {growth.id: growth.size_bytes for growth in self.phases}
+
+    @property
+    def growth_by_op(self) -> dict[str, float]:
+        """Bytes by outermost op."""
+        return {growth.id: growth.size_bytes for growth in self.ops}
 
 
 def memory_peaks(line: Timeline) -> tuple[MemoryPeak, ...]:
@@ -107,7 +135,9 @@ def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
             _summed([line.names[int(line.name[one])] if one >= 0 else OUTSIDE for one in outer.tolist()], change)
         ),
         steps=tuple(
-            (number, float(counter.values[step == number].max())) for number in np.unique(step).tolist() if number >= 0
+            StepPeak(step=number, peak_bytes=float(counter.values[step == number].max()))
+            for number in np.unique(step).tolist()
+            if number >= 0
         ),
     )
 

@@ -52,6 +52,8 @@ class Bubble:
     waits: tuple[Wait, ...] = ()
     """Longest first; empty where sends could not be matched with receives."""
 
+    JSON = "process rank window_us bubble_us bubble_share=share warm_up_us cool_down_us waits other_us"
+
     @property
     def bubble_ns(self) -> int:
         return self.window_ns - self.busy_ns

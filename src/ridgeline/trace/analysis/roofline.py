@@ -59,6 +59,11 @@ class OpRate:
     by_model: bool = False
     """Whether a model's sizes or the capture of a graph tell the work: rows are then kernels, not ops."""
 
+    JSON = """
+        op operands dtype class calls total_us tflops_per_s=flops_per_s/T gbytes_per_s=bytes_per_s/G flops
+        bytes=size_bytes bound efficiency span_ids=rows by_model
+    """
+
     @property
     def flops_per_s(self) -> float:
         return self.flops * self.calls / (self.total_ns / DECIMAL["G"])

@@ -40,6 +40,8 @@ class Arrival:
     """By rank, until the last came."""
     transfer_ns: int
 
+    JSON = "group name sequence skew_us last_rank=last ranks wait_us=waits_ns transfer_us span_ids=rows"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:

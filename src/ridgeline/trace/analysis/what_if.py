@@ -65,6 +65,17 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedStep:
+    """Nanoseconds of one step, measured and replayed."""
+
+    step: int
+    before_ns: int
+    after_ns: int
+
+    JSON = "step measured_us=before_ns us=after_ns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAnswer:
     """What a replay gave, in nanoseconds; mean over chips as everywhere."""
 
@@ -74,8 +85,10 @@ class WhatIfAnswer:
     """Spans of work it changes."""
     before_ns: int
     after_ns: int
-    steps: tuple[tuple[int, int, int], ...]
-    """Number, before and after of every step, over all ranks."""
+    steps: tuple[ReplayedStep, ...]
+    """Every step, over all ranks."""
+
+    JSON = "what_if=question meaning spans span_us=after_ns measured_span_us=before_ns gain steps"
 
     @property
     def gain(self) -> float:
@@ -351,7 +364,7 @@ def _chips(graph: Graph, at: Longs) -> Iterable[tuple[int, int]]:
         yield int(at[graph.points.start(own)].min()), int(at[graph.points.end(own)].max())
 
 
-def _steps(graph: Graph, after: Longs) -> Iterable[tuple[int, int, int]]:
+def _steps(graph: Graph, after: Longs) -> Iterable[ReplayedStep]:
     work = graph.points.work
     times = []
     for at in (graph.at, after):
@@ -362,4 +375,4 @@ def _steps(graph: Graph, after: Longs) -> Iterable[tuple[int, int, int]]:
             last = max(last, end)
         times.append(found)
     for (number, before), (_, behind) in zip(*times, strict=True):
-        yield number, before, behind
+        yield ReplayedStep(step=number, before_ns=before, after_ns=behind)

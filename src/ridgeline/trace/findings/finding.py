@@ -47,6 +47,8 @@ class SpanEvidence:
     start_ns: int
     duration_ns: int
 
+    JSON = "span_id=row name start_us duration_us"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEvidence:
@@ -55,8 +57,8 @@ class GapEvidence:
     process: str
     start_ns: int
     end_ns: int
-    host: tuple[int, ...]
-    """Rows of the host that cover most of it, the outermost first."""
+    host: tuple[SpanEvidence, ...]
+    """Spans of the host that cover most of it, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class Finding:
     """Of a finding about an idle chip."""
     capture: bool = False
     """Whether it is of how the trace was taken, not of the step: told behind findings that gain something."""
+
+    JSON = "rule what evidence share_of_step predicted_gain action gap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +179,25 @@ class Facts:
         over = over[np.argsort(-line.durations_ns(over), kind="stable")]
         return GapEvidence(
             process=line.processes[int(line.process[ended])], start_ns=start, end_ns=end,
-            host=tuple(over[-STACK:].tolist()),
+            host=self.evidence(over[-STACK:].tolist()),
         )  # fmt: skip
+
+    def evidence(self, rows: Iterable[int]) -> tuple[SpanEvidence, ...]:
+        """Rows of the timeline as spans with their names and times."""
+        line = self.line
+        return tuple(
+            SpanEvidence(
+                row=row,
+                name=line.names[int(line.name[row])],
+                start_ns=int(line.start_ns[row]),
+                duration_ns=int(line.end_ns[row] - line.start_ns[row]),
+            )
+            for row in rows
+        )
 
     def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:
         """A finding with its spans looked up and its times made shares."""
-        start, end = self.line.start_ns, self.line.end_ns
-        spans = tuple(
-            SpanEvidence(
-                row=row,
-                name=self.line.names[int(self.line.name[row])],
-                start_ns=int(start[row]),
-                duration_ns=int(end[row] - start[row]),
-            )
-            for row in list(rows)[:MOST]
-        )
+        spans = self.evidence(list(rows)[:MOST])
         promised = min(gain.formula_ns, lost_ns)
         real = promised if gain.replayed_ns is None else max(0.0, min(gain.replayed_ns, promised))
         return Finding(

@@ -123,7 +123,7 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
     cause, share = _idle_of(facts, first.rank)
     replayed = None if facts.gains is None else facts.gains.without_gaps_of(first.rank)
     gap = facts.gap(np.flatnonzero(facts.line.rank[facts.gaps.ended] == first.rank)) if share > 0 else None
-    told = f"; meanwhile its chip idles for {cause}{_doing(facts, gap)}" if share > 0 else ""
+    told = f"; meanwhile its chip idles for {cause}{_doing(gap)}" if share > 0 else ""
     found = facts.finding(
         f"late rank: rank {first.rank} comes last to {first.last:,} of {facts.ranks.collectives:,} collectives, "
         f"though it computes no longer than the others{told}",
@@ -134,11 +134,11 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
     yield replace(found, gap=gap)
 
 
-def _doing(facts: Facts, gap: GapEvidence | None) -> str:
+def _doing(gap: GapEvidence | None) -> str:
     """What the host did in a long gap: the innermost of what covers most of it."""
     if gap is None or not gap.host or gap.end_ns - gap.start_ns < PAUSE_NS:
         return ""
-    name = short(facts.line.names[int(facts.line.name[gap.host[-1]])])
+    name = short(gap.host[-1].name)
     return f", up to {(gap.end_ns - gap.start_ns) / 1e6:,.1f} ms in {name}"
 
 

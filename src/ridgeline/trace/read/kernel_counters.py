@@ -71,6 +71,32 @@ class KernelCounters:
     launch: str = ""
     """Grid and block of the longest launch."""
 
+    JSON = """
+        name launches duration_us compute_share=compute memory_share=memory dram_share=dram occupancy
+        gbytes_per_s=bytes_per_s/G tflops_per_s=flops_per_s/T registers launch
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterFile:
+    """A file of counters of kernels, read without a timeline."""
+
+    sources: tuple[str, ...]
+    format: str
+    kernels: tuple[KernelCounters, ...]
+
+    JSON = "kind='kernel-counters' sources format launches kernel_counters=kernels[:200] names"
+
+    @property
+    def launches(self) -> int:
+        """Launches of all kernels."""
+        return sum(kernel.launches for kernel in self.kernels)
+
+    @property
+    def names(self) -> int:
+        """Kernels of different names."""
+        return len(self.kernels)
+
 
 def recognises(head: bytes) -> bool:
     """Whether a file is counters of Nsight Compute, messages in front of the table allowed."""
@@ -79,6 +105,12 @@ def recognises(head: bytes) -> bool:
 
 def _is_header(line: str) -> bool:
     return '"Kernel Name"' in line and ('"Metric Name"' in line or "__" in line or '"Block Size"' in line)
+
+
+def read_counter_file(path: Path) -> CounterFile:
+    """A file of counters with its format."""
+    format = ascend.FORMAT if ascend.recognises(Source(path).head()) else FORMAT
+    return CounterFile(sources=(path.name,), format=format, kernels=read_counters(path))
 
 
 def read_counters(path: Path | str) -> tuple[KernelCounters, ...]:

@@ -21,6 +21,7 @@ import msgspec
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.plain_pickle import MAGIC, NotPlain, plain
 from ridgeline.trace.read.source import Source, refuse
+from ridgeline.trace.read.unproven import doubt
 
 FORMAT = "PyTorch memory snapshot"
 NANO = 1000  # nanoseconds of a microsecond
@@ -44,6 +45,8 @@ class Holder:
     size_bytes: int
     blocks: int
 
+    JSON = "what bytes=size_bytes blocks"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
@@ -64,10 +67,24 @@ class DeviceMemory:
     out_of_memory: int
     """How often an allocation failed."""
 
+    JSON = "* fragmentation"
+
     @property
     def fragmentation(self) -> float:
         """Share of the reserved memory that no block used at the end."""
         return 1 - self.active_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """A record of the allocator's history, read without a timeline."""
+
+    sources: tuple[str, ...]
+    format: str
+    warnings: tuple[str, ...]
+    devices: tuple[DeviceMemory, ...]
+
+    JSON = "kind='memory' *"
 
 
 def recognises(head: bytes) -> bool:
@@ -78,6 +95,12 @@ def recognises(head: bytes) -> bool:
 def format_of(path: Path) -> str:
     """Which sort of record a file is."""
     return FORMAT if Source(path).head().startswith(MAGIC) else TIMELINE
+
+
+def read_memory(path: Path) -> MemoryRecord:
+    """A record of the allocator with its format, and what is doubtful about it."""
+    format = format_of(path)
+    return MemoryRecord(sources=(path.name,), format=format, warnings=tuple(doubt(format)), devices=read_snapshot(path))
 
 
 def read_snapshot(path: Path) -> tuple[DeviceMemory, ...]:

@@ -1,0 +1,36 @@
+"""Which results each verb prints with `--json`, and the JSON schema of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import cast
+
+from ridgeline.core.schema import Schema, result_schema
+
+RESULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
+        "trace.read.memory_snapshot.MemoryRecord",
+        "query": "trace.span_query.QueryAnswer",
+        "diff": "trace.diff.Diff trace.diff.DiffRuns",
+        "explain": "calibrate.explain.Explanation",
+    }
+)
+"""The classes of a verb's results. Where there are several they differ in `kind` or `possible`."""
+
+
+def results_of(verb: str) -> tuple[type, ...]:
+    """The classes of what a verb prints; imported only here, since some rooms are wide."""
+    names = (f"ridgeline.{path}".rpartition(".") for path in RESULTS.get(verb, "").split())
+    return tuple(cast(type, getattr(import_module(module), name)) for module, _, name in names)
+
+
+def verb_schema(verb: str) -> Schema:
+    """The JSON schema of what a verb prints with `--json`; records inside are definitions of their own.
+
+    >>> verb_schema("query")["$defs"]["QueryAnswer"]["required"]
+    ['kind', 'sql', 'columns', 'rows', 'truncated', 'warnings']
+    """
+    return result_schema(verb, results_of(verb))
