@@ -128,9 +128,9 @@ print(f"idle {found.idle_ns / 1000:,.0f} us, communication {found.communication_
 """
 WHOLE = """
 import json, sys
-from ridgeline.report.analyze import analysis_sheet
+from ridgeline.core.encode import to_json
 from ridgeline.trace.analyze import analyze
-found = analysis_sheet(analyze(sys.argv[1]))
+found = to_json(analyze(sys.argv[1]))
 print(f"idle {found['idle_us']:,.0f} us, {len(found['findings'])} findings")
 """
 HTA = """

@@ -44,7 +44,7 @@ def remains() -> str:
     for name, trace, engine in (("eager", EAGER, "torch-eager"), ("compiled", COMPILED, "torch-compile")):
         found = ridgeline.explain(SCENARIO, trace, settings=[f"plan.engine={engine}"])
         parts = []
-        for one in found.by_class()[:3]:
+        for one in found.by_class[:3]:
             most = max(one.parts, key=lambda part: abs(part.gap_ns))
             roof = f"{most.efficiency:.0%} of the {most.bound} roof; " if most.efficiency and most.gap_ns > 0 else ""
             parts.append(f"{one.class_} {one.gap_ns / 1e6:+.2f} ({roof}{most.change})")

@@ -12,8 +12,8 @@ from typing import Any
 from exports import DETAILS, NODES, RAW, ascend_trace, chakra, details_page, nsys, xla_trace
 from traces import Recipe, make
 
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Timeline
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.read.readers import read_timeline
@@ -40,7 +40,7 @@ def survives(
             tracemalloc.start()
         try:
             line = read_timeline(path)
-            json.dumps(analysis_sheet(analyze(line, counters=counters)), allow_nan=False)
+            json.dumps(to_json(analyze(line, counters=counters)), allow_nan=False)
         except InputError:
             return None
         finally:

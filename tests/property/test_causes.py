@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.calibrate.compare import diff
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.classes import built_in
@@ -64,7 +64,7 @@ def test_replays_are_exact_and_paths_add_up(line: Timeline) -> None:
     for path in (found.critical.whole, *found.critical.steps):
         assert sum(part.ns for part in path.parts) == path.length_ns
     assert int(found.critical.slack_ns.min()) >= 0
-    json.dumps(analysis_sheet(found), allow_nan=False)
+    json.dumps(to_json(found), allow_nan=False)
 
 
 @settings(max_examples=60)

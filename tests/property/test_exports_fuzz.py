@@ -15,8 +15,8 @@ from exports import DETAILS, NODES, RAW, ascend_trace, chakra, details_page, nod
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.report.analyze import analysis_sheet
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.read.kernel_counters import read_counters
 
@@ -50,7 +50,7 @@ def survives(content: bytes, name: str, unit: str | None = None) -> None:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
-            json.dumps(analysis_sheet(analyze(path, unit=unit)), allow_nan=False)
+            json.dumps(to_json(analyze(path, unit=unit)), allow_nan=False)
         except InputError:
             return
 
@@ -140,4 +140,4 @@ def test_values_of_any_type_in_a_database(rows: list[tuple[Any, ...]]) -> None:
             base.execute("INSERT INTO TARGET_INFO_GPU VALUES (?, ?, ?)", texts[:3])
         base.commit()
         base.close()
-        json.dumps(analysis_sheet(analyze(path)), allow_nan=False)
+        json.dumps(to_json(analyze(path)), allow_nan=False)

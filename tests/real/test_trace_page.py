@@ -19,8 +19,8 @@ from traces import Recipe, make, write
 
 import ridgeline
 from ridgeline.cli.main import main
+from ridgeline.core.encode import to_json
 from ridgeline.report import trace_html
-from ridgeline.report.analyze import analysis_sheet
 
 pytestmark = needs_browser
 READY = "return !!window.ridgeline && !ridgeline.stage.goal && !ridgeline.stage.asked"
@@ -230,7 +230,7 @@ def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def more(found: Any) -> dict[str, Any]:
-        return analysis_sheet(found) | {
+        return to_json(found) | {
             "what_if": [
                 {"change": f"matmul 2x faster {HOSTILE}", "step_us": 1234.0, "gain_share": 0.25, "span_ids": [40]}
             ],
@@ -240,7 +240,7 @@ def test_what_else_an_analysis_carries_is_shown_and_nothing_it_says_is_run(
             "warnings": [HOSTILE],
         }
 
-    monkeypatch.setattr(trace_html, "analysis_sheet", more)
+    monkeypatch.setattr(trace_html, "to_json", more)
     target = tmp_path / "more.html"
     run("analyze", str(report.parent / "traces"), "--html", str(target), "--html-spans", "2000")
     with browser(tmp_path) as page:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from traces import Recipe, make, straggling, write
 
-from ridgeline.report.analyze import analysis_sheet
+from ridgeline.core.encode import to_json
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import Analysis, analyze
 
@@ -62,7 +62,7 @@ class TestFindings:
 
 
 def test_the_sheet_has_its_keys_and_is_json(tmp_path: Path) -> None:
-    sheet = analysis_sheet(run(Recipe(), tmp_path))
+    sheet = to_json(run(Recipe(), tmp_path))
     assert set(sheet) >= KEYS
     assert set(sheet["findings"][0]) == {"rule", "what", "evidence", "share_of_step", "predicted_gain", "action", "gap"}
     json.dumps(sheet, allow_nan=False)

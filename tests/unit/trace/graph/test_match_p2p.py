@@ -9,7 +9,7 @@ import pytest
 from spans import Sketch
 from traces import Pipeline, write
 
-from ridgeline.report.analyze import analysis_sheet
+from ridgeline.core.encode import to_json
 from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.analysis.what_if import GraphChange, Question, chosen_rows, faster
@@ -131,7 +131,7 @@ class TestBubble:
             assert (one.cool_down_ns, one.other_ns) == (stage * (B + C) * 1000, 0)
 
     def test_the_sheet_has_it(self, tmp_path: Path) -> None:
-        sheet = analysis_sheet(analysed(FOUR, tmp_path))
+        sheet = to_json(analysed(FOUR, tmp_path))
         assert sheet["collectives"]["sends_matched"] == 2 * (P - 1) * M
         assert sheet["pipeline"][1]["waits"][0] == {"rank": 2, "waiting_us": 2 * (F + B + 2 * C) - C, "transfer_us": C}
 

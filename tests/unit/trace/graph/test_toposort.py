@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from traces import Recipe, make, write
 
-from ridgeline.report.analyze import analysis_sheet
+from ridgeline.core.encode import to_json
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.classes import built_in, classify
@@ -85,11 +85,11 @@ def test_slack_is_what_its_definition_says(tmp_path: Path) -> None:
 def test_what_is_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """24 kernels in 2 steps; with room for 20 the second step is followed, and the output says so."""
     path = write(make(Recipe(steps=2, layers=4)), tmp_path / "t.json")
-    whole = analysis_sheet(analyze(path))
+    whole = to_json(analyze(path))
     assert whole["warnings"] == []
     monkeypatch.setattr(dependency_graph, "FOLLOWED", 20)
     monkeypatch.setattr("ridgeline.trace.analyze.LARGEST", 10)
-    sheet = analysis_sheet(analyze(path))
+    sheet = to_json(analyze(path))
     (step,) = sheet["critical_path"]["steps"]
     assert (step["step"], step["length_us"]) == (1, 4 * 155.0 - 15.0)  # from its own first work, without the gap before
     assert "the last 12 of 24 spans of work, steps 1 to 1" in sheet["warnings"][0]
