@@ -33,7 +33,7 @@ $(VENV)/.test: pyproject.toml | $(PY)
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) tests/sizes.py
+	$(PY) -m tools.house --check
 
 types: $(VENV)/.test
 	$(PY) -m mypy
