@@ -30,7 +30,7 @@ LAYER_STAGES = frozenset({"meta-internal"})
 # engines that train weights as they were loaded, in bf16 and without a master copy
 PURE_BF16 = frozenset({"nemo-automodel"})
 UNFUSED_UNTIL = 2023  # years of Paxml's GPU recipes without flash attention
-# sources whose recompute and vocabulary are inputs of a simulator beside the runs, which contradict them: decision 96
+# sources whose recompute and vocabulary come from a simulator; the runs contradict them (decisions/calibration.md)
 SIMULATED = frozenset({"vtrain_single"})
 SUBMITTERS = ("mlperf-nvidia", "nemo", "rocm-mlperf", "llmboost")  # engines of MLPerf entries on GPUs
 

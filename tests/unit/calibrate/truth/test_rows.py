@@ -238,7 +238,7 @@ class TestMemory:
         assert not fits(scenario)
 
     def test_inputs_of_a_simulator_are_no_runs(self) -> None:
-        """Decision 96: without recompute; 50257 columns as they are where one tensor rank holds them."""
+        """Read without recompute; 50257 columns unpadded on one tensor rank (docs/decisions/calibration.md)."""
         whole, split = made("vtrain_single-0003"), made("vtrain_single-0002")
         assert whole.plan.recompute.kind == split.plan.recompute.kind == "none"
         assert (whole.plan.mesh.tp, whole.engine.vocab_multiple) == (1, 1)
