@@ -44,15 +44,7 @@ unit: $(VENV)/.test
 docs: $(VENV)/.test
 	$(PY) -m pytest --doctest-modules src/ridgeline --ignore src/ridgeline/runtime/train/kernels.py  # Triton, where a GPU is
 	$(PY) -m pytest --doctest-glob="*.md" docs README.md
-	$(PY) docs/retake.py --check
-	$(PY) docs/targets.py --check
-	$(PY) docs/sheets.py --check
-	$(PY) docs/bringup.py --check
-	$(PY) docs/ceilings.py --check
-	$(PY) docs/reachable.py --check
-	$(PY) docs/judgement.py --check
-	$(PY) docs/published.py --check
-	$(PY) docs/architectures.py --check
+	$(PY) -m tools docs --check
 
 wheel: $(VENV)/.test
 	$(PY) tests/wheel.py

@@ -5,7 +5,7 @@
 Each case is a step with one cause that limits it, and the same step with the cause mended. A step is timed without a
 profiler (wall clock of 20 steps between two synchronisations, the median of three), then three steps are recorded with
 shapes into FOLDER/CASE-before.json.gz and CASE-after.json.gz. FOLDER/measured.json has the times, which
-`python docs/judgement.py` puts beside what `ridgeline analyze` promised.
+`python -m tools docs judgement` puts beside what `ridgeline analyze` promised.
 """
 
 from __future__ import annotations

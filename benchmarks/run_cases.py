@@ -1,4 +1,4 @@
-"""The cases of benchmarks/run_h200.py as scenarios: what is measured there is predicted by docs/run_figures.py."""
+"""The cases of benchmarks/run_h200.py as scenarios; `python -m tools figures run` predicts them."""
 
 from __future__ import annotations
 

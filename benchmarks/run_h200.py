@@ -1,7 +1,7 @@
 """Measure what `ridgeline run` reaches on one GPU, each fusion on and off, beside plain PyTorch in the same run.
 
     python benchmarks/run_h200.py rows.json [--only 8b] [--trace FOLDER]     on a machine with a GPU
-    python docs/run_figures.py                                               the tables of docs/concepts/running.md
+    python -m tools figures run                                               the tables of docs/concepts/running.md
 
 A case is a scenario of engine `ridgeline` with other words in its `fuses`, or another plan: what is measured is what is
 predicted. `plain` is benchmarks/witness.py's model: torch.compile for each block and for the head with its loss, fused

@@ -15,7 +15,8 @@ from hypothesis import settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.pop("COLUMNS", None)  # the workers' own: screens are as wide as for a pipe
-sys.path.insert(0, str(Path(__file__).parent))  # traces.py, which tests and documentation share
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # traces.py and tools, which tests and documentation share
 
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import mine_paths
-
 from ridgeline.plan.schedules import SCHEDULES, build
+from tools.record import paths as mine_paths
 
 
 def even(last: float = 1.0, send: float = 0.1, gain: float = 0.0) -> mine_paths.Times:

@@ -10,7 +10,6 @@ recorded must be the reader's flops before any part is recognised.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from ridgeline.models.params import count
 from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.prediction import Prediction
+from tools.docs import architectures
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -66,13 +66,8 @@ PAIRED = ("scores", "state")  # of a reader's flops, what is no product with a w
 
 @cache
 def page() -> Any:
-    """docs/architectures.py, which knows the keys that default configs lack."""
-    found = importlib.util.spec_from_file_location("architectures", ROOT / "docs" / "architectures.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    """The program of the page, which knows the keys that default configs lack."""
+    return architectures
 
 
 def config_of(kind: str) -> dict[str, Any]:

@@ -133,10 +133,9 @@ def test_the_engines_parser_takes_every_export(engine: str, tmp_path: Path) -> N
 def test_the_recorded_names_are_the_parsers(engine: str) -> None:
     if not PYTHON[engine]:
         pytest.skip(f"RIDGELINE_{engine.upper()} names no Python with it")
-    recorder = Path(__file__).parent.parent / "record_engines.py"
     done = subprocess.run(
-        [PYTHON[engine], str(recorder), engine], capture_output=True, text=True,
-        env={**os.environ, **QUIET, "PYTHONPATH": ""}, timeout=300, check=True,
+        [PYTHON[engine], "-m", "tools", "record", engine], capture_output=True, text=True,
+        cwd=Path(__file__).parents[2], env={**os.environ, **QUIET, "PYTHONPATH": ""}, timeout=300, check=True,
     )  # fmt: skip
     import tomllib
 

@@ -26,9 +26,7 @@ from ridgeline.targets.maxtext.names import MODELS_NAMED, VOCABULARIES, devices_
 from ridgeline.targets.maxtext.write_mesh import inside
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import TARGETS
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from record_maxtext import record
+from tools.record.maxtext import record
 
 PLANS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama3-8b", "64xh100-sxm", {"shard": "zero3"}),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from ridgeline.search.find_plan import find_plan
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.space import Pins, choices_of
 from ridgeline.sim import Prediction, predict, scenario_headroom
+from tools.__main__ import main as tools
 
 RUNS = {run.row.id: run for run in published_runs()}
 
@@ -71,17 +70,12 @@ def test_the_default_engine_is_told_what_deepseek_did() -> None:
     assert best.scenario.plan.schedule.name == "interleaved", "where Megatron-Core hides dispatch"
 
 
-def test_the_command_of_the_page_tells_some_runs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = Path(__file__).parents[2] / "docs" / "published.py"
-    before = (script.parent / "concepts" / "published-runs.md").read_text(encoding="utf-8")
+def test_the_command_of_the_page_tells_some_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page_path = Path(__file__).parents[2] / "docs" / "concepts" / "published-runs.md"
+    before = page_path.read_text(encoding="utf-8")
 
     def run(*options: str) -> str:
-        monkeypatch.setattr(sys, "argv", [str(script), "--where", "gpus=2800,2048", *options])
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(script), run_name="__main__")
-        assert ended.value.code == 0
+        assert tools(["docs", "published", "--where", "gpus=2800,2048", *options]) == 0
         return capsys.readouterr().out
 
     told = {one["id"]: one for one in json.loads(run("--json"))}
@@ -93,4 +87,4 @@ def test_the_command_of_the_page_tells_some_runs(
     page = run()
     assert "| MT-NLG-530B on 2800 a100-80-sxm (`mtnlg-0001`) |" in page
     assert "DeepSeek-V3 on 2048 h800-sxm (`paper-0009`) *" in page, "what took part in the fit is marked"
-    assert (script.parent / "concepts" / "published-runs.md").read_text(encoding="utf-8") == before
+    assert page_path.read_text(encoding="utf-8") == before

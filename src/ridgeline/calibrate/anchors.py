@@ -29,7 +29,7 @@ from ridgeline.hardware.load import system
 from ridgeline.plan.engine import ENGINES
 
 TRUTH = Path(__file__).parent / "truth"
-# what was read from publications and own runs; what `docs/kernel_anchors.py` derives from aiconfigurator's tables
+# read from publications and own runs; derived from aiconfigurator's tables by `python -m tools figures anchors`
 SERVING_ANCHORS = TRUTH / "anchors_kernels.toml"
 SHIPPED_ANCHORS = (TRUTH / "anchors.toml", SERVING_ANCHORS)
 ABOVE, BELOW = 0.03, 0.10  # how far, in logarithms, a rate may lie outside what was measured

@@ -97,4 +97,4 @@ def test_prompts_that_come_again_are_found_in_the_cache() -> None:
 
 def test_stored_residuals_are_those_of_the_shipped_parameters(bundled: Validation) -> None:
     figures = [(case.row, case.metric, case.measured_s / case.predicted_s) for case in bundled.cases]
-    assert residuals_text(figures) == RESIDUALS.read_text(), "run `python docs/serving.py`"
+    assert residuals_text(figures) == RESIDUALS.read_text(), "run `python -m tools figures serving`"

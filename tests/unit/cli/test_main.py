@@ -65,7 +65,7 @@ def test_the_reference_lists_every_option() -> None:
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         options = {option for part in command.params for option in part.opts if option.startswith("-")}
         shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", sections[name]))
-        assert options <= shown, "run `python docs/retake.py`"
+        assert options <= shown, "run `python -m tools docs screens`"
         own = set(re.findall(r"^ +(?:-\w, )?(--[a-z][a-z0-9-]*)", sections[name], re.MULTILINE))  # not those in a text
         assert own - {"--help"} <= options
 

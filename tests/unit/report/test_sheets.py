@@ -120,6 +120,6 @@ def test_meanings_speak_of_keys_that_exist() -> None:
 
 
 def test_the_page_of_the_documentation_is_fresh() -> None:
-    command = [sys.executable, str(ROOT / "docs" / "sheets.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools", "docs", "json", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

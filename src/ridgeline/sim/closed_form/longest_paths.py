@@ -15,7 +15,7 @@ on the same link and so counts two overlapped sends; where sends block, the acti
 The lines come from runs: the longest path of the event loop was traced back for random stage times at many sizes, its
 counts fitted by integers, kept if no run at any size tried was shorter, and chosen until the worst run was covered.
 That is evidence, not proof: p up to 16 and m up to 20 p were tried, with times far outside the usual.
-``tests/mine_paths.py`` mines them anew and checks both claims.
+``python -m tools record paths`` mines them anew and checks both claims.
 """
 
 from collections.abc import Mapping

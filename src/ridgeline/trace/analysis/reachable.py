@@ -1,8 +1,8 @@
 """Turn a chip and a number format into the share of its data sheet that good kernels reach.
 
 `reachable.toml` holds the best rate anybody measured on each chip, as a share of its peak: of the profiles that
-`ridgeline characterize` brings and of the kernels table of the calibration (`python docs/reachable.py` writes it).
-Shapes of real steps are seldom the best ones:
+`ridgeline characterize` brings and of the kernels table of the calibration (written by
+`python -m tools docs reachable`). Shapes of real steps are seldom the best ones:
 
     reachable = 0.92 best measured        without a measurement: 75 % of the compute roof, 80 % of the memory roof
 

@@ -1,7 +1,7 @@
-"""Find, and check, the paths of `sim/pipeline_paths.py`: what the longest chain of waits through a schedule passes.
+"""Mine and check the paths of `sim/closed_form/longest_paths.py`: the longest chains of waits through a schedule.
 
-    python tests/mine_paths.py --check [--plans 4000]    is no path longer than a run, is as much covered as is claimed
-    python tests/mine_paths.py 1f1b                      mine a schedule's paths anew and print them as table lines
+    python -m tools record paths --check [--plans 4000]    no path is longer than a run, and claims hold
+    python -m tools record paths 1f1b                      mine a schedule's paths anew and print them as table lines
 
 The seconds of a run are the longest of its paths, and a path's seconds are linear in the stage times. So the slopes of
 `run_events`' makespan with respect to the times are the counts of its longest path; their sum, each times its time,
@@ -26,12 +26,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pipeline_oracle import run_events
 
 from ridgeline.plan.schedules import SCHEDULES, ScheduleTable, build
 from ridgeline.sim.closed_form import schedule_time as formula
 from ridgeline.sim.closed_form.schedule_time import PathWork, PhaseSeconds, closed_form
 from ridgeline.sim.events.pipeline_run import StageWork
+from tools.pages import ROOT
+
+sys.path.insert(0, str(ROOT / "tests"))
+from pipeline_oracle import run_events
 
 Floats = NDArray[np.float64]
 Size = tuple[int, int, int]  # p, m, v
@@ -338,27 +341,25 @@ def _cover(covers: Floats, tolerance: float) -> list[int]:
     return chosen
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", nargs="?", choices=[name for name in SCHEDULES if name != "gpipe"])
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", nargs="?", choices=[name for name in SCHEDULES if name != "gpipe"])
     parser.add_argument("--check", action="store_true", help="check the shipped tables")
     parser.add_argument("--plans", type=int, default=300, help="random plans by schedule to check with")
     parser.add_argument("--samples", type=int, default=40, help="random times to mine with")
     parser.add_argument("--tolerance", type=float, default=0.01)
-    given = parser.parse_args()
-    if given.name:
-        print("\n".join(mine(given.name, given.samples, given.tolerance)))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the mined paths of a schedule, or check the shipped ones."""
+    if arguments.schedule:
+        print("\n".join(mine(arguments.schedule, arguments.samples, arguments.tolerance)))
         return 0
     wrong: list[str] = []
     for name in SCHEDULES:
-        found = check(name, given.plans)
+        found = check(name, arguments.plans)
         print(
             f"{name:<15} worst {found.worst:5.2f} %   mean {found.mean:5.3f} %   longest over a run {found.over:.1e} %"
         )
         wrong += problems(found)
     print("\n".join(wrong), file=sys.stderr)
     return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,5 @@
 """Write the figures of the serving pages: residuals of servers under load, and when disaggregation pays.
 
-    python docs/serving.py [--check]
-
 Rewrites `src/ridgeline/calibrate/truth/serving_residuals.json`, the table of rows in `docs/concepts/serving.md` and the
 table in `docs/how-to/disaggregate-prefill-and-decode.md`.
 """
@@ -16,11 +14,11 @@ import numpy as np
 from ridgeline.calibrate.serving import RESIDUALS, residuals_text
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Case
-from ridgeline.core.files import write_text
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
+from tools.pages import ROOT, replace_block, write_or_check
 
-ROOT = Path(__file__).parents[1]
+COMMAND = "figures serving"
 ROWS = ROOT / "docs" / "concepts" / "serving.md"
 POOLS = ROOT / "docs" / "how-to" / "disaggregate-prefill-and-decode.md"
 EXAMPLE = ROOT / "examples" / "serve-disaggregated-llama3.1-70b.toml"
@@ -41,30 +39,20 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def main() -> None:
-    """Write all, or say what is out of date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the residuals and both tables."""
     cases = validate("serving").cases
     figures = [(case.row, case.metric, case.measured_s / case.predicted_s) for case in cases]
-    made = {
+    texts = {
         RESIDUALS: residuals_text(figures),
         ROWS: _with(ROWS, "serving rows", rows_table(cases)),
         POOLS: _with(POOLS, "pools", pools_table()),
     }
-    stale = [path for path, new in made.items() if not path.exists() or path.read_text(encoding="utf-8") != new]
-    if parser.parse_args().check:
-        raise SystemExit("\n".join(f"{path} is out of date" for path in stale) or 0)
-    for path in stale:
-        write_text(path, made[path])
-        print(f"wrote {path}")
+    return max(write_or_check(path, text, check=arguments.check, command=COMMAND) for path, text in texts.items())
 
 
 def _with(page: Path, name: str, table: str) -> str:
-    """The page with the table between its marks."""
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    head, rest = page.read_text(encoding="utf-8").split(begin)
-    return f"{head}{begin}{table}{end}{rest.split(end)[1]}"
+    return replace_block(page.read_text(encoding="utf-8"), name, table, f"end of {name}")
 
 
 def rows_table(cases: tuple[Case, ...]) -> str:
@@ -97,7 +85,3 @@ def pools_table() -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Record the named benchmarks of MaxText from its own checkout; nothing of it is run.
 
-    python tests/record_maxtext_benchmarks.py CHECKOUT > src/ridgeline/targets/maxtext/benchmarks.toml
+    python -m tools record maxtext-benchmarks CHECKOUT > src/ridgeline/targets/maxtext/benchmarks.toml
 
 A script of `benchmarks.benchmark_runner` says little more than a name; what the name stands for is kept in MaxText's
 `benchmarks/maxtext_*_model_configs.py`, as calls of MaxTextModel with literal options. Kept are the options that decide
@@ -9,9 +9,9 @@ the step.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,15 @@ KEPT = (
 )  # fmt: skip
 
 
-def main() -> int:
-    """Print the table of the checkout that is named."""
-    folder = Path(sys.argv[1]) / "benchmarks"
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkout", type=Path)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table of a checkout."""
+    folder = arguments.checkout / "benchmarks"
     print("# the named benchmarks of MaxText, as benchmarks/maxtext_*_model_configs.py defines them")
-    print("# python tests/record_maxtext_benchmarks.py CHECKOUT")
+    print("# python -m tools record maxtext-benchmarks CHECKOUT")
     for path in sorted(folder.glob("maxtext_*_model_configs.py")):
         for name, options in benchmarks(path):
             said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in sorted(options.items()))
@@ -58,7 +62,3 @@ def literals(node: ast.expr) -> Iterator[tuple[str, Any]]:
     for key, value in zip(node.keys, node.values, strict=True):
         if isinstance(key, ast.Constant) and (key.value in KEPT or str(key.value).endswith("_parallelism")):
             yield str(key.value), ast.literal_eval(value)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,9 @@
 """Write the tables of docs/concepts/published-runs.md: runs that papers tell of, predicted, and planned again.
 
-    python docs/published.py            rewrite the page: half a minute
-    python docs/published.py --check    fail when the first two tables no longer say what is predicted and found
-    python docs/published.py --json     everything as JSON; nothing is written
-    python docs/published.py --where source=sc21    some of the runs, printed
+    python -m tools docs published            rewrite the page: half a minute
+    python -m tools docs published --check    fail when the first two tables no longer say what is predicted and found
+    python -m tools docs published --json     everything as JSON; nothing is written
+    python -m tools docs published --where source=sc21    some of the runs, printed
 
 `ridgeline validate published` tells the errors of the same runs. It stands here because it needs measured rows and the
 search at once: those two floors do not import each other.
@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ridgeline.calibrate.published import PublishedRun, published_runs
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import where
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Case
-from ridgeline.core.files import write_text
 from ridgeline.core.units import format_gib, signed_share
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.other_engines import OtherEngine, other_engines
 from ridgeline.sim import Prediction, predict, scenario_headroom
+from tools.pages import DOCS, replace_block, write_or_check
 
-PAGE = Path(__file__).parent / "concepts" / "published-runs.md"
+PAGE = DOCS / "concepts" / "published-runs.md"
 UNITS = {
     "step_time_s": "s",
     "tokens_per_s_per_gpu": "tokens/s/chip",
@@ -208,39 +205,25 @@ def as_json(runs: Sequence[Told]) -> str:
     return json.dumps(made, indent=1)
 
 
-def put(text: str, name: str, table: str) -> str:
-    """The text with one table replaced."""
-    pattern = re.compile(rf"(<!-- published {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda match: f"{match[1]}{table}\n{match[2]}", text)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Published runs: predicted, and planned again.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", action="append", default=[], metavar="COLUMN=VALUE")
-    parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    kept = {row.id for row in where([run.row for run in published_runs()], asked.where)}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the page, or print some runs."""
+    kept = {row.id for row in where([run.row for run in published_runs()], arguments.where)}
     runs = told([run for run in published_runs() if run.row.id in kept])
-    if asked.json:
+    if arguments.json:
         print(as_json(runs))
         return 0
     tables = {"predicted": predicted_table(runs), "planned": planned_table(runs), "sources": sources(runs)}
-    if asked.where:
+    if arguments.where:
         print("\n\n".join(tables.values()))
         return 0
-    old = new = PAGE.read_text(encoding="utf-8")
-    if not asked.check:
+    if not arguments.check:
         tables["engines"] = engines_table(others(runs))
+    text = PAGE.read_text(encoding="utf-8")
     for name, table in tables.items():
-        new = put(new, name, table)
-    if asked.check and new != old:
-        print(f"{PAGE.name} is out of date: run `python docs/published.py`", file=sys.stderr)
-        return 1
-    if not asked.check:
-        write_text(PAGE, new)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        text = replace_block(text, f"published {name}", table)
+    return write_or_check(PAGE, text, check=arguments.check, command="docs published")

@@ -1,8 +1,8 @@
 """Write the tables of docs/concepts/trace-judgement.md: the first finding of every trace, and whether it is right.
 
-    python docs/judgement.py                    planted traces anew; shared ones anew where ../shared/traces is
-    python docs/judgement.py --h200 FOLDER      and those that benchmarks/judgement_h200.py wrote into a folder
-    python docs/judgement.py --check            fail when the page says something else than the rows
+    python -m tools docs judgement                  planted traces anew; shared ones anew where ../shared/traces is
+    python -m tools docs judgement --h200 FOLDER    and those that benchmarks/judgement_h200.py wrote into a folder
+    python -m tools docs judgement --check          fail when the page says something else than the rows
 
 Rows are kept in docs/judgement.json, so that a machine without the traces can write the page. What is right was settled
 before: for planted traces by who planted them (`expected`), for others by hand (`VERDICTS`).
@@ -19,18 +19,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+from tools.pages import DOCS, ROOT, replace_block, write_or_check
+
 sys.path.insert(0, str(ROOT / "tests"))
 
-from planted import CASES, Case, write_case  # noqa: E402
-from planted_again import AGAIN  # noqa: E402
-from planted_blind import BLIND  # noqa: E402
-from planted_held_back import HELD_BACK  # noqa: E402
+from planted import CASES, Case, write_case
+from planted_again import AGAIN
+from planted_blind import BLIND
+from planted_held_back import HELD_BACK
 
-import ridgeline  # noqa: E402
-from ridgeline.trace.findings.finding import Finding  # noqa: E402
+import ridgeline
+from ridgeline.trace.findings.finding import Finding
 
-PAGE, ROWS = ROOT / "docs" / "concepts" / "trace-judgement.md", ROOT / "docs" / "judgement.json"
+PAGE, ROWS = DOCS / "concepts" / "trace-judgement.md", DOCS / "judgement.json"
 SHARED = ROOT.parent / "shared" / "traces"
 LITTLE = 0.05  # of the span: a healthy step may have findings below
 Row = dict[str, Any]
@@ -143,31 +144,22 @@ def table(rows: list[Row]) -> str:
     return "\n".join([*lines, "", f"{good} of {len(rows)} right."])
 
 
-def written(text: str, rows: dict[str, list[Row]]) -> str:
-    for key, own in rows.items():
-        block = f"<!-- {key} -->\n{table(own)}\n<!-- end -->"
-        text = re.sub(rf"<!-- {key} -->.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
-    return text
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--h200", type=Path, metavar="FOLDER")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--h200", type=Path)
-    parser.add_argument("--check", action="store_true")
-    given = parser.parse_args()
+def run(arguments: argparse.Namespace) -> int:
+    """Judge the traces again and write the page, or check the page against the stored rows."""
     rows: dict[str, list[Row]] = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else {}
-    if given.check:
-        return 0 if written(PAGE.read_text(encoding="utf-8"), rows) == PAGE.read_text(encoding="utf-8") else 1
-    for key, cases in (("planted", CASES), ("held back", HELD_BACK), ("blind", BLIND), ("again", AGAIN)):
-        rows[key] = list(planted(cases))
-    rows["shared"] = list(shared()) or rows.get("shared", [])
-    rows["h200"] = list(h200(given.h200)) if given.h200 else rows.get("h200", [])
-    ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    if not arguments.check:
+        for key, cases in (("planted", CASES), ("held back", HELD_BACK), ("blind", BLIND), ("again", AGAIN)):
+            rows[key] = list(planted(cases))
+        rows["shared"] = list(shared()) or rows.get("shared", [])
+        rows["h200"] = list(h200(arguments.h200)) if arguments.h200 else rows.get("h200", [])
+        ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        for key, own in rows.items():
+            print(f"{key}: {sum(one['right'] for one in own)} of {len(own)} right")
+    text = PAGE.read_text(encoding="utf-8")
     for key, own in rows.items():
-        print(f"{key}: {sum(one['right'] for one in own)} of {len(own)} right")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        text = replace_block(text, key, table(own))
+    return write_or_check(PAGE, text, check=arguments.check, command="docs judgement")

@@ -1,24 +1,18 @@
-"""Write the tables of docs/concepts/measured-ceilings.md from the shipped profiles and the data sheets of the catalog.
-
-python docs/ceilings.py            rewrite the page
-python docs/ceilings.py --check    fail when a table says something else than the profiles give
-"""
+"""Write the tables of docs/concepts/measured-ceilings.md from the shipped profiles and the catalog."""
 
 from __future__ import annotations
 
+import argparse
 import json
-import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ridgeline.core.units import format_quantity
 from ridgeline.hardware.load import CHIPS
 from ridgeline.report.characterize import ceilings
+from tools.pages import DOCS, ROOT, replace_block, write_or_check
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "concepts" / "measured-ceilings.md"
+PAGE = DOCS / "concepts" / "measured-ceilings.md"
 PROFILES = ROOT / "src" / "ridgeline" / "cost" / "profiles"
 LINKS = {"copy": "hbm", "read": "hbm", "write": "hbm", "host to device": "host", "device to host": "host"}
 
@@ -70,27 +64,15 @@ def rate(row: dict[str, Any]) -> str:
     return format_quantity(2.0 * row["bytes"] / row["s"], "B/s", 3)
 
 
-def page(old: str) -> str:
-    """The page with every table between its markers taken again."""
+def page(text: str) -> str:
+    """The page with the tables of every profile."""
     for path in sorted(PROFILES.glob("*.json")):
         profile = json.loads(path.read_text("utf-8"))
         for name, lines in (("best", best(profile)), ("sustained", sustained(profile))):
-            pattern = re.compile(rf"(<!-- {name} {path.stem} -->\n).*?(<!-- end -->)", re.DOTALL)
-            table = "\n".join(lines) + "\n"
-            old = pattern.sub(lambda match, table=table: match[1] + table + match[2], old)  # type: ignore[misc]
-    return old
+            text = replace_block(text, f"{name} {path.stem}", "\n".join(lines))
+    return text
 
 
-def main() -> int:
-    old = PAGE.read_text("utf-8")
-    new = page(old)
-    if "--check" in sys.argv:
-        if new != old:
-            print(f"{PAGE.name} is out of date; run `python docs/ceilings.py`", file=sys.stderr)
-        return int(new != old)
-    PAGE.write_text(new, "utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the page."""
+    return write_or_check(PAGE, page(PAGE.read_text("utf-8")), check=arguments.check, command="docs ceilings")

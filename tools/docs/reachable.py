@@ -1,7 +1,5 @@
 """Write src/ridgeline/trace/analysis/reachable.toml: the best measured share of each chip's data sheet.
 
-    python docs/reachable.py [--check]
-
 Taken from the kernels table of the calibration (matrix products and BabelStream, as shares of the peak) and from the
 profiles that come with Ridgeline. Only the shares are kept; the trace floor reads no calibration.
 """
@@ -11,18 +9,17 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
-from pathlib import Path
 
 from ridgeline.hardware.load import CHIPS
 from ridgeline.report.characterize import ceilings
+from tools.pages import ROOT, write_or_check
 
-SOURCE = Path(__file__).parent.parent / "src" / "ridgeline"
+SOURCE = ROOT / "src" / "ridgeline"
 INTO = SOURCE / "trace" / "analysis" / "reachable.toml"
 FORMATS = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4"}
 PRODUCTS = ("torch matmul max achievable", "cuBLASLt GEMM")  # searches for the best shape
 HEAD = """# The best share of a chip's data sheet that anybody measured, by number format; memory: of its bandwidth.
-# Written by `python docs/reachable.py`; do not edit.
+# Written by `python -m tools docs reachable`; do not edit.
 """
 
 
@@ -70,22 +67,12 @@ def from_profiles(found: dict[str, dict[str, float]]) -> None:
                 _keep(found, chip.id, one["dtype"] if one["what"] == "product" else "memory", one["value"] / peak.value)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    found = from_kernels()
-    from_profiles(found)
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the table."""
+    shares_by_chip = from_kernels()
+    from_profiles(shares_by_chip)
     lines = [HEAD]
-    for id, shares in sorted(same_die(found).items()):
-        told = ", ".join(f"{key} = {share:.3f}" for key, share in sorted(shares.items()))
-        lines.append(f"[chip.{id}]\nshare = {{ {told} }}\n")
-    text = "\n".join(lines)
-    if parser.parse_args().check:
-        return 0 if INTO.read_text(encoding="utf-8") == text else 1
-    INTO.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for id, shares in sorted(same_die(shares_by_chip).items()):
+        row = ", ".join(f"{key} = {share:.3f}" for key, share in sorted(shares.items()))
+        lines.append(f"[chip.{id}]\nshare = {{ {row} }}\n")
+    return write_or_check(INTO, "\n".join(lines), check=arguments.check, command="docs reachable")

@@ -1,8 +1,8 @@
 """Record the options of vLLM or SGLang from its own argument parser, as `targets/options` keeps them.
 
-    PYTHON tests/record_engines.py vllm > src/ridgeline/targets/options/vllm-vVERSION.toml
-    PYTHON tests/record_engines.py sglang > src/ridgeline/targets/options/sglang-vVERSION.toml
-    PYTHON tests/record_engines.py dynamo FOLDER > src/ridgeline/targets/options/dynamo-vVERSION.toml
+    PYTHON -m tools record vllm > src/ridgeline/targets/options/vllm-vVERSION.toml
+    PYTHON -m tools record sglang > src/ridgeline/targets/options/sglang-vVERSION.toml
+    PYTHON -m tools record dynamo FOLDER > src/ridgeline/targets/options/dynamo-vVERSION.toml
 
 PYTHON is that of an environment with the engine; nothing of Ridgeline is imported. An option that takes several forms
 (`--x` and `--no-x`) is listed with both. Dynamo's workers take the options of the engine that they wrap and some of
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -90,7 +89,7 @@ def flag_names(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def head(target: str, release: str, source: str) -> Iterator[str]:
-    yield "# Names only, gathered by tests/record_engines.py."
+    yield "# Names only, gathered by python -m tools record."
     yield f"target = {json.dumps(target)}"
     yield f"version = {json.dumps(release)}"
     yield f"source = {json.dumps(source)}"
@@ -117,6 +116,11 @@ def tabled(key: str, rows: dict[str, str]) -> Iterator[str]:
     yield from (f"{name} = {value}" for name, value in rows.items())
 
 
-if __name__ == "__main__":
-    lines = dynamo(Path(sys.argv[2])) if sys.argv[1] == "dynamo" else recorded(sys.argv[1])
-    print("\n".join(lines))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", type=Path)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list of one engine."""
+    print("\n".join(dynamo(arguments.folder) if arguments.name == "dynamo" else recorded(arguments.name)))
+    return 0

@@ -1,26 +1,24 @@
 """Write the reference of targets: for each, which option carries which decision and what it cannot express.
 
-    python docs/targets.py            rewrite docs/concepts/targets.md below its mark
-    python docs/targets.py --check    fail when the page no longer says what the exporters do
-
-The tables are gathered by exporting many plans, each differing from a plain one in one thing, and asking every export
-for its account.
+Many plans are exported, each differing from a plain one in one thing, and the ledger of every export is read.
+Decisions about the model are counted and not listed: an export names the model, or writes each of its dimensions.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.registry import SERVE, TARGETS
+from tools.pages import DOCS, write_or_check
 
-PAGE = Path(__file__).parent / "concepts" / "targets.md"
-MARK = "<!-- below this line: python docs/targets.py -->\n"
+PAGE = DOCS / "concepts" / "targets.md"
+MARK = "<!-- below this line: python -m tools docs targets -->\n"
 ENGINE = {
     "megatron": "megatron-core",
     "torchtitan": "torchtitan",
@@ -183,74 +181,55 @@ def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str, sy
         return
 
 
-FOLDED = (
-    "plan.serving.autoscale",
-    "plan.serving.pools",
-    "model.mtp.block",
-    "model.vision",
-    "model.embedding.norm",
-    "workload.lora",
-)
-MOST = 8  # decisions named for one reason
+FOLDED = ("plan.serving.autoscale", "plan.serving.pools", "workload.lora", "model")
+OPTIONS_SHOWN = 3  # options of one decision
 
 
-def general(path: str, folded: tuple[str, ...]) -> str:
-    """The decision without the number of a block, and parts of a kind as one."""
-    for fold in folded:
+def general(path: str) -> str:
+    """The decision without the number of a block; parts of one subject as one."""
+    for fold in FOLDED:
         if path.startswith(f"{fold}."):
             return f"{fold}.*"
     return ".".join("*" if part.isdigit() else part for part in path.split("."))
 
 
 def section(id: str) -> str:
-    """What one target expresses, implies and loses."""
+    """What one target expresses and loses: decisions by their options, and by the commonest reason of their loss."""
     target = TARGETS[id]
-    said: dict[str, dict[str, None]] = {}
-    lost: dict[str, dict[str, None]] = {}
+    options_of: dict[str, dict[str, None]] = {}
+    reasons_of: dict[str, Counter[str]] = {}
     for scenario in served_samples(id) if id in SERVE else samples(id):
-        found = target.write(scenario)
-        folded = ("model", *FOLDED) if id in SERVE else FOLDED
-        for path, option in found.expressed.items():
-            said.setdefault(general(path, folded), {})[option] = None
-        for part in found.lost:
-            why = part.why.partition("; written:")[0]  # what it costs is another matter with every plan
-            lost.setdefault(general(part.path, folded), {})[why] = None
+        ledger = target.write(scenario)
+        for path, option in ledger.expressed.items():
+            options_of.setdefault(general(path), {})[option] = None
+        for part in ledger.lost:
+            why = part.why.partition("; written:")[0]  # the cost differs with every plan
+            reasons_of.setdefault(general(part.path), Counter())[why] += 1
+    by_options: dict[str, list[str]] = {}
+    for path, options in sorted(options_of.items()):
+        by_options.setdefault(_shown(options, OPTIONS_SHOWN), []).append(path)
+    by_reason: dict[str, list[str]] = {}
+    for path, reasons in sorted(reasons_of.items()):
+        by_reason.setdefault(_cell(reasons.most_common(1)[0][0]), []).append(path)
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
-    lines += ["| decision | carried by |", "|---|---|"]
-    lines += [
-        f"| `{path}` | {', '.join(f'`{option}`' for option in options)} |" for path, options in sorted(said.items())
-    ]
-    reasons: dict[str, list[str]] = {}
-    for path in sorted(lost):
-        for why in lost[path]:
-            reasons.setdefault(why, []).append(path)
-    lines += ["", "Lost, all of it or some values:", "", "| decision | because |", "|---|---|"]
-    lines += [f"| {_listed(paths)} | {_cell(why)} |" for why, paths in reasons.items()]
+    lines += ["| decisions | options |", "|---|---|"]
+    lines += [f"| {_shown(paths, len(paths))} | {options} |" for options, paths in by_options.items()]
+    lines += ["", "| lost, in whole or for some values | because |", "|---|---|"]
+    lines += [f"| {_shown(paths, len(paths))} | {why} |" for why, paths in by_reason.items()]
     return "\n".join(lines) + "\n"
 
 
-def _listed(paths: list[str]) -> str:
-    shown = ", ".join(f"`{path}`" for path in paths[:MOST])
-    return f"{shown} and {len(paths) - MOST} more" if len(paths) > MOST else shown
+def _shown(words: Iterable[str], most: int) -> str:
+    names = [f"`{word}`" for word in words]
+    return ", ".join(names[:most]) + (f" (+{len(names) - most})" if len(names) > most else "")
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def main() -> int:
-    old = PAGE.read_text(encoding="utf-8")
-    head = old.partition(MARK)[0]
-    new = head + MARK + "\n" + "\n".join(section(id) for id in sorted(TARGETS))
-    if "--check" not in sys.argv:
-        PAGE.write_text(new, encoding="utf-8")
-        return 0
-    if old != new:
-        print("docs/concepts/targets.md is not what the exporters do; run `python docs/targets.py`")
-        return 1
-    print(f"docs/concepts/targets.md: {len(TARGETS)} targets are as the exporters have them")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the page below its mark."""
+    head = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    text = head + MARK + "\n" + "\n".join(section(id) for id in sorted(TARGETS))
+    return write_or_check(PAGE, text, check=arguments.check, command="docs targets")

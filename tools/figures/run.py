@@ -1,25 +1,22 @@
 """Write the figures of benchmarks/run_h200.json into `concepts/running.md`: the tables between their markers.
 
-    python docs/run_figures.py            rewrite the page
-    python docs/run_figures.py --check    fail when the page says something else than the file
-
 The file comes from `python benchmarks/run_h200.py benchmarks/run_h200.json` on a machine with the chip, all rows in one
 run; predictions are made again here, with the engine and the calibration as they are now.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import ridgeline
+from tools.pages import ROOT, replace_block, write_or_check
 
-ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from run_cases import CASES  # noqa: E402
+from run_cases import CASES
 
 PAGE = ROOT / "docs" / "concepts" / "running.md"
 ROWS = ROOT / "benchmarks" / "run_h200.json"
@@ -55,24 +52,9 @@ def predicted(rows: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def put(text: str, name: str, table: str) -> str:
-    """The text with one table replaced."""
-    begin, end = f"<!-- run {name} -->\n", "\n<!-- end -->"
-    head, rest = text.split(begin, 1)
-    return f"{head}{begin}{table}{end}{rest.split(end, 1)[1]}"
-
-
-def main() -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the page."""
     rows = {row["id"]: row for row in json.loads(ROWS.read_text(encoding="utf-8"))["rows"] if "failed" not in row}
-    old = PAGE.read_text(encoding="utf-8")
-    new = put(put(old, "speed", speed(rows)), "predicted", predicted(rows))
-    if "--check" not in sys.argv:
-        PAGE.write_text(new, encoding="utf-8")
-        return 0
-    if old != new:
-        print(f"{PAGE.name} shows other figures than {ROWS.name} gives; run `python docs/run_figures.py`")
-    return int(old != new)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    text = replace_block(PAGE.read_text(encoding="utf-8"), "run speed", speed(rows))
+    text = replace_block(text, "run predicted", predicted(rows))
+    return write_or_check(PAGE, text, check=arguments.check, command="figures run")

@@ -1,20 +1,15 @@
-"""Write docs/json.md, the reference of what `--json` prints, from the classes of the results.
-
-python docs/sheets.py            rewrite the page
-python docs/sheets.py --check    fail when it is out of date
-"""
+"""Write docs/json.md, the reference of what `--json` prints, from the classes of the results."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import groupby
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -23,11 +18,12 @@ from ridgeline.core.dtype import DType
 from ridgeline.core.encode import json_keys
 from ridgeline.core.schema import first_line, json_schema, key_meanings, owner_of, reached, result_keys
 from ridgeline.report.results import RESULTS, results_of
+from tools.pages import DOCS, write_or_check
 
-PAGE = Path(__file__).parent / "json.md"
+PAGE = DOCS / "json.md"
 HEAD = """# What `--json` prints
 
-Written by `python docs/sheets.py` from the classes of the results; do not edit. A result is a frozen dataclass, and
+Written by `python -m tools docs json` from the classes of the results; do not edit. A result is a frozen dataclass, and
 these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predict")`.
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
@@ -106,7 +102,6 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if PAGE.read_text(encoding="utf-8") == page() else "docs/json.md: run `python docs/sheets.py`")
-    PAGE.write_text(page(), encoding="utf-8")
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the page."""
+    return write_or_check(PAGE, page(), check=arguments.check, command="docs json")

@@ -1,6 +1,6 @@
 """Record the options of MaxText from its own package, as `targets/options` keeps them; nothing of it is run.
 
-    python tests/record_maxtext.py FOLDER > src/ridgeline/targets/options/maxtext-vVERSION.toml
+    python -m tools record maxtext FOLDER > src/ridgeline/targets/options/maxtext-vVERSION.toml
 
 FOLDER holds the unpacked wheel: `maxtext/` and `maxtext-VERSION.dist-info/`. Options are the fields of the
 configuration class and of the classes it is made of (`configs/types.py`) and the keys of `configs/base.yml`. A field
@@ -10,6 +10,7 @@ it with, and those of `context_parallel_strategy` those that the class accepts.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import sys
 from collections.abc import Iterator
@@ -124,5 +125,11 @@ def _wrapped(words: list[str]) -> Iterator[str]:
     yield line
 
 
-if __name__ == "__main__":
-    sys.stdout.write(text_of(record(Path(sys.argv[1]))))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list."""
+    sys.stdout.write(text_of(record(arguments.folder)))
+    return 0

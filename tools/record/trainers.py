@@ -1,29 +1,29 @@
 """Record the documented options of trainers around transformers from their unpacked wheels.
 
-    python docs/record_trainers.py accelerate   ACCELERATE TRANSFORMERS TRL   unpacked wheels
-    python docs/record_trainers.py llamafactory LLAMAFACTORY TRANSFORMERS
-    python docs/record_trainers.py axolotl      AXOLOTL
-    python docs/record_trainers.py torchtitan-preset TORCHTITAN
-    python docs/record_trainers.py primus       CHECKOUT REVISION
-    python docs/record_trainers.py nxd-training CHECKOUT REVISION
+    python -m tools record accelerate   ACCELERATE TRANSFORMERS TRL   unpacked wheels
+    python -m tools record llamafactory LLAMAFACTORY TRANSFORMERS
+    python -m tools record axolotl      AXOLOTL
+    python -m tools record torchtitan-preset TORCHTITAN
+    python -m tools record primus       CHECKOUT REVISION
+    python -m tools record nxd-training CHECKOUT REVISION
 
     pip download --no-deps accelerate trl transformers llamafactory axolotl     then unzip each into its own folder
 
-Source is read by its syntax tree, as by docs/record_options.py; nothing of it is imported or executed. Options have the
-name of the file of an export that they stand in: `train.`, `accelerate.`.
+Source is read by its syntax tree, as by tools/record/options.py; nothing of it is imported or executed.
+Options have the name of the file of an export that they stand in: `train.`, `accelerate.`.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
-import sys
 import tomllib
 from pathlib import Path
 
 import yaml
-from record_options import OPTIONS, Found, Source, literal, release, text
 
 from ridgeline.targets.option_reader import flatten
+from tools.record.options import OPTIONS, Found, Source, literal, release, write_list
 
 NESTED = ("fsdp_config", "deepspeed_config", "parallelism_config", "fp8_config", "dynamo_config", "megatron_lm_config")
 PREFIXES = {
@@ -168,17 +168,11 @@ TITLES = {
 }
 
 
-def main() -> int:
-    target, *folders = sys.argv[1:]
-    found, version, origin = READERS[target](*map(Path, folders))
-    for old in OPTIONS.glob(f"{target}-v*.toml"):
-        old.unlink()
-    path = OPTIONS / f"{target}-v{version}.toml"
-    written = text(TITLES[target], found, version, origin).replace("record_options.py", "record_trainers.py")
-    path.write_text(written, encoding="utf-8")
-    print(f"{path.name}: {len(found.flags)} flags, {len(found.values)} values, {len(found.choices)} closed lists")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the list of one trainer."""
+    write_list(arguments.name, TITLES[arguments.name], READERS[arguments.name](*arguments.folders))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

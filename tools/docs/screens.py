@@ -1,25 +1,25 @@
-"""Take the screens of the README and of some pages again: run the commands of `console` blocks, show what they print.
+"""Take the screens of pages again: run the commands of `console` blocks and show what they print.
 
-    python docs/retake.py            rewrite the pages
-    python docs/retake.py --check    fail when a screen no longer shows what the command prints
-    python docs/retake.py --bench    rewrite the measured figures too; they vary, so --check skips them
-    python docs/retake.py PAGE...    only these pages
+    python -m tools docs screens            rewrite the pages
+    python -m tools docs screens --bench    rewrite the measured figures too; they vary, so --check skips them
+    python -m tools docs screens PAGE...    only these pages
 
 A comment before a block bounds it: `<!-- screen: lines=12 -->` keeps the first lines and ends with an ellipsis,
-`<!-- screen: measured -->` marks figures of this machine, `<!-- screen: help -->` text whose layout is the command-line
-library's: a test sees to it that no option is missing.
+`<!-- screen: measured -->` marks figures of one machine, `<!-- screen: help -->` marks help texts, whose layout belongs
+to the command-line library: tests/unit/cli/test_main.py checks that no option is missing.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tools.pages import ROOT, write_or_check
+
 PAGES = (
     "README.md",
     "docs/reference.md",
@@ -47,34 +47,30 @@ def screen(command: str, lines: int) -> str:
     return "\n".join(shown if lines == 0 or len(shown) <= lines else [*shown[:lines], "…"])
 
 
-def retaken(match: re.Match[str], bench: bool) -> str:
-    """The block with its outputs taken again."""
+def take_again(match: re.Match[str], bench: bool, check: bool) -> str:
+    """The block with the output of its commands."""
     how = match["how"] or ""
-    if (how == "measured" and not bench) or (how == "help" and "--check" in sys.argv):
+    if (how == "measured" and not bench) or (how == "help" and check):
         return match[0]
-    found = re.search(r"lines=(\d+)", how)
+    bound = re.search(r"lines=(\d+)", how)
     commands = [line[2:] for line in match["body"].splitlines() if line.startswith("$ ")]
-    body = "\n".join(f"$ {command}\n{screen(command, int(found[1]) if found else 0)}" for command in commands)
+    body = "\n".join(f"$ {command}\n{screen(command, int(bound[1]) if bound else 0)}" for command in commands)
     head = f"<!-- screen: {how} -->\n" if how else ""
     return f"{head}```console\n{body}\n```"
 
 
-def main() -> int:
-    stale = 0
-    wanted = [word for word in sys.argv[1:] if not word.startswith("-")]
-    for name in wanted or PAGES:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pages", nargs="*", default=PAGES)
+    parser.add_argument("--bench", action="store_true")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rewrite or check the pages one by one."""
+    code = 0
+    for name in arguments.pages:
         page = ROOT / name
-        old = page.read_text(encoding="utf-8")
-        new = BLOCK.sub(lambda match: retaken(match, "--bench" in sys.argv), old)
-        if "--check" not in sys.argv:
-            page.write_text(new, encoding="utf-8")
-        elif old != new:
-            print(f"{name} shows something else than its commands print; run `python docs/retake.py`")
-            stale = 1
-        else:
-            print(f"{name}: {len(BLOCK.findall(old))} screens are as the commands print them")
-    return stale
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        new = BLOCK.sub(
+            lambda match: take_again(match, arguments.bench, arguments.check), page.read_text(encoding="utf-8")
+        )
+        code |= write_or_check(page, new, check=arguments.check, command="docs screens")
+    return code

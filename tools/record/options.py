@@ -1,8 +1,8 @@
 """Record the documented options of a target from its own source: names, which stand alone, and closed lists of values.
 
-    python docs/record_options.py megatron        CORE            an unpacked megatron-core wheel of 0.17 or newer
-    python docs/record_options.py megatron-bridge BRIDGE CORE     unpacked wheels of megatron-bridge and megatron-core
-    python docs/record_options.py mindspeed       LLM MINDSPEED   checkouts of MindSpeed-LLM and MindSpeed
+    python -m tools record megatron        CORE            an unpacked megatron-core wheel of 0.17 or newer
+    python -m tools record megatron-bridge BRIDGE CORE     unpacked wheels of megatron-bridge and megatron-core
+    python -m tools record mindspeed       LLM MINDSPEED   checkouts of MindSpeed-LLM and MindSpeed
 
     pip download --no-deps megatron-core megatron-bridge --python-version 3.12 --only-binary=:all:
 
@@ -14,9 +14,9 @@ src/ridgeline/targets/options/TARGET-vVERSION.toml; what the old list said of th
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-OPTIONS = Path(__file__).parent.parent / "src" / "ridgeline" / "targets" / "options"
+from tools.pages import ROOT
+
+OPTIONS = ROOT / "src" / "ridgeline" / "targets" / "options"
 ALONE = ("store_true", "store_false", "store_const", "count")
 BRIDGE = "megatron.bridge.training.config"
 # parts of the ConfigContainer that may be of several classes: the ones a text model uses
@@ -301,7 +303,7 @@ def text(target: str, found: Found, version: str, origin: str) -> str:
         for name, words in (("flags", found.flags), ("values", found.values))
     )
     chosen = "".join(f"{_key(name)} = [{_quoted(words)}]\n" for name, words in sorted(found.choices.items()))
-    return f"# Names only, gathered by docs/record_options.py.\n{note}{lists}\n[choices]\n{chosen}"
+    return f"# Names only, gathered by python -m tools record.\n{note}{lists}\n[choices]\n{chosen}"
 
 
 def _wrapped(words: list[str]) -> str:
@@ -322,16 +324,21 @@ READERS = {"megatron": megatron, "megatron-bridge": bridge, "mindspeed": mindspe
 TITLES = {"megatron": "Megatron-LM", "megatron-bridge": "Megatron-Bridge", "mindspeed": "MindSpeed-LLM"}
 
 
-def main() -> int:
-    target, *folders = sys.argv[1:]
-    found, version, origin = READERS[target](*map(Path, folders))
-    for old in OPTIONS.glob(f"{target}-v*.toml"):
-        old.unlink()
-    path = OPTIONS / f"{target}-v{version}.toml"
-    path.write_text(text(TITLES[target], found, version, origin), encoding="utf-8")
-    print(f"{path.name}: {len(found.flags)} flags, {len(found.values)} values, {len(found.choices)} closed lists")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the list of one target."""
+    write_list(arguments.name, TITLES[arguments.name], READERS[arguments.name](*arguments.folders))
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def write_list(target: str, title: str, recorded: tuple[Found, str, str]) -> None:
+    """Replace the recorded list of a target."""
+    found, version, origin = recorded
+    for old in OPTIONS.glob(f"{target}-v*.toml"):
+        old.unlink()
+    path = OPTIONS / f"{target}-v{version}.toml"
+    path.write_text(text(title, found, version, origin), encoding="utf-8")
+    print(f"{path.name}: {len(found.flags)} flags, {len(found.values)} values, {len(found.choices)} closed lists")

@@ -1,17 +1,16 @@
-"""Write the reports of real machines into `concepts/bringup.md` between its markers, from `docs/bringup/*.json`.
+"""Write the reports of real machines into `concepts/bringup.md`, from `docs/bringup/*.json`.
 
-    python docs/bringup.py                          rewrite the page
-    python docs/bringup.py --check                  fail when the page is old, or a finding is not explained
-    python docs/bringup.py --store NAME REPORT      keep what the page needs of a report (`ridgeline bringup -o`)
+    python -m tools docs bringup                          rewrite the page
+    python -m tools docs bringup --check                  fail when the page is old, or a finding is not explained
+    python -m tools docs bringup --store NAME REPORT      store what the page needs of a report (`ridgeline bringup -o`)
 
 NAME says the machine and the mode: `cpu`, `h200-eager`, `h200-compiled`, `h200-fp8`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,9 @@ from typing import Any
 from ridgeline.core.files import write_text
 from ridgeline.core.units import format_quantity
 from ridgeline.runtime.bringup.compare import read_report
+from tools.pages import DOCS, replace_block, write_or_check
 
-ROOT = Path(__file__).parent
-STORE, PAGE = ROOT / "bringup", ROOT / "concepts" / "bringup.md"
-MARKS = re.compile(r"(<!-- reports -->\n).*?(<!-- /reports -->)", re.DOTALL)
+STORE, PAGE = DOCS / "bringup", DOCS / "concepts" / "bringup.md"
 TIMED = 12  # ops of a report that are kept
 # why a finding of a machine is as it is: the device, the op, what it does
 EXPLAINED = (
@@ -124,24 +122,18 @@ def speeds(speed: dict[str, Any] | None) -> Iterator[str]:
         yield f"| `{row['op']}` | {shapes} | {row['phase']} | {each} | {best} | {share} | {told} |"
 
 
-def main() -> int:
-    if "--store" in sys.argv:
-        name, path = sys.argv[sys.argv.index("--store") + 1 :][:2]
-        store(name, Path(path))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", nargs=2, metavar=("NAME", "REPORT"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Store a report where one is given, then write or check the page."""
+    if arguments.store:
+        store(arguments.store[0], Path(arguments.store[1]))
     reports = {path.stem: read_report(path) for path in sorted(STORE.glob("*.json"))}
     body = "\n".join([*summary(reports), *(line for name, one in reports.items() for line in details(name, one))])
-    old = PAGE.read_text(encoding="utf-8")
-    new = MARKS.sub(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", old)
-    if "--check" not in sys.argv:
-        PAGE.write_text(new, encoding="utf-8")
-        return 0
-    if "**not explained**" in new:
-        print("docs/concepts/bringup.md: a finding has no line in EXPLAINED of docs/bringup.py")
+    new = replace_block(PAGE.read_text(encoding="utf-8"), "reports", body, "/reports")
+    if arguments.check and "**not explained**" in new:
+        print("docs/concepts/bringup.md: a finding has no line in EXPLAINED of tools/docs/bringup.py")
         return 1
-    if old != new:
-        print("docs/concepts/bringup.md: run `python docs/bringup.py`")
-    return int(old != new)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return write_or_check(PAGE, new, check=arguments.check, command="docs bringup")

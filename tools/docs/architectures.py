@@ -1,11 +1,11 @@
 """Write which types of transformers' models are read and captured: docs/concepts/architectures.md. Needs transformers.
 
-    python docs/architectures.py                  every type; forwards that were recorded before are not recorded again
-    python docs/architectures.py --only TYPE ...  these rows anew, the others as the page has them
-    python docs/architectures.py --fresh          without what an earlier call recorded
-    python docs/architectures.py --jobs N         recordings side by side; as many as there are cores
-    python docs/architectures.py --check          fails where the page lacks a type, where a reader says otherwise than
-                                                  its row, or where one of a few small types is captured otherwise
+    python -m tools docs architectures                  every type; forwards recorded before are used again
+    python -m tools docs architectures --only TYPE ...  these rows anew, the others as the page has them
+    python -m tools docs architectures --fresh          without what an earlier call recorded
+    python -m tools docs architectures --jobs N         recordings side by side; as many as there are cores
+    python -m tools docs architectures --check          fails where the page lacks a type, or where a reader or the
+                                                        capture of a small type gives another row
 
 A type is read when its reader's count equals the parameters of the model that transformers builds from the type's
 default config on the meta device, and captured when one forward of that model is recorded with the same count.
@@ -28,11 +28,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools.pages import ROOT
+
 warnings.filterwarnings("ignore")
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "concepts" / "architectures.md"
 KEPT = ROOT / "build" / "architectures.json"
 GIVEN = tomllib.loads((ROOT / "docs" / "architectures.toml").read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ HEAD = """# Which architectures are read and captured
 
 `ridgeline` reads the config.json of a model without weights, network or transformers, where it has a reader for the
 type. Any other type is captured: transformers builds it on the meta device and one forward is recorded
-([capture your own model](../how-to/capture.md)). This page is written by `python docs/architectures.py`, which does
+([capture your own model](../how-to/capture.md)). `python -m tools docs architectures` writes this page and does
 both for every causal, image-text and multimodal type of transformers {version}, with its default config.
 
 - **read**: `exact` where the reader's parameters are those of the built model, `yes` where nothing could be built to
@@ -257,35 +257,35 @@ def check() -> str:
     wrong = missing or list(wrong_rows(old))
     if not wrong and page(old) != PAGE.read_text(encoding="utf-8"):
         wrong = ["its head"]
-    return f"{PAGE.name} is out of date in {', '.join(wrong)}: python docs/architectures.py" if wrong else ""
+    return f"{PAGE.name} is out of date in {', '.join(wrong)}: python -m tools docs architectures" if wrong else ""
 
 
-def main() -> None:
-    """Write the page, some rows of it, or check it."""
-    import transformers
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", metavar="TYPE", default=[])
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--check", action="store_true")
-    asked = parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page, some rows of it, or check it."""
+    import transformers
+
     transformers.logging.set_verbosity_error()
-    if asked.check:
-        sys.exit(check() or 0)
-    unknown = [kind for kind in asked.only if kind not in types()]
+    if arguments.check:
+        problem = check()
+        print(problem or f"{PAGE.relative_to(ROOT)} is up to date")
+        return int(bool(problem))
+    unknown = [kind for kind in arguments.only if kind not in types()]
     if unknown:
-        sys.exit(f"no causal, image-text or multimodal type of transformers: {', '.join(unknown)}")
+        print(f"no causal, image-text or multimodal type of transformers: {', '.join(unknown)}")
+        return 2
     rows = rows_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     lacking = {kind for kind, library in NEEDS.items() if find_spec(library) is None}
-    for kind in sorted(lacking & set(asked.only or types())):
+    for kind in sorted(lacking & set(arguments.only or types())):
         print(f"{kind}: {NEEDS[kind]} is not installed, so that its row stays", file=sys.stderr)
-    kinds = [kind for kind in asked.only or types() if kind not in lacking]
-    for kind, found in recordings(kinds, asked.jobs, asked.fresh):
+    kinds = [kind for kind in arguments.only or types() if kind not in lacking]
+    for kind, found in recordings(kinds, arguments.jobs, arguments.fresh):
         rows[kind] = row_of(kind, found)
         print(kind, *rows[kind], file=sys.stderr, flush=True)
     PAGE.write_text(page(rows), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

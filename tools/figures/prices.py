@@ -1,23 +1,18 @@
-"""Take the tables of `concepts/measured-prices.md` again: how kernels are priced, and how sources of figures agree.
-
-python docs/kernel_prices.py            rewrite the page
-python docs/kernel_prices.py --check    fail when the page says something else
-"""
+"""Take the tables of `concepts/measured-prices.md` again: how kernels are priced, and how sources of figures agree."""
 
 from __future__ import annotations
 
-import re
-import sys
+import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from ridgeline.calibrate.kernels import LIBRARY_FOLDER, bundled_kernels, group_of, is_own, price_kernels
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel
 from ridgeline.cost.profile import Measurement, Profile, read_profile, shipped_profiles
+from tools.pages import DOCS, replace_block, write_or_check
 
-PAGE = Path(__file__).parent / "concepts" / "measured-prices.md"
+PAGE = DOCS / "concepts" / "measured-prices.md"
 Test = Callable[[MeasuredKernel], bool]
 
 
@@ -87,22 +82,8 @@ def _pairs(name: str, before: Sequence[Measurement], after: Sequence[Measurement
             yield f"| {name}, {dtype} | {sum(map(len, logs.values()))} | {told[0]} | {told[1]} |"
 
 
-def put(text: str, name: str, table: str) -> str:
-    """The text with one table replaced."""
-    pattern = re.compile(rf"(<!-- prices {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda match: f"{match[1]}{table}{match[2]}", text)
-
-
-def main() -> int:
-    old = PAGE.read_text(encoding="utf-8")
-    new = put(put(old, "accuracy", accuracy()), "agreement", agreement())
-    if "--check" not in sys.argv:
-        PAGE.write_text(new, encoding="utf-8")
-        return 0
-    if old != new:
-        print(f"{PAGE.name} shows other figures than the rows give; run `python docs/kernel_prices.py`")
-    return int(old != new)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check both tables."""
+    text = replace_block(PAGE.read_text(encoding="utf-8"), "prices accuracy", accuracy())
+    text = replace_block(text, "prices agreement", agreement())
+    return write_or_check(PAGE, text, check=arguments.check, command="figures prices")

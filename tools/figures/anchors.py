@@ -1,8 +1,5 @@
 """Derive the anchors of the fit that aiconfigurator's measured tables give: `calibrate/truth/anchors_kernels.toml`.
 
-    python docs/kernel_anchors.py            rewrite the file
-    python docs/kernel_anchors.py --check    fail when the tables give another one
-
     product     sides of 4096 to 16384 by format, at 8192^3; nine of ten rates of the best library are under
                 `high`, all of them for 8 and 4 bits. There libraries time the cast of their inputs too, which we price
                 apart: it is taken off at the memory rate a chip sustains
@@ -16,9 +13,8 @@ slowest library by that share. Needs `pip install 'ridgeline[kernels]'`; without
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -28,6 +24,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement
 from ridgeline.hardware.load import chip as chip_of
 from ridgeline.hardware.load import system
+from tools.pages import write_or_check
 
 TARGET = TRUTH / "anchors_kernels.toml"
 SIDE = 8192
@@ -44,7 +41,7 @@ ENGINE = {"ampere": "deepspeed", "hopper": "torch-eager", "blackwell": "megatron
 BROKEN_LINKS = ("l40s",)  # 1.3 GB/s over PCIe: peer copies were off
 BELOW_LINK, ABOVE_LINK = 0.9, 1.1  # 16 GiB reach 7 % more than 512 MiB among eight H200s
 
-HEADER = """# Rates derived from aiconfigurator-core's measured tables (Apache-2.0) by `python docs/kernel_anchors.py`.
+HEADER = """# Rates derived from aiconfigurator-core's tables (Apache-2.0) by `python -m tools figures anchors`.
 # low, high   TFLOP/s for products and attention, share of the link for links; columns as in anchors.toml
 # sustained   {share:.3f} of these short runs, from {shapes} H200 products of both kinds
 """
@@ -164,21 +161,11 @@ def _value(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def main() -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Write or check the file; nothing where the package is not installed."""
     try:
         aiconfigurator.data_folder()
     except InputError:
         print("aiconfigurator-core is not installed; the anchors stay as they are")
         return 0
-    new = text()
-    if "--check" not in sys.argv:
-        Path(TARGET).write_text(new, encoding="utf-8")
-        return 0
-    if TARGET.read_text(encoding="utf-8") != new:
-        print(f"{TARGET.name} is not what the tables give; run `python docs/kernel_anchors.py`")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return write_or_check(TARGET, text(), check=arguments.check, command="figures anchors")

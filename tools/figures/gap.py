@@ -1,22 +1,18 @@
 """Take the figures of the two H200 traces again: the tables of `how-to/explain-a-gap.md` between their markers.
 
-    python docs/h200.py            rewrite the page
-    python docs/h200.py --check    fail when the page says something else than the traces give
-
 The traces are not part of the project; without them nothing is written and the check passes, saying so.
 """
 
 from __future__ import annotations
 
-import re
-import sys
+import argparse
 import tempfile
 from pathlib import Path
 
 import ridgeline
 from ridgeline.calibrate.residuals import write_residuals
+from tools.pages import ROOT, replace_block, write_or_check
 
-ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "how-to" / "explain-a-gap.md"
 TRACES = ROOT.parent / "shared" / "traces" / "kineto"
 SCENARIO = ROOT / "examples" / "llama3.2-1b-1xh200.toml"
@@ -70,30 +66,13 @@ def fitted() -> str:
     return "\n".join(rows)
 
 
-def page(old: str) -> str:
-    """The page with the tables that take seconds taken again."""
-    return put(put(old, "causes", causes()), "remains", remains())
-
-
-def put(text: str, name: str, table: str) -> str:
-    """The text with one table replaced."""
-    pattern = re.compile(rf"(<!-- h200 {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return pattern.sub(lambda match: f"{match[1]}{table}{match[2]}", text)
-
-
-def main() -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Write all tables, or check those that take seconds."""
     if not EAGER.exists():
         print("no H200 traces here; the page stays as it is")
         return 0
-    old = PAGE.read_text(encoding="utf-8")
-    new = page(old)
-    if "--check" not in sys.argv:
-        PAGE.write_text(put(new, "fitted", fitted()), encoding="utf-8")
-        return 0
-    if old != new:
-        print(f"{PAGE.name} shows other figures than the traces give; run `python docs/h200.py`")
-    return int(old != new)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    text = replace_block(PAGE.read_text(encoding="utf-8"), "h200 causes", causes())
+    text = replace_block(text, "h200 remains", remains())
+    if not arguments.check:
+        text = replace_block(text, "h200 fitted", fitted())
+    return write_or_check(PAGE, text, check=arguments.check, command="figures gap")

@@ -1,0 +1,1 @@
+"""Programs that write pages and tables which `make docs` checks."""

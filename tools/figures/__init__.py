@@ -1,0 +1,1 @@
+"""Programs that write figures which need a long run, other data or a browser."""
