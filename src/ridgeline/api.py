@@ -14,12 +14,13 @@ reach, traffic, links, overlap, overheads and slack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
+    from ridgeline.comm.simulation.conditions import Asked
     from ridgeline.cost.calibration import Calibration
     from ridgeline.cost.profile import Choice, Profile
     from ridgeline.ir.op_comparison import DryRun
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ridgeline.trace.timeline import Timeline
 
 OWN_ENGINE = "ridgeline"
+NETWORKS = ("closed", "simulated")
 Runs = str | Path | Iterable[str | Path]
 
 
@@ -73,37 +75,78 @@ def predict(
     anchor: Runs = (),
     profile: Choice = None,
     causal: bool = True,
+    network: str = "closed",
+    progress: Callable[[int, int], None] | None = None,
+    **conditions: Unpack[Asked],
 ) -> Prediction | PhasePrediction | ServingPrediction | Impossible:
     """The predicted step of a scenario, or what becomes of a serve scenario's requests; or why there is none.
 
     A training step (`sim.predict_step.predict`), a prefill or a decode step (`sim.phase_prediction.predict_phase`),
     requests under load (`serving.serving_prediction.predict_serving`).
 
-    anchor    measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
-    profile   measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
+    anchor      measured runs of your own: a CSV of residuals or of runs, a scenario with [measured], or TRACE@SCENARIO
+    profile     measured kernels of the chip: a file, `none`, or `aiconfigurator:CHIP`
+    causal      whether MFU counts causal attention at half
+    network     closed: by formulas; simulated: collectives of a training step also on the system's graph, under
+                `conditions` (paths, background, straggler); the answer's `network` says what contention adds
+    progress    called with requests finished and requests in all, of requests under load
 
     >>> from ridgeline.plan.scenario_file import read_scenario
     >>> own = "examples/llama3-8b-8xh100-measured.toml"
-    >>> found = predict(read_scenario(own), anchor=own)
-    >>> found.anchor.runs, found.anchor.factor > 1
+    >>> step = predict(read_scenario(own), anchor=own)
+    >>> step.anchor.runs, step.anchor.factor > 1
     (('own-llama3-8b-8xh100-measured',), True)
     """
-    from ridgeline.plan.workload import Train
-    from ridgeline.sim.phase_prediction import predict_phase
-    from ridgeline.sim.predict_step import predict as step
+    from ridgeline.core.errors import InputError, Problem, not_among
 
-    if scenario.workload.kind == "serve":
+    if network not in NETWORKS:
+        raise InputError(not_among("network", network, NETWORKS))
+    if network == "closed" and conditions:
+        raise InputError(
+            Problem(path="network", given=network, expected="simulated with --paths, --background or --straggler")
+        )
+    kind = scenario.workload.kind
+    if kind == "serve":
         from ridgeline.serving.serving_prediction import predict_serving
 
-        return predict_serving(scenario, priced_of(calibration, anchor, profile, scenario))
+        return predict_serving(scenario, priced_of(calibration, anchor, profile, scenario), progress=progress)
     used = calibration_of(calibration, anchor, profile)
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
         refuse_other_chip(profile, [scenario.system.chip])
-    if not isinstance(scenario.workload, Train):
+    if kind != "train":
+        from ridgeline.sim.phase_prediction import predict_phase
+
         return predict_phase(scenario, used)
-    return step(scenario, used, causal=causal)
+    from ridgeline.sim.predict_step import predict as predict_step
+    from ridgeline.sim.prediction import Impossible
+
+    step = predict_step(scenario, used, causal=causal)
+    if network == "closed" or isinstance(step, Impossible):
+        return step
+    from ridgeline.sim.network_contention import network_contention
+
+    return replace(step, network=network_contention(step, **conditions))
+
+
+def scenario_of(
+    named: str, *, on: str = "", seq: int | None = None, global_batch: int | None = None, engine: str = "",
+    settings: Sequence[str] = (),
+) -> Scenario:  # fmt: skip
+    """The scenario in a file; or the one that a model, a system and settings mean, as `search.cases.one_scenario`.
+
+    >>> scenario_of("llama3-8b", on="8xh100-sxm", settings=["plan.tp=2"]).plan.mesh.dp
+    4
+    """
+    from ridgeline.core.files import SUFFIXES
+    from ridgeline.plan.scenario_file import read_scenario
+
+    if named.lower().endswith(SUFFIXES) and not (on or seq or global_batch or engine):
+        return read_scenario(named, settings)
+    from ridgeline.search.cases import one_scenario
+
+    return one_scenario(named, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings)
 
 
 def priced_of(

@@ -27,11 +27,11 @@ from ridgeline.cli.terminal import (
 
 if TYPE_CHECKING:
     from ridgeline.comm.simulation.conditions import Asked
-    from ridgeline.plan.scenario import Scenario
-    from ridgeline.search.request import PlanOptions
+    from ridgeline.serving.serving_prediction import ServingPrediction
+    from ridgeline.sim.phase_prediction import PhasePrediction
+    from ridgeline.sim.prediction import Impossible, Prediction
 
-
-NETWORKS = ("closed", "simulated")
+    AnyPrediction = Prediction | PhasePrediction | ServingPrediction | Impossible
 
 
 def register(app: typer.Typer) -> None:
@@ -74,76 +74,55 @@ def predict(
     ] = None,
 ) -> None:
     """Predict a step of training, prefill or decode, or requests under load: how long, where time goes, what fits."""
-    from ridgeline.core.errors import InputError, Problem, not_among
-    from ridgeline.search.request import PlanOptions
-
-    if network not in NETWORKS:
-        raise InputError(not_among("network", network, NETWORKS))
-    options = PlanOptions(on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ())
-    built = _scenario(scenario, options)
-    if built.workload.kind == "serve":
-        from ridgeline.cli.serve import predict_serve
-
-        predict_serve(built, calibration=calibration, anchor=anchor or (), profile=profile, json=json)
-        return
-    asked: Asked | None = None
-    if network == "simulated":
-        asked = {"paths": paths, "background": background or (), "straggler": straggler or ()}
-    elif background or straggler or paths != "ecmp":
-        raise InputError(
-            Problem(path="network", given=network, expected="simulated with --paths, --background or --straggler")
-        )
-    _predict_step(
-        built, json, asked, calibration=calibration, anchor=anchor or (), profile=profile, causal=not full_attention
-    )
-
-
-def _predict_step(built: Scenario, json: bool, simulated: Asked | None, **priced: Any) -> None:
-    """One step of training, or one of an inference engine; with its collectives simulated on the graph if asked."""
     from ridgeline.api import predict as library
-    from ridgeline.report.phase import draw_phase, phase_sheet
-    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
-    from ridgeline.serving.serving_prediction import ServingPrediction
-    from ridgeline.sim.phase_prediction import PhasePrediction
-    from ridgeline.sim.prediction import Impossible
+    from ridgeline.api import scenario_of
+    from ridgeline.cli.capture import named_model
+    from ridgeline.cli.serve import request_bar
 
-    found = library(built, **priced)
-    assert not isinstance(found, ServingPrediction)
-    if isinstance(found, Impossible):
+    built = scenario_of(
+        named_model(scenario), on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings or ()
+    )
+    conditions: Asked = {}
+    if network == "simulated" or paths != "ecmp":
+        conditions["paths"] = paths
+    if background:
+        conditions["background"] = background
+    if straggler:
+        conditions["straggler"] = straggler
+    with request_bar(built) as progress:
+        prediction = library(
+            built, calibration, anchor=anchor or (), profile=profile, causal=not full_attention, network=network,
+            progress=progress, **conditions,
+        )  # fmt: skip
+    _print_prediction(prediction, json)
+
+
+def _print_prediction(prediction: AnyPrediction, json: bool) -> None:
+    """Print what was predicted: a step of training, one of an inference engine, requests; or why it cannot run."""
+    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
+    from ridgeline.sim.prediction import Impossible, Prediction
+
+    if isinstance(prediction, Impossible):
         if json:
-            print_json(impossible_sheet(found))
+            print_json(impossible_sheet(prediction))
             raise typer.Exit(2)
-        _refuse(found)
-    if isinstance(found, PhasePrediction):
-        drawn = phase_sheet(found)
-        print_json(drawn) if json else draw_phase(drawn, console())
-        return
-    sheet = prediction_sheet(found)
-    if simulated is None:
+        _refuse(prediction)
+    if isinstance(prediction, Prediction):
+        sheet = prediction_sheet(prediction)
         print_json(sheet) if json else draw_prediction(sheet, console())
         return
-    from ridgeline.report.network import draw_network, network_sheet
-    from ridgeline.sim.network_contention import network_contention
+    from ridgeline.sim.phase_prediction import PhasePrediction
 
-    sheet["network"] = network_sheet(network_contention(found, **simulated))
-    if json:
-        print_json(sheet)
+    if isinstance(prediction, PhasePrediction):
+        from ridgeline.report.phase import draw_phase, phase_sheet
+
+        phase = phase_sheet(prediction)
+        print_json(phase) if json else draw_phase(phase, console())
         return
-    draw_prediction(sheet, console())
-    draw_network(sheet["network"], console())
+    from ridgeline.report.serve import draw_serving, serving_sheet
 
-
-def _scenario(named: str, options: PlanOptions) -> Scenario:
-    """The scenario in a file, or the one that a model and options mean."""
-    from ridgeline.cli.capture import named_model
-    from ridgeline.core.files import SUFFIXES
-    from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.search.cases import one_scenario
-
-    named, settings = named_model(named), options.get("settings", ())
-    if named.lower().endswith(SUFFIXES) and not any(value for key, value in options.items() if key != "settings"):
-        return read_scenario(named, settings)
-    return one_scenario(named, **options)
+    serving = serving_sheet(prediction)
+    print_json(serving) if json else draw_serving(serving, console())
 
 
 def timeline(

@@ -1,4 +1,4 @@
-"""What `predict`, `timeline`, `explain` and `validate` do with requests under load."""
+"""What `timeline`, `explain` and `validate` do with requests under load, and the progress bar of `predict`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import console, print_json, stderr_console
@@ -18,29 +16,6 @@ if TYPE_CHECKING:
     from ridgeline.serving.serving_prediction import ServingPrediction
 
 LONG = 20_000  # requests from which a bar is shown
-
-
-def predict_serve(
-    scenario: Scenario, *, calibration: Path | None, anchor: Sequence[str], profile: str | None, json: bool
-) -> None:
-    """Print what becomes of a scenario's requests."""
-    from ridgeline.api import priced_of
-    from ridgeline.report.predict import impossible_sheet
-    from ridgeline.report.serve import draw_serving, serving_sheet
-    from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
-    from ridgeline.sim import Impossible
-
-    priced = priced_of(calibration, anchor, profile, scenario)
-    with _bar(scenario) as tell:
-        found = predict_serving(scenario, priced, progress=tell)
-    if isinstance(found, Impossible) and json:
-        print_json(impossible_sheet(found))
-        raise typer.Exit(2)
-    sheet = serving_sheet(refuse_impossible(found))
-    if json:
-        print_json(sheet)
-        return
-    draw_serving(sheet, console())
 
 
 def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -> None:
@@ -95,19 +70,22 @@ def validate_log(path: Path, anchor: Sequence[str], *, json: bool) -> None:
 def _sampled(scenario: Scenario, priced: Priced) -> ServingPrediction:
     from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
 
-    with _bar(scenario) as tell:
+    with request_bar(scenario) as tell:
         return refuse_impossible(predict_serving(scenario, priced, sample=True, progress=tell))
 
 
 @contextmanager
-def _bar(scenario: Scenario) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error, where there are many requests."""
+def request_bar(scenario: Scenario) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on standard error, where a scenario is one of many requests."""
+    if scenario.workload.kind != "serve":
+        yield None
+        return
     from rich.progress import Progress
 
     with Progress(console=stderr_console(), transient=True, disable=not stderr_console().is_terminal) as progress:
         task = progress.add_task(f"{scenario.model.id}: requests", total=None, visible=False)
 
-        def tell(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total, visible=total >= LONG)
 
-        yield tell
+        yield show

@@ -12,8 +12,9 @@ from ridgeline.core.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """What a verb answers, short enough for one line of 80 columns, and command lines that show it."""
+    """What a verb answers in one line of 80 columns, command lines that show it, and its module in this package."""
 
+    module: str
     summary: str
     examples: tuple[str, ...]
 
@@ -21,6 +22,7 @@ class Verb:
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "show": Verb(
+            module="catalog",
             summary="What is known of chips, systems, models, engines, schedules.",
             examples=(
                 "ridgeline show models",
@@ -30,14 +32,17 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "check": Verb(
+            module="catalog",
             summary="Is a scenario possible? If not, every reason.",
             examples=("ridgeline check run.toml", "ridgeline check run.toml --set plan.tp=4 --json"),
         ),
         "schema": Verb(
+            module="catalog",
             summary="The JSON schema of scenario files, for editors.",
             examples=("ridgeline schema -o scenario.schema.json",),
         ),
         "predict": Verb(
+            module="predict",
             summary="How long a step takes, trained or served, and whether it fits.",
             examples=(
                 "ridgeline predict run.toml",
@@ -48,10 +53,12 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "timeline": Verb(
+            module="predict",
             summary="The predicted step as a trace or an interactive page.",
             examples=("ridgeline timeline run.toml -o step.json", "ridgeline timeline run.toml --html step.html"),
         ),
         "plan": Verb(
+            module="plan",
             summary="The best way to split the work, and why.",
             examples=(
                 "ridgeline plan llama3-70b --on 64xh100-sxm -o found.toml",
@@ -61,6 +68,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "validate": Verb(
+            module="calibrate",
             summary="Predictions against measured runs.",
             examples=(
                 "ridgeline validate",
@@ -71,10 +79,12 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "fit": Verb(
+            module="calibrate",
             summary="Derive the shipped parameters again from measured runs.",
             examples=("ridgeline fit --quick", "ridgeline fit --check"),
         ),
         "export": Verb(
+            module="export",
             summary="A scenario as the files of the software that runs it.",
             examples=(
                 "ridgeline export run.toml --to megatron -o launch",
@@ -82,10 +92,12 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "import": Verb(
+            module="export",
             summary="A scenario from the files of a run.",
             examples=("ridgeline import pretrain.sh --on 64xh100-sxm -o run.toml",),
         ),
         "analyze": Verb(
+            module="trace",
             summary="What limits a step that was traced.",
             examples=(
                 "ridgeline analyze trace.json.gz",
@@ -95,6 +107,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "query": Verb(
+            module="query",
             summary="The spans of a trace as a table, asked in SQL.",
             examples=(
                 'ridgeline query trace.json.gz "SELECT class, sum(duration_us) FROM spans GROUP BY class"',
@@ -102,6 +115,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "diff": Verb(
+            module="diff",
             summary="Why two traces or predictions differ.",
             examples=(
                 "ridgeline diff before.json.gz after.json.gz",
@@ -109,55 +123,17 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline diff bringup-before.json bringup-after.json",
             ),
         ),
-        "characterize": Verb(
-            summary="Measure a device into a profile that prices are read from.",
+        "explain": Verb(
+            module="explain",
+            summary="The gap between predicted and measured; why p99 is high.",
             examples=(
-                "ridgeline characterize --device cuda --minutes 8 -o mine.json",
-                "ridgeline characterize --device npu --import torch_npu",
-                "torchrun --nproc-per-node 8 -m ridgeline characterize -o node.json",
-                "ridgeline characterize --standalone characterize.pyz",
-            ),
-        ),
-        "preflight": Verb(
-            summary="The slow chip, slow link, wrong setting, before a run.",
-            examples=(
-                "torchrun --nproc-per-node 8 -m ridgeline preflight",
-                "srun ridgeline preflight --reference node.json --json",
-                "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
-            ),
-        ),
-        "pack": Verb(
-            summary="Documents as one file of tokens, for `run --data`.",
-            examples=("ridgeline pack corpus.jsonl notes.txt --end 256 -o corpus.u16",),
-        ),
-        "run": Verb(
-            summary="Train a scenario here, by its plan; or verify the plan.",
-            examples=(
-                "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
-                "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
-                "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
-                "ridgeline run mine.toml --launcher ray --steps 1000 -o run --every 100 --elastic",
-                "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
-            ),
-        ),
-        "capture": Verb(
-            summary="Any torch model as a model file: one forward, recorded.",
-            examples=(
-                "ridgeline capture downloaded/config.json -o mine.toml",
-                "ridgeline capture mine.py:build -o mine.toml",
-                "ridgeline capture mine.py:build --json",
-            ),
-        ),
-        "bringup": Verb(
-            summary="Whether a device computes a model right, op by op.",
-            examples=(
-                "ridgeline bringup llama3.2-1b --device cuda",
-                "ridgeline bringup llama3.2-1b --device cuda --html report.html -o report.json",
-                "ridgeline bringup qwen3-0.6b --device ridge --faults mine.py --fault tf32 --json",
-                "ridgeline bringup --msprobe dump_path",
+                "ridgeline explain run.toml trace.json.gz -o residuals.csv",
+                "ridgeline explain serve.toml",
+                "ridgeline explain serve.toml run1.json",
             ),
         ),
         "profile": Verb(
+            module="profile",
             summary="What was measured of a machine: ceilings, slow chips.",
             examples=(
                 "ridgeline profile h200.json",
@@ -166,6 +142,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "roofline": Verb(
+            module="roofline",
             summary="Every op of a model on a chip's roofline.",
             examples=(
                 "ridgeline roofline llama3-8b --on h200-sxm",
@@ -173,6 +150,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             ),
         ),
         "collective": Verb(
+            module="collective",
             summary="How long a collective takes, and how near the bound.",
             examples=(
                 "ridgeline collective allreduce --on 64xh100-sxm --size 1GB",
@@ -183,12 +161,58 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
                 "ridgeline collective run allreduce --ranks 4 --backend ridge_shm --sizes 1KB:64MB",
             ),
         ),
-        "explain": Verb(
-            summary="The gap between predicted and measured; why p99 is high.",
+        "characterize": Verb(
+            module="runtime",
+            summary="Measure a device into a profile that prices are read from.",
             examples=(
-                "ridgeline explain run.toml trace.json.gz -o residuals.csv",
-                "ridgeline explain serve.toml",
-                "ridgeline explain serve.toml run1.json",
+                "ridgeline characterize --device cuda --minutes 8 -o mine.json",
+                "ridgeline characterize --device npu --import torch_npu",
+                "torchrun --nproc-per-node 8 -m ridgeline characterize -o node.json",
+                "ridgeline characterize --standalone characterize.pyz",
+            ),
+        ),
+        "preflight": Verb(
+            module="runtime",
+            summary="The slow chip, slow link, wrong setting, before a run.",
+            examples=(
+                "torchrun --nproc-per-node 8 -m ridgeline preflight",
+                "srun ridgeline preflight --reference node.json --json",
+                "torchrun --nproc-per-node 4 -m ridgeline preflight --device cpu --drill 2",
+            ),
+        ),
+        "pack": Verb(
+            module="run",
+            summary="Documents as one file of tokens, for `run --data`.",
+            examples=("ridgeline pack corpus.jsonl notes.txt --end 256 -o corpus.u16",),
+        ),
+        "run": Verb(
+            module="run",
+            summary="Train a scenario here, by its plan; or verify the plan.",
+            examples=(
+                "ridgeline run examples/tiny-2xcpu.toml --data text --steps 200 -o run",
+                "ridgeline run examples/tiny-2xcpu.toml --set plan.shard=none --set plan.tp=2 --set plan.dp=1 --verify",
+                "torchrun --nproc-per-node 8 -m ridgeline run mine.toml --steps 1000 -o run --every 100",
+                "ridgeline run mine.toml --launcher ray --steps 1000 -o run --every 100 --elastic",
+                "ridgeline run mine.toml --steps 1000 -o run --every 100 --sbatch run.sbatch",
+            ),
+        ),
+        "capture": Verb(
+            module="capture",
+            summary="Any torch model as a model file: one forward, recorded.",
+            examples=(
+                "ridgeline capture downloaded/config.json -o mine.toml",
+                "ridgeline capture mine.py:build -o mine.toml",
+                "ridgeline capture mine.py:build --json",
+            ),
+        ),
+        "bringup": Verb(
+            module="bringup",
+            summary="Whether a device computes a model right, op by op.",
+            examples=(
+                "ridgeline bringup llama3.2-1b --device cuda",
+                "ridgeline bringup llama3.2-1b --device cuda --html report.html -o report.json",
+                "ridgeline bringup qwen3-0.6b --device ridge --faults mine.py --fault tf32 --json",
+                "ridgeline bringup --msprobe dump_path",
             ),
         ),
     }

@@ -22,13 +22,14 @@ from pathlib import Path
 
 
 def door_names(stub: Path) -> dict[str, tuple[str, str]]:
-    """Name behind the door -> its module and its name there, in the order of the stub."""
-    return {
-        alias.asname or alias.name: (node.module, alias.name)
-        for node in ast.parse(stub.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ImportFrom) and node.module is not None
-        for alias in node.names
-    }
+    """Name behind the door -> its module and its name there, in the order of the stub; `fit = refit` renames."""
+    offers: dict[str, tuple[str, str]] = {}
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            offers |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            offers[ast.unparse(node.targets[0])] = offers.pop(ast.unparse(node.value))
+    return offers
 
 
 def open_door(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
@@ -40,7 +41,8 @@ def open_door(package: str, file: str) -> tuple[Callable[[str], object], Callabl
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = offers[name]
         value: object = getattr(import_module(module), attribute)
-        setattr(sys.modules[package], name, value)
+        if f"{package}.{name}" not in sys.modules:  # a package of that name stays what `import` makes of it
+            setattr(sys.modules[package], name, value)
         return value
 
     return load, lambda: sorted(offers), list(offers)

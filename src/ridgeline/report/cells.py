@@ -18,6 +18,7 @@ from ridgeline.core.units import DECIMAL, format_quantity, signed_quantity
 Side = Literal["left", "right"]
 Overflow = Literal["ellipsis", "fold"]
 DASH = "–"  # stands where there is no number
+WEAK = {"assumed": "yellow", "analytic": "cyan"}  # colours of weak evidence
 
 
 def clean(text: object) -> Text:

@@ -10,7 +10,7 @@ from rich.text import Text
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import blocks, clean, headed
 from ridgeline.report.sheets.predict import NetworkSheet
-from ridgeline.sim.network_contention import NetworkContention
+from ridgeline.sim.prediction import NetworkContention
 
 
 def network_sheet(found: NetworkContention) -> NetworkSheet:

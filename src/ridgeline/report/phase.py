@@ -7,8 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_gib, format_quantity
-from ridgeline.report.catalog_tables import WEAK
-from ridgeline.report.cells import bar, clean, grid, listed
+from ridgeline.report.cells import WEAK, bar, clean, grid, listed
 from ridgeline.report.predict import COLOURS, COLUMNS, MOST, WIDE
 from ridgeline.report.sheets.phase import PhaseSheet, PhaseTitleSheet
 from ridgeline.report.sheets.plain import plain

@@ -12,8 +12,8 @@ from rich.text import Text
 from ridgeline.core.errors import Problem
 from ridgeline.core.units import DECIMAL, format_gib, format_quantity
 from ridgeline.plan.scenario import Scenario
-from ridgeline.report.catalog_tables import WEAK
-from ridgeline.report.cells import Side, bar, clean, grid, listed
+from ridgeline.report.cells import WEAK, Side, bar, clean, grid, listed
+from ridgeline.report.network import draw_network, network_sheet
 from ridgeline.report.sheets.plain import plain
 from ridgeline.report.sheets.predict import (
     AnchorSheet,
@@ -68,6 +68,8 @@ def prediction_sheet(prediction: Prediction) -> PredictionSheet:
         sheet["anchor"] = anchor_sheet(prediction.anchor)
     if prediction.kernels is not None:
         sheet["kernels"] = plain(prediction.kernels)
+    if prediction.network is not None:
+        sheet["network"] = network_sheet(prediction.network)
     return sheet
 
 
@@ -117,6 +119,8 @@ def _stage(memory: Memory, index: int) -> StageSheet:
 def draw_prediction(sheet: PredictionSheet, console: Console) -> None:
     """Print the page of a prediction."""
     console.print(page(sheet))
+    if "network" in sheet:
+        draw_network(sheet["network"], console)
 
 
 def page(sheet: PredictionSheet) -> RenderableType:

@@ -29,73 +29,17 @@ from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.core.arrays import Index
-from ridgeline.core.records import dataclass
 from ridgeline.cost.step_part import StepPart
 from ridgeline.ir.ops import Collective, Num
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.mesh import DP_LAST, Mesh
-from ridgeline.sim.prediction import Prediction
+from ridgeline.sim.prediction import PART_OF_AXIS, ContendedCollective, NetworkContention, Prediction
 
 ROUNDS = 4  # of a ring; it repeats itself
 SEEDS = 5  # of hashed paths; the mean is taken
 MOST_PAIRS = 64  # peers of an all-to-all that are drawn; more are a sample of distances
-PART = {
-    "tp": StepPart.TP, "etp": StepPart.TP, "cp": StepPart.CP, "ep": StepPart.EP, "dp": StepPart.DP,
-    "edp": StepPart.DP, "replica": StepPart.DP, "shard": StepPart.SHARD, "pp": StepPart.PP,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContendedCollective:
-    """A collective of the step: its group, seconds of some rounds of it in one group alone and in all together.
-
-    worst_s              together, with the seed of path choice that is slowest; `together_s` is the mean over seeds
-    beside_s             together with the gradient reduction where that overlaps; else as together
-    exposed_s, added_s   of its part of the step in closed form, and what contention adds to that
-    """
-
-    label: str
-    kind: str
-    axis: str
-    ranks: int
-    stride: int
-    groups: int
-    alone_s: float
-    together_s: float
-    worst_s: float
-    beside_s: float
-    exposed_s: float
-    added_s: float
-
-    @property
-    def factor(self) -> float:
-        """Together over alone."""
-        return self.together_s / self.alone_s if self.alone_s else 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkContention:
-    """What contention adds to a step, collective by collective, the costliest first."""
-
-    topology: str
-    paths: str
-    collectives: tuple[ContendedCollective, ...]
-    closed_form_s: float
-
-    @property
-    def added_s(self) -> float:
-        """Seconds a step, the worst collective of each part counted."""
-        worst: dict[StepPart, float] = {}
-        for one in self.collectives:
-            worst[PART[one.axis]] = max(worst.get(PART[one.axis], 0.0), one.added_s)
-        return sum(worst.values())
-
-    @property
-    def step_time_s(self) -> float:
-        """The step with contention."""
-        return self.closed_form_s + self.added_s
 
 
 def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> NetworkContention:
@@ -131,7 +75,7 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
         alone, tried = seconds(jobs[:1], [], quiet), by_seed(jobs, [])
         together = float(np.mean(tried))
         beside = seconds(jobs, others) if others else together
-        shown = exposed.get(PART[op.axis].value, 0.0)
+        shown = exposed.get(PART_OF_AXIS[op.axis].value, 0.0)
         meets = lasts * shown / prediction.step_time_s
         added = max(0.0, together / alone - 1) * shown + max(0.0, beside - together) / alone * min(meets, shown)
         found.append(
@@ -197,7 +141,7 @@ def _jobs(op: Collective, mesh: Mesh) -> list[Job]:
 
 def _groups(op: Collective, ranks: int, mesh: Mesh) -> Iterator[Index]:
     """Ranks that share all coordinates but one; the closed form's stride counts stages in between, where such lie."""
-    spread = mesh.pp if mesh.order == DP_LAST and PART[op.axis] in (StepPart.DP, StepPart.SHARD) else 1
+    spread = mesh.pp if mesh.order == DP_LAST and PART_OF_AXIS[op.axis] in (StepPart.DP, StepPart.SHARD) else 1
     apart = max(1, round(_number(op.stride) / spread))
     for group in mesh.groups(ranks, apart, stages=op.axis == "pp"):
         yield np.array(group, np.int64)

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
-from ridgeline.cost.step_part import Bound
+from ridgeline.cost.step_part import Bound, StepPart
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.kernel_evidence import KernelEvidence
 from ridgeline.sim.memory.peak import Memory
 from ridgeline.sim.prediction_interval import Interval
+
+PART_OF_AXIS = {
+    "tp": StepPart.TP, "etp": StepPart.TP, "cp": StepPart.CP, "ep": StepPart.EP, "dp": StepPart.DP,
+    "edp": StepPart.DP, "replica": StepPart.DP, "shard": StepPart.SHARD, "pp": StepPart.PP,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +86,62 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContendedCollective:
+    """A collective of the step: its group, seconds of some rounds of it in one group alone and in all together.
+
+    worst_s              together, with the seed of path choice that is slowest; `together_s` is the mean over seeds
+    beside_s             together with the gradient reduction where that overlaps; else as together
+    exposed_s, added_s   of its part of the step in closed form, and what contention adds to that
+    """
+
+    label: str
+    kind: str
+    axis: str
+    ranks: int
+    stride: int
+    groups: int
+    alone_s: float
+    together_s: float
+    worst_s: float
+    beside_s: float
+    exposed_s: float
+    added_s: float
+
+    @property
+    def factor(self) -> float:
+        """Together over alone."""
+        return self.together_s / self.alone_s if self.alone_s else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkContention:
+    """What contention adds to a step, collective by collective, the costliest first."""
+
+    topology: str
+    paths: str
+    collectives: tuple[ContendedCollective, ...]
+    closed_form_s: float
+
+    @property
+    def added_s(self) -> float:
+        """Seconds a step, the worst collective of each part counted."""
+        worst: dict[StepPart, float] = {}
+        for entry in self.collectives:
+            worst[PART_OF_AXIS[entry.axis]] = max(worst.get(PART_OF_AXIS[entry.axis], 0.0), entry.added_s)
+        return sum(worst.values())
+
+    @property
+    def step_time_s(self) -> float:
+        """The step with contention."""
+        return self.closed_form_s + self.added_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One step of a scenario. The parts of `breakdown` sum to `step_time_s`."""
+    """One step of a scenario. The parts of `breakdown` sum to `step_time_s`.
+
+    network   what contention adds, where collectives were simulated; `step_time_s` is without it
+    """
 
     scenario: Scenario
     step_time_s: float
@@ -95,6 +154,7 @@ class Prediction:
     assumptions: tuple[str, ...] = ()
     anchor: AnchorEffect | None = None
     kernels: KernelEvidence | None = None
+    network: NetworkContention | None = None
 
     @property
     def fits(self) -> bool:

@@ -18,7 +18,7 @@ from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.explain import explain
 from ridgeline.calibrate.residuals import write_residuals
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.anchoring import before_anchors, pace_of
@@ -182,7 +182,7 @@ def test_anchors_stand_upon_a_calibration(tmp_path: Path) -> None:
 
 
 def cli(*words: str) -> dict[str, Any]:
-    done = CliRunner().invoke(app, [*words, "--json"])
+    done = CliRunner().invoke(command_line(), [*words, "--json"])
     assert done.exit_code == 0, done.output
     return dict(json.loads(done.stdout))
 

@@ -16,7 +16,7 @@ from ridgeline.calibrate.attribution import MACHINE, MODEL
 from ridgeline.calibrate.explain import Explanation, explain
 from ridgeline.calibrate.residuals import write_residuals
 from ridgeline.calibrate.truth.residual_table import COLUMNS
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.trace import write_chrome
 
@@ -82,11 +82,11 @@ def test_residuals_have_the_stated_columns(scenario: Path, tmp_path: Path) -> No
 def test_the_command(scenario: Path, tmp_path: Path) -> None:
     trace = write(make(Recipe()), tmp_path / "t.json")
     words = ["explain", str(scenario), str(trace), "--force"]
-    done = CliRunner().invoke(app, [*words, "--json", "-o", str(tmp_path / "r.csv")])
+    done = CliRunner().invoke(command_line(), [*words, "--json", "-o", str(tmp_path / "r.csv")])
     sheet = json.loads(done.output)
     assert sheet["gap_us"] == pytest.approx(sheet["measured_us"] - sheet["predicted_us"])
     assert (tmp_path / "r.csv").exists()
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(command_line(), words).exit_code == 0
 
 
 def test_no_trace_is_refused(scenario: Path) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ridgeline.calibrate.anchor import anchored
 from ridgeline.calibrate.next_measurement import KERNEL_NOISE, NextMeasurements, next_measurements
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.calibration import Calibration, shipped
@@ -66,8 +66,8 @@ def test_one_chip_has_no_links_to_measure() -> None:
 
 def test_only_a_scenario_is_taken() -> None:
     with pytest.raises(InputError, match="a scenario alone"):
-        CliRunner().invoke(app, ["validate", "mine.csv", "--next", LARGE], catch_exceptions=False)
+        CliRunner().invoke(command_line(), ["validate", "mine.csv", "--next", LARGE], catch_exceptions=False)
     with pytest.raises(InputError, match="--next SCENARIO"):
-        CliRunner().invoke(app, ["validate", "--anchor", "x.csv"], catch_exceptions=False)
+        CliRunner().invoke(command_line(), ["validate", "--anchor", "x.csv"], catch_exceptions=False)
     with pytest.raises(InputError, match="no such file"):
-        CliRunner().invoke(app, ["validate", "--next", str(Path("none.toml"))], catch_exceptions=False)
+        CliRunner().invoke(command_line(), ["validate", "--next", str(Path("none.toml"))], catch_exceptions=False)

@@ -15,7 +15,7 @@ from ridgeline.calibrate.residuals import write_residuals
 from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.rows import read_rows
 from ridgeline.calibrate.validate import validate
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import read_calibration
 from ridgeline.plan.scenario import Scenario
@@ -94,7 +94,7 @@ def test_seconds_that_are_none_are_refused(residuals: Path, seconds: str) -> Non
 def test_a_fit_with_residuals_moves_towards_them(residuals: Path, scenario: Path, tmp_path: Path) -> None:
     """The run is far slower than predicted: fitted to it the prediction is slower, held out it is not."""
     done = CliRunner().invoke(
-        app, ["fit", "--with", str(residuals), "--quick", "-o", str(tmp_path / "mine.json"), "--json"]
+        command_line(), ["fit", "--with", str(residuals), "--quick", "-o", str(tmp_path / "mine.json"), "--json"]
     )
     assert done.exit_code == 0, done.output
     sheet = json.loads(done.stdout)
@@ -107,7 +107,9 @@ def test_a_fit_with_residuals_moves_towards_them(residuals: Path, scenario: Path
     assert found.step_time_s == pytest.approx(case["after_s"], rel=1e-6)
     again = explain(scenario, tmp_path / "run.json", calibration=tmp_path / "mine.json", force=True)
     assert again.predicted_ns / 1e9 == pytest.approx(case["after_s"], rel=0.01)
-    told = CliRunner().invoke(app, ["predict", str(scenario), "--calibration", str(tmp_path / "mine.json"), "--json"])
+    told = CliRunner().invoke(
+        command_line(), ["predict", str(scenario), "--calibration", str(tmp_path / "mine.json"), "--json"]
+    )
     assert json.loads(told.stdout)["step_time_s"] == pytest.approx(case["after_s"], rel=1e-6)
 
 
@@ -149,5 +151,5 @@ def test_a_calibration_that_is_none_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_an_output_without_rows_of_ones_own_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["fit", "-o", str(tmp_path / "x.json")])
+    done = CliRunner().invoke(command_line(), ["fit", "-o", str(tmp_path / "x.json")])
     assert isinstance(done.exception, InputError)

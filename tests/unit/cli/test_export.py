@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 
 EXAMPLE = "examples/llama3-70b-64xh100.toml"
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    done = CliRunner().invoke(command_line(), list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -103,13 +103,13 @@ def test_files_that_no_longer_fit_are_refused_and_nothing_is_written(tmp_path: P
     plan, folder = tmp_path / "ascend.toml", tmp_path / "run"
     plan.write_text(ASCEND)
     words = ["export", str(plan), "--to", "mindspeed", "-o", str(folder)]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    done = CliRunner().invoke(command_line(), words, catch_exceptions=False)
     assert done.exit_code == 1
     assert not folder.exists()
     assert "no longer fit" in done.stderr
     assert "because plan.shard = zero3: only optimizer states are sharded" in done.stderr
     assert done.stderr.count(" GiB of 59.6 GiB") == 2
-    sheet = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    sheet = json.loads(CliRunner().invoke(command_line(), [*words, "--json"]).stdout)
     check = sheet["check"]
     assert (check["verdict"], check["refuses"]) == ("misfit", True)
     assert check["planned"]["fits"]
@@ -121,7 +121,7 @@ def test_files_that_no_longer_fit_are_refused_and_nothing_is_written(tmp_path: P
 
 
 def test_slower_files_are_refused_and_the_account_stands_in_the_files(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["export", EXAMPLE, "--to", "torchtitan", "-o", str(tmp_path / "titan")])
+    done = CliRunner().invoke(command_line(), ["export", EXAMPLE, "--to", "torchtitan", "-o", str(tmp_path / "titan")])
     assert done.exit_code == 1
     assert "slower" in done.stderr
     assert "because plan.shard = zero1" in done.stderr

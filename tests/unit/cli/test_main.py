@@ -16,7 +16,7 @@ from command import run
 from rich.console import Console
 from typer.main import get_command
 
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.cli.verbs import VERBS
 from ridgeline.report.catalog_tables import draw
 from ridgeline.report.show import show
@@ -42,10 +42,26 @@ def test_help_imports_nothing_heavy() -> None:
     assert "show" in done.stdout
 
 
+def test_a_training_prediction_imports_no_other_room() -> None:
+    code = (
+        f"import sys; sys.argv = ['ridgeline', 'predict', {EXAMPLE!r}]\n"
+        "from ridgeline.cli.entry import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "rooms = ('serving', 'search', 'trace', 'comm', 'calibrate', 'runtime', 'targets')\n"
+        "print([name for name in sys.modules if name.startswith(tuple(f'ridgeline.{room}' for room in rooms))])\n"
+        "print(sum(name.startswith('ridgeline') for name in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, others, modules = done.stdout.splitlines()
+    assert others == "[]"
+    assert int(modules) <= 165
+
+
 def test_every_verb_has_a_whole_line_and_examples_that_parse(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
+    commands = get_command(command_line()).commands  # type: ignore[attr-defined]
     assert set(commands) == set(VERBS)
     monkeypatch.setenv("COLUMNS", "80")
     lines = run(capsys, monkeypatch, "--help")[1].splitlines()
@@ -62,7 +78,7 @@ def test_every_verb_has_a_whole_line_and_examples_that_parse(
 def test_the_reference_lists_every_option() -> None:
     text = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in get_command(command_line()).commands.items():  # type: ignore[attr-defined]
         options = {option for part in command.params for option in part.opts if option.startswith("-")}
         shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", sections[name]))
         assert options <= shown, "run `python -m tools docs screens`"

@@ -12,7 +12,7 @@ from jsonschema import validate
 from typer.testing import CliRunner
 
 import ridgeline
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm_file import read_algorithm, write_algorithm
 from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.files import read_collective
@@ -116,28 +116,28 @@ def test_hostile_files_are_refused(change: dict[str, Any], tmp_path: Path) -> No
 def test_the_command_line(tmp_path: Path) -> None:
     run, path = CliRunner(), tmp_path / "found.json"
     asked = ["collective", "allreduce", "--topology", "mesh:3x3", "--link", "50 GB/s", "--latency", "0.5us"]
-    done = run.invoke(app, [*asked, "--size", "1MB", "--synthesize", "--json", "-o", str(path)])
+    done = run.invoke(command_line(), [*asked, "--size", "1MB", "--synthesize", "--json", "-o", str(path)])
     assert done.exit_code == 0
     sheet = json.loads(done.stdout)
     expected = {"seconds", "busbw", "bound_seconds", "ratio_to_bound", "algorithm", "rounds", "steps", "verified"}
     assert expected <= set(sheet)
     assert sheet["synthesis_seconds"] > 0
-    assert "rounds from left to right" in run.invoke(app, asked).stdout
-    told = run.invoke(app, ["collective", "verify", str(path)])
+    assert "rounds from left to right" in run.invoke(command_line(), asked).stdout
+    told = run.invoke(command_line(), ["collective", "verify", str(path)])
     assert told.exit_code == 0
     assert "every output right" in told.stdout
     data = json.loads(path.read_text())
     for column in data["steps"].values():
         del column[0]
     path.write_text(json.dumps(data))
-    assert run.invoke(app, ["collective", "verify", str(path), "--json"]).exit_code == 2
+    assert run.invoke(command_line(), ["collective", "verify", str(path), "--json"]).exit_code == 2
 
 
 def test_a_selector_by_size_and_a_picture(tmp_path: Path) -> None:
     asked = ["collective", "allreduce", "--topology", "ring:6", "--latency", "5us"]
     pictures = [tmp_path / "schedule.png", tmp_path / "schedule.svg"]
     for path in pictures:
-        done = CliRunner().invoke(app, [*asked, "--by-size", "--json", "--picture", str(path)])
+        done = CliRunner().invoke(command_line(), [*asked, "--by-size", "--json", "--picture", str(path)])
         assert done.exit_code == 0
     assert pictures[0].read_bytes().startswith(b"\x89PNG")
     assert "<rect" in pictures[1].read_text()
@@ -149,7 +149,7 @@ def test_a_selector_by_size_and_a_picture(tmp_path: Path) -> None:
         options: dict[str, Any] = {"topology": "ring:6", "latency": "5us", "size": middle}
         named = ridgeline.collective("allreduce", algorithm=one["algorithm"], **options)
         assert named.seconds <= 1.02 * ridgeline.collective("allreduce", **options).seconds
-    assert CliRunner().invoke(app, [*asked, "--picture", str(tmp_path / "schedule.gif")]).exit_code != 0
+    assert CliRunner().invoke(command_line(), [*asked, "--picture", str(tmp_path / "schedule.gif")]).exit_code != 0
 
 
 def test_exchanges_by_name(tmp_path: Path) -> None:
@@ -187,20 +187,20 @@ def test_exchanges_by_name(tmp_path: Path) -> None:
 
 def test_the_whole_library_and_pages(tmp_path: Path) -> None:
     run, page, file = CliRunner(), tmp_path / "page.html", tmp_path / "found.json"
-    listed = run.invoke(app, ["collective", "list", "--topology", "torus:4x4", "--size", "1MB", "--json"])
+    listed = run.invoke(command_line(), ["collective", "list", "--topology", "torus:4x4", "--size", "1MB", "--json"])
     sheet = json.loads(listed.stdout)
     validate(sheet, sheet_schema("collective"))
     assert all(one["verified"] and one["over_bound"] >= 1 - 1e-9 for one in sheet["algorithms"])
     names = {one["algorithm"] for one in sheet["algorithms"]}
     assert names >= {"ring", "double-tree", "halving-doubling", "bruck", "pairwise", "nhr", "nb", "bucket", "swing"}
     asked = ["collective", "allreduce", "--topology", "ring:6", "--latency", "5us", "--synthesize", "-o", str(file)]
-    told = run.invoke(app, [*asked, "--by-size", "--picture", str(page)])
+    told = run.invoke(command_line(), [*asked, "--by-size", "--picture", str(page)])
     assert "crossing" in told.stdout
     text = page.read_text()
     assert "<h2>By size</h2>" in text
     assert text.count("<rect") > 10
     assert "Content-Security-Policy" in text
-    assert run.invoke(app, ["collective", "verify", str(file), "--picture", str(page)]).exit_code == 0
+    assert run.invoke(command_line(), ["collective", "verify", str(file), "--picture", str(page)]).exit_code == 0
     assert "switch:6" in page.read_text()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.answer import verify_file
@@ -139,7 +139,7 @@ class TestMutations:
         problem = verify_file(path)[1].problems[0]
         assert problem.path == "rank 0, block 0, step 0 (s)"
         assert "step 0 of block 1" in problem.given
-        done = CliRunner().invoke(app, ["collective", "verify", str(path)])
+        done = CliRunner().invoke(command_line(), ["collective", "verify", str(path)])
         assert done.exit_code == 2
         assert "deadlock" in done.stdout
 
@@ -460,23 +460,25 @@ def test_no_byte_of_a_file_breaks_the_reader(tmp_path: Path) -> None:
 def test_the_command_line(tmp_path: Path) -> None:
     run, path = CliRunner(), tmp_path / "plan.json"
     asked = ["collective", "allgather", "--topology", "torus:3x3", "--size", "1MB", "--synthesize"]
-    written = run.invoke(app, [*asked, "--json", "-o", str(path), "--to", "mscclpp"])
+    written = run.invoke(command_line(), [*asked, "--json", "-o", str(path), "--to", "mscclpp"])
     assert written.exit_code == 0
-    told = json.loads(run.invoke(app, ["collective", "verify", str(path), "--json"]).stdout)
+    told = json.loads(run.invoke(command_line(), ["collective", "verify", str(path), "--json"]).stdout)
     assert (told["format"], told["verified"], told["ranks"]) == ("mscclpp", True, 9)
-    timed = run.invoke(app, ["collective", "verify", str(path), "--topology", "torus:3x3", "--size", "1MB", "--json"])
+    timed = run.invoke(
+        command_line(), ["collective", "verify", str(path), "--topology", "torus:3x3", "--size", "1MB", "--json"]
+    )
     assert json.loads(timed.stdout)["seconds"] == pytest.approx(json.loads(written.stdout)["seconds"])
     csv = tmp_path / "tuner.csv"
     chosen = ["collective", "allreduce", "--on", "16xh100-sxm", "--library", "nccl"]
-    assert run.invoke(app, [*chosen, "-o", str(csv), "--to", "nccl-tuner"]).exit_code == 0
-    assert "tree/ll" in run.invoke(app, ["collective", "verify", str(csv)]).stdout
+    assert run.invoke(command_line(), [*chosen, "-o", str(csv), "--to", "nccl-tuner"]).exit_code == 0
+    assert "tree/ll" in run.invoke(command_line(), ["collective", "verify", str(csv)]).stdout
     for refused in (
         ["collective", "verify", str(path), "--topology", "ring:4"],
         [*asked, "--to", "mscclpp"],
         [*asked, "-o", str(path), "--to", "gloo"],
         [*chosen, "-o", str(csv), "--to", "msccl"],
     ):
-        assert isinstance(run.invoke(app, refused).exception, InputError)
+        assert isinstance(run.invoke(command_line(), refused).exception, InputError)
 
 
 def test_a_wrong_sum_names_the_step_that_wrote_it(tmp_path: Path) -> None:

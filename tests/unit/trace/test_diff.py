@@ -14,7 +14,7 @@ from traces import Recipe, make, straggling, write
 
 import ridgeline
 from ridgeline.calibrate.compare import diff
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.trace.diff import Diff
 
 EXAMPLE = "examples/llama3-70b-64xh100.toml"
@@ -114,8 +114,8 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
         str(write(make(recipe), tmp_path / f"{name}.json"))
         for name, recipe in (("a", BASE), ("b", replace(BASE, matmul_us=110.0)))
     ]
-    done = CliRunner().invoke(app, ["diff", *files, "--json"])
+    done = CliRunner().invoke(command_line(), ["diff", *files, "--json"])
     sheet = json.loads(done.output)
     assert sheet["difference_us"] == 40.0
     assert [(one["cause"], one["us"]) for one in sheet["causes"]] == [("slower kernels", pytest.approx(40.0))]
-    assert CliRunner().invoke(app, ["diff", *files]).exit_code == 0
+    assert CliRunner().invoke(command_line(), ["diff", *files]).exit_code == 0

@@ -10,7 +10,7 @@ from traces import Recipe, known, make, write
 from typer.testing import CliRunner
 
 import ridgeline
-from ridgeline.cli.main import app
+from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.trace.span_query import SCHEMA, query, span_table
 
@@ -73,8 +73,8 @@ def test_bounds(trace: Path) -> None:
 
 def test_the_command(trace: Path) -> None:
     sql = "SELECT count(*) AS n FROM spans WHERE kind = 'kernel'"
-    done = CliRunner().invoke(app, ["query", str(trace), sql, "--json"])
+    done = CliRunner().invoke(command_line(), ["query", str(trace), sql, "--json"])
     assert json.loads(done.stdout) == {
         "kind": "query", "sql": sql, "columns": ["n"], "rows": [[24]], "truncated": False, "warnings": [],
     }  # fmt: skip
-    assert "24" in CliRunner().invoke(app, ["query", str(trace), sql]).stdout
+    assert "24" in CliRunner().invoke(command_line(), ["query", str(trace), sql]).stdout
