@@ -22,6 +22,8 @@ from tools.pages import ROOT, write_or_check
 
 PAGES = (
     "README.md",
+    "docs/how-to/take-a-tour.md",
+    "docs/concepts/speed.md",
     "docs/reference.md",
     "docs/concepts/accuracy.md",
     "docs/concepts/traces.md",
