@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 DOCS = {
+    "links": "tools.docs.links",
     "screens": "tools.docs.screens",
     "targets": "tools.docs.targets",
     "json": "tools.docs.json_page",
