@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeGuard
 
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.hardware.system import System
 from ridgeline.models.audio_tokens import audio_input
@@ -16,10 +18,22 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.serve import Serve
 from ridgeline.plan.workload import Decode, Train, Workload
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    W = TypeVar("W", bound=Workload, default=Workload, covariant=True)
+else:
+    from typing import TypeVar
+
+    W = TypeVar("W")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Generic[W]):
     """model x system x workload x plan, with what had to be assumed to complete it.
+
+    `Scenario[Train]` is one of a training step, `Scenario[Serve]` one of requests under load; `Scenario` is either:
+    `training`, `serving` and `is_training` tell them apart.
 
     engine   the software that `plan.engine` names, as a value: nobody looks it up again
 
@@ -28,13 +42,13 @@ class Scenario:
 
     model: ModelSpec
     system: System
-    workload: Workload
+    workload: W
     engine: Engine
     plan: Plan = Plan()
     assumptions: tuple[str, ...] = ()
     name: str = ""
 
-    def with_engine(self, engine: Engine) -> Scenario:
+    def with_engine(self, engine: Engine) -> Scenario[W]:
         """The same under other software."""
         return replace(self, engine=engine, plan=replace(self.plan, engine=engine.id))
 
@@ -89,3 +103,31 @@ class Scenario:
 def default_placement(model: ModelSpec, stages: int) -> tuple[int, ...]:
     """Layers of each virtual stage where no plan says."""
     return balanced(model.layers, stages, model.mtp.depth if model.mtp else 0)
+
+
+def is_training(scenario: Scenario) -> TypeGuard[Scenario[Train]]:
+    """Whether its workload is a training step."""
+    return scenario.workload.kind == "train"
+
+
+def is_serving(scenario: Scenario) -> TypeGuard[Scenario[Serve]]:
+    """Whether its workload is requests under load."""
+    return scenario.workload.kind == "serve"
+
+
+def training(scenario: Scenario) -> Scenario[Train]:
+    """The scenario as one of a training step; an `InputError` where it is another."""
+    if not is_training(scenario):
+        raise _other_workload(scenario, "train")
+    return scenario
+
+
+def serving(scenario: Scenario) -> Scenario[Serve]:
+    """The scenario as one of requests under load; an `InputError` where it is another."""
+    if not is_serving(scenario):
+        raise _other_workload(scenario, "serve")
+    return scenario
+
+
+def _other_workload(scenario: Scenario, expected: str) -> InputError:
+    return InputError(Problem(path="workload.kind", given=scenario.workload.kind, expected=expected))
