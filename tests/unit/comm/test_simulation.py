@@ -252,7 +252,7 @@ class TestByRounds:
 
     def test_equal_messages_at_once_end_when_max_min_rates_end_them(self) -> None:
         for seed in range(4):
-            found, exact = self.both(pairwise(16, at_once=True), seed=seed)
+            found, exact = self.both_ways(pairwise(16, at_once=True), seed=seed)
             assert found.seconds == pytest.approx(exact.seconds, rel=1e-9)
             assert found.moments == 1
             assert (found.arrived_s >= exact.arrived_s * (1 - 1e-9)).all()
@@ -260,7 +260,7 @@ class TestByRounds:
     def test_rings_and_exchanges_are_near(self) -> None:
         ring = allgather_over(np.random.default_rng(0).permutation(16), "ring")
         for algorithm in (ring, allgather_over(np.arange(16), "nhr"), pairwise(16)):
-            pairs = [self.both(algorithm, seed=seed) for seed in range(4)]
+            pairs = [self.both_ways(algorithm, seed=seed) for seed in range(4)]
             ratios = [one.seconds / other.seconds for one, other in pairs]
             assert min(ratios) > 0.85
             assert max(ratios) < 1.25
@@ -269,7 +269,7 @@ class TestByRounds:
     def test_unshared_links_spray_stragglers_and_late_ranks(self) -> None:
         ring = allgather_over(np.arange(16), "ring")
         for asked in ({"paths": "spray"}, {"slower": {3: 2.0}}, {"late": {3: 1e-3}}):
-            found, exact = self.both(ring, **asked)
+            found, exact = self.both_ways(ring, **asked)
             assert found.seconds == pytest.approx(exact.seconds, rel=0.25)
 
     def test_jobs_of_other_lengths_keep_their_moments(self) -> None:

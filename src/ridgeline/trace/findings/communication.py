@@ -37,27 +37,29 @@ def exposed_communication(facts: Facts) -> Iterator[Finding]:
     talk, line = facts.talk, facts.line
     if talk is None or not len(talk.rows):
         return
-    exposed = exposed_ns(facts, talk)
+    exposed_times = exposed_ns(facts, talk)
     kinds = np.array(talk.kind)
     chips = facts.parts.chips
     room = sum(row.times.compute_ns - row.times.communication_ns + row.times.exposed_communication_ns for row in chips)
     for kind in dict.fromkeys(talk.kind):
-        own = np.flatnonzero(kinds == kind)
-        lost, total = int(exposed[own].sum()), int(line.durations_ns(talk.rows[own]).sum())
+        kind_rows = np.flatnonzero(kinds == kind)
+        lost, total = int(exposed_times[kind_rows].sum()), int(line.durations_ns(talk.rows[kind_rows]).sum())
         if not facts.worth(lost):
             continue
         fits = min(1.0, room / max(1, lost))
-        replayed = None
+        replayed_gain = None
         if facts.gains is not None:
-            kept = 1 - fits * exposed[own] / np.maximum(1, line.end_ns[talk.rows[own]] - talk.arrived[own])
-            replayed = facts.gains.lasting(talk.rows[own], np.clip(kept, 0.0, 1.0))
-        order = talk.rows[own][np.argsort(-exposed[own], kind="stable")]
-        same = facts.software.framework == "pytorch" and _beside_compute(facts, talk.rows[own])
+            kept_share = 1 - fits * exposed_times[kind_rows] / np.maximum(
+                1, line.end_ns[talk.rows[kind_rows]] - talk.arrived[kind_rows]
+            )
+            replayed_gain = facts.gains.lasting(talk.rows[kind_rows], np.clip(kept_share, 0.0, 1.0))
+        order = talk.rows[kind_rows][np.argsort(-exposed_times[kind_rows], kind="stable")]
+        same = facts.software.framework == "pytorch" and _beside_compute(facts, talk.rows[kind_rows])
         stream = "; all on the stream that computes, where nothing can hide it" if same else ""
         yield facts.finding(
             f"exposed communication: {lost / max(1, total):.0%} of {kind} is not under compute "
-            f"({count(len(own), 'call')}){stream}{_rate(facts, kind)}{_alone(facts)}",
-            order.tolist(), lost, Gain(min(lost, room), replayed),
+            f"({count(len(kind_rows), 'call')}){stream}{_rate(facts, kind)}{_single_rank_remark(facts)}",
+            order.tolist(), lost, Gain(min(lost, room), replayed_gain),
             f"overlap it: {'on a stream of its own (async_op=True); ' * same}"
             f"{facts.software.says('overlap').format(own=_overlap(kind))}",
         )  # fmt: skip
@@ -67,11 +69,11 @@ def _beside_compute(facts: Facts, rows: NDArray[np.intp]) -> bool:
     """Whether these run on the streams that do most of the compute."""
     tracks, work = facts.line.tracks(), np.flatnonzero(facts.group(COMPUTE))
     busy = np.bincount(tracks[work], weights=facts.line.durations_ns(work), minlength=int(tracks.max()) + 1)
-    most: dict[int, float] = {}
+    busiest: dict[int, float] = {}
     for track in np.unique(tracks[work]).tolist():
         process = int(facts.line.process[work[tracks[work] == track][0]])
-        most[process] = max(most.get(process, 0.0), busy[track])
-    limit = np.array([most.get(int(one), 0.0) for one in facts.line.process[rows]])
+        busiest[process] = max(busiest.get(process, 0.0), busy[track])
+    limit = np.array([busiest.get(int(number), 0.0) for number in facts.line.process[rows]])
     return bool(len(rows) and ((busy[tracks[rows]] >= 0.5 * limit) & (limit > 0)).all())
 
 
@@ -79,62 +81,62 @@ def _overlap(kind: str) -> str:
     return next((advice for pattern, advice in OVERLAPS if re.search(pattern, kind)), "use a stream of its own")
 
 
-def _alone(facts: Facts) -> str:
+def _single_rank_remark(facts: Facts) -> str:
     """What one rank's trace cannot tell."""
-    seen, all_ = facts.ranks_seen, facts.line.about.world_size
-    return "; waiting for other ranks is in it: record all of them" if seen == 1 and all_ > 1 else ""
+    traced_ranks, all_ = facts.ranks_seen, facts.line.about.world_size
+    return "; waiting for other ranks is in it: record all of them" if traced_ranks == 1 and all_ > 1 else ""
 
 
 def exposed_ns(facts: Facts, talk: Talk) -> NDArray[np.int64]:
     """Own time of communication behind the last arrival: not under compute, nor under earlier communication."""
     line = facts.line
-    found = np.zeros(len(talk.rows), np.int64)
+    exposed_time = np.zeros(len(talk.rows), np.int64)
     compute = facts.group(COMPUTE)
     for process in np.unique(line.process[talk.rows]).tolist():
-        own = np.flatnonzero(line.process[talk.rows] == process)
+        of_process = np.flatnonzero(line.process[talk.rows] == process)
         work = np.flatnonzero(compute & (line.process == process))
-        start, end = line.start_ns[talk.rows[own]], line.end_ns[talk.rows[own]]
+        start, end = line.start_ns[talk.rows[of_process]], line.end_ns[talk.rows[of_process]]
         before = np.concatenate([[start[0] if len(start) else 0], np.maximum.accumulate(end)[:-1]])
-        start = np.minimum(np.maximum(np.maximum(start, before), talk.arrived[own]), end)
-        found[own] = end - start - covered(cover(line.start_ns[work], line.end_ns[work]), start, end)
-    return found
+        start = np.minimum(np.maximum(np.maximum(start, before), talk.arrived[of_process]), end)
+        exposed_time[of_process] = end - start - covered(cover(line.start_ns[work], line.end_ns[work]), start, end)
+    return exposed_time
 
 
 def _rate(facts: Facts, kind: str) -> str:
     """How fast large collectives of a kind moved, beside the link's bandwidth."""
-    large = [one for one in facts.sizes if one.name == kind and one.wire_bytes >= LARGE and one.busbw]
+    large = [size for size in facts.sizes if size.name == kind and size.wire_bytes >= LARGE and size.busbw]
     if not large:
         return ""
-    most = max(large, key=lambda one: one.total_ns)
-    link = most.link_bytes_per_s
+    largest = max(large, key=lambda one: one.total_ns)
+    link = largest.link_bytes_per_s
     against = f" of {link / DECIMAL['G']:,.0f} GB/s" if link else ""
-    return f"; large ones at {(most.busbw or 0) / DECIMAL['G']:,.0f} GB/s a rank{against}"
+    return f"; large ones at {(largest.busbw or 0) / DECIMAL['G']:,.0f} GB/s a rank{against}"
 
 
 def slow_links(facts: Facts) -> Iterator[Finding]:
     """Gain: large collectives as fast as their bytes at 80 % of the link allow, by replay."""
-    slow = [one for one in facts.sizes if _below(one)]
+    slow = [size for size in facts.sizes if _below(size)]
     if not slow or facts.talk is None:
         return
     talk, line = facts.talk, facts.line
-    by = {(one.name, one.payload_bytes, one.group_size): one for one in slow}
+    by = {(size.name, size.payload_bytes, size.group_size): size for size in slow}
     keys = zip(talk.kind, talk.payload.tolist(), talk.group.tolist(), strict=True)
-    own = np.array([at for at, key in enumerate(keys) if key in by], np.intp)
-    link = max(one.link_bytes_per_s or 0.0 for one in slow)
-    rows, taken = talk.rows[own], line.end_ns[talk.rows[own]] - talk.arrived[own]
-    needed = talk.wire[own] / (GOOD_LINK * link) * DECIMAL["G"]
-    kept = np.clip(needed / np.maximum(1, taken), 0.0, 1.0)
-    saved = float((taken * (1 - kept)).sum())
+    slow_rows = np.array([at for at, key in enumerate(keys) if key in by], np.intp)
+    link = max(size.link_bytes_per_s or 0.0 for size in slow)
+    rows, call_ns = talk.rows[slow_rows], line.end_ns[talk.rows[slow_rows]] - talk.arrived[slow_rows]
+    needed_ns = talk.wire[slow_rows] / (GOOD_LINK * link) * DECIMAL["G"]
+    kept_share = np.clip(needed_ns / np.maximum(1, call_ns), 0.0, 1.0)
+    saved_ns = float((call_ns * (1 - kept_share)).sum())
     lost = facts.union_ns(rows)
     if not facts.worth(lost):
         return
-    replayed = None if facts.gains is None else facts.gains.lasting(rows, kept)
+    replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, kept_share)
     worst = max(slow, key=lambda one: one.total_ns)
-    rate, whole = (worst.busbw or 0.0) / DECIMAL["G"], link / DECIMAL["G"]
+    rate, link_rate = (worst.busbw or 0.0) / DECIMAL["G"], link / DECIMAL["G"]
     yield facts.finding(
         f"slow link: {worst.name} of {worst.payload_bytes / DECIMAL['M']:,.0f} MB over {worst.group_size} ranks moves "
-        f"{rate:,.0f} GB/s a rank, {rate / whole:.0%} of the link's {whole:,.0f} GB/s{_waits(worst)}",
-        worst.rows, lost, Gain(saved, replayed),
+        f"{rate:,.0f} GB/s a rank, {rate / link_rate:.0%} of the link's {link_rate:,.0f} GB/s{_waits(worst)}",
+        worst.rows, lost, Gain(saved_ns, replayed_gain),
         _link_advice(worst, facts),
     )  # fmt: skip
 
@@ -169,26 +171,29 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
     kinds, time = np.array(talk.kind), line.durations_ns(talk.rows)
     for kind in dict.fromkeys(talk.kind):
         small = (kinds == kind) & np.where(talk.payload > 0, talk.payload < SMALL, time < SHORT_NS)
-        own = np.flatnonzero(small)
-        if kind not in ("allreduce", "reducescatter", "allgather", "broadcast") or len(own) < OFTEN * facts.steps:
+        small_rows = np.flatnonzero(small)
+        if (
+            kind not in ("allreduce", "reducescatter", "allgather", "broadcast")
+            or len(small_rows) < OFTEN * facts.steps
+        ):
             continue
-        rows = talk.rows[own]
+        rows = talk.rows[small_rows]
         lost = facts.union_ns(rows)
         if not facts.worth(lost):
             continue
-        apart = _between_layers(facts, rows)
-        kept = _at_once(facts, talk, own) if apart else _in_buckets(facts, talk, own)
-        replayed = None if facts.gains is None else facts.gains.lasting(rows, np.full(len(rows), kept))
-        size = float(np.median(talk.payload[own]))
-        told = f" of {size / 1e3:,.0f} kB" if size else ""
-        what = "small collectives between kernels that wait for them" if apart else "unbucketed reductions"
+        between_layers = _between_layers(facts, rows)
+        kept_share = _at_once(facts, talk, small_rows) if between_layers else _in_buckets(facts, talk, small_rows)
+        replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, np.full(len(rows), kept_share))
+        size = float(np.median(talk.payload[small_rows]))
+        size_text = f" of {size / 1e3:,.0f} kB" if size else ""
+        what = "small collectives between kernels that wait for them" if between_layers else "unbucketed reductions"
         yield facts.finding(
-            f"{what}: {len(own) / facts.steps:,.0f} small {kind} a step{told}, "
-            f"{np.median(time[own]) / 1000:,.0f} us each: latency, not bandwidth",
-            facts.longest(rows), lost, Gain(lost * (1 - kept), replayed),
+            f"{what}: {len(small_rows) / facts.steps:,.0f} small {kind} a step{size_text}, "
+            f"{np.median(time[small_rows]) / 1000:,.0f} us each: latency, not bandwidth",
+            facts.longest(rows), lost, Gain(lost * (1 - kept_share), replayed_gain),
             "a kernel made for few bytes (one-shot or custom all-reduce, symmetric memory, NVLS), fused with the norm "
             "behind it; fewer ranks in the group"
-            if apart
+            if between_layers
             else "put them together: gradient buckets of 25 MB and more (bucket_cap_mb, DDP instead of hooks), "
             "coalesced collectives",
         )  # fmt: skip
@@ -197,32 +202,34 @@ def small_collectives(facts: Facts) -> Iterator[Finding]:
 def _between_layers(facts: Facts, rows: NDArray[np.intp]) -> bool:
     """Whether most of these have compute of their chip between them and the one before: they cannot be one."""
     line, compute = facts.line, facts.group(COMPUTE)
-    divided = total = 0
+    divided_calls = total = 0
     for process in np.unique(line.process[rows]).tolist():
-        own = rows[line.process[rows] == process]
+        process_rows = rows[line.process[rows] == process]
         work = np.sort(line.start_ns[compute & (line.process == process)])
-        begun = np.searchsorted(work, line.start_ns[own[1:]]) - np.searchsorted(work, line.end_ns[own[:-1]])
-        divided, total = divided + int((begun > 0).sum()), total + len(begun)
-    return 2 * divided > total
+        begun = np.searchsorted(work, line.start_ns[process_rows[1:]]) - np.searchsorted(
+            work, line.end_ns[process_rows[:-1]]
+        )
+        divided_calls, total = divided_calls + int((begun > 0).sum()), total + len(begun)
+    return 2 * divided_calls > total
 
 
 def _at_once(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
     """The share of their time that small collectives need as one exchange of a few microseconds."""
-    taken = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
+    call_ns = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
     link = link_of(facts.chip, int(talk.group[own].max(initial=0)))
-    needed = len(own) * ONE_SHOT_NS + (float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0)
-    return min(1.0, needed / max(1.0, float(taken.sum())))
+    needed_ns = len(own) * ONE_SHOT_NS + (float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0)
+    return min(1.0, needed_ns / max(1.0, float(call_ns.sum())))
 
 
 def _in_buckets(facts: Facts, talk: Talk, own: NDArray[np.intp]) -> float:
     """The share of their time that small collectives take when they are put together."""
-    taken = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
-    latency = float(np.quantile(taken, 0.05))
+    call_ns = facts.line.end_ns[talk.rows[own]] - talk.arrived[own]
+    latency = float(np.quantile(call_ns, 0.05))
     many = max(1.0, float(talk.payload[own].sum()) / BUCKET, facts.steps)
     link = link_of(facts.chip, int(talk.group[own].max(initial=0)))
     bytes_ns = float(talk.wire[own].sum()) / (0.5 * link) * DECIMAL["G"] if link else 0.0
-    bytes_ns = bytes_ns or float((taken - latency).clip(min=0).sum())
-    return min(1.0, (many * latency + bytes_ns) / max(1.0, float(taken.sum())))
+    bytes_ns = bytes_ns or float((call_ns - latency).clip(min=0).sum())
+    return min(1.0, (many * latency + bytes_ns) / max(1.0, float(call_ns.sum())))
 
 
 def communication_rows_of(facts: Facts) -> NDArray[np.intp]:

@@ -50,48 +50,48 @@ def _direction(name: str) -> str:
 
 def _of_direction(facts: Facts, way: str, rows: NDArray[np.intp]) -> Iterator[Finding]:
     line = facts.line
-    alone, room = _alone(facts, rows)
-    lost = int(alone.sum())
+    exposed_ns, room = _exposed_copies(facts, rows)
+    lost = int(exposed_ns.sum())
     if not facts.worth(lost):
         return
     pageable = line.named(PAGEABLE, rows)
     blocking = float(line.durations_ns(rows[pageable]).sum()) > 0.5 * float(line.durations_ns(rows).sum())
     time = np.maximum(1, line.durations_ns(rows))
     inside = way in ("device to device", "fill")
-    needed = _pinned_ns(facts, rows) if blocking else time
-    shown = alone * np.minimum(1.0, needed / time)  # of it, what would still have to be hidden
-    fits = 1.0 if inside else min(1.0, room / max(1.0, float(shown.sum())))
-    kept = np.clip(np.minimum(1.0, needed / time) - fits * shown / time, 0.0, 1.0)
-    formula = lost if inside else min(lost, float((time * (1 - kept)).sum()))
-    replayed = None if facts.gains is None else facts.gains.lasting(rows, kept)
+    needed_ns = _pinned_ns(facts, rows) if blocking else time
+    remaining_ns = exposed_ns * np.minimum(1.0, needed_ns / time)  # of it, what would still have to be hidden
+    fits = 1.0 if inside else min(1.0, room / max(1.0, float(remaining_ns.sum())))
+    kept_share = np.clip(np.minimum(1.0, needed_ns / time) - fits * remaining_ns / time, 0.0, 1.0)
+    formula = lost if inside else min(lost, float((time * (1 - kept_share)).sum()))
+    replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, kept_share)
     memory = "pageable" if blocking else "pinned" if way in ("host to device", "device to host") else ""
     bound = "" if inside or fits >= 1 else f"; compute could hide {fits:.0%} of them"
     yield facts.finding(
         f"copies {way}{f', {memory} memory' if memory else ''}: {count(len(rows), 'copy').replace('copys', 'copies')} "
         f"with nothing beside them{_rate(facts, rows)}{bound}",
-        facts.longest(rows), lost, Gain(formula, replayed),
+        facts.longest(rows), lost, Gain(formula, replayed_gain),
         (f"pin_memory=True: pageable copies are staged and block the host; {ADVICE[way]}" if blocking
          else ADVICE.get(way, "keep data on the chip")),
     )  # fmt: skip
 
 
-def _alone(facts: Facts, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], float]:
+def _exposed_copies(facts: Facts, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], float]:
     """Of each copy the time in which nothing else runs on its chip; and compute that has no copy beside it."""
     line = facts.line
-    found, room = np.zeros(len(rows), np.int64), 0.0
+    exposed_ns, room = np.zeros(len(rows), np.int64), 0.0
     chosen = np.zeros(len(line), np.bool_)
     chosen[rows] = True
     for process in np.unique(line.process[rows]).tolist():
-        own = np.flatnonzero(line.process[rows] == process)
-        rest = np.flatnonzero(facts.counted & (line.process == process) & ~chosen)
-        others = cover(line.start_ns[rest], line.end_ns[rest])
-        start, end = line.start_ns[rows[own]], line.end_ns[rows[own]]
+        of_process = np.flatnonzero(line.process[rows] == process)
+        other_rows = np.flatnonzero(facts.counted & (line.process == process) & ~chosen)
+        other_work = cover(line.start_ns[other_rows], line.end_ns[other_rows])
+        start, end = line.start_ns[rows[of_process]], line.end_ns[rows[of_process]]
         before = np.concatenate([[start[0]], np.maximum.accumulate(end)[:-1]])
         begin = np.minimum(np.maximum(start, before), end)
-        found[own] = end - begin - covered(others, begin, end)
-        moved = cover(start, end)
-        room += others.length - float(covered(moved, others.start, others.end).sum())
-    return found, room
+        exposed_ns[of_process] = end - begin - covered(other_work, begin, end)
+        copy_cover = cover(start, end)
+        room += other_work.length - float(covered(copy_cover, other_work.start, other_work.end).sum())
+    return exposed_ns, room
 
 
 def _pinned_ns(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -136,19 +136,19 @@ class Facts:
 
     def group(self, id: str) -> Mask:
         """Which rows count and are of a group: compute, communication, copy."""
-        own = np.array([self.rules.group_of(class_) == id for class_ in self.line.classes], np.bool_)
-        return np.asarray(self.counted & own[self.line.class_])
+        in_group = np.array([self.rules.group_of(class_) == id for class_ in self.line.classes], np.bool_)
+        return np.asarray(self.counted & in_group[self.line.class_])
 
     def of_class(self, *ids: str) -> Mask:
         """Which rows count and are of these classes."""
-        own = np.array([class_ in ids for class_ in self.line.classes], np.bool_)
-        return np.asarray(self.counted & own[self.line.class_])
+        in_classes = np.array([class_ in ids for class_ in self.line.classes], np.bool_)
+        return np.asarray(self.counted & in_classes[self.line.class_])
 
     def union_ns(self, rows: NDArray[np.intp]) -> int:
         """Time in which at least one of these spans is open, chip by chip, all chips together."""
         process = self.line.process[rows]
-        parts = (rows[process == one] for one in np.unique(process).tolist())
-        return sum(cover(self.line.start_ns[own], self.line.end_ns[own]).length for own in parts)
+        parts = (rows[process == number] for number in np.unique(process).tolist())
+        return sum(cover(self.line.start_ns[part], self.line.end_ns[part]).length for part in parts)
 
     @property
     def above(self) -> Codes:
@@ -170,15 +170,15 @@ class Facts:
         if not len(places):
             return None
         line, place = self.line, int(places[int(self.gaps.length[places].argmax())])
-        ended = int(self.gaps.ended[place])
-        end = int(line.start_ns[ended])
+        end_row = int(self.gaps.ended[place])
+        end = int(line.start_ns[end_row])
         start = end - int(self.gaps.length[place])
-        host = np.flatnonzero(line.of_kind(HOST, RUNTIME, PYTHON, ANNOTATION) & (line.rank == line.rank[ended]))
+        host = np.flatnonzero(line.of_kind(HOST, RUNTIME, PYTHON, ANNOTATION) & (line.rank == line.rank[end_row]))
         inside = np.minimum(line.end_ns[host], end) - np.maximum(line.start_ns[host], start)
         over = host[inside * 2 >= end - start]
         over = over[np.argsort(-line.durations_ns(over), kind="stable")]
         return GapEvidence(
-            process=line.processes[int(line.process[ended])], start_ns=start, end_ns=end,
+            process=line.processes[int(line.process[end_row])], start_ns=start, end_ns=end,
             host=self.evidence(over[-STACK:].tolist()),
         )  # fmt: skip
 
@@ -198,14 +198,14 @@ class Facts:
     def finding(self, what: str, rows: Iterable[int], lost_ns: float, gain: Gain, action: str) -> Finding:
         """A finding with its spans looked up and its times made shares."""
         spans = self.evidence(list(rows)[:MOST])
-        promised = min(gain.formula_ns, lost_ns)
-        real = promised if gain.replayed_ns is None else max(0.0, min(gain.replayed_ns, promised))
+        promised_ns = min(gain.formula_ns, lost_ns)
+        real = promised_ns if gain.replayed_ns is None else max(0.0, min(gain.replayed_ns, promised_ns))
         return Finding(
             what=what,
             evidence=spans,
             share_of_step=min(1.0, lost_ns / self.span_ns),
             predicted_gain=min(1.0, max(0.0, real) / self.span_ns),
-            action=action + (BEHIND if real < HIDDEN * promised else ""),
+            action=action + (BEHIND if real < HIDDEN * promised_ns else ""),
         )
 
 

@@ -24,41 +24,47 @@ ONE_PASS = 0.3  # Adam reads four and writes three numbers a weight; op by op it
 
 def unfused_attention(facts: Facts) -> Iterator[Finding]:
     """Gain: scores stay on the chip: the products' flops at the rate of fused attention, or the products alone."""
-    found = facts.patterns
-    if not len(found.attention):
+    patterns = facts.patterns
+    if not len(patterns.attention):
         return
-    lost = facts.union_ns(found.attention)
+    lost = facts.union_ns(patterns.attention)
     if not facts.worth(lost):
         return
     line = facts.line
-    total = float(line.durations_ns(found.attention).sum())
-    fused = min(total, _fused_ns(facts))
-    kept = np.full(len(found.attention), fused / max(1.0, total))
-    replayed = None if facts.gains is None else facts.gains.lasting(found.attention, kept)
+    total = float(line.durations_ns(patterns.attention).sum())
+    fused_ns = min(total, _fused_ns(facts))
+    kept_share = np.full(len(patterns.attention), fused_ns / max(1.0, total))
+    replayed_gain = None if facts.gains is None else facts.gains.lasting(patterns.attention, kept_share)
     odd = _odd_scores(facts)
     yield facts.finding(
-        f"attention of {len(found.attention) / max(1, found.blocks):.0f} kernels each, unfused: products, softmax and "
-        f"masks move every score through memory ({found.blocks:,} times){odd}",
-        facts.longest(found.attention), lost, Gain(total - fused, replayed), facts.software.says("unfused attention"),
-    )  # fmt: skip
+        f"attention of {len(patterns.attention) / max(1, patterns.blocks):.0f} kernels each, unfused: products, "
+        "softmax and "
+        f"masks move every score through memory ({patterns.blocks:,} times){odd}",
+        facts.longest(patterns.attention),
+        lost,
+        Gain(total - fused_ns, replayed_gain),
+        facts.software.says("unfused attention"),
+    )
 
 
 def _fused_ns(facts: Facts) -> float:
     """How long fused kernels need for the products of unfused attention."""
     line, rows, chip = facts.line, facts.patterns.products, facts.chip
-    taken = float(line.durations_ns(rows).sum())
+    attention_ns = float(line.durations_ns(rows).sum())
     op = launching_ops(line, rows)
     shape = line.detail.shape.at(np.maximum(op, 0))
     flops, width, dtype = 0.0, HEAD, ""
-    for one, code in {(int(o), int(c)) for o, c in zip(op.tolist(), shape.tolist(), strict=True) if o >= 0 and c >= 0}:
-        work = op_work(line.names[int(line.name[one])], line.detail.shapes[code])
+    for op_row, code in {
+        (int(o), int(c)) for o, c in zip(op.tolist(), shape.tolist(), strict=True) if o >= 0 and c >= 0
+    }:
+        work = op_work(line.names[int(line.name[op_row])], line.detail.shapes[code])
         if work is not None:
             flops, dtype = flops + work.flops, work.dtype
             sizes = [dims for dims in line.detail.shapes[code].dims if len(dims) > 2 and not isinstance(dims[0], tuple)]
             width = min([HEAD, *(min(dims[-2:]) for dims in sizes)])
     peak = chip.peak.get(dtype) if chip is not None else None
     if not flops or peak is None or chip is None:
-        return taken
+        return attention_ns
     return flops / (peak.value * reachable(chip.id, dtype, "compute") * width / (width + SOFTMAX)) * DECIMAL["G"]
 
 
@@ -80,10 +86,10 @@ def layout_changes(facts: Facts) -> Iterator[Finding]:
     lost = facts.union_ns(rows)
     if not facts.worth(lost):
         return
-    replayed = None if facts.gains is None else facts.gains.lasting(rows, np.zeros(len(rows)))
+    replayed_gain = None if facts.gains is None else facts.gains.lasting(rows, np.zeros(len(rows)))
     yield facts.finding(
         f"layout changes around convolutions: {len(rows):,} kernels turn NCHW into NHWC and back",
-        facts.longest(rows), lost, Gain(lost, replayed), facts.software.says("layout"),
+        facts.longest(rows), lost, Gain(lost, replayed_gain), facts.software.says("layout"),
     )  # fmt: skip
 
 
@@ -96,14 +102,14 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
     """
     line = facts.line
     lost = gain = count = 0
-    taken = facts.patterns.claimed(line)
+    claimed_rows = facts.patterns.claimed(line)
     best: list[tuple[int, int]] = []
     members = []
     tracks = line.tracks()
-    small = facts.of_class(*FUSIBLE) & ~taken
+    small = facts.of_class(*FUSIBLE) & ~claimed_rows
     for track in np.unique(tracks[facts.counted]).tolist():
         rows = np.flatnonzero(facts.counted & (tracks == track))
-        chain, first, last, longest = _chains(facts, rows, small[rows] & ~_repeated(facts, rows))
+        chain, first, last, longest = _chains(facts, rows, small[rows] & ~_repeated_kernels(facts, rows))
         extent = line.end_ns[rows[last]] - line.start_ns[rows[first]]
         many = last > first
         lost += int(extent[many].sum())
@@ -112,12 +118,12 @@ def fusible_chains(facts: Facts) -> Iterator[Finding]:
         members.append(rows[many[chain]])
         best += list(zip((extent - longest)[many].tolist(), rows[first[many]].tolist(), strict=True))
     if facts.worth(lost):
-        replayed = None if facts.gains is None else facts.gains.in_passes(np.concatenate(members))
+        replayed_gain = None if facts.gains is None else facts.gains.in_passes(np.concatenate(members))
         kernels = sum(map(len, members))
         yield facts.finding(
             f"{count:,} chains of {kernels / count:.1f} kernels bound by memory that follow each other",
             [row for _, row in sorted(best, reverse=True)[:MOST]], lost,
-            Gain(lost if facts.gains is not None else gain, replayed),
+            Gain(lost if facts.gains is not None else gain, replayed_gain),
             facts.software.says("fuse"),
         )  # fmt: skip
 
@@ -128,8 +134,8 @@ def _chains(
     """Number of the chain of each row of a stream; place of each chain's first and last row, and its time as one."""
     start, end = facts.line.start_ns[rows], facts.line.end_ns[rows]
     step = facts.line.step[rows]
-    joined = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS) & (step[1:] == step[:-1])
-    chain = np.concatenate([[0], np.cumsum(~joined)])
+    adjacent = small[1:] & small[:-1] & (start[1:] - end[:-1] < TOGETHER_NS) & (step[1:] == step[:-1])
+    chain = np.concatenate([[0], np.cumsum(~adjacent)])
     count = int(chain[-1]) + 1
     longest = np.zeros(count, np.int64)
     np.maximum.at(longest, chain, end - start)
@@ -139,7 +145,7 @@ def _chains(
     return chain, first, last, longest + further_passes(chain, again, count)
 
 
-def _repeated(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _repeated_kernels(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Which rows of a stream stand between two of the same name and about the same length."""
     line = facts.line
     op = launching_ops(line, rows, facts.above)
@@ -148,11 +154,14 @@ def _repeated(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
     )
     time = np.maximum(1, line.durations_ns(rows))
     same = (name[1:] == name[:-1]) & (np.abs(time[1:] - time[:-1]) * 10 <= np.minimum(time[1:], time[:-1]))
-    found = np.zeros(len(rows), np.bool_)
-    found[1:-1] = same[1:] & same[:-1]
+    repeats = np.zeros(len(rows), np.bool_)
+    repeats[1:-1] = same[1:] & same[:-1]
     if len(same):
-        found[0], found[-1] = bool(len(same) > 1 and same[0] and same[1]), bool(len(same) > 1 and same[-1] and same[-2])
-    return found
+        repeats[0], repeats[-1] = (
+            bool(len(same) > 1 and same[0] and same[1]),
+            bool(len(same) > 1 and same[-1] and same[-2]),
+        )
+    return repeats
 
 
 def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
@@ -164,14 +173,14 @@ def unfused_optimizer(facts: Facts) -> Iterator[Finding]:
     lost = 0
     for process in np.unique(line.process[rows]).tolist():
         for step in np.unique(line.step[rows]).tolist():
-            own = rows[(line.process[rows] == process) & (line.step[rows] == step)]
-            if len(own):
-                lost += int(line.end_ns[own].max() - line.start_ns[own].min())
+            step_rows = rows[(line.process[rows] == process) & (line.step[rows] == step)]
+            if len(step_rows):
+                lost += int(line.end_ns[step_rows].max() - line.start_ns[step_rows].min())
     lost = min(lost, facts.span_ns)
     if not facts.worth(lost):
         return
-    kept = float(line.durations_ns(rows).sum()) * ONE_PASS
-    gain = Gain(lost - kept, None if facts.gains is None else facts.gains.fused_to(rows, ONE_PASS))
+    kept_ns = float(line.durations_ns(rows).sum()) * ONE_PASS
+    gain = Gain(lost - kept_ns, None if facts.gains is None else facts.gains.fused_to(rows, ONE_PASS))
     idle = int(facts.gaps.length[np.isin(facts.gaps.ended, rows)].sum()) / lost
     slow = f"; {min(1.0, idle):.0%} of its time the chip waits for the next launch" if idle > LAUNCH_BOUND else ""
     yield facts.finding(

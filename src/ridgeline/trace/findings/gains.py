@@ -43,27 +43,27 @@ class Gains:
 
     def of_rows(self, form: str, rows: NDArray[np.intp]) -> int:
         """The same for a question about some spans; 0 where there are none."""
-        asked = Question(text=form, form=form)
+        question = Question(text=form, form=form)
         if not len(rows):
             return 0
-        return self._saved(apply(GraphChange.none(self.graph), asked, rows, unknown_sizes))
+        return self._saved_ns(apply(GraphChange.none(self.graph), question, rows, unknown_sizes))
 
     def faster(self, classes: Sequence[str], factor: float) -> int:
         """The same for classes that take 1/factor of their time."""
-        asked = Question(text="", form="faster", what=tuple(classes))
-        return self.faster_rows(chosen_rows(self.graph, self.rules, asked), factor)
+        question = Question(text="", form="faster", what=tuple(classes))
+        return self.faster_rows(chosen_rows(self.graph, self.rules, question), factor)
 
     def faster_rows(self, rows: NDArray[np.intp], factor: float) -> int:
         """The same for spans that take 1/factor of their time."""
-        return self._saved(faster(GraphChange.none(self.graph), rows, factor))
+        return self._saved_ns(faster(GraphChange.none(self.graph), rows, factor))
 
     def lasting(self, rows: NDArray[np.intp], kept: NDArray[np.float64]) -> int:
         """The same for spans of which each takes its own share of its time, from 0 to 1."""
-        return self._saved(scaled(GraphChange.none(self.graph), rows, kept))
+        return self._saved_ns(scaled(GraphChange.none(self.graph), rows, kept))
 
     def in_passes(self, rows: NDArray[np.intp]) -> int:
         """The same for chains of spans that become one each, as long as the longest and its further reductions need."""
-        return self._saved(fused(GraphChange.none(self.graph), rows, True, unknown_sizes, reduction_passes))
+        return self._saved_ns(fused(GraphChange.none(self.graph), rows, True, unknown_sizes, reduction_passes))
 
     def fused_to(self, rows: NDArray[np.intp], share: float) -> int:
         """The same for chains of spans that become one each, in a share of the time they took."""
@@ -72,17 +72,17 @@ class Gains:
         def sizes(every: NDArray[np.intp]) -> NDArray[np.int64]:
             return np.maximum(1, (line.durations_ns(every) * share).astype(np.int64))
 
-        return self._saved(fused(GraphChange.none(self.graph), rows, False, sizes))
+        return self._saved_ns(fused(GraphChange.none(self.graph), rows, False, sizes))
 
     def without_gaps_of(self, *ranks: int) -> int:
         """The same for hosts of some ranks that take no time."""
-        return self._saved(no_launch_gaps(GraphChange.none(self.graph), ranks))
+        return self._saved_ns(no_launch_gaps(GraphChange.none(self.graph), ranks))
 
     def without_waits(self) -> int:
         """The same for hosts that never wait for the device."""
-        return self._saved(no_waits(GraphChange.none(self.graph)))
+        return self._saved_ns(no_waits(GraphChange.none(self.graph)))
 
-    def _saved(self, change: GraphChange) -> int:
+    def _saved_ns(self, change: GraphChange) -> int:
         after = replay(change.graph, change.lag, change.delay)
         return (span_ns(self.graph, self.graph.at) - span_ns(self.graph, after)) * self.chips
 

@@ -66,13 +66,13 @@ def _start(facts: Facts, places: NDArray[np.intp]) -> tuple[NDArray[np.int64], N
     return end - facts.gaps.length[places], end
 
 
-def slowed(facts: Facts) -> str:
+def profiler_remark(facts: Facts) -> str:
     """A warning where what was recorded slows the host: without a profiler launches may not be late at all."""
-    told = facts.line.about.properties
-    recorded = [word for key, word in RECORDED.items() if told.get(key)]
-    if not recorded:
+    properties = facts.line.about.properties
+    recorded_kinds = [word for key, word in RECORDED.items() if properties.get(key)]
+    if not recorded_kinds:
         return ""
-    return f"; first time a step without the profiler: recording {' and '.join(recorded)} slows the host"
+    return f"; first time a step without the profiler: recording {' and '.join(recorded_kinds)} slows the host"
 
 
 def launches_late(facts: Facts) -> Iterator[Finding]:
@@ -80,42 +80,44 @@ def launches_late(facts: Facts) -> Iterator[Finding]:
 
     Gaps of an optimizer that launches tensor by tensor are left to the rule about it (`unfused_optimizer`).
     """
-    every = facts.gaps.of("host")
-    every = every[~np.isin(facts.gaps.ended[every], facts.patterns.optimizer)]
-    places = every[facts.gaps.length[every] < PAUSE_NS]
+    host_gaps = facts.gaps.of("host")
+    host_gaps = host_gaps[~np.isin(facts.gaps.ended[host_gaps], facts.patterns.optimizer)]
+    places = host_gaps[facts.gaps.length[host_gaps] < PAUSE_NS]
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
         return
-    replayed = None if facts.gains is None else facts.gains.by("no launch gaps")
-    gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed)
+    replayed_gain = None if facts.gains is None else facts.gains.by("no launch gaps")
+    gain = Gain(lost - REPLAY_GAP_NS * len(places), replayed_gain)
     longest = facts.gaps.length[places[0]] / 1000
     under = scopes(facts.line, *_start(facts, places))
     where = next(((name, time) for name, time in under.items() if time >= MOSTLY * lost and time < 0.95 * lost), None)
-    told = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
+    where_text = f"; {where[1] / lost:.0%} of it in {where[0]}" if where else ""
     action = facts.software.says("launch")
     advice = cure(where[0], "") if where else ""
-    found = facts.finding(
-        f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){told}",
+    finding = facts.finding(
+        f"idle, host: {MEANING['host']} ({count(len(places), 'gap')}, longest {longest:,.0f} us){where_text}",
         facts.gaps.ended[places].tolist(), lost, gain,
-        (f"{action}; {advice}" if advice else action) + slowed(facts),
+        (f"{action}; {advice}" if advice else action) + profiler_remark(facts),
     )  # fmt: skip
-    yield replace(found, gap=facts.gap(places))
+    yield replace(finding, gap=facts.gap(places))
 
 
 def pauses(facts: Facts) -> Iterator[Finding]:
     """Gain: gaps of a millisecond and more in which the host launched nothing, by what it was in, all of them."""
-    every = facts.gaps.of("host")
-    places = every[facts.gaps.length[every] >= PAUSE_NS]
+    host_gaps = facts.gaps.of("host")
+    places = host_gaps[facts.gaps.length[host_gaps] >= PAUSE_NS]
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
         return
-    told, name = _told(facts, places)
+    activity_text, name = _host_activity_text(facts, places)
     first = _first_uses(facts, places)
-    told = f"{told}; {first:.0%} of it before the first use of a kernel" if first > FIRST else told
+    activity_text = (
+        f"{activity_text}; {first:.0%} of it before the first use of a kernel" if first > FIRST else activity_text
+    )
     gain = Gain(lost, None if facts.gains is None else facts.gains.by("no launch gaps"))
-    found = facts.finding(
+    finding = facts.finding(
         f"idle, pauses: the host launched nothing ({count(len(places), 'pause')} of 1 ms and more, "
-        f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){told}",
+        f"longest {facts.gaps.length[places[0]] / 1e6:,.1f} ms){activity_text}",
         facts.gaps.ended[places].tolist(), lost, gain,
         "kernels are loaded at their first use: warm up before measuring; it is no part of a steady step"
         if first > FIRST
@@ -123,15 +125,17 @@ def pauses(facts: Facts) -> Iterator[Finding]:
         if name
         else facts.software.says("stacks"),
     )  # fmt: skip
-    yield replace(found, gap=facts.gap(places))
+    yield replace(finding, gap=facts.gap(places))
 
 
 def _cure(facts: Facts, name: str) -> str:
     """What helps against a pause in something; no fused optimizer to who has one."""
-    away = "take it out of the step, or do it while the chip works: on another thread, or earlier"
-    if re.search("optimizer", name, re.IGNORECASE) and any(FUSED_STEP.search(one[:80]) for one in facts.line.names):
-        return f"its kernels are fused, its Python is not: compile its step, or replay it as a graph; or {away}"
-    return cure(name, away)
+    move_advice = "take it out of the step, or do it while the chip works: on another thread, or earlier"
+    if re.search("optimizer", name, re.IGNORECASE) and any(
+        FUSED_STEP.search(kernel[:80]) for kernel in facts.line.names
+    ):
+        return f"its kernels are fused, its Python is not: compile its step, or replay it as a graph; or {move_advice}"
+    return cure(name, move_advice)
 
 
 def _first_uses(facts: Facts, places: NDArray[np.intp]) -> float:
@@ -152,34 +156,34 @@ def _inside_steps(facts: Facts, places: NDArray[np.intp]) -> NDArray[np.bool_]:
     order = work[np.lexsort((line.start_ns[work], line.process[work]))]
     before = np.full(len(line), -1, np.int64)
     before[order[1:]] = order[:-1]
-    ended = facts.gaps.ended[places]
-    return np.asarray(line.step[ended] == line.step[np.maximum(before[ended], 0)])
+    end_rows = facts.gaps.ended[places]
+    return np.asarray(line.step[end_rows] == line.step[np.maximum(before[end_rows], 0)])
 
 
 def _in_graphs(facts: Facts, places: NDArray[np.intp]) -> float:
     """The share of some gaps that lie between two spans of one replayed graph."""
     line = facts.line
-    ended = facts.gaps.ended[places]
-    replays = line.named(GRAPH, np.maximum(line.launch[ended], 0)) & (line.launch[ended] >= 0)
+    end_rows = facts.gaps.ended[places]
+    replays = line.named(GRAPH, np.maximum(line.launch[end_rows], 0)) & (line.launch[end_rows] >= 0)
     inside = np.zeros(len(places), np.bool_)
     for at in np.flatnonzero(replays).tolist():
-        row = int(ended[at])
-        others = facts.counted & (line.launch == line.launch[row])
-        inside[at] = bool((others & (line.end_ns <= line.start_ns[row])).any())
+        row = int(end_rows[at])
+        same_launch = facts.counted & (line.launch == line.launch[row])
+        inside[at] = bool((same_launch & (line.end_ns <= line.start_ns[row])).any())
     return float(facts.gaps.length[places][inside].sum() / max(1, facts.gaps.length[places].sum()))
 
 
-def _told(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
+def _host_activity_text(facts: Facts, places: NDArray[np.intp]) -> tuple[str, str]:
     """What the host did in most of these gaps, in words and as a name."""
     line = facts.line
     start, end = _start(facts, places)
     rank = line.rank[facts.gaps.ended[places]]
-    found = host_activity(line, start[rank == rank[0]], end[rank == rank[0]], int(rank[0]))
-    whole = sum(found.values()) or 1
-    name, time = next(iter(found.items()))
-    if time < MOSTLY * whole:
+    activity = host_activity(line, start[rank == rank[0]], end[rank == rank[0]], int(rank[0]))
+    total_ns = sum(activity.values()) or 1
+    name, time = next(iter(activity.items()))
+    if time < MOSTLY * total_ns:
         return "", ""
-    return (f"; {time / whole:.0%} of it in {name}", name) if name else ("; the trace does not show in what", "")
+    return (f"; {time / total_ns:.0%} of it in {name}", name) if name else ("; the trace does not show in what", "")
 
 
 def waits(facts: Facts) -> Iterator[Finding]:
@@ -192,20 +196,20 @@ def waits(facts: Facts) -> Iterator[Finding]:
     lost = int(facts.gaps.length[places].sum())
     if not facts.worth(lost):
         return
-    where, seen = _waited(facts, places)
+    where, wait_rows = _wait_places(facts, places)
     gain, least = _without_waits(facts, lost - REPLAY_GAP_NS * len(places))
-    found = facts.finding(
+    finding = facts.finding(
         f"idle, synchronisation: {MEANING['synchronisation']} "
         f"({count(len(places), 'gap')}, longest {facts.gaps.length[places[0]] / 1000:,.0f} us){where}",
-        [*seen, *facts.gaps.ended[places].tolist()], lost, gain, facts.software.says("synchronisation"),
+        [*wait_rows, *facts.gaps.ended[places].tolist()], lost, gain, facts.software.says("synchronisation"),
     )  # fmt: skip
-    if least is not None and least * 2 < found.predicted_gain:
+    if least is not None and least * 2 < finding.predicted_gain:
         slow = f"; a host as slow as recorded gains {max(0.0, least):.1%} by it: launches are late as well"
-        found = replace(found, action=found.action + slow)
-    yield replace(found, gap=facts.gap(places))
+        finding = replace(finding, action=finding.action + slow)
+    yield replace(finding, gap=facts.gap(places))
 
 
-def _waited(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]]:
+def _wait_places(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]]:
     """The call that most of some gaps lie behind, in words, and the calls before the longest of them."""
     line, above = facts.line, parents(facts.line)
     rows = np.flatnonzero(line.of_kind(RUNTIME, SYNC) & line.named(WAITS))
@@ -216,12 +220,12 @@ def _waited(facts: Facts, places: NDArray[np.intp]) -> tuple[str, list[int]]:
     start, end = _start(facts, places)
     last = np.searchsorted(ends, end, side="right") - 1  # the wait that ended last before the gap did, or in it
     near = (last >= 0) & (ends[np.maximum(last, 0)] >= start - PAUSE_NS)
-    told: dict[str, int] = {}
+    wait_ns: dict[str, int] = {}
     for place, length in zip(last[near].tolist(), facts.gaps.length[places[near]].tolist(), strict=True):
         name = _caller(facts, int(rows[place]), above)
-        told[name] = told.get(name, 0) + length
+        wait_ns[name] = wait_ns.get(name, 0) + length
     lost = int(facts.gaps.length[places].sum())
-    by = max(told.items(), key=lambda entry: entry[1], default=("", 0))
+    by = max(wait_ns.items(), key=lambda entry: entry[1], default=("", 0))
     where = f"; {by[1] / lost:.0%} of it by {by[0]}" if by[1] >= MOSTLY * lost else ""
     return where, list(dict.fromkeys(rows[last[near][:3]].tolist()))
 
@@ -231,8 +235,8 @@ def _without_waits(facts: Facts, most_ns: int) -> tuple[Gain, float | None]:
     if facts.gains is None:
         return Gain(most_ns), None
     least = facts.gains.without_waits()
-    most = min(most_ns, facts.gains.by("no launch gaps"))
-    return Gain(most_ns, max(most, least) if least >= most else (least + most) / 2), least / facts.span_ns
+    limit_ns = min(most_ns, facts.gains.by("no launch gaps"))
+    return Gain(most_ns, max(limit_ns, least) if least >= limit_ns else (least + limit_ns) / 2), least / facts.span_ns
 
 
 def _caller(facts: Facts, call: int, above: NDArray[np.int32]) -> str:
@@ -254,23 +258,25 @@ def held_back(facts: Facts) -> Iterator[Finding]:
             continue
         longest = int(facts.gaps.length[places[0]])
         action = action or facts.software.says("loader")
-        one = cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns
-        if one:
+        single_gap = cause == "dependency" and longest * 2 > lost and longest > ALONE * facts.span_ns
+        if single_gap:
             action = (
                 "one wait: record again to see whether it returns (code loaded late, a profiler starting, a neighbour)"
             )
         graph = _in_graphs(facts, places) if cause == "dependency" else 0.0
-        if graph > MOSTLY and not one:
+        if graph > MOSTLY and not single_gap:
             action = (
                 "something inside replayed graphs was not recorded: kernels the profiler dropped, a node of the host"
             )
-        told = _told(facts, places)[0] if cause == "dependency" else ""
-        told = told.replace("; ", "; the host was meanwhile ", 1).replace(" of it in ", " of the time in ")
-        found = facts.finding(
+        activity_text = _host_activity_text(facts, places)[0] if cause == "dependency" else ""
+        activity_text = activity_text.replace("; ", "; the host was meanwhile ", 1).replace(
+            " of it in ", " of the time in "
+        )
+        finding = facts.finding(
             f"idle, {cause}: {MEANING[cause]} "
             f"({count(len(places), 'gap')}, longest {longest / 1000:,.0f} us)"
             f"{f'; {graph:.0%} of it inside a replayed graph' if graph > MOSTLY else ''}"
-            f"{'' if 'does not show' in told else told}",
+            f"{'' if 'does not show' in activity_text else activity_text}",
             facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip
-        yield replace(found, capture=one, gap=facts.gap(places))
+        yield replace(finding, capture=single_gap, gap=facts.gap(places))

@@ -36,7 +36,9 @@ def slow_products(facts: Facts) -> Iterator[Finding]:
     """Gain: the time of matrix products above what good kernels reach; names the worst shape and what is odd in it."""
     for class_ in PRODUCTS:
         rates = [
-            rate for rate in _unclaimed(facts) if rate.class_ == class_ and _slow(rate) and not _unpacks(facts, rate)
+            rate
+            for rate in _unclaimed_rates(facts)
+            if rate.class_ == class_ and _slow(rate) and not _unpacks(facts, rate)
         ]
         if not rates:
             continue
@@ -56,7 +58,9 @@ def unpacked_weights(facts: Facts) -> Iterator[Finding]:
 
     They compute in 16 bits, so the roof is that of plain products; nobody measured how near unpacking lets them come.
     """
-    rates = [rate for rate in _unclaimed(facts) if rate.class_ in PRODUCTS and _slow(rate) and _unpacks(facts, rate)]
+    rates = [
+        rate for rate in _unclaimed_rates(facts) if rate.class_ in PRODUCTS and _slow(rate) and _unpacks(facts, rate)
+    ]
     if not rates:
         return
     total, roof = sum(rate.total_ns for rate in rates), sum(rate.roof_ns or 0.0 for rate in rates)
@@ -80,8 +84,8 @@ def _unpacks(facts: Facts, rate: OpRate) -> bool:
 
 def _by(facts: Facts, rates: Sequence[OpRate]) -> str:
     """Whose sizes tell the work, where operands do not and nobody named the model."""
-    told = facts.guessed and any(rate.by_model for rate in rates)
-    return f"; sizes of {facts.guessed}, which the trace gives away" if told else ""
+    by_guess = facts.guessed and any(rate.by_model for rate in rates)
+    return f"; sizes of {facts.guessed}, which the trace gives away" if by_guess else ""
 
 
 def slow_attention(facts: Facts) -> Iterator[Finding]:
@@ -95,11 +99,11 @@ def slow_attention(facts: Facts) -> Iterator[Finding]:
     used = next(
         (what for what in ("cudnn", "flash", "fmha", "ck_tile", "triton") if what in " ".join(names).lower()), ""
     )
-    other = {"cudnn": "flash-attention", "flash": "cuDNN's"}.get(used, "cuDNN's or flash-attention")
+    alternative = {"cudnn": "flash-attention", "flash": "cuDNN's"}.get(used, "cuDNN's or flash-attention")
     yield facts.finding(
         f"attention at {roof / total:.0%} of the roof of {_name(facts.chip)}, where good kernels reach "
         f"{worst.reachable:.0%} at this size; most in {worst.op} {operands(worst)}{_by(facts, rates)}",
-        worst.rows, total, gain, facts.software.says("attention").format(other=other),
+        worst.rows, total, gain, facts.software.says("attention").format(other=alternative),
     )  # fmt: skip
 
 
@@ -110,7 +114,7 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     """
     rates = [
         rate
-        for rate in _unclaimed(facts)
+        for rate in _unclaimed_rates(facts)
         if rate.class_ not in (*PRODUCTS, "attention")
         and _slow(rate)
         and rate.bound == "memory"
@@ -122,10 +126,10 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     total, roof, gain = _above(facts, classes, rates)
     parts = []
     for class_ in classes:
-        own = [rate for rate in rates if rate.class_ == class_]
-        spent = sum(rate.total_ns for rate in own)
+        class_rates = [rate for rate in rates if rate.class_ == class_]
+        spent = sum(rate.total_ns for rate in class_rates)
         if spent >= 0.05 * total:
-            parts.append(f"{class_} {sum(rate.roof_ns or 0.0 for rate in own) / spent:.0%}")
+            parts.append(f"{class_} {sum(rate.roof_ns or 0.0 for rate in class_rates) / spent:.0%}")
     worst = max(rates, key=lambda rate: rate.total_ns - (rate.roof_ns or 0.0))
     yield facts.finding(
         f"kernels bound by memory at {roof / total:.0%} of the memory roof of {_name(facts.chip)} "
@@ -134,10 +138,10 @@ def slow_traffic(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _unclaimed(facts: Facts) -> list[OpRate]:
+def _unclaimed_rates(facts: Facts) -> list[OpRate]:
     """Rates that no pattern explains, and that are not of products which belong on the matrix unit."""
-    claimed = np.flatnonzero(facts.patterns.claimed(facts.line))
-    ops = ops_of(facts.line, np.concatenate([claimed, _fp32_rows(facts)]))
+    claimed_rows = np.flatnonzero(facts.patterns.claimed(facts.line))
+    ops = ops_of(facts.line, np.concatenate([claimed_rows, _fp32_rows(facts)]))
     return [rate for rate in facts.rates if rate.rows[0] not in ops]
 
 
@@ -157,8 +161,8 @@ def _above(facts: Facts, classes: tuple[str, ...], rates: list[OpRate]) -> tuple
     gain = total - sum((rate.roof_ns or 0.0) / rate.reachable for rate in rates)
     if facts.gains is None:
         return total, roof, Gain(gain)
-    whole = sum(one.total_ns for one in facts.parts.classes if one.id in classes) or total
-    return total, roof, Gain(gain, facts.gains.faster(classes, whole / max(1.0, whole - gain)))
+    class_ns = sum(row.total_ns for row in facts.parts.classes if row.id in classes) or total
+    return total, roof, Gain(gain, facts.gains.faster(classes, class_ns / max(1.0, class_ns - gain)))
 
 
 def _name(chip: Chip | None) -> str:
@@ -184,19 +188,19 @@ def _odd(facts: Facts, rate: OpRate) -> tuple[str, str]:
             f"pad {crooked[0]:,} to {up:,}: 16-byte rows let the matrix unit load fast",
         )
     kernel = facts.line.names[_kernel(facts, rate)]
-    found, cores = TILE.search(kernel), int(facts.chip.cores.value) if facts.chip and facts.chip.cores else 0
-    if found is None or not cores or len(re.findall("x", rate.operands)) > 3:
+    tile, cores = TILE.search(kernel), int(facts.chip.cores.value) if facts.chip and facts.chip.cores else 0
+    if tile is None or not cores or len(re.findall("x", rate.operands)) > 3:
         return "", action
-    rows, columns = int(found[1]), int(found[2])
+    rows, columns = int(tile[1]), int(tile[2])
     tiles = min(ceil(sizes[0] / rows) * ceil(sizes[1] / columns), ceil(sizes[0] / columns) * ceil(sizes[1] / rows))
     waves = tiles / cores
     if tiles < cores:
-        told = f"; {tiles} tiles of {rows}x{columns} fill {tiles} of {cores} cores"
-        return told, "larger batches, smaller tiles or split-K: there are not enough tiles for all cores"
+        tile_text = f"; {tiles} tiles of {rows}x{columns} fill {tiles} of {cores} cores"
+        return tile_text, "larger batches, smaller tiles or split-K: there are not enough tiles for all cores"
     if 1 - waves / ceil(waves) > FEW_WASTED:
-        told = f"; {tiles} tiles of {rows}x{columns} on {cores} cores are {waves:.2f} waves"
+        tile_text = f"; {tiles} tiles of {rows}x{columns} on {cores} cores are {waves:.2f} waves"
         return (
-            told,
+            tile_text,
             f"a size of at most {(ceil(waves) - 1) * cores} tiles, or of nearly {ceil(waves) * cores}; or stream-K",
         )
     return "", action
@@ -204,8 +208,8 @@ def _odd(facts: Facts, rate: OpRate) -> tuple[str, str]:
 
 def _mnk(rate: OpRate) -> tuple[int, int, int] | None:
     """Rows, columns and inner size of a plain product, from its operands as recorded."""
-    dims = [[int(size) for size in one.split("x")] for one in rate.operands.split() if one]
-    flat = [one for one in dims if len(one) == 2]
+    dims = [[int(size) for size in operand.split("x")] for operand in rate.operands.split() if operand]
+    flat = [dim for dim in dims if len(dim) == 2]
     flat = flat[1:] if "addmm" in rate.op and len(flat) > 2 else flat
     if len(flat) < 2 or flat[0][1] not in flat[1]:
         return None
@@ -219,8 +223,8 @@ def _kernel(facts: Facts, rate: OpRate) -> int:
     work = np.flatnonzero(facts.counted & (line.launch >= 0))
     call = line.launch[work]
     inside = (line.start_ns[call] >= line.start_ns[op]) & (line.end_ns[call] <= line.end_ns[op])
-    own = work[inside & (line.process[call] == line.process[op]) & (line.stream[call] == line.stream[op])]
-    return int(line.name[own[np.argmax(line.durations_ns(own))]]) if len(own) else int(line.name[op])
+    kernels = work[inside & (line.process[call] == line.process[op]) & (line.stream[call] == line.stream[op])]
+    return int(line.name[kernels[np.argmax(line.durations_ns(kernels))]]) if len(kernels) else int(line.name[op])
 
 
 def _fp32_rows(facts: Facts) -> NDArray[np.intp]:
@@ -241,8 +245,8 @@ def without_matrix_unit(facts: Facts) -> Iterator[Finding]:
     if not facts.worth(lost):
         return
     factor = _faster_on_matrix_unit(facts)
-    replayed = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
-    gain = Gain(lost * (1 - 1 / factor), replayed)
+    replayed_gain = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
+    gain = Gain(lost * (1 - 1 / factor), replayed_gain)
     software = facts.software
     if software.vendor == "amd":
         action = "bf16 autocast, or HIPBLASLT_ALLOW_TF32=1 with torch.set_float32_matmul_precision('high')"
@@ -266,5 +270,5 @@ def _faster_on_matrix_unit(facts: Facts) -> float:
         return ANY_FP32
     wide, fast = chip.hbm.bandwidth.value, peak.value
     good, stream = reachable(chip.id, "tf32", "compute"), reachable(chip.id, "tf32", "memory")
-    new = sum(max(one.flops / (good * fast), one.size_bytes / (stream * wide)) * one.calls for one in rates)
-    return max(1.0, sum(one.total_ns for one in rates) / DECIMAL["G"] / new) if new else ANY_FP32
+    new = sum(max(rate.flops / (good * fast), rate.size_bytes / (stream * wide)) * rate.calls for rate in rates)
+    return max(1.0, sum(rate.total_ns for rate in rates) / DECIMAL["G"] / new) if new else ANY_FP32

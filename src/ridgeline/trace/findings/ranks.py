@@ -31,28 +31,28 @@ def uneven_ranks(facts: Facts) -> Iterator[Finding]:
     if facts.ranks_seen < 2 or len(chips) < 2:
         return
     slowest = max(chips, key=lambda row: row.times.compute_ns)
-    others = [row.times.compute_ns for row in chips if row is not slowest]
-    mean = sum(others) / len(others)
+    other_compute = [row.times.compute_ns for row in chips if row is not slowest]
+    mean = sum(other_compute) / len(other_compute)
     over = slowest.times.compute_ns - mean
     if over <= 0 or slowest.times.compute_ns < LONGER * mean:
         return
     rows = np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(slowest.process))
     factor = slowest.times.compute_ns / max(1.0, mean)
-    replayed = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
+    replayed_gain = None if facts.gains is None else facts.gains.faster_rows(rows, factor)
     if facts.ranks.pairs and facts.gains is not None:
-        replayed = _balanced(facts, facts.gains)
-    experts = any(one.name == "alltoall" for one in facts.sizes)
+        replayed_gain = _balanced_ns(facts, facts.gains)
+    experts = any(size.name == "alltoall" for size in facts.sizes)
     yield facts.finding(
         f"uneven ranks: rank {slowest.rank} computes {factor - 1:.0%} longer than the others "
         f"({over / 1000:,.0f} us; {len(chips)} chips){_more_of(facts, slowest)}",
-        facts.longest(rows), over * len(chips), Gain(over * len(chips), replayed),
+        facts.longest(rows), over * len(chips), Gain(over * len(chips), replayed_gain),
         "balance the work (tokens of experts: capacity, placement, auxiliary loss); if one chip is slow: its clock"
         if experts
         else "balance the work (tokens, experts, stages); if only one chip is slow, check its clock and neighbours",
     )  # fmt: skip
 
 
-def _balanced(facts: Facts, gains: Gains) -> int:
+def _balanced_ns(facts: Facts, gains: Gains) -> int:
     """What equal compute of all chips saves."""
     line, chips = facts.line, facts.parts.chips
     mean = sum(row.times.compute_ns for row in chips) / len(chips)
@@ -68,20 +68,20 @@ def moving_imbalance(facts: Facts) -> Iterator[Finding]:
     between = facts.ranks.between
     if between is None or facts.ranks_seen < 2 or between.uneven < UNEVEN or between.uneven < 2 * between.even:
         return
-    most = between.compute_ns.max(axis=1)
-    lost = float((most - between.compute_ns.mean(axis=1)).sum()) * len(facts.parts.chips)
+    slowest_ns = between.compute_ns.max(axis=1)
+    lost = float((slowest_ns - between.compute_ns.mean(axis=1)).sum()) * len(facts.parts.chips)
     if not facts.worth(lost):
         return
-    replayed = None if facts.gains is None else facts.gains.lasting(between.rows, between.shares)
+    replayed_gain = None if facts.gains is None else facts.gains.lasting(between.rows, between.shares)
     last = between.compute_ns.argmax(axis=1)
     worst = between.rows[(between.rank == last[between.at]) & (between.compute_ns.max(axis=1)[between.at] > 0)]
-    experts = any(one.name == "alltoall" for one in facts.sizes)
-    who = len(np.unique(last[most > (1 + UNEVEN) * between.compute_ns.mean(axis=1)]))
+    experts = any(size.name == "alltoall" for size in facts.sizes)
+    who = len(np.unique(last[slowest_ns > (1 + UNEVEN) * between.compute_ns.mean(axis=1)]))
     yield facts.finding(
         f"uneven work that moves: from one collective to the next the longest rank computes {between.uneven:.0%} "
         f"longer than the mean, {who} of {between.compute_ns.shape[1]} ranks in turn, though their sums differ by "
         f"{between.even:.0%}",
-        facts.longest(worst), lost, Gain(lost, replayed),
+        facts.longest(worst), lost, Gain(lost, replayed_gain),
         "another rank holds the hot expert in each layer: replicate or place experts by load (EPLB), capacity, "
         "auxiliary loss; links and overlap are not what waits"
         if experts
@@ -93,13 +93,13 @@ def _more_of(facts: Facts, chip: BreakdownRow) -> str:
     """The class in which a chip spends most more than the others do."""
     line = facts.line
     work = np.flatnonzero(facts.group(COMPUTE))
-    own = line.processes[int(line.process[work[0]])] if len(work) else ""
-    if not own:
+    process = line.processes[int(line.process[work[0]])] if len(work) else ""
+    if not process:
         return ""
-    time, mine = line.durations_ns(work), line.process[work] == line.processes.index(chip.process)
-    total = np.bincount(line.class_[work], weights=np.where(mine, time, 0), minlength=len(line.classes))
-    rest = np.bincount(line.class_[work], weights=np.where(mine, 0, time), minlength=len(line.classes))
-    more = total - rest / max(1, len(facts.parts.chips) - 1)
+    time, on_chip = line.durations_ns(work), line.process[work] == line.processes.index(chip.process)
+    total = np.bincount(line.class_[work], weights=np.where(on_chip, time, 0), minlength=len(line.classes))
+    elsewhere_ns = np.bincount(line.class_[work], weights=np.where(on_chip, 0, time), minlength=len(line.classes))
+    more = total - elsewhere_ns / max(1, len(facts.parts.chips) - 1)
     class_ = int(more.argmax())
     return f", most of it in {line.classes[class_]}" if more[class_] > 0 else ""
 
@@ -114,24 +114,26 @@ def late_ranks(facts: Facts) -> Iterator[Finding]:
         return
     first = facts.ranks.stragglers[0]
     mean = sum(row.times.compute_ns for row in chips) / len(chips)
-    own = max((row.times.compute_ns for row in chips if row.rank == first.rank), default=0)
-    others = len(facts.ranks.stragglers) - 1
-    lost = first.caused_ns / max(1, others) * len(chips)
-    if own > LONGER * mean or not first.last or not facts.worth(lost):
+    compute_ns = max((row.times.compute_ns for row in chips if row.rank == first.rank), default=0)
+    other_ranks = len(facts.ranks.stragglers) - 1
+    lost = first.caused_ns / max(1, other_ranks) * len(chips)
+    if compute_ns > LONGER * mean or not first.last or not facts.worth(lost):
         return
-    parts = [one.rows[one.ranks.index(first.rank)] for one in facts.ranks.arrivals if one.last == first.rank]
+    parts = [
+        arrival.rows[arrival.ranks.index(first.rank)] for arrival in facts.ranks.arrivals if arrival.last == first.rank
+    ]
     cause, share = _idle_of(facts, first.rank)
-    replayed = None if facts.gains is None else facts.gains.without_gaps_of(first.rank)
+    replayed_gain = None if facts.gains is None else facts.gains.without_gaps_of(first.rank)
     gap = facts.gap(np.flatnonzero(facts.line.rank[facts.gaps.ended] == first.rank)) if share > 0 else None
-    told = f"; meanwhile its chip idles for {cause}{_doing(gap)}" if share > 0 else ""
-    found = facts.finding(
+    idle_text = f"; meanwhile its chip idles for {cause}{_doing(gap)}" if share > 0 else ""
+    finding = facts.finding(
         f"late rank: rank {first.rank} comes last to {first.last:,} of {facts.ranks.collectives:,} collectives, "
-        f"though it computes no longer than the others{told}",
-        parts, lost, Gain(lost, replayed),
+        f"though it computes no longer than the others{idle_text}",
+        parts, lost, Gain(lost, replayed_gain),
         facts.software.says("loader") + ", on that rank" if cause == "data loading"
         else "look at its host: launches, data loading, other programs; at its clock and network",
     )  # fmt: skip
-    yield replace(found, gap=gap)
+    yield replace(finding, gap=gap)
 
 
 def _doing(gap: GapEvidence | None) -> str:
@@ -144,11 +146,15 @@ def _doing(gap: GapEvidence | None) -> str:
 
 def _in_turn(facts: Facts) -> list[Straggler]:
     """Ranks that come late one after the other; none where one of them causes most."""
-    every = facts.ranks.stragglers
-    total = sum(one.caused_ns for one in every)
-    if len(every) < 3 or every[0].caused_ns >= IN_TURN * total or not facts.worth(total / (len(every) - 1)):
+    stragglers = facts.ranks.stragglers
+    total = sum(straggler.caused_ns for straggler in stragglers)
+    if (
+        len(stragglers) < 3
+        or stragglers[0].caused_ns >= IN_TURN * total
+        or not facts.worth(total / (len(stragglers) - 1))
+    ):
         return []
-    return [one for one in every if one.caused_ns >= 0.05 * total]
+    return [straggler for straggler in stragglers if straggler.caused_ns >= 0.05 * total]
 
 
 def late_in_turn(facts: Facts) -> Iterator[Finding]:
@@ -157,21 +163,23 @@ def late_in_turn(facts: Facts) -> Iterator[Finding]:
     between = facts.ranks.between
     if len(late) < 2 or (between is not None and between.uneven >= UNEVEN):
         return
-    chips, others = facts.parts.chips, len(facts.ranks.stragglers) - 1
-    lost = sum(one.caused_ns for one in late) / max(1, others) * len(chips)
-    ranks = {one.rank for one in late}
+    chips, other_ranks = facts.parts.chips, len(facts.ranks.stragglers) - 1
+    lost = sum(straggler.caused_ns for straggler in late) / max(1, other_ranks) * len(chips)
+    ranks = {straggler.rank for straggler in late}
     silent = [place for place, row in enumerate(facts.gaps.ended.tolist()) if int(facts.line.rank[row]) in ranks]
     longest = max((int(facts.gaps.length[place]) for place in silent), default=0)
     if not facts.worth(lost) or longest < PAUSE_NS:
         return
-    parts = [one.rows[one.ranks.index(one.last)] for one in facts.ranks.arrivals if one.last in ranks]
-    replayed = None if facts.gains is None else facts.gains.without_gaps_of(*ranks)
-    named = ", ".join(str(one.rank) for one in late[:6])
+    parts = [
+        arrival.rows[arrival.ranks.index(arrival.last)] for arrival in facts.ranks.arrivals if arrival.last in ranks
+    ]
+    replayed_gain = None if facts.gains is None else facts.gains.without_gaps_of(*ranks)
+    rank_names = ", ".join(str(straggler.rank) for straggler in late[:6])
     yield facts.finding(
-        f"late ranks in turn: ranks {named} come last to {sum(one.last for one in late):,} of "
+        f"late ranks in turn: ranks {rank_names} come last to {sum(straggler.last for straggler in late):,} of "
         f"{facts.ranks.collectives:,} collectives, one here and one there; their hosts pause for up to "
         f"{longest / 1e6:,.1f} ms and all others wait",
-        parts, lost, Gain(lost, replayed),
+        parts, lost, Gain(lost, replayed_gain),
         "stops that every rank has at another time: collect garbage on all ranks in the same steps (gc.disable, "
         "gc.collect every so many steps), no logging or checkpointing in between, no other programs on the hosts",
     )  # fmt: skip
@@ -183,9 +191,9 @@ def _idle_of(facts: Facts, rank: int) -> tuple[str, float]:
     many = max(1, facts.ranks_seen - 1)
     more = {}
     for code, cause in enumerate(CAUSES):
-        own = facts.gaps.cause == code
-        mine = float(facts.gaps.length[own & (ranks == rank)].sum())
-        more[cause] = mine - float(facts.gaps.length[own & (ranks != rank)].sum()) / many
+        of_cause = facts.gaps.cause == code
+        rank_ns = float(facts.gaps.length[of_cause & (ranks == rank)].sum())
+        more[cause] = rank_ns - float(facts.gaps.length[of_cause & (ranks != rank)].sum()) / many
     cause = max(more, key=lambda one: more[one])
     return cause, more[cause]
 
@@ -193,12 +201,12 @@ def _idle_of(facts: Facts, rank: int) -> tuple[str, float]:
 def pipeline_bubble(facts: Facts) -> Iterator[Finding]:
     """Gain: half of the bubble, what twice as many microbatches leave of it. Stages of a pipeline begin one by one."""
     bubbles = facts.ranks.bubbles
-    lost = sum(one.bubble_ns for one in bubbles)
-    begins = [one.warm_up_ns for one in bubbles]
+    lost = sum(bubble.bubble_ns for bubble in bubbles)
+    begins = [bubble.warm_up_ns for bubble in bubbles]
     if not lost or not facts.ranks.pairs or max(begins) - min(begins) < STAGGERED * bubbles[0].window_ns:
         return
     worst = max(bubbles, key=lambda one: one.bubble_ns)
-    share = lost / sum(one.window_ns for one in bubbles)
+    share = lost / sum(bubble.window_ns for bubble in bubbles)
     stage = next(row for row in facts.parts.chips if row.process == worst.process)
     rows = np.flatnonzero(facts.group(COMPUTE) & facts.line.rows(stage.process))
     lost_here = share * facts.span_ns

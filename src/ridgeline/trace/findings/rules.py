@@ -30,14 +30,14 @@ REAL = 0.05  # a gain from which on a finding goes before what is only of the ca
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
     """Everything worth saying, largest gain first; what is only of the capture goes behind what gains something."""
-    found = [
+    candidates = [
         replace(finding, rule=rule.__name__)
         for rule in RULES
         for finding in rule(facts)
         if finding.share_of_step >= LEAST
     ]
-    told = [one for one in found if one.predicted_gain >= NOISE or one.share_of_step >= LARGE]
-    return tuple(sorted(told, key=_place))
+    relevant = [finding for finding in candidates if finding.predicted_gain >= NOISE or finding.share_of_step >= LARGE]
+    return tuple(sorted(relevant, key=_place))
 
 
 def _place(finding: Finding) -> tuple[int, float]:
@@ -52,7 +52,7 @@ def unknown_work(facts: Facts) -> Iterator[Finding]:
     rows = np.flatnonzero(facts.of_class(UNKNOWN))
     yield facts.finding(
         f"{len(facts.parts.unknown)} kernel names belong to no class and count as compute",
-        [one.rows[0] for one in facts.parts.unknown], facts.union_ns(rows), Gain(0.0),
+        [row.rows[0] for row in facts.parts.unknown], facts.union_ns(rows), Gain(0.0),
         "name them in a TOML file and pass it with --classes",
     )  # fmt: skip
 

@@ -46,8 +46,8 @@ def software_of(line: Timeline, chip: Chip | None) -> Software:
     """What a timeline was recorded of, by its format, its chips and the names in it."""
     names = "\n".join(name[:200] for name in line.names)
     about = line.about
-    told = " ".join((about.format, *about.chips))
-    vendor = (chip.vendor.lower() if chip else "") or _vendor(told, names)
+    recorder = " ".join((about.format, *about.chips))
+    vendor = (chip.vendor.lower() if chip else "") or _vendor(recorder, names)
     framework = "pytorch"
     if "xla" in about.format.lower() or "xplane" in about.format.lower() or JAX.search(names):
         framework = "jax"
@@ -56,7 +56,7 @@ def software_of(line: Timeline, chip: Chip | None) -> Software:
     engine = "vllm" if VLLM.search(names) else "sglang" if SGLANG.search(names) else ""
     return Software(
         vendor=vendor, framework=framework, engine=engine, compiled=bool(COMPILED.search(names)),
-        bf16=not NO_BF16.search(told) and not re.search(r"^(volta|turing)_", names, re.MULTILINE),
+        bf16=not NO_BF16.search(recorder) and not re.search(r"^(volta|turing)_", names, re.MULTILINE),
     )  # fmt: skip
 
 

@@ -39,16 +39,21 @@ def start_up(facts: Facts) -> Iterator[Finding]:
     end = line.start_ns[facts.gaps.ended[places]]
     start = end - facts.gaps.length[places]
     kind = _kinds(facts, calls)
-    inside = np.array([_most(line.start_ns, line.end_ns, calls, kind, span) for span in zip(start, end, strict=True)])
+    inside = np.array(
+        [_main_kind(line.start_ns, line.end_ns, calls, kind, span) for span in zip(start, end, strict=True)]
+    )
     for code in dict.fromkeys(inside.tolist()):
-        own = places[inside == code]
-        lost = int(facts.gaps.length[own].sum())
-        seen = calls[kind == code]
-        seen = seen[
-            covered(cover(start[inside == code], end[inside == code]), line.start_ns[seen], line.end_ns[seen]) > 0
+        kind_places = places[inside == code]
+        lost = int(facts.gaps.length[kind_places].sum())
+        kind_calls = calls[kind == code]
+        kind_calls = kind_calls[
+            covered(
+                cover(start[inside == code], end[inside == code]), line.start_ns[kind_calls], line.end_ns[kind_calls]
+            )
+            > 0
         ]
-        if facts.worth(lost) and len(seen):
-            yield _found(facts, int(code), own, seen, lost)
+        if facts.worth(lost) and len(kind_calls):
+            yield _start_up_finding(facts, int(code), kind_places, kind_calls, lost)
 
 
 def _kinds(facts: Facts, calls: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -63,7 +68,7 @@ def _kinds(facts: Facts, calls: NDArray[np.intp]) -> NDArray[np.int64]:
     return np.where(frees, len(STARTS) - 1, kind)
 
 
-def _most(
+def _main_kind(
     start: NDArray[np.int64], end: NDArray[np.int64], calls: NDArray[np.intp], kind: NDArray[np.int64],
     span: tuple[int, int],
 ) -> int:  # fmt: skip
@@ -72,7 +77,7 @@ def _most(
     return int(np.bincount(kind, weights=time, minlength=len(STARTS)).argmax())
 
 
-def _found(facts: Facts, code: int, places: NDArray[np.intp], seen: NDArray[np.intp], lost: int) -> Finding:
+def _start_up_finding(facts: Facts, code: int, places: NDArray[np.intp], seen: NDArray[np.intp], lost: int) -> Finding:
     line = facts.line
     what, _, action = STARTS[code]
     by: dict[str, int] = {}
@@ -84,17 +89,19 @@ def _found(facts: Facts, code: int, places: NDArray[np.intp], seen: NDArray[np.i
     every = {row.step for row in facts.parts.steps}
     once = len(every) > 1 and len(steps) * 3 <= len(every) + 1
     when = f"; only in {count(len(steps), 'step')} of {len(every)}" if once else ""
-    apart = "; it is no part of a steady step: leave these steps out, and read the other findings" if once else ""
-    found = facts.finding(
+    steady_remark = (
+        "; it is no part of a steady step: leave these steps out, and read the other findings" if once else ""
+    )
+    finding = facts.finding(
         f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; "
-        f"{name}{_around(facts, seen)}){when}",
+        f"{name}{_enclosing_frame(facts, seen)}){when}",
         [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost),
-        (action or facts.software.says("compile")) + apart,
+        (action or facts.software.says("compile")) + steady_remark,
     )  # fmt: skip
-    return replace(found, gap=facts.gap(places))
+    return replace(finding, gap=facts.gap(places))
 
 
-def _around(facts: Facts, seen: NDArray[np.intp]) -> str:
+def _enclosing_frame(facts: Facts, seen: NDArray[np.intp]) -> str:
     """The outermost op around the longest of these calls."""
     line, above = facts.line, parents(facts.line)
     at = call = int(seen[int(line.durations_ns(seen).argmax())])

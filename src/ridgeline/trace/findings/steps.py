@@ -32,8 +32,8 @@ def outlier_numbers(steps: Sequence[BreakdownRow]) -> tuple[int, ...]:
         return ()
     mean = {step: float(np.mean(values)) for step, values in times.items()}
     usual = float(np.median(list(mean.values())))
-    found = tuple(step for step, length in mean.items() if length > LONGER * usual)
-    return found if 3 * len(found) <= len(times) else ()
+    outliers = tuple(step for step, length in mean.items() if length > LONGER * usual)
+    return outliers if 3 * len(outliers) <= len(times) else ()
 
 
 def outlier_steps(facts: Facts) -> Iterator[Finding]:
@@ -51,18 +51,18 @@ def outlier_steps(facts: Facts) -> Iterator[Finding]:
     why, part = _why(facts, chosen, len(steps))
     if part > 0.6 * over and why in CAUSES:
         return
-    replayed = None
+    replayed_gain = None
     if facts.gains is not None and why not in CAUSES:
-        replayed = facts.gains.faster_rows(work, took / max(1.0, usual * len(chosen)))
+        replayed_gain = facts.gains.faster_rows(work, took / max(1.0, usual * len(chosen)))
     numbers = ", ".join(map(str, chosen[:5]))
-    found = facts.finding(
+    finding = facts.finding(
         f"outlier steps: {numbers} of {len(steps)} took {took / max(1.0, usual * len(chosen)):.1f} times the median"
         f"{f'; most more in {why}' if why else ''}{_prefills(facts, chosen)}",
-        facts.longest(work), over * len(facts.parts.chips), Gain(over * len(facts.parts.chips), replayed),
+        facts.longest(work), over * len(facts.parts.chips), Gain(over * len(facts.parts.chips), replayed_gain),
         _advice(facts),
     )  # fmt: skip
     first = min((step for step in steps if step is not None), default=0)
-    yield replace(found, capture=chosen == (first,))  # the first of a capture is often longer: ranks begin apart
+    yield replace(finding, capture=chosen == (first,))  # the first of a capture is often longer: ranks begin apart
 
 
 def _spans(facts: Facts, chosen: Sequence[int]) -> tuple[float, float]:
@@ -76,7 +76,7 @@ def _spans(facts: Facts, chosen: Sequence[int]) -> tuple[float, float]:
 def _why(facts: Facts, chosen: Sequence[int], steps: int) -> tuple[str, float]:
     """The class of work, or cause of idle time, of which outlier steps have most more than the others, and how much."""
     line = facts.line
-    rest = max(1, steps - len(chosen))
+    usual_steps = max(1, steps - len(chosen))
     more: dict[str, float] = {}
     for of, names, rows, weights in (
         (line.class_, line.classes, np.flatnonzero(facts.counted), None),
@@ -86,10 +86,10 @@ def _why(facts: Facts, chosen: Sequence[int], steps: int) -> tuple[str, float]:
         time = line.durations_ns(rows) if weights is None else weights
         step = line.step[rows]
         for code in np.unique(codes).tolist():
-            own = codes == code
-            mine = float(time[own & np.isin(step, chosen)].sum())
-            others = float(time[own & (step >= 0) & ~np.isin(step, chosen)].sum())
-            more[names[code]] = mine - others / rest * len(chosen)
+            of_class = codes == code
+            outlier_ns = float(time[of_class & np.isin(step, chosen)].sum())
+            usual_ns = float(time[of_class & (step >= 0) & ~np.isin(step, chosen)].sum())
+            more[names[code]] = outlier_ns - usual_ns / usual_steps * len(chosen)
     name = max(more, key=lambda one: more[one], default="")
     return name, more.get(name, 0.0) / max(1, len(facts.parts.chips))
 
@@ -101,8 +101,8 @@ def _prefills(facts: Facts, chosen: Sequence[int]) -> str:
     if not len(rows):
         return ""
     start, end = line.start_ns[rows].min(), line.end_ns[rows].max()
-    found = host_activity(line, np.array([start]), np.array([end]), int(line.rank[rows[0]]))
-    name = next(iter(found), "")
+    activity = host_activity(line, np.array([start]), np.array([end]), int(line.rank[rows[0]]))
+    name = next(iter(activity), "")
     return f"; the host was in {name}" if name and "Synchronize" not in name else ""
 
 

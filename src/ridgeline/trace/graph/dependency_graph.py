@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import Rules
-from ridgeline.trace.graph.device_edges import device_edges, queued, stream_edges
+from ridgeline.trace.graph.device_edges import device_edges, queue_order, stream_edges
 from ridgeline.trace.graph.edges import BODY, COLLECTIVE, EDGES, RECEIVE, RECORDED, Edges, Points, mask_of, points_of
 from ridgeline.trace.graph.host_edges import host_edges, sync_edges
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, communication_rows, match_collectives
@@ -74,28 +74,30 @@ class Graph:
     def counts(self) -> tuple[EdgeCount, ...]:
         """Edges by kind, most first."""
         many = np.bincount(self.kind, minlength=len(EDGES)).tolist()
-        found = [
+        counts = [
             EdgeCount(kind=EDGES[code], recorded=code in RECORDED, edges=count)
             for code, count in enumerate(many)
             if count
         ]
-        return tuple(sorted(found, key=lambda one: -one.edges))
+        return tuple(sorted(counts, key=lambda one: -one.edges))
 
     def row_of(self, points: Longs) -> Longs:
         """The span each point belongs to, -1 for the last arrival at a collective."""
-        found = np.full(len(points), -1, np.int64)
-        own = points < 2 * len(self.points.rows)
-        found[own] = self.points.rows[points[own] // 2]
-        return found
+        rows = np.full(len(points), -1, np.int64)
+        of_spans = points < 2 * len(self.points.rows)
+        rows[of_spans] = self.points.rows[points[of_spans] // 2]
+        return rows
 
     def with_edges(self, more: Edges) -> Graph:
         """The same with further edges; those that go against the order (spans that overlap) are left out."""
-        every = [
+        edge_sets = [
             Edges(src=self.src, dst=self.dst, lag=self.lag, kind=-1),
             more,
         ]
         kind = np.concatenate([self.kind, np.full(len(more.src), more.kind, np.int8)])
-        src, dst, lag = (np.concatenate([getattr(one, name) for one in every]) for name in ("src", "dst", "lag"))
+        src, dst, lag = (
+            np.concatenate([getattr(edges, name) for edges in edge_sets]) for name in ("src", "dst", "lag")
+        )
         rank = ranks_in(self.order)
         forward = rank[src] < rank[dst]
         src, dst, lag, kind = src[forward], dst[forward], lag[forward], kind[forward]
@@ -105,22 +107,26 @@ class Graph:
 
 def graph_of(line: Timeline, rules: Rules, policy: str = ALL) -> Graph:
     """The dependencies of a timeline, counted under a policy."""
-    counted, left_out = _followed(line, counted_rows(line, policy))
-    matched = match_collectives(line, rules, counted)
-    shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
-    points = points_of(line, counted, shift, communication_rows(line, rules, counted))
-    given = queued(points)
-    times, together = collective_edges(points, matched)
-    every: list[Edges] = [
-        *device_edges(points, given), *stream_edges(points, given), *together, *send_edges(points), *host_edges(points),
+    counted_mask, left_out = _followed_rows(line, counted_rows(line, policy))
+    collectives = match_collectives(line, rules, counted_mask)
+    shift = np.array([collectives.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
+    points = points_of(line, counted_mask, shift, communication_rows(line, rules, counted_mask))
+    queues = queue_order(points)
+    times, together = collective_edges(points, collectives)
+    edge_sets: list[Edges] = [
+        *device_edges(points, queues),
+        *stream_edges(points, queues),
+        *together,
+        *send_edges(points),
+        *host_edges(points),
         *sync_edges(points),
-    ]  # fmt: skip
+    ]
     at = np.concatenate([points.at, times])
-    made = _assembled(points, at, every, matched)
-    return replace(made, gap_ns=given.gap_ns, delay_ns=given.delay_ns, left_out=left_out)
+    graph = _assemble_graph(points, at, edge_sets, collectives)
+    return replace(graph, gap_ns=queues.gap_ns, delay_ns=queues.delay_ns, left_out=left_out)
 
 
-def _followed(line: Timeline, counted: Mask) -> tuple[Mask, str]:
+def _followed_rows(line: Timeline, counted: Mask) -> tuple[Mask, str]:
     """The rows whose dependencies are followed: all, or as many whole steps at the end as fit; and what is left out."""
     rows = np.flatnonzero(counted)
     if len(rows) <= FOLLOWED:
@@ -135,38 +141,38 @@ def _followed(line: Timeline, counted: Mask) -> tuple[Mask, str]:
     )
 
 
-def _assembled(points: Points, at: Longs, every: Sequence[Edges], matched: MatchedCollectives) -> Graph:
+def _assemble_graph(points: Points, at: Longs, every: Sequence[Edges], matched: MatchedCollectives) -> Graph:
     src, dst, lag = (
-        np.concatenate([*(getattr(one, name) for one in every), np.zeros(0, np.int64)])
+        np.concatenate([*(getattr(edges, name) for edges in every), np.zeros(0, np.int64)])
         for name in ("src", "dst", "lag")
     )
-    kind = np.concatenate([*(np.full(len(one.src), one.kind, np.int8) for one in every), np.zeros(0, np.int8)])
+    kind = np.concatenate([*(np.full(len(edges.src), edges.kind, np.int8) for edges in every), np.zeros(0, np.int8)])
     lag[(kind == BODY) & _matched_ends(points, at, src, dst, kind)[dst]] = (
         0  # such a part ends a transfer behind the last arrival
     )
     order = forward_order(at, src, dst)
     if order is None:  # zero-length spans and odd clocks can make a circle: keep what goes forward in time
         place = np.argsort(np.argsort(at, kind="stable"), kind="stable")
-        kept = place[src] < place[dst]
-        src, dst, lag, kind = src[kept], dst[kept], lag[kept], kind[kept]
+        forward = place[src] < place[dst]
+        src, dst, lag, kind = src[forward], dst[forward], lag[forward], kind[forward]
         order = np.argsort(at, kind="stable")
     by_target = np.argsort(ranks_in(order)[dst], kind="stable")
     src, dst, lag, kind = src[by_target], dst[by_target], lag[by_target], kind[by_target]
     ready = np.full(len(at), NEVER, np.int64)
     np.maximum.at(ready, dst, at[src] + lag)
-    rooted = np.ones(len(at), np.bool_)
-    rooted[dst] = False
+    is_root = np.ones(len(at), np.bool_)
+    is_root[dst] = False
     return Graph(
         points=points, at=at, src=src, dst=dst, lag=lag, kind=kind, order=order,
-        delay=np.where(rooted, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
+        delay=np.where(is_root, at, at - ready), matched=matched, gap_ns=0, delay_ns=0,
     )  # fmt: skip
 
 
 def _matched_ends(points: Points, at: Longs, src: Longs, dst: Longs, kind: NDArray[np.int8]) -> NDArray[np.bool_]:
     """Which points are ends of parts of matched collectives."""
-    found = np.zeros(len(at), np.bool_)
-    found[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
-    return found
+    matched_ends = np.zeros(len(at), np.bool_)
+    matched_ends[dst[((kind == COLLECTIVE) | (kind == RECEIVE)) & (src >= len(points.at))]] = True
+    return matched_ends
 
 
 def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -> Longs:
@@ -179,7 +185,7 @@ def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -
     begin = int(graph.at.min(initial=0))
     time = array("q", bytes(8 * len(graph.at)))
     edges = by_parts(graph.src, graph.dst, lags, waits[graph.dst])
-    for point in np.flatnonzero(_rooted(graph)).tolist():
+    for point in np.flatnonzero(_root_points(graph)).tolist():
         time[point] = int(waits[point])
     last, ready, wait = -1, NEVER, 0
     for source, target, need, more in edges:  # edges of one target stand together, its sources before it
@@ -195,11 +201,11 @@ def replay(graph: Graph, lag: Longs | None = None, delay: Longs | None = None) -
     return np.frombuffer(time, np.int64).copy() if len(time) else np.zeros(0, np.int64)
 
 
-def _rooted(graph: Graph) -> NDArray[np.bool_]:
+def _root_points(graph: Graph) -> NDArray[np.bool_]:
     """Points nothing precedes."""
-    found = np.ones(len(graph.at), np.bool_)
-    found[graph.dst] = False
-    return found
+    is_root = np.ones(len(graph.at), np.bool_)
+    is_root[graph.dst] = False
+    return is_root
 
 
 def by_parts(*columns: Longs) -> Iterator[tuple[int, ...]]:

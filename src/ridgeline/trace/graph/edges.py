@@ -82,12 +82,12 @@ class Points:
 
     def start(self, rows: NDArray[np.integer]) -> Longs:
         """Points of the starts of these rows."""
-        found: Longs = 2 * self.place[rows]
-        return found
+        points: Longs = 2 * self.place[rows]
+        return points
 
     def end(self, rows: NDArray[np.integer]) -> Longs:
-        found: Longs = 2 * self.place[rows] + 1
-        return found
+        points: Longs = 2 * self.place[rows] + 1
+        return points
 
     def track(self, rows: Rows) -> Longs:
         """One number per stream of a process, or thread of a host."""
@@ -118,12 +118,12 @@ def points_of(line: Timeline, counted: NDArray[np.bool_], shift: Longs, talks: R
 
 def mask_of(line: Timeline, rows: Rows) -> NDArray[np.bool_]:
     """Which rows of a timeline are among these."""
-    found = np.zeros(len(line), np.bool_)
-    found[rows] = True
-    return found
+    mask = np.zeros(len(line), np.bool_)
+    mask[rows] = True
+    return mask
 
 
 def edges_of(points: Points, src: Longs, dst: Longs, lag: Longs | int, kind: int) -> Edges:
     """Edges of a kind, the lag at most what was measured between the points."""
-    measured = points.at[dst] - points.at[src]
-    return Edges(src=src, dst=dst, lag=np.minimum(measured, lag), kind=kind)
+    recorded_lag = points.at[dst] - points.at[src]
+    return Edges(src=src, dst=dst, lag=np.minimum(recorded_lag, lag), kind=kind)

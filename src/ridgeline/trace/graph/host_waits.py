@@ -47,21 +47,23 @@ class HostWaits:
 
 def host_waits(line: Timeline, work: NDArray[np.integer]) -> HostWaits:
     """Waits of the threads that launched this work."""
-    linked = work[line.launch[work] >= 0]
-    if not len(linked):
+    launched_rows = work[line.launch[work] >= 0]
+    if not len(launched_rows):
         return HostWaits()
     calls = line.of_kind(RUNTIME)
     calls &= ~line.named(PASSIVE)
     active = np.flatnonzero(calls | line.of_kind(HOST))
-    tracks, own = line.tracks(active), line.tracks(line.launch[linked])
-    found: list[tuple[int, int, int, int]] = []
-    for track in np.unique(own).tolist():
-        rows, mine = active[tracks == track], linked[own == track]
-        found += _of_thread(line, track, rows, mine[np.argsort(line.start_ns[line.launch[mine]], kind="stable")])
-    if not found:
+    tracks, launch_tracks = line.tracks(active), line.tracks(line.launch[launched_rows])
+    waits: list[tuple[int, int, int, int]] = []
+    for track in np.unique(launch_tracks).tolist():
+        rows, track_launches = active[tracks == track], launched_rows[launch_tracks == track]
+        waits += _of_thread(
+            line, track, rows, track_launches[np.argsort(line.start_ns[line.launch[track_launches]], kind="stable")]
+        )
+    if not waits:
         return HostWaits()
-    track_, start, end, awaited = np.array(found, np.int64).T
-    return HostWaits(track=track_, start_ns=start, end_ns=end, awaited=awaited)
+    track_, start, end, awaited_rows = np.array(waits, np.int64).T
+    return HostWaits(track=track_, start_ns=start, end_ns=end, awaited=awaited_rows)
 
 
 def _of_thread(
@@ -70,20 +72,22 @@ def _of_thread(
     """Waits of one thread: its calls and ops in order, and its work in the order of the launches."""
     begins = line.start_ns[rows]
     calls = line.of_kind(RUNTIME)[rows]
-    moved = np.where(calls, line.end_ns[rows], begins)  # an op that encloses the wait is no activity, its start is
-    reached = np.maximum.accumulate(moved)
-    gaps = np.flatnonzero(begins[1:] - reached[:-1] >= SILENT_NS)
+    activity_ns = np.where(
+        calls, line.end_ns[rows], begins
+    )  # an op that encloses the wait is no activity, its start is
+    latest_ns = np.maximum.accumulate(activity_ns)
+    gaps = np.flatnonzero(begins[1:] - latest_ns[:-1] >= SILENT_NS)
     if not len(gaps):
         return []
     at = line.start_ns[line.launch[launched]]
-    found = []
+    waits = []
     for gap in gaps.tolist():
-        begin, until = int(reached[gap]), int(begins[gap + 1])
+        begin, until = int(latest_ns[gap]), int(begins[gap + 1])
         near = min(FAR_NS, max(NEAR_NS, round(SHARE * (until - begin))))
         place = int(np.searchsorted(at, begin, side="right"))
         last = launched[max(0, place - LAST) : place]
-        apart = np.abs(line.end_ns[last] - until)
-        good = (apart <= near) & (line.end_ns[last] > begin)
+        distance_ns = np.abs(line.end_ns[last] - until)
+        good = (distance_ns <= near) & (line.end_ns[last] > begin)
         if good.any():
-            found.append((track, begin, until, int(last[good][np.argmin(apart[good])])))
-    return found
+            waits.append((track, begin, until, int(last[good][np.argmin(distance_ns[good])])))
+    return waits

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, Rules
-from ridgeline.trace.graph.match_p2p import in_order, paired
+from ridgeline.trace.graph.match_p2p import in_order, pair_sends
 from ridgeline.trace.timeline import Timeline
 
 LEAST_SHIFT_NS = 1000
@@ -75,29 +75,31 @@ class MatchedCollectives:
 
 def is_pairwise(line: Timeline, rows: NDArray[np.intp]) -> Mask:
     """Which of these communication spans are sends or receives between two ranks."""
-    named = np.array([bool(PAIRWISE.search(name[:400])) for name in line.names], np.bool_)
+    pairwise_names = np.array([bool(PAIRWISE.search(name[:400])) for name in line.names], np.bool_)
     sends = line.of_kind("send")[rows]
-    told = line.detail.collective.at(rows)
-    by_record = np.array([bool(PAIRWISE.search(one.name)) for one in line.detail.collectives] or [False], np.bool_)
-    found = np.where(told >= 0, by_record[np.maximum(told, 0)], named[line.name[rows]]) | sends
-    loose = np.flatnonzero(found & (told < 0) & ~sends)
+    record = line.detail.collective.at(rows)
+    by_record = np.array(
+        [bool(PAIRWISE.search(collective.name)) for collective in line.detail.collectives] or [False], np.bool_
+    )
+    pairwise = np.where(record >= 0, by_record[np.maximum(record, 0)], pairwise_names[line.name[rows]]) | sends
+    loose = np.flatnonzero(pairwise & (record < 0) & ~sends)
     if len(loose) and _end_together(line, rows[loose]):
-        found[loose] = False
-    return np.asarray(found)
+        pairwise[loose] = False
+    return np.asarray(pairwise)
 
 
 def _end_together(line: Timeline, rows: NDArray[np.intp]) -> bool:
     """Whether the first of these on each rank end together, the second, and so on, on three or more ranks."""
     rank = line.rank[rows]
     ranks = np.unique(rank)
-    many = np.array([int((rank == one).sum()) for one in ranks])
+    many = np.array([int((rank == number).sum()) for number in ranks])
     if len(ranks) < 3 or many[0] < 2 or (many != many[0]).any() or line.predicted:
         return False
-    ends = np.stack([np.sort(line.end_ns[rows[rank == one]]) for one in ranks])
-    apart = ends - ends[0]
-    apart -= np.median(apart, axis=1, keepdims=True).astype(np.int64)
+    ends = np.stack([np.sort(line.end_ns[rows[rank == number]]) for number in ranks])
+    distance_ns = ends - ends[0]
+    distance_ns -= np.median(distance_ns, axis=1, keepdims=True).astype(np.int64)
     usual = float(np.median(line.durations_ns(rows)))
-    return float(np.median(apart.max(axis=0) - apart.min(axis=0))) <= max(TOGETHER_NS, TOGETHER * usual)
+    return float(np.median(distance_ns.max(axis=0) - distance_ns.min(axis=0))) <= max(TOGETHER_NS, TOGETHER * usual)
 
 
 def communication_rows(line: Timeline, rules: Rules, counted: Mask) -> NDArray[np.intp]:
@@ -113,54 +115,54 @@ def match_collectives(line: Timeline, rules: Rules, counted: Mask) -> MatchedCol
     if line.predicted or len(np.unique(rank[rows])) < 2:  # a process of a prediction stands for a whole stage
         return MatchedCollectives()
     pairwise = is_pairwise(line, rows)
-    pairs, alone = paired(line, rows[pairwise])
+    pairs, alone = pair_sends(line, rows[pairwise])
     sends = tuple(
         MatchedCollective(
             group=key.group,
-            name=EXCHANGE if key.both else "send",
+            name=EXCHANGE if key.both_ways else "send",
             sequence=place,
             ranks=(key.sender, key.receiver),
             rows=parts,
         )
         for key, place, parts in in_order(pairs)
     )
-    found, unmatched = _matched(line, rows[~pairwise])
+    matches, unmatched_rows = _match_groups(line, rows[~pairwise])
     return MatchedCollectives(
-        found=found, shift=_shifts(line, found, sends), unmatched=unmatched,
+        found=matches, shift=_shifts(line, matches, sends), unmatched=unmatched_rows,
         pairs=tuple(sorted(sends, key=lambda one: one.rows)), alone=alone,
     )  # fmt: skip
 
 
-def _matched(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[MatchedCollective, ...], int]:
+def _match_groups(line: Timeline, rows: NDArray[np.intp]) -> tuple[tuple[MatchedCollective, ...], int]:
     """Collectives, and how many parts could not be matched."""
     by_key: dict[tuple[str, str], dict[int, list[int]]] = {}
-    told = line.detail.collective.at(rows).tolist()
+    records = line.detail.collective.at(rows).tolist()
     keys: dict[tuple[int, int], tuple[str, str]] = {}
     names, ranks_of_rows = line.name[rows].tolist(), line.rank[rows].tolist()
-    for row, place, name, rank in zip(rows.tolist(), told, names, ranks_of_rows, strict=True):
+    for row, place, name, rank in zip(rows.tolist(), records, names, ranks_of_rows, strict=True):
         found_key = keys.get((place, name))
         if found_key is None:
             found_key = keys[place, name] = _key(line, place, name)
         by_key.setdefault(found_key, {}).setdefault(rank, []).append(row)
-    found: list[MatchedCollective] = []
-    unmatched = 0
-    for (group, word), held in by_key.items():
-        if len(held) < 2:
+    matches: list[MatchedCollective] = []
+    unmatched_rows = 0
+    for (group, word), rows_of_rank in by_key.items():
+        if len(rows_of_rank) < 2:
             continue
-        if len({len(parts) for parts in held.values()}) > 1:
-            unmatched += sum(map(len, held.values()))
+        if len({len(parts) for parts in rows_of_rank.values()}) > 1:
+            unmatched_rows += sum(map(len, rows_of_rank.values()))
             continue
-        ranks = tuple(sorted(held))
-        for sequence, parts in enumerate(zip(*(held[one] for one in ranks), strict=True)):
-            found.append(MatchedCollective(group=group, name=word, sequence=sequence, ranks=ranks, rows=parts))
-    return tuple(sorted(found, key=lambda one: one.rows[0])), unmatched
+        ranks = tuple(sorted(rows_of_rank))
+        for sequence, parts in enumerate(zip(*(rows_of_rank[rank] for rank in ranks), strict=True)):
+            matches.append(MatchedCollective(group=group, name=word, sequence=sequence, ranks=ranks, rows=parts))
+    return tuple(sorted(matches, key=lambda one: one.rows[0])), unmatched_rows
 
 
 def _key(line: Timeline, place: int, name: int) -> tuple[str, str]:
     """Group and name of a part. Groups are as recorded; without a record the kernel's word for what it does decides."""
     if place >= 0:
-        told = line.detail.collectives[place]
-        return f"{told.group} {told.ranks}".strip(), told.name
+        record = line.detail.collectives[place]
+        return f"{record.group} {record.ranks}".strip(), record.name
     word = WORD.search(line.names[name][:400])
     return "", word[0].lower().replace("_", "") if word else line.names[name]
 
@@ -170,14 +172,14 @@ def _shifts(
 ) -> dict[int, int]:
     """How far ahead of the lowest rank's each clock is; 0 unless the ends of most collectives agree on it."""
     end = line.end_ns
-    apart: dict[tuple[int, int], list[int]] = {}
+    distances: dict[tuple[int, int], list[int]] = {}
     ranks: set[int] = set()
-    for one in found:
-        ends = end[list(one.rows)].tolist()
-        ranks |= set(one.ranks)
-        for rank, value in zip(one.ranks[1:], ends[1:], strict=True):
-            apart.setdefault((one.ranks[0], rank), []).append(value - ends[0])
-    links = {key: _middle(values) for key, values in apart.items()}
+    for match in found:
+        ends = end[list(match.rows)].tolist()
+        ranks |= set(match.ranks)
+        for rank, value in zip(match.ranks[1:], ends[1:], strict=True):
+            distances.setdefault((match.ranks[0], rank), []).append(value - ends[0])
+    links = {key: _middle(values) for key, values in distances.items()}
     for (sender, receiver), value in _impossible(end, sends).items():
         links.setdefault((min(sender, receiver), max(sender, receiver)), value if sender < receiver else -value)
     near: dict[int, list[tuple[int, int]]] = {}
@@ -190,10 +192,10 @@ def _shifts(
             continue
         shifts[lowest], waiting = 0, [lowest]
         for rank in waiting:  # grows while it is walked
-            for other, value in near.get(rank, ()):
-                if other not in shifts:
-                    shifts[other] = shifts[rank] + value
-                    waiting.append(other)
+            for neighbour, value in near.get(rank, ()):
+                if neighbour not in shifts:
+                    shifts[neighbour] = shifts[rank] + value
+                    waiting.append(neighbour)
     return shifts
 
 
@@ -206,13 +208,13 @@ def _middle(values: list[int]) -> int:
 
 def _impossible(end: Longs, sends: tuple[MatchedCollective, ...]) -> dict[tuple[int, int], int]:
     """Clock shifts from sender to receiver that receives need so as not to end before their sends."""
-    apart: dict[tuple[int, int], list[int]] = {}
+    distances: dict[tuple[int, int], list[int]] = {}
     for one in sends:
         send, receive = one.rows
-        apart.setdefault((one.ranks[0], one.ranks[1]), []).append(int(end[receive] - end[send]))
-    found = {key: _middle(values) for key, values in apart.items()}
-    wrong = {key: value for key, value in found.items() if value < -EARLY_NS}
+        distances.setdefault((one.ranks[0], one.ranks[1]), []).append(int(end[receive] - end[send]))
+    shifts = {key: _middle(values) for key, values in distances.items()}
+    wrong = {key: value for key, value in shifts.items() if value < -EARLY_NS}
     return {
-        (sender, receiver): (value - found[receiver, sender]) // 2 if (receiver, sender) in found else value
+        (sender, receiver): (value - shifts[receiver, sender]) // 2 if (receiver, sender) in shifts else value
         for (sender, receiver), value in wrong.items()
     }

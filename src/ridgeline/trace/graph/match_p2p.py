@@ -37,33 +37,33 @@ class P2PKey:
     group: str
     sender: int
     receiver: int
-    both: bool
+    both_ways: bool
     """Each may send and receive."""
 
 
-def paired(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[P2PKey, int, Longs]], int]:
+def pair_sends(line: Timeline, rows: NDArray[np.intp]) -> tuple[list[tuple[P2PKey, int, Longs]], int]:
     """For every key its pairs, as rows of (send, receive), with the place of the first; and how many have none."""
     sent: dict[P2PKey, list[int]] = {}
-    received: dict[P2PKey, list[int]] = {}
+    receives: dict[P2PKey, list[int]] = {}
     ranks = sorted(set(line.rank[rows].tolist()))
-    told = line.detail.collective.at(rows)
-    for row, place, rank in zip(rows.tolist(), told.tolist(), line.rank[rows].tolist(), strict=True):
+    records = line.detail.collective.at(rows)
+    for row, place, rank in zip(rows.tolist(), records.tolist(), line.rank[rows].tolist(), strict=True):
         record = line.detail.collectives[place] if place >= 0 else RecordedCollective()
         does = _does(record.name or line.names[int(line.name[row])])
-        other = _other(record, rank, does, ranks)
-        if other < 0 or other == rank:
+        peer = _peer_rank(record, rank, does, ranks)
+        if peer < 0 or peer == rank:
             continue
-        low, high = (rank, other) if does == SEND or (does == EITHER and rank < other) else (other, rank)
-        into = sent if rank == low else received
+        low, high = (rank, peer) if does == SEND or (does == EITHER and rank < peer) else (peer, rank)
+        into = sent if rank == low else receives
         group = f"{record.group} {record.ranks}".strip()
-        into.setdefault(P2PKey(group=group, sender=low, receiver=high, both=does == EITHER), []).append(row)
-    found, count = [], 0
+        into.setdefault(P2PKey(group=group, sender=low, receiver=high, both_ways=does == EITHER), []).append(row)
+    pairs, count = [], 0
     for key in sent:
-        match = _aligned(line, np.array(sent[key]), np.array(received.get(key, ()), np.int64))
+        match = _align_sizes(line, np.array(sent[key]), np.array(receives.get(key, ()), np.int64))
         if match is not None:
-            found.append((key, *match))
+            pairs.append((key, *match))
             count += 2 * len(match[1])
-    return found, len(rows) - count
+    return pairs, len(rows) - count
 
 
 def _does(name: str) -> str:
@@ -71,11 +71,11 @@ def _does(name: str) -> str:
     return EITHER if sends == receives else SEND if sends else RECEIVE
 
 
-def _other(record: RecordedCollective, rank: int, does: str, ranks: Sequence[int]) -> int:
+def _peer_rank(record: RecordedCollective, rank: int, does: str, ranks: Sequence[int]) -> int:
     """The rank at the other end, -1 when nothing says."""
-    named = {SEND: record.to_rank, RECEIVE: record.from_rank}.get(does, -1)
-    if named >= 0:
-        return named
+    named_rank = {SEND: record.to_rank, RECEIVE: record.from_rank}.get(does, -1)
+    if named_rank >= 0:
+        return named_rank
     group = [int(number) for number in re.findall(r"\d{1,9}", record.ranks)] if "..." not in record.ranks else []
     for members in (group, list(ranks)):
         if len(members) == 2 and rank in members:
@@ -85,7 +85,7 @@ def _other(record: RecordedCollective, rank: int, does: str, ranks: Sequence[int
     return -1
 
 
-def _aligned(line: Timeline, send: Longs, receive: Longs) -> tuple[int, Longs] | None:
+def _align_sizes(line: Timeline, send: Longs, receive: Longs) -> tuple[int, Longs] | None:
     """Sends and receives of one key side by side, with how many stand before the first; None when they do not fit."""
     end = line.end_ns
     send, receive = (rows[np.argsort(end[rows], kind="stable")] for rows in (send, receive))
@@ -95,14 +95,14 @@ def _aligned(line: Timeline, send: Longs, receive: Longs) -> tuple[int, Longs] |
         return None
     sizes = _sizes(line, few)
     best: tuple[float, float, int] | None = None
-    for skipped in range(missing + 1):
-        part = many[skipped : skipped + len(few)]
-        other = _sizes(line, part)
-        if ((sizes != other) & (sizes > 0) & (other > 0)).any():
+    for offset in range(missing + 1):
+        part = many[offset : offset + len(few)]
+        part_sizes = _sizes(line, part)
+        if ((sizes != part_sizes) & (sizes > 0) & (part_sizes > 0)).any():
             continue
-        apart = end[few] - end[part]
-        middle = float(np.median(apart))
-        score = (float(np.median(np.abs(apart - middle))), abs(middle), skipped)
+        distance_ns = end[few] - end[part]
+        middle = float(np.median(distance_ns))
+        score = (float(np.median(np.abs(distance_ns - middle))), abs(middle), offset)
         best = score if best is None else min(best, score)
     if best is None:
         return None
@@ -112,13 +112,13 @@ def _aligned(line: Timeline, send: Longs, receive: Longs) -> tuple[int, Longs] |
 
 def _sizes(line: Timeline, rows: Longs) -> Longs:
     """Elements each of these moves as recorded, 0 where it is not."""
-    told = line.detail.collective.at(rows)
-    moved = [max(one.in_elements, one.out_elements) for one in line.detail.collectives] or [0]
-    return np.where(told >= 0, np.array(moved, np.int64)[np.maximum(told, 0)], 0)
+    records = line.detail.collective.at(rows)
+    elements = [max(collective.in_elements, collective.out_elements) for collective in line.detail.collectives] or [0]
+    return np.where(records >= 0, np.array(elements, np.int64)[np.maximum(records, 0)], 0)
 
 
 def in_order(found: Sequence[tuple[P2PKey, int, Longs]]) -> Iterator[tuple[P2PKey, int, tuple[int, int]]]:
     """Every pair: its key, its place in the row, (row of the send, row of the receive)."""
-    for key, skipped, rows in found:
+    for key, offset, rows in found:
         for place, (send, receive) in enumerate(rows.tolist()):
-            yield key, skipped + place, (send, receive)
+            yield key, offset + place, (send, receive)

@@ -32,16 +32,16 @@ def forward_order(at: Longs, src: Longs, dst: Longs) -> Longs | None:
     >>> forward_order(np.array([5, 5, 3]), np.array([1, 2]), np.array([0, 1])).tolist()
     [2, 1, 0]
     """
-    time = _settled(at.copy(), src, dst, 0)
+    time = _relax_values(at.copy(), src, dst, 0)
     if time is not None:
         tied = time[src] == time[dst]
-        level = _settled(np.zeros(len(at), np.int64), src[tied], dst[tied], 1)
+        level = _relax_values(np.zeros(len(at), np.int64), src[tied], dst[tied], 1)
         if level is not None:
             return np.lexsort((level, time))
     return one_by_one(len(at), src, dst)
 
 
-def _settled(value: Longs, src: Longs, dst: Longs, step: int) -> Longs | None:
+def _relax_values(value: Longs, src: Longs, dst: Longs, step: int) -> Longs | None:
     """Values raised until each target's is at least its source's and a step more; None when that takes too long."""
     for _ in range(ROUNDS):
         low = value[src] + step > value[dst]
