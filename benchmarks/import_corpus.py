@@ -37,8 +37,8 @@ from zipfile import ZipFile
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.targets.api import import_run, on_system, read_files
+from ridgeline.targets.imports.run_files import functions_in
 from ridgeline.targets.registry import SERVE, detect
-from ridgeline.targets.run_files import functions_in
 from ridgeline.targets.target import Imported
 
 LADDER = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 1, 2, 4, 48, 96)

@@ -5,9 +5,9 @@
 Scripts run as an unprivileged user in namespaces of their own (`unshare`, root needed): no network, the file system
 read only but for a copy of the checkout in memory, and on PATH text tools and programs that do nothing. `bash -x` tells
 every command with its words. The first that passes a model's dimensions or degrees is compared, option by option, with
-what `ridgeline.targets.shell_eval` makes of the same script called the same way; a value that the reader leaves open, a
-path or a port is no difference. What options mean is not judged here. A script that stops by itself (data that is not
-there) is counted as not started.
+what `ridgeline.targets.imports.shell_eval` makes of the same script called the same way; a value that the reader leaves
+open, a path or a port is no difference. What options mean is not judged here. A script that stops by itself (data that
+is not there) is counted as not started.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def readings(checkout: Path) -> Iterator[tuple[str, tuple[list[str], dict[str, A
     """Scripts that pass such options, the words that each is called with, and the options that are read."""
     from ridgeline.core.errors import InputError
     from ridgeline.targets.api import read_files
-    from ridgeline.targets.megatron.collect import from_script
-    from ridgeline.targets.shell_arguments import lacking, placed, shown_call
+    from ridgeline.targets.dialects.megatron.collect import from_script
+    from ridgeline.targets.imports.shell_arguments import lacking, placed, shown_call
 
     for path in sorted(checkout.rglob("*")):
         if path.suffix not in SUFFIXES or not path.is_file() or path.is_symlink() or path.stat().st_size > 400_000:
@@ -133,7 +133,7 @@ def readings(checkout: Path) -> Iterator[tuple[str, tuple[list[str], dict[str, A
 
 def differences(options: dict[str, Any], words: list[str]) -> dict[str, tuple[Any, Any]]:
     """Options with another value than was started; what is a path, a port or left open is none."""
-    from ridgeline.targets.megatron.collect import parsed
+    from ridgeline.targets.dialects.megatron.collect import parsed
 
     begins = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
     truth = parsed(words[begins + 1 :])

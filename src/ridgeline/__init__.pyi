@@ -52,8 +52,8 @@ from ridgeline.sim.events.simulate import timeline as timeline
 from ridgeline.sim.predict_step import estimate as estimate
 from ridgeline.sim.prediction import Impossible as Impossible
 from ridgeline.sim.prediction import Prediction as Prediction
-from ridgeline.targets.api import export as export
-from ridgeline.targets.api import import_run as import_run
+from ridgeline.targets import export as export
+from ridgeline.targets import import_run as import_run
 from ridgeline.trace.read.readers import read_timeline as read_timeline
 from ridgeline.trace.span_query import query as query
 from ridgeline.version import __version__ as __version__

@@ -219,7 +219,7 @@ def plan(
     if not serve:
         asked = PlanRequest.from_options(model, **options)
         if to:
-            from ridgeline.targets.plan_target import plan_target
+            from ridgeline.targets import plan_target
 
             asked = replace(asked, target=plan_target(to))
         return recommend(asked, watch, calibration=calibration, anchor=anchor, profile=profile)
@@ -229,7 +229,7 @@ def plan(
 
     question = DeploymentRequest.from_options(model, **options)
     if to:
-        from ridgeline.targets.deployment_target import serving_target
+        from ridgeline.targets import serving_target
 
         question = replace(question, target=serving_target(to))
     priced = priced_of(calibration, anchor, profile)

@@ -13,14 +13,14 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import import_run
 from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.dialects.megatron.write import without_fused_norms
+from ridgeline.targets.dialects.verl.write import needs_megatron
+from ridgeline.targets.imports.option_reader import flatten, tables
 from ridgeline.targets.ledger import UNSPOKEN
-from ridgeline.targets.megatron.write_plan import without_fused_norms
-from ridgeline.targets.option_reader import flatten, tables
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import same_everywhere
 from ridgeline.targets.registry import TARGETS
 from ridgeline.targets.target import Export
-from ridgeline.targets.verl.write import needs_megatron
 
 # target -> plans that are drawn for it
 FILED = {"torchtitan": 120, "deepspeed": 120, "maxtext": 120, "verl": 120, "nxd-training": 40}

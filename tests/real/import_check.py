@@ -36,8 +36,8 @@ from ridgeline.models.load import model as load_model
 from ridgeline.models.names import MODELS, find_name
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.api import import_run
-from ridgeline.targets.megatron.layout import placement_of
-from ridgeline.targets.megatron.read_plan import PARTS
+from ridgeline.targets.dialects.megatron.names import placement_of
+from ridgeline.targets.dialects.megatron.read import PARTS
 from ridgeline.targets.target import Imported
 
 Facts = dict[str, Any]  # what a run is, by name; a fact that the software does not tell is not there

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from target_cases import CASES, made
 
 from ridgeline.targets.api import export
+from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.options import options
-from ridgeline.targets.shell_eval import read_script
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # kernels of Transformer Engine that a check asks for where tokens are permuted in one

@@ -40,7 +40,11 @@ def test_importing_ridgeline_loads_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    ["import ridgeline", "import ridgeline.targets.megatron.write", "from ridgeline.targets.registry import TARGETS"],
+    [
+        "import ridgeline",
+        "import ridgeline.targets.dialects.megatron.write",
+        "from ridgeline.targets.registry import TARGETS",
+    ],
 )
 def test_export_is_a_function_whatever_was_imported_first(first: str) -> None:
     """A package of that name would take the function's place as soon as one of its modules is imported."""

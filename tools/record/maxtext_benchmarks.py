@@ -1,6 +1,6 @@
 """Record the named benchmarks of MaxText from its own checkout; nothing of it is run.
 
-    python -m tools record maxtext-benchmarks CHECKOUT > src/ridgeline/targets/maxtext/benchmarks.toml
+    python -m tools record maxtext-benchmarks CHECKOUT > src/ridgeline/targets/dialects/maxtext/benchmarks.toml
 
 A script of `benchmarks.benchmark_runner` says little more than a name; what the name stands for is kept in MaxText's
 `benchmarks/maxtext_*_model_configs.py`, as calls of MaxTextModel with literal options. Kept are the options that decide
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ridgeline.targets.maxtext.names import CONTEXT, INPUT, OTHERS, PROJECTIONS, WIDE
+from ridgeline.targets.dialects.maxtext.names import CONTEXT, INPUT, OTHERS, PROJECTIONS, WIDE
 
 KEPT = (
     "per_device_batch_size", "max_target_length", "remat_policy", "gradient_accumulation_steps", "quantization",

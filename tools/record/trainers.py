@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from ridgeline.targets.option_reader import flatten
+from ridgeline.targets.imports.option_reader import flatten
 from tools.record.options import OPTIONS, Found, Source, literal, release, write_list
 
 NESTED = ("fsdp_config", "deepspeed_config", "parallelism_config", "fp8_config", "dynamo_config", "megatron_lm_config")

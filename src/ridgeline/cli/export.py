@@ -15,10 +15,10 @@ import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
-from ridgeline.targets.registry import IDS, LAUNCHERS
+from ridgeline.targets import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
-    from ridgeline.targets.target import Export, Imported, Lost
+    from ridgeline.targets import Export, Imported, Lost
 
 MOST = 8  # decisions named for one reason
 MISFIT = 1  # exit code: the files would not run as planned
@@ -59,7 +59,7 @@ def export(
     nothing is written and the exit code is 1.
     """
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.targets.api import export as library
+    from ridgeline.targets import export as library
 
     asked = _variables(job or [], "--job")
     found = library(read_scenario(scenario, settings or ()), to=to, launcher=launcher, job=asked)
@@ -79,7 +79,7 @@ def export(
 
 def _tell(found: Export, output: Path | None) -> None:
     """What was written, the account in figures, both predictions, and what is lost."""
-    from ridgeline.targets.ledger_text import check_lines
+    from ridgeline.targets import check_lines
 
     for name, text in found.files.items():
         say(f"wrote {output / name}" if output is not None else f"==> {name} <==\n{text}")
@@ -93,7 +93,7 @@ def _tell(found: Export, output: Path | None) -> None:
 def _refusal(found: Export) -> Iterator[str]:
     """Why the files would not run as planned: both figures, and the decisions that cause it."""
     from ridgeline.core.encode import plain
-    from ridgeline.targets.ledger_text import check_lines
+    from ridgeline.targets import check_lines
 
     check = found.check
     assert check is not None
@@ -153,7 +153,7 @@ def import_run(
     """Read a run's configuration into a scenario that `ridgeline predict` takes; say what could not be read."""
     from ridgeline.core.files import write_text
     from ridgeline.core.toml_text import toml_text
-    from ridgeline.targets.api import import_run as library
+    from ridgeline.targets import import_run as library
 
     found = library(
         source,

@@ -33,7 +33,7 @@ from ridgeline.cli.terminal import (
     print_json,
     stderr_console,
 )
-from ridgeline.targets.registry import SERVE, TRAIN
+from ridgeline.targets import SERVE, TRAIN
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -152,7 +152,7 @@ def _plan_training(
     from ridgeline.cli.plan_export import refuse_filled
 
     if out.to:
-        from ridgeline.targets.plan_target import plan_target
+        from ridgeline.targets import plan_target
 
         request = replace(request, target=plan_target(out.to))
     refuse_filled(out.folder, out.force)

@@ -58,8 +58,7 @@ def export_into(folder: Path, scenario: Scenario, told: str, to: str) -> Iterato
     """Write the scenario and the target's files; a line for each, then what they mean and what is left to the user."""
     from ridgeline.cli.export import lost_lines
     from ridgeline.core.files import write_text
-    from ridgeline.targets.api import export
-    from ridgeline.targets.ledger_text import check_lines
+    from ridgeline.targets import check_lines, export
 
     made = export(scenario, to=to)
     for name, text in {SCENARIO: told, **made.files}.items():

@@ -55,7 +55,7 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
     refuse_picture(out.picture)
     request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
     if out.to:
-        from ridgeline.targets.deployment_target import serving_target
+        from ridgeline.targets import serving_target
 
         request = replace(request, target=serving_target(out.to))
     refuse_filled(out.folder, out.force)

@@ -160,7 +160,7 @@ def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: boo
     from ridgeline.core.files import write_text
     from ridgeline.plan.check import check
     from ridgeline.runtime.train.refuse import refusals
-    from ridgeline.targets.launch import slurm_run
+    from ridgeline.targets import slurm_run
 
     if problems := (*check(built), *refusals(built)):
         raise InputError(problems)

@@ -15,15 +15,13 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.job_request import job_request
-from ridgeline.targets.launch import system_in
-from ridgeline.targets.launchers import FILES, launched
-from ridgeline.targets.ledger_text import annotated
-from ridgeline.targets.per_rank import with_batch
+from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
+from ridgeline.targets.imports.shell_arguments import call_of, lacking, placed, refused, shown_call
+from ridgeline.targets.launchers.launch import job_request, system_in
+from ridgeline.targets.launchers.writers import FILES, launched
+from ridgeline.targets.ledger import annotated
 from ridgeline.targets.registry import TARGETS, detect
-from ridgeline.targets.reread import reread
-from ridgeline.targets.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
-from ridgeline.targets.shell_arguments import call_of, lacking, placed, refused, shown_call
+from ridgeline.targets.reread import reread, with_batch
 from ridgeline.targets.target import Export, Imported
 from ridgeline.targets.vendors import refuse_other_chips
 

@@ -1,13 +1,15 @@
 """Turn the id of a target into the Target: the one list of targets, which imports a target when it is first asked for.
 
-A target `megatron-bridge` is the package `ridgeline.targets.megatron_bridge`; adding one is adding its id to `IDS`.
+A target `megatron-bridge` is the package `ridgeline.targets.dialects.megatron_bridge`; adding one is adding its id to
+`TRAIN` or `SERVE`. A small one is one module; of a larger one `read` and `write` are modules of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command line names the targets in its help, which has to come at once
     from ridgeline.targets.target import Files, Target
@@ -30,13 +32,38 @@ TRAIN = (
 )
 SERVE = ("dynamo", "tensorrt-llm", "sglang", "vllm")
 IDS = (*SERVE, *TRAIN)
-# dialects that are read and not written, tried before the software they are dialects of
-READ_ONLY = ("megatron-deepspeed", "nemo")
-# who starts a run on its nodes; the first two need nothing but a shell, and Slurm
-LAUNCHERS = ("torchrun", "slurm", "jobset", "trainjob", "volcano", "skypilot", "azureml", "ray")
+# dialects that are read and not written, tried before the software they are dialects of, and who writes for it instead
+READ_ONLY = {"megatron-deepspeed": "deepspeed", "nemo": "megatron-bridge"}
+# who starts a run on its nodes -> the file it reads and who writes it, below `launchers`
+LAUNCHERS = {
+    "torchrun": ("", ""),
+    "slurm": ("launch.sbatch", "launch.slurm_job"),
+    "jobset": ("jobset.yaml", "kubernetes.jobset"),
+    "trainjob": ("trainjob.yaml", "kubernetes.trainjob"),
+    "volcano": ("volcano.yaml", "kubernetes.volcano"),
+    "skypilot": ("skypilot.yaml", "cloud.skypilot"),
+    "azureml": ("azureml.yaml", "cloud.azureml"),
+    "ray": ("launch_ray.py", "cloud.ray_train"),
+}
 # those whose own keys tell them first: a trainer's file may hold options that a server has too
 FIRST = ("axolotl", "llamafactory", "primus", "nxd-training")
 READABLE = tuple(dict.fromkeys((*FIRST, *SERVE, *READ_ONLY, *TRAIN)))
+
+
+@cache
+def _target(id: str) -> Target:
+    """The functions of one dialect's module, or of the modules `read` and `write` of its package."""
+    from ridgeline.targets.target import Target, not_written
+
+    name = f"ridgeline.targets.dialects.{id.replace('-', '_')}"
+    module = import_module(name)
+    parts = hasattr(module, "__path__")
+    reader = import_module(f"{name}.read") if parts else module
+    if id in READ_ONLY:
+        write = not_written(id, READ_ONLY[id])
+    else:
+        write = (import_module(f"{name}.write") if parts else module).write
+    return Target(id=id, write=write, read=reader.read, recognises=reader.recognises)
 
 
 class _Targets(Mapping[str, "Target"]):
@@ -45,7 +72,7 @@ class _Targets(Mapping[str, "Target"]):
             from ridgeline.core.errors import InputError, not_among
 
             raise InputError(not_among("--to", id, IDS))
-        return cast("Target", import_module(f"ridgeline.targets.{id.replace('-', '_')}").TARGET)
+        return _target(id)
 
     def __iter__(self) -> Iterator[str]:
         return iter(IDS)

@@ -1,8 +1,4 @@
-"""Turn an Export into a Check: its files read again by the target's own reader, predicted beside the plan.
-
-What the files leave to the user's own script (a model in a DeepSpeed script, which layers it recomputes) is taken as
-planned, for the files tell the user to do so. The engine is the plan's own where the target runs the same software.
-"""
+"""Turn what one data-parallel rank handles in a step into the global batch, once the chips are known."""
 
 from __future__ import annotations
 
@@ -12,16 +8,30 @@ from typing import Any
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import format_count
+from ridgeline.hardware.system import System
 from ridgeline.models.params import count
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.workload import Train
-from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.per_rank import with_batch
+from ridgeline.targets.decisions import decisions_of, serving_decisions_of
 from ridgeline.targets.registry import TARGETS
-from ridgeline.targets.serving_decisions import serving_decisions_of
 from ridgeline.targets.target import Check, Difference, Export, Figures, Imported, Lost
+
+
+def with_batch(found: Imported, system: System) -> Imported:
+    """The global batch of files that only say what one data-parallel rank handles, now that the chips are known."""
+    workload, plan = found.settings.get("workload", {}), found.settings.get("plan", {})
+    key = "batch" if workload.get("kind") == "decode" else "global_batch"
+    if found.per_rank is None or key in workload:
+        return found
+    inner = [plan.get(axis, 1) for axis in ("tp", "pp", "cp")]
+    ranks = plan.get("dp") or max(1, system.chips // (inner[0] * inner[1] * inner[2]))
+    batch = ranks * found.per_rank
+    note = f"{key} = {batch}: {found.per_rank} sequences on each of {ranks} data-parallel ranks"
+    settings = {**found.settings, "workload": {**workload, key: batch}}
+    return replace(found, settings=settings, assumptions=(*found.assumptions, note))
+
 
 SLOWER = 0.05  # of a step: more than this and the files are refused
 ALIKE = 0.01  # of a model's weights: more than this and it is another model

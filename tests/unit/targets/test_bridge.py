@@ -15,7 +15,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export, import_run
-from ridgeline.targets.megatron_bridge.read_recipe import read_recipe
+from ridgeline.targets.dialects.megatron_bridge.read import read_recipe
 from ridgeline.targets.options import options
 
 # the fields that recipes/llama/llama3.py @0d5f5558 sets for two of its models, as facts in a file of our own

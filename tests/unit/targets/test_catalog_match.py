@@ -9,7 +9,7 @@ import pytest
 
 import ridgeline
 from ridgeline.models.spec import ModelSpec
-from ridgeline.targets.catalog_match import known_as
+from ridgeline.targets.imports.model_names import known_as
 
 LABELS = ("id", "name", "source")
 

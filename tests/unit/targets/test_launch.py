@@ -12,7 +12,7 @@ import pytest
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
+from ridgeline.targets.launchers.launch import Command, header, nodes_of, on_node, scripts, slurm, system_in
 from ridgeline.targets.registry import IDS, SERVE, TARGETS, TRAIN
 from ridgeline.targets.vendors import refuse_other_chips, vendors
 
@@ -110,7 +110,7 @@ def test_written_scripts_are_shell(tmp_path: Path, target: str, system: str) -> 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_torchrun_gets_what_the_reader_reads(tmp_path: Path) -> None:
     """The reader that never runs a script agrees with a shell that does."""
-    from ridgeline.targets.megatron.collect import from_script, parsed
+    from ridgeline.targets.dialects.megatron.collect import from_script, parsed
 
     text = ridgeline.export(made(), to="megatron").files["launch.sh"]
     fake = tmp_path / "torchrun"

@@ -10,8 +10,8 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export, import_run
-from ridgeline.targets.megatron.collect import from_script
-from ridgeline.targets.megatron.layout import flags_of, layout_of, pattern_of, placement_of
+from ridgeline.targets.dialects.megatron.collect import from_script
+from ridgeline.targets.dialects.megatron.names import flags_of, layout_of, pattern_of, placement_of
 from ridgeline.targets.options import options
 
 # the arguments of examples/gpt3/train_gpt3_175b_distributed.sh @157006d6, as facts in a script of our own

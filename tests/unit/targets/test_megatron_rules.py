@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "real"))
 from target_cases import CASES, made
 
 from ridgeline.targets.api import export
-from ridgeline.targets.megatron.collect import from_script
-from ridgeline.targets.megatron.layout import placement_of
+from ridgeline.targets.dialects.megatron.collect import from_script
+from ridgeline.targets.dialects.megatron.names import placement_of
 from ridgeline.targets.options import options
 
 Said = Mapping[str, Any]

@@ -8,7 +8,7 @@ import ridgeline
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export, import_run
 from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.megatron.collect import from_script
+from ridgeline.targets.dialects.megatron.collect import from_script
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import TARGETS
 

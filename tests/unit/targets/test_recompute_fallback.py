@@ -10,7 +10,7 @@ import ridgeline
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export, import_run
-from ridgeline.targets.megatron.collect import from_script
+from ridgeline.targets.dialects.megatron.collect import from_script
 from ridgeline.targets.recompute_fallback import nearest, normalized, price, same_everywhere, same_in_stages
 
 PARTS = ("attention", "norm", "mlp")

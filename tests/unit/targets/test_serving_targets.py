@@ -18,11 +18,11 @@ from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import export, import_run
-from ridgeline.targets.command_line import read_arguments
+from ridgeline.targets.decisions import serving_decisions_of
+from ridgeline.targets.imports.command_line import read_arguments
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.options import options
 from ridgeline.targets.registry import SERVE, TARGETS, detect
-from ridgeline.targets.serving_decisions import serving_decisions_of
 
 LLAMA = "meta-llama/Meta-Llama-3-8B"
 ENGINES = ("vllm", "sglang", "tensorrt-llm")

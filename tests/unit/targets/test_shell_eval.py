@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
-from ridgeline.targets.run_files import Around
-from ridgeline.targets.shell_eval import read_script
+from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.shell_eval import read_script
 
 
 def commands(text: str) -> list[list[str]]:

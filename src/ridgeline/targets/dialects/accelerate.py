@@ -1,0 +1,448 @@
+"""Hugging Face Accelerate and TRL: a launch configuration and training arguments, and such files read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.dialects.megatron.collect import world_of
+from ridgeline.targets.imports.command_line import value_of
+from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables
+from ridgeline.targets.imports.run_files import RunFiles, around
+from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.ledger import Piece, Say
+from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.trainers.read import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.trainers.write import (
+    FSDP,
+    MESH,
+    TrainerRun,
+    by_accelerate,
+    common,
+    launch_pieces,
+    run_of,
+    trainer_export,
+)
+from ridgeline.targets.vendors import runs_on
+
+ID = "accelerate"
+
+WORDS = {
+    "model": "train.model_name_or_path",
+    "dtype": "train.dtype",
+    "attention": "train.attn_implementation",
+    "flash": "flash_attention_2",
+    "seq": "train.max_length",
+    "packed": "train.packing",
+    "images": "alone",
+    "micro": "train.per_device_train_batch_size",
+    "steps": "train.gradient_accumulation_steps",
+    "bf16": "train.bf16",
+    "fp16": "train.fp16",
+    "mixed": "accelerate.mixed_precision",
+    "recompute": "train.gradient_checkpointing",
+    "optimizer": "train.optim",
+    "compiled": "train.torch_compile",
+    "rank": "train.lora_r",
+    "adapters": "train.lora_target_modules",
+    "offload_activations": "train.activation_offloading",
+    "fsdp": f"{FSDP}_version",
+    "reshard": f"{FSDP}_reshard_after_forward",
+    "offload": f"{FSDP}_offload_params",
+    "shard": f"{MESH}_dp_shard_size",
+    "replicate": f"{MESH}_dp_replicate_size",
+    "cp": f"{MESH}_cp_size",
+    "sp": f"{MESH}_sp_size",
+}
+
+
+CAN = frozenset({("fsdp2", "cp"), ("deepspeed", "cp"), ("deepspeed", "tp")})
+NOTE = "# dataset_name in train.yaml is yours to choose. Words after the script's name are passed on to the trainer."
+
+
+def write(scenario: Scenario) -> Export:
+    """accelerate.yaml, train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
+    pieces = _pieces(scenario, run_of(scenario, CAN))
+    return trainer_export(ID, scenario, pieces, by_accelerate(scenario, "trl.scripts.sft --config train.yaml", NOTE))
+
+
+def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+    work = scenario.workload
+    assert isinstance(work, Train)
+    yield from runs_on(scenario, ID)
+    words = dict(WORDS, flash="sdpa") if run.cp > 1 else dict(WORDS)
+    if run.backend == "deepspeed":
+        del words["mixed"]  # DeepSpeed's own file says it, and Accelerate refuses it twice
+    yield from common(scenario, run, words)
+    yield from launch_pieces(scenario, run)
+    yield Say("train.completion_only_loss", work.task == "finetune", "workload.task")
+    yield Say("train.use_peft", work.lora is not None, "workload.task")
+    for option, value in (("dataset_name", "your/dataset"), ("output_dir", "output"), ("max_steps", 50)):
+        yield Say(f"train.{option}", value)
+
+
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+ARGUMENTS = ("per_device_train_batch_size", "num_train_epochs", "model_name_or_path")
+STARTS = re.compile(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_train_batch_size")
+LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "llamafactory-cli")
+STARTERS = ("torch.distributed.", "accelerate.")  # modules that start a program
+# part of a program's name -> what it does instead of training a decoder
+OTHER_WORK = {
+    r"\blm[_-]eval\b|evaluat|\beval\w*\.py": "an evaluation",
+    r"run_(glue|squad|ner|swag|mlm|xnli|qa)\w*\.py|text_classification": "training of an encoder for a task",
+    r"diffusion|text_to_image|dreambooth|image_classification|speech|wav2vec|whisper": "a model of images or sound",
+    r"generat\w*\.py|inference\w*\.py": "generation of text",
+    r"open_instruct/(grpo|ppo)\w*\.py": "reinforcement learning in a loop of its own",
+    r"reward_model\w*\.py": "training of a reward model",
+}
+# programs and machines whose words look like the Trainer's and mean other things
+OTHER_SOFTWARE = re.compile(
+    r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU|\bNEURON_(CC|RT|FUSE|EXTRACT)_\w+|open_instruct/(olmo_core_\w+|dpo)\.py"
+)
+
+
+def commands(files: Files) -> Iterator[list[str]]:
+    """Commands of scripts that start a trainer with arguments of transformers, without what wraps them."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            for command in read_script(text, around(files)).commands:
+                if STARTS.search(" ".join(command)[:4000]):
+                    yield unwrapped(command)
+
+
+def unwrapped(command: list[str]) -> list[str]:
+    """The launcher's own command: behind `--` of a scheduler, and behind `uv run` and its like.
+
+    >>> unwrapped(["uv", "run", "mason.py", "--gpus", "8", "--", "accelerate", "launch", "a.py"])
+    ['accelerate', 'launch', 'a.py']
+    """
+    if "--" in command and any(name in command[command.index("--") :] for name in LAUNCHERS):
+        command = command[command.index("--") + 1 :]
+    for at, word in enumerate(command[:40]):
+        if word.rpartition("/")[2] in LAUNCHERS:
+            return command[at:]
+    return command
+
+
+def program(command: list[str]) -> str:
+    """A command up to the program it starts, without its options."""
+    for at, word in enumerate(command):
+        module = at > 0 and command[at - 1] in ("-m", "--module") and not word.startswith(STARTERS)
+        if word.endswith(".py") or module:
+            return " ".join(part for part in command[: at + 1] if not part.startswith("--"))
+    return " ".join(command[:3])
+
+
+def other_work(files: Files) -> str:
+    """What scripts do all of whose programs do something else than training a decoder; empty where one trains."""
+    others = [_other(command) for command in commands(files)]
+    return others[0] if others and all(others) else ""
+
+
+def trains(files: Files) -> list[list[str]]:
+    """Commands that train a decoder."""
+    return [command for command in commands(files) if not _other(command)]
+
+
+def _other(command: list[str]) -> str:
+    words = " ".join([program(command), *(word for word in command[:60] if word.endswith(".py"))])
+    return next((why for sign, why in OTHER_WORK.items() if re.search(sign, words)), "")
+
+
+def started_by_accelerate(command: list[str]) -> bool:
+    """Whether Accelerate's launcher starts it."""
+    return command[0].endswith("accelerate") or "accelerate.commands.launch" in command[:8]
+
+
+def asked_chips(files: Files) -> int | None:
+    """Chips that a scheduler is asked for in front of the launcher's command: `--num_nodes 4 --gpus 8 -- ...`."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            for command in read_script(text, around(files)).commands:
+                wrapper = command[: command.index("--")] if "--" in command else []
+                behind, front = words_of(["", *wrapper]) if STARTS.search(" ".join(command)[:4000]) else ({}, {})
+                said = front | behind
+                each, nodes = said.get("gpus"), said.get("num_nodes", 1)
+                if type(each) is int and type(nodes) is int and each * nodes > 0:
+                    return each * nodes
+    return None
+
+
+def other_software(files: Files) -> bool:
+    """Whether scripts start PyTorch/XLA, Neuron or a trainer of its own, whose batch of a rank means other things."""
+    if any(name.endswith(SCRIPTS) and OTHER_SOFTWARE.search(text) for name, text in files.items()):
+        return True
+    named = (words_of(command)[0].get("fsdp_config") for command in commands(files))
+    return any((beside(files, name) or {}).get("xla") is True for name in named)
+
+
+def words_of(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options behind the script's name, and those in front of it (of the launcher)."""
+    said: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
+    into, name = flags, ""
+    for word in command[1:]:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            if name in ARGUMENTS:
+                into = said
+            into[name] = value_of(value) if equals else True
+            name = "" if equals else name
+        elif name:
+            into[name] = value_of(word) if into[name] is True else f"{into[name]},{word}"
+            if into is flags:
+                name = ""
+        elif word.endswith(".py") or word in ("sft", "dpo", "grpo", "train") or word.startswith("trl.scripts"):
+            into = said
+        elif into is said and word.endswith((".yaml", ".yml")) and "config" not in said:
+            said["config"] = word  # a recipe, in front of what changes it
+        if into is flags and name in ("m", "module"):
+            into, name = said, ""
+    return said, flags
+
+
+def launch_table(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What options of `accelerate launch` say, as its file says it.
+
+    >>> launch_table({"use_deepspeed": True, "zero_stage": 3, "num_processes": 8})
+    {'num_processes': 8, 'distributed_type': 'DEEPSPEED', 'deepspeed_config': {'zero_stage': 3}}
+    """
+    found: dict[str, Any] = {
+        key: flags[key] for key in ("num_processes", "num_machines", "mixed_precision") if key in flags
+    }
+    names = ("zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device")
+    zero = {key: flags[key] for key in names if key in flags}
+    fsdp = {key: value for key, value in flags.items() if key.startswith("fsdp_")}
+    if flags.get("use_deepspeed") or zero:
+        found |= {"distributed_type": "DEEPSPEED", "deepspeed_config": zero}
+    elif flags.get("use_fsdp") or fsdp:
+        found |= {"distributed_type": "FSDP", "fsdp_config": fsdp}
+    elif flags.get("multi_gpu"):
+        found["distributed_type"] = "MULTI_GPU"
+    return found
+
+
+# of a file that names a model, what shows that it trains
+TRAINS = ("learning_rate", "gradient_accumulation_steps", "gradient_checkpointing", "max_steps", "output_dir", "lora_r")
+# switches and ranks of adapters, by TRL and by programs around the Trainer
+SWITCHES = ("use_peft", "use_lora", "use_peft_lora", "lora_enable", "low_rank_training")
+KINDS = ("use_qlora", "use_dora", "q_lora", "qlora")  # of adapters: where one is asked for, adapters are
+RANKS = ("lora_r", "lora_rank")
+# accelerate's own words for DeepSpeed -> those of DeepSpeed's file
+INLINE = {
+    "zero_stage": "stage",
+    "offload_optimizer_device": "offload_optimizer.device",
+    "offload_param_device": "offload_param.device",
+}
+# what transformers' own configuration class says where a run changes nothing
+GPT2: Mapping[str, Mapping[str, int]] = {
+    "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+}
+READ_WORDS = {
+    **WORDS,
+    "tp": "accelerate.parallelism_config.parallelism_config_tp_size",
+    "seq_also": "train.max_seq_length train.model_max_length train.block_size train.max_seq_len",
+    "seq_default": "1024",
+    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
+    "recompute_default": "false",
+}
+
+
+def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The tables of `accelerate launch`, of the Trainer and of DeepSpeed, whichever there are."""
+    launch: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    zero: dict[str, Any] = {}
+    for table in tables(files, ".yaml", ".yml", ".json"):
+        if "distributed_type" in table.data:
+            launch |= table.data
+        elif "zero_optimization" in table.data or "train_micro_batch_size_per_gpu" in table.data:
+            zero |= table.data
+        elif _is_trainer(table.data):
+            train |= table.data
+    for command in trains(files)[:1]:
+        said, flags = words_of(command)
+        named = said.get("config_file") or flags.get("config_file")
+        launch |= (beside(files, named) or {}) if not launch else {}
+        inside = beside(files, said.pop("config", None))
+        train |= (inside or {}) | said
+        if started_by_accelerate(command):
+            launch |= ({} if launch else {"distributed_type": "MULTI_GPU"}) | launch_table(flags)
+    return launch, train, zero
+
+
+def written(files: Files) -> Files:
+    """The files, with those that scripts among them write on the way, by their last name."""
+    texts = {
+        PurePosixPath(path).name: text
+        for name, script in files.items()
+        if name.endswith(SCRIPTS)
+        for path, text in read_script(script, around(files)).texts.items()
+    }
+    return RunFiles({**texts, **files}, around(files))
+
+
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts all of whose programs do something else than training a decoder."""
+    other = other_work(files)
+    if other:
+        raise InputError(Problem(path="", given=other, expected="training of a decoder", where=next(iter(files))))
+
+
+def read(files: Files) -> Imported:
+    """What the launch configuration and the Trainer's arguments say together."""
+    _refuse_other_work(files)
+    launch, train, zero = parts_of(files)
+    files = written(files)
+    if not launch and not train:
+        expected = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
+        raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected))
+    notes: list[Unread] = []
+    zero = zero or _by_words(train)
+    named = train.pop("deepspeed", None) or _inner(launch, "deepspeed_config").get("deepspeed_config_file")
+    zero = zero or zero_file(files, named, notes) or _inline(launch)
+    if str(launch.get("distributed_type", "")).upper() == "DEEPSPEED" and not zero:
+        zero = {"zero_optimization": {"stage": 2}}
+    lora = _asked_for(train) or _adapters(train)
+    whole = train.pop("completion_only_loss", None) is False
+    train |= {"max_length": around(files).seq} if around(files).seq else {}
+    parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
+    reader = gathered(parts, "the Trainer's arguments")
+    reader.notes += notes
+    task = Task(name="lora" if lora else "pretrain" if whole else "finetune")
+    spelled = _spelled(reader, files) if around(files).model is None else None
+    found = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    if spelled is not None and "model" not in found.settings:
+        found = replace(found, settings={"model": spelled, **found.settings})
+    found = with_chips(found, launch)
+    if not launch and not zero and "train.fsdp" not in reader:
+        note = "every rank holds all weights: a launch configuration that shards them is not among the files"
+        found = replace(found, assumptions=(note, *found.assumptions))
+    several = len(trains(files))
+    if several > 1:
+        note = f"the first of {several} commands that train; the others are not read"
+        found = replace(found, assumptions=(note, *found.assumptions))
+    asked = asked_chips(files)
+    return replace(found, chips=asked or found.chips or world_of(files))
+
+
+def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
+    """The model of a run from nothing: a config.json of the checkout, or a kind of model and what is changed in it."""
+    if "train.model_name_or_path" in reader:
+        return None
+    config = beside(files, reader.options.get("train.config_name"))
+    if config is not None and "model_type" in config:
+        reader.take("train.config_name")
+        return config
+    kind = str(reader.options.get("train.model_type"))
+    if kind not in GPT2:
+        return None
+    reader.take("train.model_type")
+    changes = str(reader.take("train.config_overrides", default=""))
+    said = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
+    said |= {name: reader.size(f"train.{name}") or 0 for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader}
+    return {"model_type": kind, **GPT2[kind], **said}
+
+
+def _by_words(train: dict[str, Any]) -> dict[str, Any]:
+    """DeepSpeed as scripts of DeepSpeed-Chat say it: a stage, a switch for offloading, a format (fp16 unless told)."""
+    if train.get("deepspeed") is not True or "zero_stage" not in train:
+        return {}
+    del train["deepspeed"]
+    place = "cpu" if train.pop("offload", False) is True else "none"
+    stored = {"bf16": "bf16", "fp16": "fp16"}.get(str(train.pop("dtype", "fp16")), "fp16")
+    zero = {
+        "stage": train.pop("zero_stage"),
+        "offload_optimizer": {"device": place},
+        "offload_param": {"device": place},
+    }
+    return {"zero_optimization": zero, stored: {"enabled": True}}
+
+
+def _asked_for(train: dict[str, Any]) -> bool:
+    """Whether adapters are trained: by a switch, or by a rank where the program has none; the rank in TRL's words."""
+    off = (None, False, 0, "False", "false")
+    switches = [train.pop(name, None) for name in SWITCHES]
+    kinds = [train.pop(name, None) for name in KINDS]
+    rank = next((train.pop(name) for name in RANKS if name in train), None)
+    if rank is not None:
+        train["lora_r"] = rank
+    if "trainable" in train and rank is not None:
+        train["lora_target_modules"] = train.pop("trainable")
+    stated = [value for value in switches if value is not None]
+    whole = train.pop("full_finetuning", None)
+    if any(value not in off for value in kinds):
+        return True
+    if stated or whole is True:
+        return any(value not in off for value in stated) and whole is not True
+    return rank is not None and type(rank) is int and rank > 0
+
+
+def _adapters(train: dict[str, Any]) -> bool:
+    """Whether scripts of DeepSpeed-Chat ask for adapters; their rank in the words of others."""
+    rank = train.pop("lora_dim", 0)
+    if type(rank) is not int or rank <= 0:
+        return False
+    train.pop("only_optimize_lora", None), train.pop("lora_module_name", None)
+    train |= {"lora_r": rank, "lora_target_modules": "all-linear"}
+    return True
+
+
+def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
+    """What was read, with the number of processes that the launcher starts."""
+    chips = launch.get("num_processes")
+    return replace(found, chips=chips) if type(chips) is int and chips > 0 else found
+
+
+def _inner(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = table.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _inline(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed as accelerate's own file says it."""
+    said = _inner(launch, "deepspeed_config")
+    if "zero_stage" not in said:
+        return {}
+    zero: dict[str, Any] = {}
+    for word, name in INLINE.items():
+        if word in said:
+            at, _, last = name.rpartition(".")
+            (zero.setdefault(at, {}) if at else zero)[last] = said[word]
+    steps = said.get("gradient_accumulation_steps")
+    return {"zero_optimization": zero} | ({"gradient_accumulation_steps": steps} if type(steps) is int else {})
+
+
+def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of tables inside with the prefix that accelerate gives those without."""
+    found = dict(launch)
+    for key, prefix in (("fsdp_config", "fsdp_"), ("parallelism_config", "parallelism_config_")):
+        inner = {str(name): value for name, value in _inner(launch, key).items()}
+        if inner:
+            found[key] = {
+                name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in inner.items()
+            }
+    return found
+
+
+def _is_trainer(data: Mapping[str, Any]) -> bool:
+    plain = any(key in data for key in ARGUMENTS[:2])
+    return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
+
+
+def recognises(files: Files) -> bool:
+    """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
+    try:
+        found = any(
+            "distributed_type" in table.data or _is_trainer(table.data) for table in tables(files, ".yaml", ".yml")
+        )
+        return found or (not other_software(files) and any(True for _ in commands(files)))
+    except InputError:
+        return False

@@ -1,0 +1,139 @@
+"""Axolotl: a YAML of its trainer, with DeepSpeed's file beside it, and such files read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.imports.option_reader import holds, model_in, only
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.ledger import Piece, Say
+from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.trainers.read import Task, gathered, read_run, zero_file
+from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, run_of, trainer_export
+from ridgeline.targets.vendors import runs_on
+
+ID = "axolotl"
+
+WORDS = {
+    "model": "train.base_model",
+    "attention": "train.attn_implementation",
+    "flash": "flash_attention_2",
+    "seq": "train.sequence_len",
+    "packed": "train.sample_packing",
+    "packed_cp": "its ring keeps documents apart",
+    "micro": "train.micro_batch_size",
+    "steps": "train.gradient_accumulation_steps",
+    "bf16": "train.bf16",
+    "fp16": "train.fp16",
+    "pure": "train.bfloat16",
+    "recompute": "train.gradient_checkpointing",
+    "optimizer": "train.optimizer",
+    "muon": "train.optimizer=muon",
+    "compiled": "train.torch_compile",
+    "rank": "train.lora_r",
+    "adapters": "train.lora_target_modules",
+    "offload_activations": "train.activation_offloading",
+    "fsdp": "train.fsdp_version",
+    "reshard": "train.fsdp_config.reshard_after_forward",
+    "offload": "train.fsdp_config.offload_params",
+    "shard": "train.dp_shard_size",
+    "replicate": "train.dp_replicate_size",
+    "cp": "train.context_parallel_size",
+    "tp": "train.tensor_parallel_size",
+}
+
+
+CAN = frozenset({("fsdp2", "cp"), ("fsdp2", "tp")})
+NOTE = "# datasets in train.yaml are yours to choose."
+
+
+def write(scenario: Scenario) -> Export:
+    """train.yaml, deepspeed.json where DeepSpeed shards, and the launch scripts."""
+    pieces = _pieces(scenario, run_of(scenario, CAN))
+    return trainer_export(ID, scenario, pieces, by_torchrun(scenario, ("axolotl.cli.train", "train.yaml"), NOTE))
+
+
+def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+    work = scenario.workload
+    assert isinstance(work, Train)
+    yield from runs_on(scenario, ID)
+    yield from common(scenario, run, WORDS)
+    if run.backend == "fsdp2":
+        yield Say("train.fsdp_config.auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+        yield Say("train.fsdp_config.cpu_ram_efficient_loading", True)
+        yield Say("train.fsdp_config.state_dict_type", "SHARDED_STATE_DICT")
+    if run.backend == "deepspeed":
+        yield Say("train.deepspeed", ZERO, "plan.shard")
+    if work.lora is not None:
+        yield Say("train.adapter", "lora", "workload.task")
+        yield Say("train.lora_alpha", 2 * work.lora.rank)
+    else:
+        yield Say("train.train_on_inputs", work.task == "pretrain", "workload.task")
+    for option, value in (
+        ("datasets", [{"path": "your/dataset", "type": "completion"}]),
+        ("learning_rate", 2e-05),
+        ("output_dir", "output"),
+        ("max_steps", 50),
+    ):
+        yield Say(f"train.{option}", value)
+
+
+READ_WORDS = {
+    **WORDS,
+    "seq_default": "512",
+    "micro_default": "1",
+    "rank_default": "8",
+    "half": "train.float16",
+    "ep": "train.expert_parallel_size",
+    "bf16_default": "its schema says auto",
+    "recompute_default": "false",
+    "fsdp_also": "train.fsdp_config.fsdp_version",
+    "reshard_also": "train.fsdp_config.sharding_strategy train.fsdp_config.fsdp_sharding_strategy",
+    "cp_also": "train.sequence_parallel_degree",
+}
+OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulation_steps", "datasets", "adapter")
+
+
+def read(files: Files) -> Imported:
+    """What the trainer's YAML says."""
+    own = only(files, _is_ours, "one YAML file with base_model and micro_batch_size", ".yaml", ".yml")
+    train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
+    notes: list[Unread] = []
+    zero = zero_file(files, train.pop("deepspeed", None), notes)
+    adapter = str(train.pop("adapter", None) or "")
+    if adapter == "qlora" or train.get("load_in_4bit") is True:
+        why = "frozen weights in 4 bits are not priced: read as bf16"
+        notes.append(Unread(option="train.adapter", value=adapter or "load_in_4bit", why=why, matters=True))
+    if train.pop("rl", None):
+        why = "a step of preference training runs more than one pass; read as one of the model that is trained"
+        notes.append(Unread(option="train.rl", value="set", why=why, matters=True))
+    whole = train.pop("train_on_inputs", False) is True or "pretraining_dataset" in train
+    everywhere = train.pop("lora_target_linear", False) is True
+    task = Task(name="lora" if adapter else "pretrain" if whole else "finetune", everywhere=everywhere)
+    _old_names(train)
+    train |= {"sequence_len": around(files).seq} if around(files).seq else {}
+    reader = gathered({"train": train} | ({"deepspeed": zero} if zero else {}), own.source)
+    reader.notes += notes
+    return read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+
+
+def _old_names(train: dict[str, Any]) -> None:
+    """Keys of fsdp_config that begin with fsdp_, as they did; `bf16: auto` is bf16."""
+    inner = train.get("fsdp_config")
+    if isinstance(inner, Mapping):
+        train["fsdp_config"] = {
+            str(key).removeprefix("fsdp_") if str(key) != "fsdp_version" else "fsdp_version": value
+            for key, value in inner.items()
+        }
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    return "base_model" in data and any(key in data for key in OWN)
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file with a base model and Axolotl's batch or data."""
+    return holds(files, _is_ours, ".yaml", ".yml")

@@ -1,0 +1,518 @@
+"""DeepSpeed: a ds_config.json, and such files read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ridgeline.models.spec import Attention, Mlp, ModelSpec, Norm
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.dialects.verl.names import weights_of
+from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick
+from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
+from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.vendors import growing_segments, runs_on, vendor_of
+
+ID = "deepspeed"
+
+STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion", "muon": "Muon", "sgd": "SGD", "adafactor": "Adafactor"}
+FORMATS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+CP = "sequence_parallel_size"
+
+
+TRAIN = "train.py"
+BODY = '''
+import argparse
+import json
+import os
+import random
+
+import deepspeed
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+
+SEQ = {seq}
+RECOMPUTE = {recompute}  # every layer, as planned
+STEPS = int(os.environ.get("STEPS", "50"))
+
+
+def model_config():
+    """The model: another by its name or folder in MODEL."""
+    named = os.environ.get("MODEL", {published!r})
+    return AutoConfig.from_pretrained(named) if named else {own}
+
+
+def sequence(seed, vocab):
+    """Made-up tokens that count upwards; replace by your data."""
+    start = random.Random(seed).randrange(vocab)
+    return (torch.arange(SEQ) + start) % vocab
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local_rank", type=int, default=-1)
+    args = deepspeed.add_config_arguments(parser).parse_args()
+    with open(args.deepspeed_config) as file:
+        config = json.load(file)
+    stage = config.get("zero_optimization", {{}}).get("stage", 0)
+    deepspeed.init_distributed()
+    found = model_config()
+    with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config, enabled=stage == 3):
+        model = AutoModelForCausalLM.from_config(found)
+    if RECOMPUTE:
+        model.gradient_checkpointing_enable()
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=[part for part in model.parameters() if part.requires_grad], config=config
+    )
+    tensor = config.get("tensor_parallel", {{}}).get("autotp_size", 1)
+    rank = torch.distributed.get_rank() // tensor  # ranks that split matrices see the same data
+    micro, steps = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
+    for step in range(STEPS):
+        total = 0.0
+        for part in range(steps):
+            seeds = [(rank * steps + part) * micro + row for row in range(micro)]
+            tokens = torch.stack([sequence(seed, found.vocab_size) for seed in seeds]).to(engine.device)
+            loss = engine(input_ids=tokens, labels=tokens, use_cache=False).loss
+            engine.backward(loss)
+            engine.step()
+            total += loss.item() / steps
+        if torch.distributed.get_rank() == 0:
+            print(f"step {{step}} loss {{total:.4f}}", flush=True)
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def train_script(scenario: Scenario, title: str) -> str | None:
+    """train.py; None where the plan or the model takes code of the user's own."""
+    mesh, model = scenario.plan.mesh, scenario.model
+    own, published = llama_config(model), weights_of(model)
+    if mesh.pp * mesh.cp * mesh.ep * mesh.etp > 1 or (own is None and published is None):
+        return None
+    again = same_everywhere(scenario).kind != "none"
+    body = BODY.format(seq=scenario.workload.seq, recompute=again, published=published or "", own=own)
+    return comment(header(scenario, title)) + body
+
+
+def llama_config(model: ModelSpec) -> str | None:
+    """The model as the LlamaConfig of transformers, in code; None where its layers are not those of Llama.
+
+    >>> from ridgeline.models.load import MODELS
+    >>> llama_config(MODELS["deepseek-v3"]) is None, "head_dim=128" in (llama_config(MODELS["llama3-8b"]) or "")
+    (True, True)
+    """
+    if len(model.blocks) != 1 or model.mtp or model.vision or model.norm != Norm() or model.embedding.positions:
+        return None
+    block = model.blocks[0]
+    mixer, ffn = block.mixer, block.ffn
+    if not isinstance(mixer, Attention) or not isinstance(ffn, Mlp) or (block.norm, block.norms) != (Norm(), 2):
+        return None
+    plain = Attention(heads=mixer.heads, kv_heads=mixer.kv_heads, head_dim=mixer.head_dim)
+    if mixer != plain or ffn != Mlp(hidden=ffn.hidden) or block.parallel or block.extra or block.beside:
+        return None
+    sizes = {
+        "vocab_size": model.vocab,
+        "hidden_size": model.hidden,
+        "intermediate_size": ffn.hidden,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": mixer.heads,
+        "num_key_value_heads": mixer.kv_heads,
+        "head_dim": mixer.head_dim,
+        "tie_word_embeddings": model.embedding.tied,
+    }
+    return f"LlamaConfig({', '.join(f'{name}={value}' for name, value in sizes.items())})"
+
+
+FILE = "ds_config.json"
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"  # which PyTorch of every age reads
+ON_HOST = {"DS_ACCELERATOR": "cpu"}
+OURS = ("SGD", "Adafactor")  # torch's own, which ZeRO takes only when told to
+SCRIPT = "the script that DeepSpeed wraps (train.py) builds this, not its configuration"
+NOTE = "# train.py is your script: it builds the model and the data and calls deepspeed.initialize"
+WRITTEN = "# train.py builds the model on made-up data: put your data and weights there; STEPS and MODEL are variables"
+CODE = "which layers are recomputed is written in the script (train.py)"
+
+
+def write(scenario: Scenario) -> Export:
+    """ds_config.json and the launch scripts."""
+    ledger = gather(decisions_of(scenario), _pieces(scenario))
+    text = json.dumps(nested(ledger.options), indent=2) + "\n"
+    title = options(ID).title
+    script = train_script(scenario, title)
+    command = Command(
+        words=("train.py", "--deepspeed", "--deepspeed_config", FILE),
+        before=WRITTEN if script else NOTE,
+        environment=ON_HOST
+        if vendor_of(scenario.system).device == "cpu"
+        else growing_segments(scenario.system, ALLOCATOR),
+    )
+    files = {FILE: text, **scripts(scenario, command, title)}
+    return exported(ID, files | ({TRAIN: script} if script else {}), ledger)
+
+
+def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from _script()
+    yield from runs_on(scenario, ID)
+    for part in (_pipeline, _batch, _mesh, _experts, _zero, _offload, _formats, _optimizer):
+        yield from part(scenario)
+
+
+def _script() -> Iterator[Piece]:
+    """What the user's own script decides."""
+    yield Lose("model.*", SCRIPT, yours=True)
+    yield Fixed("workload.images", 0.0, "text only, unless the script says otherwise")
+    for path in ("seq", "packed", "document", "task", "lora.*"):
+        yield Lose(f"workload.{path}", SCRIPT, yours=True)
+    yield Fixed("plan.engine", "deepspeed", "what runs it is DeepSpeed")
+    yield Fixed("plan.attention", "flash", "the model's own code; most call a flash kernel")
+    yield Fixed("plan.graph", "none", "kernels are issued one by one")
+    yield Fixed("plan.compiled", False, "engine.compile() is called in the script")
+    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+
+
+def _pipeline(scenario: Scenario) -> Iterator[Piece]:
+    """Stages are built by the script; how many layers lie between checkpoints the pipeline engine does read."""
+    plan, cover = scenario.plan, same_everywhere(scenario)
+    if plan.mesh.pp > 1:
+        yield Say("pipeline.stages", plan.mesh.pp)
+        built = "pipeline.stages is written but nothing obeys it: PipelineModule(num_stages=...) does"
+        yield Lose("plan.pp", built, yours=True)
+        yield Lose("plan.placement", "stages are built in the script: PipelineModule(partition_method=...)", yours=True)
+    yield Fixed("plan.pp", 1, "one stage")
+    yield Fixed("plan.schedule.name", "1f1b", "the pipeline engine runs 1f1b")
+    yield Fixed("plan.schedule.chunks", 1, "the pipeline engine has no virtual stages")
+    if plan.mesh.pp > 1 and cover.kind == "full":
+        yield from changed(scenario, cover, "one interval for all layers")
+        yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
+        return
+    yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")
+    if plan.recompute.kind != "none":
+        for path in KEYS:
+            yield Lose(f"plan.recompute.{path}", CODE, yours=True)
+
+
+def sequence_ranks(scenario: Scenario) -> tuple[int, str]:
+    """Ranks that share a sequence, and why these are not the plan's where DeepSpeed refuses the combination."""
+    plan, mesh = scenario.plan, scenario.plan.mesh
+    if mesh.cp > 1 and mesh.tp > 1:
+        return 1, "sequence parallelism and AutoTP exclude each other: left out"
+    if mesh.cp > 1 and mesh.ep > 1 and plan.sharding.shard == "zero3":
+        return 1, "stage 3 takes no sequence parallelism beside AutoEP: left out"
+    return mesh.cp, ""
+
+
+def _batch(scenario: Scenario) -> Iterator[Piece]:
+    """train_batch_size = micro batch x accumulation x data-parallel ranks; the ranks follow from the launcher."""
+    work, mesh = scenario.workload, scenario.plan.mesh
+    assert isinstance(work, Train)
+    if work.images or work.videos or work.audio_s:
+        yield from media_of_the_data()
+        yield Lose("workload.towers", SCRIPT, yours=True)
+    shared, why = sequence_ranks(scenario)
+    ranks = mesh.dp * mesh.cp // shared
+    micro, steps, sequences = scenario.plan.microbatch, scenario.microbatches, work.sequences
+    if why:
+        yield Lose("plan.dp", f"{why}, and its ranks take data of their own")
+        each = max(1, sequences // ranks)
+        micro = next(size for size in range(min(micro, each), 0, -1) if each % size == 0)
+        steps = each // micro
+    if micro * steps * ranks != sequences:
+        sequences = micro * steps * ranks
+        yield Lose("workload.global_batch", f"{ranks} data-parallel ranks do not share it: written with {sequences}")
+    if micro != scenario.plan.microbatch:
+        yield Lose("plan.microbatch", f"written as {micro}, for {ranks} data-parallel ranks")
+    yield Say("train_batch_size", sequences, "workload.global_batch", "plan.dp")
+    yield Say("train_micro_batch_size_per_gpu", micro, "plan.microbatch")
+    yield Say("gradient_accumulation_steps", steps, "plan.dp")
+    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+
+
+def _mesh(scenario: Scenario) -> Iterator[Piece]:
+    mesh = scenario.plan.mesh
+    if mesh.tp > 1:
+        yield Say("tensor_parallel.autotp_size", mesh.tp, "plan.tp")
+        yield Say("tensor_parallel.tp_overlap_comm", decisions_of(scenario)["plan.overlap.tp"], "plan.overlap.tp")
+        yield Fixed("plan.sequence_parallel", False, "AutoTP splits matrices only")
+    yield Fixed("plan.tp", 1, "no tensor parallelism")
+    shared, why = sequence_ranks(scenario)
+    if why:
+        yield Lose("plan.cp", why)
+        yield Lose("plan.cp_kind", why)
+    if shared > 1:
+        yield Say(CP, shared, "plan.cp")
+        yield Say("data_parallel_size", mesh.dp)  # both make the groups
+        yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
+    yield Fixed("plan.cp", 1, "no context parallelism")
+    for name in ("pp", "cp", "moe"):
+        yield Fixed(f"plan.overlap.{name}", False, "DeepSpeed does not overlap it")
+
+
+def _experts(scenario: Scenario) -> Iterator[Piece]:
+    mesh, switches = scenario.plan.mesh, scenario.plan.switches
+    assert isinstance(scenario.workload, Train)
+    if mesh.ep > 1:
+        yield Say("expert_parallel.enabled", True, "plan.ep")
+        yield Say("expert_parallel.autoep_size", mesh.ep, "plan.ep")
+        yield Say("expert_parallel.expert_tensor_parallel_size", 1)
+        if switches.moe_dispatch == "deepep":
+            yield Say("expert_parallel.comm_backend", "deepep", "plan.moe_dispatch")
+            tokens = scenario.plan.microbatch * scenario.workload.seq // sequence_ranks(scenario)[0]
+            yield Say("expert_parallel.comm_max_tokens_per_rank", tokens)
+    yield Fixed("plan.moe_dispatch", "all-to-all", "torch.distributed, or DeepEP")
+    yield Fixed("plan.ep", 1, "every rank holds all experts")
+    yield Fixed("plan.etp", 1, "experts are not split over tensor ranks yet")
+
+
+def _zero(scenario: Scenario) -> Iterator[Piece]:
+    plan, found = scenario.plan, decisions_of(scenario)
+    stage = STAGES[plan.sharding.shard]
+    yield Say("zero_optimization.stage", stage, "plan.shard")
+    ranks = plan.mesh.dp * plan.mesh.cp
+    if stage and plan.shard_degree < ranks:
+        if stage == 3 and plan.mesh.ep == 1 and plan.shard_degree > 1:
+            yield Say("zero_optimization.zero_hpz_partition_size", plan.shard_degree)
+        why = "states are split over all data-parallel ranks (MiCS is gone); hpZ keeps a second copy of weights only"
+        yield Lose("plan.shard_degree", why)
+    yield Fixed("plan.shard_degree", ranks, "all data-parallel ranks")
+    reduce, fetch = found.get("plan.overlap.grad-reduce"), found.get("plan.overlap.param-gather")
+    if stage and (reduce is not None or fetch is not None):
+        both = stage == 3
+        yield Say("zero_optimization.overlap_comm", bool(reduce if reduce is not None else fetch), *OVERLAPPED[both])
+        if both and reduce is not None and fetch is not None and reduce != fetch:
+            yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
+    yield Fixed("plan.overlap.grad-reduce", False, "without ZeRO gradients are reduced after the backward pass")
+    yield Fixed("plan.overlap.param-gather", False, "below stage 3 weights are gathered after the step")
+    yield Fixed("plan.overlap.offload", True, "copies to the host have a stream of their own")
+
+
+OVERLAPPED = {
+    True: ("plan.overlap.grad-reduce", "plan.overlap.param-gather"),
+    False: ("plan.overlap.grad-reduce",),
+}
+
+
+def _offload(scenario: Scenario) -> Iterator[Piece]:
+    offload, mesh = scenario.plan.offload, scenario.plan.mesh
+    optimizer, stage = offload.optimizer, STAGES[scenario.plan.sharding.shard]
+    folded = mesh.tp > 1 and mesh.ep > 1
+    if optimizer and stage and (optimizer == 1 or stage == 3) and not folded:
+        yield Say("zero_optimization.offload_optimizer.device", "cpu", "plan.offload.optimizer")
+        yield Say("zero_optimization.offload_optimizer.pin_memory", True)
+        if optimizer < 1:
+            yield Say("zero_optimization.offload_optimizer.ratio", optimizer, "plan.offload.optimizer")
+    elif optimizer:
+        why = "a share of the optimizer is offloaded in stage 3 only" if stage else "only ZeRO's optimizer is offloaded"
+        yield Lose("plan.offload.optimizer", "refused beside AutoTP with AutoEP: left out" if folded else why)
+    yield Fixed("plan.offload.optimizer", 0.0, "the optimizer stays on the chip")
+    if offload.activations == 1:
+        yield Say("activation_checkpointing.cpu_checkpointing", True, "plan.offload.activations")
+    yield Fixed("plan.offload.activations", 0.0, "all inputs of recomputed layers or none")
+
+
+def _formats(scenario: Scenario) -> Iterator[Piece]:
+    precision = scenario.plan.precision
+    compute, found = precision.compute.id, decisions_of(scenario)
+    if compute not in FORMATS:
+        yield Lose("plan.precision.compute", "products are multiplied in bf16, fp16 or fp32; others are in the model")
+        yield Lose("plan.precision.scaling", "DeepSpeed trains in no narrow format")
+    stored = precision.weights.id if precision.weights.id in FORMATS else "bf16"
+    if stored != "fp32":
+        yield Say(f"{stored}.enabled", True, "plan.precision.weights", "plan.precision.compute")
+    yield Fixed("plan.precision.compute", stored, "products are multiplied as weights are stored")
+    yield Fixed("plan.precision.weights", stored, "bf16, fp16 or fp32")
+    yield Fixed("plan.precision.activations", stored, "activations follow the weights")
+    yield from _gradients(scenario, found["plan.precision.gradients"], stored)
+
+
+def _gradients(scenario: Scenario, gradients: str, stored: str) -> Iterator[Piece]:
+    """The format they are added up in and the one they are reduced in; with sequence parallelism its own option."""
+    if gradients not in FORMATS:
+        yield Lose("plan.precision.gradients", "gradients are reduced in bf16, fp16 or fp32")
+        return
+    yield Say("communication_data_type", gradients, "plan.precision.gradients")
+    if sequence_ranks(scenario)[0] > 1:
+        yield Say("seq_parallel_communication_data_type", gradients, "plan.precision.gradients")
+    if scenario.plan.sharding.shard == "none" and gradients != stored:
+        yield Lose("plan.precision.gradients", f"without ZeRO they are added up in {stored}, and only reduced in this")
+        return
+    yield Say("data_types.grad_accum_dtype", gradients, "plan.precision.gradients")
+
+
+def _optimizer(scenario: Scenario) -> Iterator[Piece]:
+    work, stage = scenario.workload, STAGES[scenario.plan.sharding.shard]
+    assert isinstance(work, Train)
+    name, states = work.optimizer.name, work.optimizer.states.id
+    kind = "SGD" if name == "momentum" else OPTIMIZERS[name]
+    yield Say("optimizer.type", kind, "workload.optimizer.name")
+    if name == "momentum":
+        yield Say("optimizer.params.momentum", 0.9, "workload.optimizer.name")
+    if name in ("adam", "adamw"):
+        yield Say("optimizer.params.adam_w_mode", name == "adamw", "workload.optimizer.name")
+        if vendor_of(scenario.system).device == "cpu":  # no kernel is compiled for a host
+            yield Say("optimizer.params.torch_adam", True)
+    if kind in OURS and stage:
+        yield Say("zero_allow_untested_optimizer", True)
+    master = work.optimizer.master.id if work.optimizer.master else "none"
+    stored = scenario.plan.precision.weights.id
+    if master == "bf16" == stored and stage:
+        yield Say("bf16.bf16_master_weights_and_grads", True, "workload.optimizer.master")
+        if states == "bf16":
+            yield Say("bf16.bf16_optimizer_states", True, "workload.optimizer.states")
+    expected = "none" if stored == "fp32" else "fp32"
+    yield Fixed("workload.optimizer.master", expected, "16-bit weights get a copy in fp32, fp32 weights none")
+    yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
+
+
+# what a configuration says that a scenario has no place for
+APART = {
+    "scheduler.*": "learning rates decide nothing about speed",
+    "optimizer.params.*": "learning rates decide nothing about speed",
+    "gradient_clipping": "clipping is not priced apart",
+    "*_bucket_size": "bucket sizes are not priced",
+    "zero_optimization.*": "a tuning knob of ZeRO that is not priced",
+    "fp16.*": "loss scaling decides nothing about speed",
+    "bf16.*": "a detail of bf16 training that is not priced",
+    "activation_checkpointing.*": "a detail of how checkpoints are stored that is not priced",
+    "steps_per_print": "logging",
+    "wall_clock_breakdown": "logging",
+    "*profiler*": "logging",
+    "tensorboard.*": "logging",
+    "wandb.*": "logging",
+    "comms_logger.*": "logging",
+    "compile.*": "how the graph is compiled is not priced",
+    "expert_parallel.*": "how experts are found in the model is not priced",
+    "tensor_parallel.*": "how matrices are found in the model is not priced",
+}
+
+
+def read(files: Files) -> Imported:
+    """What a ds_config.json says; the model and the sequence length come from elsewhere."""
+    expected = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
+    reader = OptionReader(only(files, _is_config, expected, ".json"))
+    optimizer = _read_optimizer(reader)
+    mesh, zero = _read_mesh(reader), _read_zero(reader)
+    plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)
+    batch = reader.count("train_batch_size")
+    micro = reader.count("train_micro_batch_size_per_gpu")
+    steps = reader.count("gradient_accumulation_steps")
+    if micro is None and steps is None:
+        reader.assumptions.append("microbatch = 1: train_micro_batch_size_per_gpu is not given")
+    if micro is None and batch is None:  # left to the script
+        micro = 1
+    plan |= pick({"microbatch": micro, "engine": "deepspeed"})
+    if reader.count("pipeline.activation_checkpoint_interval") == 1 and plan["pp"] > 1:
+        plan["recompute"] = "full"
+    if reader.switch("compile.deepcompile", default=False):
+        plan["compiled"] = True
+    if batch and micro and steps and batch % (micro * steps) == 0:
+        plan["dp"] = batch // (micro * steps)
+    reader.assumptions.append("the model and seq are not part of a DeepSpeed configuration")
+    settings = pick({"model": model_in(files)}) | {
+        "workload": pick({"kind": "train", "global_batch": batch, "optimizer": optimizer}),
+        "plan": plan,
+    }
+    return Imported(
+        target=ID,
+        settings=settings,
+        unread=reader.unread(APART),
+        assumptions=tuple(reader.assumptions),
+        per_rank=micro * (steps or 1) if micro and batch is None else None,
+    )
+
+
+def _read_mesh(reader: OptionReader) -> dict[str, Any]:
+    plan: dict[str, Any] = {"tp": reader.degree("tensor_parallel.autotp_size"), "cp": reader.degree(CP)}
+    plan["pp"] = reader.degree("pipeline.stages")
+    reader.take("data_parallel_size", "seq_parallel_communication_data_type")
+    if plan["tp"] > 1:
+        plan |= {"sequence_parallel": False}
+        plan["overlap"] = {"tp": reader.switch("tensor_parallel.tp_overlap_comm", default=False)}
+    if plan["cp"] > 1:
+        plan["cp_kind"] = "all-to-all"
+    if reader.switch("expert_parallel.enabled", default=False):
+        plan["ep"] = reader.degree("expert_parallel.autoep_size")
+        plan["etp"] = reader.degree("expert_parallel.expert_tensor_parallel_size")
+        dispatch = {"comm": "all-to-all", "deepep": "deepep"}
+        plan["moe_dispatch"] = reader.word("expert_parallel.comm_backend", among=dispatch, default="all-to-all")
+    return plan
+
+
+def _read_zero(reader: OptionReader) -> dict[str, Any]:
+    shards = {str(stage): shard for shard, stage in STAGES.items()}
+    shard = reader.word("zero_optimization.stage", among=shards, default="none")
+    plan: dict[str, Any] = {"shard": shard}
+    whole = shard == "zero3"
+    overlap = reader.switch("zero_optimization.overlap_comm", default=whole) and shard != "none"
+    plan["overlap"] = {"grad-reduce": overlap, "param-gather": overlap and whole}
+    device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
+    share = reader.word("zero_optimization.offload_optimizer.device", among=device, default=0.0)
+    if share:
+        share = reader.share("zero_optimization.offload_optimizer.ratio", default=1.0)
+    elif reader.switch("zero_optimization.cpu_offload", default=False):
+        share = 1.0
+    reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
+    weights = reader.word("zero_optimization.offload_param.device", among=device, default=0.0)
+    if weights or reader.switch("zero_optimization.cpu_offload_params", default=False):
+        why = "changes the step: weights in host memory are not priced"
+        reader.notes.append(Unread(option="zero_optimization.offload_param", value="cpu", why=why, matters=True))
+    kept = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
+    plan["offload"] = {"optimizer": share, "activations": 1.0 if kept else 0.0}
+    return plan
+
+
+def _read_formats(reader: OptionReader) -> dict[str, Any]:
+    stored = "fp32"
+    for name in ("bf16", "fp16"):
+        if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled", default=False):
+            stored = name
+    if stored == "fp32" and any(str(reader.take(f"{name}.enabled")) == "auto" for name in ("bf16", "fp16")):
+        stored = "bf16"
+        reader.assumptions.append("precision = bf16: the file leaves it to the script")
+    kept = reader.word("communication_data_type", "data_types.grad_accum_dtype", among=FORMATS, default=None)
+    reader.take("data_types.grad_accum_dtype")
+    gradients = kept or stored
+    return {"precision": {"name": stored, "gradients": gradients}}
+
+
+def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
+    names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
+    like = dict.fromkeys(("lamb", "onebitlamb"), "adamw") | {"cpuadam": "adamw", "fusedadam": "adamw"}
+    name = reader.word("optimizer.type", among=names | like, default=None)
+    if str(reader.options.get("optimizer.type", "")).lower() in ("lamb", "onebitlamb"):
+        reader.assumptions.append("optimizer = adamw: Lamb keeps the same states")
+    if name is None:
+        reader.assumptions.append("optimizer = adamw: the script builds it")
+        name = "adamw"
+    mode = reader.take("optimizer.params.adam_w_mode")
+    if name == "adam" and mode is not False:
+        name = "adamw"  # DeepSpeed's Adam decays weights as AdamW does unless told otherwise
+    if name == "sgd" and reader.take("optimizer.params.momentum", default=0):
+        name = "momentum"
+    narrow = any(reader.switch(f"{key}.enabled", default=False) for key in ("bf16", "fp16", "bfloat16"))
+    narrow = narrow or any(str(reader.take(f"{key}.enabled")) == "auto" for key in ("bf16", "fp16"))
+    own = reader.switch("bf16.bf16_master_weights_and_grads", default=False)
+    states = reader.switch("bf16.bf16_optimizer_states", default=False)
+    return {
+        "name": name,
+        "master": "bf16" if own else "fp32" if narrow else "none",
+        "states": "bf16" if states else "fp32",
+    }
+
+
+def _is_config(data: dict[str, Any]) -> bool:
+    return any(key in data for key in ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"))
+
+
+def recognises(files: Files) -> bool:
+    """A JSON file with DeepSpeed's keys."""
+    return holds(files, _is_config, ".json")

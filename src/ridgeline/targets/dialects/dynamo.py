@@ -1,0 +1,318 @@
+"""Dynamo: a deployment of a frontend and workers, their scripts, and such files read back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ridgeline.core.errors import InputError, not_among
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import serving_decisions_of
+from ridgeline.targets.dialects.sglang import engine_pieces as sglang_pieces
+from ridgeline.targets.dialects.sglang import read_engine as sglang_engine
+from ridgeline.targets.dialects.tensorrt_llm import engine_pieces as tensorrt_pieces
+from ridgeline.targets.dialects.tensorrt_llm import read_engine as tensorrt_engine
+from ridgeline.targets.dialects.vllm import engine_pieces as vllm_pieces
+from ridgeline.targets.dialects.vllm import read_engine as vllm_engine
+from ridgeline.targets.imports.command_line import read_arguments
+from ridgeline.targets.imports.option_reader import OptionReader, flatten, nested, tables
+from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_of
+from ridgeline.targets.ledger import Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.options import options
+from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
+from ridgeline.targets.serving.load import BENCH, bench_script
+from ridgeline.targets.serving.pieces import Replica, chips_taken, common_pieces, model_path, replica_of
+from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of
+from ridgeline.targets.target import Export, Files, Imported
+from ridgeline.targets.yaml_text import yaml_text
+
+ID = "dynamo"
+FILE = "deployment.yaml"
+WORKER = "worker.sh"
+
+MODULES = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang", "tensorrt-llm": "dynamo.trtllm"}
+RUNTIMES = {"vllm": "vllm-runtime", "sglang": "sglang-runtime", "tensorrt-llm": "tensorrtllm-runtime"}
+MODEL_OPTION = {"vllm": "--model", "sglang": "--model-path", "tensorrt-llm": "--model"}
+ROUTERS = {"round-robin": "round-robin", "least-loaded": "least-loaded", "prefix-aware": "kv"}
+FIELDS = "--override-engine-args"  # of a TensorRT-LLM worker: the fields of its YAML as a JSON object
+KINDS = {"both": "worker", "prefill": "prefill", "decode": "decode"}
+
+
+ENGINES = {"vllm": vllm_pieces, "sglang": sglang_pieces, "tensorrt-llm": tensorrt_pieces}
+TRANSFER = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+
+
+def write(scenario: Scenario) -> Export:
+    """deployment.yaml, the scripts of frontend and workers, and bench.sh."""
+    engine = scenario.plan.engine
+    decisions = serving_decisions_of(scenario)
+    if engine not in ENGINES:
+        raise InputError(not_among("plan.engine", engine, ENGINES, "Dynamo wraps one of these"))
+    workers = workers_of(scenario)
+    one = next(iter(workers.values()))
+    pieces = [*common_pieces(scenario, ID, engine), *_engine(scenario, engine, one), *_fleet(scenario)]
+    ledger = gather(decisions, pieces)
+    title = options(ID).title
+    router = {"--router-mode": ROUTERS[scenario.plan.serving.router]}
+    arguments = {name: arguments_of(scenario, engine, name, worker) for name, worker in workers.items()}
+    files = {FILE: comment(header(scenario, title)) + yaml_text(_deployment(scenario, router, workers, arguments))}
+    files[ON_NODE] = launch_script(scenario, _frontend(scenario, router), title)
+    for name, worker in workers.items():
+        how = _worker(scenario, engine, worker, arguments[name])
+        files[f"{name}.sh"] = launch_script(scenario, how, title)
+    files[BENCH] = bench_script(scenario, ledger.options, title, model_path(scenario))
+    return exported(ID, files, ledger)
+
+
+def workers_of(scenario: Scenario) -> Mapping[str, Replica]:
+    """Every kind of worker by name."""
+    pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
+    if not pools:
+        return {"worker": replica_of(scenario)}
+    found: dict[str, Replica] = {}
+    each = nodes_of(scenario.system)[1]
+    for pool in pools:
+        tp, pp, ep = pool.tp or mesh.tp, pool.pp or mesh.pp, pool.ep or mesh.ep
+        name = KINDS[pool.role]
+        name = name if name not in found else f"{name}-{len(found)}"
+        nodes = -(-tp * pp * pool.dp // each)
+        found[name] = Replica(count=pool.replicas, tp=tp, pp=pp, ep=ep, dp=pool.dp, nodes=nodes)
+    return found
+
+
+def _engine(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
+    """What every worker is told; how each pool is split is said of the pool."""
+    yield from _admitted(scenario, engine, one)
+    for number, worker in enumerate(workers_of(scenario).values() if scenario.plan.serving.pools else ()):
+        if engine == "tensorrt-llm" and worker.dp > 1 and worker.tp > 1:
+            for field in ("tp", "dp"):
+                why = f"attention DP goes over all ranks: written with {worker.tp * worker.dp} of them, tp 1"
+                yield Lose(f"plan.serving.pools.{number}.{field}", why)
+        for field in ("role", "replicas", "tp", "pp", "ep", "dp"):
+            yield Say(f"pool {number}", number, f"plan.serving.pools.{number}.{field}")
+        yield Lose(f"plan.serving.pools.{number}.system", "which nodes a pod runs on is said by selectors of yours")
+
+
+def _admitted(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
+    found = ENGINES[engine](scenario, one)
+    return admitted(found, options(engine))
+
+
+def _fleet(scenario: Scenario) -> Iterator[Piece]:
+    yield Say("--router-mode", ROUTERS[scenario.plan.serving.router], "plan.serving.router")
+    if not scenario.plan.serving.pools:
+        yield Say("replicas", replica_of(scenario).count, "plan.serving.replicas")
+    else:
+        chips = sum(worker.count * worker.chips for worker in workers_of(scenario).values())
+        yield chips_taken(scenario, chips)
+
+
+def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> dict[str, Any]:
+    """The options of a worker."""
+    found = gather({}, _admitted(scenario, engine, worker)).options
+    if engine == "tensorrt-llm":
+        arguments: dict[str, Any] = {FIELDS: json.dumps(nested(found))}
+    else:
+        arguments = dict(found)
+    role = name.partition("-")[0]
+    if role != "worker":
+        arguments["--disaggregation-mode"] = role
+        if engine == "vllm":
+            arguments["--kv-transfer-config"] = TRANSFER
+        if engine == "sglang":
+            arguments["--disaggregation-transfer-backend"] = "nixl"
+    return arguments
+
+
+def _frontend(scenario: Scenario, router: Mapping[str, Any]) -> Launch:
+    program = 'exec python3 -m dynamo.frontend --http-host "$HOST" --http-port "$PORT"'
+    return Launch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
+
+
+def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: Mapping[str, Any]) -> Launch:
+    return Launch(
+        program=f'exec python3 -m {MODULES[engine]} {MODEL_OPTION[engine]} "$MODEL"',
+        arguments=arguments,
+        weights=model_path(scenario),
+        replicas=worker.count,
+        chips=worker.chips,
+        nodes=worker.nodes,
+        rendezvous=f'--nnodes {worker.nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"',
+    )
+
+
+def _deployment(
+    scenario: Scenario,
+    router: Mapping[str, Any],
+    workers: Mapping[str, Replica],
+    arguments: Mapping[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """A DynamoGraphDeployment."""
+    engine = scenario.plan.engine
+    image = f"nvcr.io/nvidia/ai-dynamo/{RUNTIMES[engine]}:{options(ID).version}"
+    front = {"name": "main", "image": image, "command": ["python3", "-m", "dynamo.frontend"], "args": _flat(router)}
+    parts: list[dict[str, Any]] = [_component("Frontend", "frontend", 1, front)]
+    weights = model_path(scenario) or "MODEL"
+    for name, worker in workers.items():
+        own = {MODEL_OPTION[engine]: weights, **arguments[name]}
+        container: dict[str, Any] = {
+            "name": "main",
+            "image": image,
+            "command": ["python3", "-m", MODULES[engine]],
+            "args": _flat(own),
+        }
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(-(-worker.chips // worker.nodes))}}
+        part = _component(name, name.partition("-")[0], worker.count, container)
+        parts.append(part | ({"multinode": {"nodeCount": worker.nodes}} if worker.nodes > 1 else {}))
+    name = re.sub(r"[^a-z0-9-]+", "-", (scenario.name or scenario.model.id).lower())[:50].strip("-") or "ridgeline"
+    return {
+        "apiVersion": "nvidia.com/v1beta1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": {"name": name},
+        "spec": {"components": parts},
+    }
+
+
+def _component(name: str, kind: str, replicas: int, container: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "type": kind, "replicas": replicas, "podTemplate": {"spec": {"containers": [container]}}}
+
+
+def _flat(arguments: Mapping[str, Any]) -> list[str]:
+    """Options as plain words."""
+    found: list[str] = []
+    for option, value in arguments.items():
+        if isinstance(value, bool):
+            found.append(option if value else f"--no-{option[2:]}")
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            found += [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
+    return found
+
+
+READERS = {"vllm": vllm_engine, "sglang": sglang_engine, "tensorrt-llm": tensorrt_engine}
+FRONTEND = "dynamo.frontend"
+APART = {
+    "http-*": "where the frontend listens decides nothing",
+    "host": "where the server listens decides nothing",
+    "port": "where the server listens decides nothing",
+    "kv-transfer-config": "how the cache is moved follows from the system's links",
+    "disaggregation-*": "how the cache is moved follows from the system's links",
+    "*": "an option that is not priced",
+}
+AXES = ("tp", "pp", "ep")
+
+
+def read(files: Files) -> Imported:
+    """Frontend and workers, from a deployment where there is one, else from scripts."""
+    parts = _deployed(files) or _scripted(files)
+    workers = [(module, words, count) for module, words, count in parts if module in MODULES.values()]
+    if not workers:
+        raise none_found(files, "python3 -m dynamo.vllm, dynamo.sglang or dynamo.trtllm")
+    first: OptionReader | None = None
+    pools: list[dict[str, Any]] = []
+    plan: dict[str, Any] = {}
+    given = ""
+    for module, words, count in workers:
+        reader, own, pool, named = _read_worker(module, words, count)
+        pools.append(pool)
+        if first is None:
+            first, plan, given = reader, own, named
+    assert first is not None
+    serving = plan.setdefault("serving", {}) | _read_fleet(pools)
+    router = _router(parts)
+    serving |= {"router": router} if router and (serving.get("replicas", 1) > 1 or "pools" in serving) else {}
+    plan["serving"] = serving
+    plan["dp"] = _ranks(serving)
+    return imported(ID, files, first, plan, model_named(first, files, given), APART)
+
+
+def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReader, dict[str, Any], dict[str, Any], str]:
+    """The options of one kind of worker: the plan they make, and the pool."""
+    engine = next(name for name, wraps in MODULES.items() if wraps == module)
+    arguments = read_arguments(words, options(engine), options(ID))
+    reader = reader_of(arguments, module)
+    fields = reader.take(FIELDS[2:])
+    if isinstance(fields, str):
+        try:
+            held = json.loads(fields)
+        except (ValueError, RecursionError):
+            held = None
+        if isinstance(held, Mapping):
+            reader.options |= dict(flatten(held))
+    role = str(reader.take("disaggregation-mode", default="both"))
+    given = str(reader.take("model", "model-path", default=""))
+    plan = READERS[engine](reader)
+    plan |= {"engine": engine}
+    dp = plan.get("serving", {}).pop("data_parallel_size", None) or reader.degree("data-parallel-size")
+    plan.pop("dp", None)
+    plan.get("serving", {}).pop("replicas", None)
+    pool = {"role": role if role in ("prefill", "decode") else "both", "replicas": count, "dp": dp}
+    return reader, plan, pool | {axis: plan[axis] for axis in AXES if axis in plan}, given
+
+
+def _read_fleet(pools: list[dict[str, Any]]) -> dict[str, Any]:
+    """Replicas of one kind, or pools."""
+    if len(pools) == 1 and pools[0]["role"] == "both":
+        found = {"replicas": pools[0]["replicas"]}
+        return found | ({"data_parallel_size": pools[0]["dp"]} if pools[0]["dp"] > 1 else {})
+    return {"pools": pools}
+
+
+def _ranks(serving: Mapping[str, Any]) -> int:
+    if "pools" in serving:
+        return 1
+    return int(serving["replicas"] * serving.get("data_parallel_size", 1))
+
+
+def _router(parts: list[tuple[str, list[str], int]]) -> str | None:
+    for module, words, _ in parts:
+        if module == FRONTEND:
+            mode = read_arguments(words, options(ID)).options.get("router-mode")
+            return {word: name for name, word in ROUTERS.items()}.get(str(mode))
+    return None
+
+
+def _deployed(files: Files) -> list[tuple[str, list[str], int]]:
+    """(module, words, replicas) of every component of a deployment."""
+    found: list[tuple[str, list[str], int]] = []
+    for table in tables(files, ".yaml", ".yml"):
+        for part in _components(table.data):
+            for container in _containers(part):
+                words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+                if "-m" in words[:-1]:
+                    at = words.index("-m") + 1
+                    count = part.get("replicas", 1)
+                    replicas = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
+                    found.append((words[at], words[at + 1 :], replicas))
+    return found
+
+
+def _components(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    spec = data.get("spec")
+    parts = spec.get("components", ()) if isinstance(spec, Mapping) else ()
+    return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+
+
+def _containers(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    at: Any = part
+    for key in ("podTemplate", "spec", "containers"):
+        at = at.get(key) if isinstance(at, Mapping) else None
+    return [one for one in at if isinstance(one, Mapping)] if isinstance(at, list) else []
+
+
+def _scripted(files: Files) -> list[tuple[str, list[str], int]]:
+    found = []
+    for module in (FRONTEND, *MODULES.values()):
+        found += [(module, words, replicas_in(script)) for script, words in commands_of(files, ("-m", module))]
+    return found
+
+
+def recognises(files: Files) -> bool:
+    """A deployment of Dynamo, or a script that starts a worker of it."""
+    try:
+        parts = _deployed(files) or _scripted(files)
+    except InputError:
+        return False
+    return any(module in (FRONTEND, *MODULES.values()) for module, _, _ in parts)

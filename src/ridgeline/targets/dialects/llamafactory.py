@@ -1,0 +1,182 @@
+"""LLaMA-Factory: a YAML of its trainer, with Accelerate's or DeepSpeed's file beside it, and such files read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.dialects.accelerate import commands, fsdp_parts, with_chips, words_of
+from ridgeline.targets.imports.option_reader import holds, model_in, only, tables
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.ledger import Lose, Piece, Say
+from ridgeline.targets.target import Export, Files, Imported, Unread
+from ridgeline.targets.trainers.read import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.trainers.write import (
+    FSDP,
+    MESH,
+    ZERO,
+    TrainerRun,
+    by_accelerate,
+    by_torchrun,
+    common,
+    launch_pieces,
+    run_of,
+    sees,
+    trainer_export,
+)
+from ridgeline.targets.vendors import runs_on
+
+ID = "llamafactory"
+
+WORDS = {
+    "model": "train.model_name_or_path",
+    "attention": "train.flash_attn",
+    "flash": "fa2",
+    "seq": "train.cutoff_len",
+    "packed": "train.packing train.neat_packing",
+    "images": "packed with text",
+    "micro": "train.per_device_train_batch_size",
+    "steps": "train.gradient_accumulation_steps",
+    "bf16": "train.bf16",
+    "fp16": "train.fp16",
+    "pure": "train.pure_bf16",
+    "mixed": "accelerate.mixed_precision",
+    "recompute": "train.disable_gradient_checkpointing",
+    "recompute_off": "the option switches it off",
+    "optimizer": "train.optim",
+    "muon": "train.use_muon=true",
+    "compiled": "train.torch_compile",
+    "rank": "train.lora_rank",
+    "adapters": "train.lora_target",
+    "adapters_joined": "names joined by commas",
+    "fsdp": f"{FSDP}_version",
+    "reshard": f"{FSDP}_reshard_after_forward",
+    "offload": f"{FSDP}_offload_params",
+    "shard": f"{MESH}_dp_shard_size",
+    "replicate": f"{MESH}_dp_replicate_size",
+}
+STAGES = {"pretrain": "pt", "finetune": "sft", "lora": "sft"}
+
+
+CAN = frozenset({("deepspeed", "tp")})
+NOTE = "# dataset, dataset_dir and template in train.yaml are yours to choose."
+PROGRAM = ("llamafactory.launcher", "train.yaml")
+
+
+def write(scenario: Scenario) -> Export:
+    """train.yaml, accelerate.yaml or deepspeed.json where one of them shards, and the launch scripts."""
+    run = run_of(scenario, CAN)
+    if run.backend == "fsdp2":
+        command = by_accelerate(scenario, " ".join(PROGRAM), NOTE)
+    else:
+        command = by_torchrun(scenario, PROGRAM, NOTE)
+    return trainer_export(ID, scenario, _pieces(scenario, run), command)
+
+
+def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+    work = scenario.workload
+    assert isinstance(work, Train)
+    yield from runs_on(scenario, ID)
+    words = dict(WORDS)
+    if run.backend != "fsdp2":
+        del words["mixed"]
+    yield from common(scenario, run, words)
+    if run.backend == "fsdp2":
+        yield from launch_pieces(scenario, run)
+    if run.backend == "deepspeed":
+        yield Say("train.deepspeed", ZERO, "plan.shard")
+    seen = sees(scenario, words)
+    yield Say("train.stage", "sft" if seen else STAGES[work.task], "workload.task")
+    if seen:  # encoders are frozen unless told otherwise
+        yield Say("train.freeze_vision_tower", work.towers == "frozen", "workload.towers")
+        yield Say("train.freeze_multi_modal_projector", False)
+        if work.task == "pretrain":
+            yield Lose("workload.task", "its stage pt reads text alone: written as sft")
+    yield Say("train.finetuning_type", "lora" if work.lora is not None else "full", "workload.task")
+    for option, value in (
+        ("do_train", True),
+        ("dataset", "your_dataset"),
+        ("template", "default"),
+        ("output_dir", "output"),
+        ("max_steps", 50),
+    ):
+        yield Say(f"train.{option}", value)
+
+
+READ_WORDS = {
+    **WORDS,
+    "seq_default": "2048",
+    "rank_default": "8",
+    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
+}
+MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "use_mca")
+ELSEWHERE = {"export_dir": "merges weights", "infer_backend": "generates text"}
+OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass of one model
+
+
+def read(files: Files) -> Imported:
+    """What the trainer's YAML says, with the files beside it."""
+    expected = "one YAML file with stage and finetuning_type"
+    own = next(iter(_of_scripts(files)), None) or only(files, _is_ours, expected, ".yaml", ".yml")
+    train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
+    _refuse(train, own.source)
+    notes: list[Unread] = []
+    stage = str(train.pop("stage", "sft"))[:40]
+    if stage in OTHERS:
+        why = "a step of this stage runs more than one model; read as one pass of the model that is trained"
+        notes.append(Unread(option="train.stage", value=stage, why=why, matters=True))
+    launch = next((table.data for table in tables(files, ".yaml", ".yml") if "distributed_type" in table.data), {})
+    zero = zero_file(files, train.pop("deepspeed", None), notes)
+    kind = str(train.pop("finetuning_type", "lora"))[:40]
+    lora = kind == "lora"
+    if kind not in ("lora", "full"):
+        notes.append(Unread(option="train.finetuning_type", value=kind, why="read as all weights", matters=True))
+    task = Task(name="lora" if lora else "pretrain" if stage == "pt" else "finetune")
+    packed = train.get("packing")
+    train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
+    train |= {"cutoff_len": around(files).seq} if around(files).seq else {}
+    frozen = train.pop("freeze_vision_tower", None) is True
+    parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
+    reader = gathered(parts, own.source)
+    reader.notes += notes
+    made = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    if frozen:
+        workload = {**made.settings["workload"], "towers": "frozen"}
+        made = replace(made, settings={**made.settings, "workload": workload})
+    return with_chips(made, launch)
+
+
+def _refuse(train: Mapping[str, Any], source: str) -> None:
+    """An `InputError` for a file that trains with Megatron, or does not train."""
+    megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
+    if megatron:
+        given, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
+        raise InputError(Problem(path=megatron[0], given=given, expected="FSDP or DeepSpeed", todo=todo, where=source))
+    other = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
+    if other:
+        given = f"a file that {ELSEWHERE[other[0]]}"
+        raise InputError(Problem(path=other[0], given=given, expected="training of a decoder", where=source))
+
+
+def _of_scripts(files: Files) -> Iterator[Table]:
+    """The arguments of each command of a script that starts LLaMA-Factory, with the file that it names."""
+    for command in commands(files):
+        said, _ = words_of(command)
+        table = (beside(files, said.pop("config", None)) or {}) | said
+        if _is_ours(table):
+            yield Table(data=table, source=next(iter(files)))
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    own = "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
+    return own or ("template" in data and any(key in data for key in ELSEWHERE))
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file with LLaMA-Factory's stage and kind of fine-tuning, or a script with them as arguments."""
+    return holds(files, _is_ours, ".yaml", ".yml") or any(True for _ in _of_scripts(files))

@@ -1,0 +1,348 @@
+"""Turn MaxText's words about a model (a name, dimensions, a scale of parameters) into a table or a catalog entry."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, not_among
+from ridgeline.core.files import Table, read_table
+from ridgeline.models.load import MODELS
+from ridgeline.targets.dialects.maxtext.names import ALSO_NAMED, MODELS_NAMED
+from ridgeline.targets.imports.model_names import known_as
+from ridgeline.targets.imports.option_reader import OptionReader, tables
+from ridgeline.targets.imports.run_files import RunFiles, around
+from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.target import Files, Unread
+
+PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
+# options of a model file beside its dimensions
+DESCRIBES = frozenset(
+    {
+        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding",
+        "normalization_layer_epsilon",
+        "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
+        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts",
+        "first_num_dense_layers",
+        "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
+    }
+)  # fmt: skip
+PAIRED = ("longcat-flash", "gemma2-")  # models of which MaxText counts two layers as one
+
+
+def read_model(reader: OptionReader, named: str | None) -> Any:
+    """The model that the options name or spell; that of MaxText's defaults where nobody names one."""
+    name = str(reader.take("model_name", default="default"))
+    if name == "default" and "base_emb_dim" in reader:
+        name = _file_named(reader)
+    if name != "default":
+        id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
+        if id is None:
+            reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
+        return _ahead(reader, _changed(reader, id))
+    scale = reader.degree("global_parameter_scale")
+    if scale != 1:
+        if f"maxtext-{scale}b" in MODELS and "base_emb_dim" not in reader:
+            return f"maxtext-{scale}b"
+        reader.bad("global_parameter_scale", scale, "a scale whose model the catalog has, or dimensions", None)
+    if "base_emb_dim" not in reader:
+        if named is not None or {"student_overrides", "teacher_overrides"} & set(reader.table.data):
+            return None
+        reader.assumptions.append("model: the 1.1 billion parameters of MaxText's own defaults, as no model is named")
+    block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
+    normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
+    biased = reader.switch("attention_bias", default=block == "qwen2")
+    heads = reader.count("base_num_query_heads", default=16)
+    inner = reader.count("base_mlp_dim", default=7168)
+    experts = reader.degree("num_experts")
+    mlp: dict[str, Any] = {"mlp": {"hidden": inner}}
+    moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
+    if experts > 1:
+        topk = reader.degree("num_experts_per_tok")
+        mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
+    table: dict[str, Any] = {
+        "hidden": reader.count("base_emb_dim", default=2048),
+        "layers": reader.count("base_num_decoder_layers", default=16),
+        "vocab": reader.count("vocab_size", default=32000),
+        "tied": reader.switch("logits_via_embedding", default=False),
+        "attention": {
+            "heads": heads,
+            "kv_heads": reader.count("base_num_kv_heads", default=16),
+            "head_dim": reader.count("head_dim", default=128),
+            **({"qk_norm": "head"} if normed else {}),
+            **({"qkv_bias": True} if biased else {}),
+        },
+        **mlp,
+    }
+    if block == "gpt3":
+        table |= {"norm": "layer", "positions": reader.count("trainable_position_size", default=2048)}
+        table["attention"] |= {"positions": "learned", "qkv_bias": True, "out_bias": True}
+        table["mlp"] |= {"gated": False, "activation": "gelu", "bias": True}
+    return known_as(table, ("context",))
+
+
+def _changed(reader: OptionReader, id: str | None) -> Any:
+    """A model of the catalog with the number of layers that the options give it; other dims that differ are told."""
+    if id is None:
+        return None
+    spec = MODELS[id]
+    asked = reader.count("base_num_decoder_layers")
+    if reader.options.get("base_emb_dim") not in (None, spec.hidden):
+        why = f"not the width of {id}, whose dims are taken"
+        value = str(reader.options["base_emb_dim"])[:20]
+        reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
+    heads = {"base_num_query_heads": "heads", "base_num_kv_heads": "kv_heads"}
+    for option, name in heads.items() if "base_emb_dim" in reader else ():
+        held = {getattr(block.mixer, name, None) for block in spec.blocks} - {None}
+        asked_for = reader.options.get(option)
+        if type(asked_for) is int and held and asked_for not in held:
+            reader.bad(option, asked_for, f"the {name} of {id}, which model_name says it is", None)
+    each = 2 if id.startswith(PAIRED) else 1
+    return {"base": id, "layers": asked * each} if asked is not None and asked * each != spec.layers else id
+
+
+def _ahead(reader: OptionReader, model: Any) -> Any:
+    """The model with as many layers of multi-token prediction as asked for: none, where nobody asks."""
+    depth = reader.size("mtp_num_layers") or 0
+    base = MODELS[model["base"] if isinstance(model, dict) else model] if model is not None else None
+    if base is None or depth == (base.mtp.depth if base.mtp else 0):
+        return model
+    return {**(model if isinstance(model, dict) else {"base": model}), "mtp": depth}
+
+
+def _file_named(reader: OptionReader) -> str:
+    """The model that a file of MaxText's own model folder is named after."""
+    stem = Path(reader.table.source).stem
+    known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
+    if known:
+        for option in list(reader.options):
+            if option.startswith("base_") or option in DESCRIBES:
+                reader.take(option)
+    return stem if known else "default"
+
+
+DEEPEST = 20
+MOST_SLICES = 10_000
+# devices that the name of a slice counts for each chip: v5p-128 has 64 chips
+COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
+HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
+
+
+def started(files: Files) -> Files:
+    """The files, with the command of a JobSet as a script of its own."""
+    if isinstance(files, RunFiles) and any(name.endswith(".jobset.sh") for name in files):
+        return files
+    texts = dict(files)
+    for name, text in files.items():
+        if name.endswith((".yaml", ".yml")) and re.search(r"^kind:\s*JobSet", text, re.MULTILINE):
+            found = next((line for line in _texts(_table(name, text), 0) if "base.yml" in line), None)
+            if found is not None:
+                texts = {key: value for key, value in texts.items() if key != name}
+                texts[f"{name}.jobset.sh"] = _inner(found) + _asked(text)
+    return RunFiles(texts, around(files))
+
+
+def _table(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        return next(iter(tables({name: text}))).data
+    except (InputError, StopIteration):
+        return {}
+
+
+def _inner(text: str) -> str:
+    """The one line of a container's command that starts the training, without its parentheses."""
+    line = next((line for line in text.splitlines() if "base.yml" in line), "").strip()
+    return line.removeprefix("(").rstrip("; &").removesuffix(")") + "\n"
+
+
+def _asked(text: str) -> str:
+    """The chips that a manifest asks for, in the words of xpk."""
+    kind = re.search(r"gke-tpu-accelerator:\s*([\w-]{1,40})", text)
+    shape = re.search(r"gke-tpu-(?:slice-)?topology:\s*([\dx]{1,20})", text)
+    slices = re.search(r"^\s{0,8}replicas:\s*(\d{1,4})", text, re.MULTILINE)
+    if kind is None or shape is None:
+        return ""
+    count = slices.group(1) if slices else "1"
+    return f"xpk workload create --device-type={kind.group(1)}-{shape.group(1)} --num-slices={count}\n"
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    """Every text below a value."""
+    if isinstance(value, str):
+        yield value
+    elif depth < DEEPEST:
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        for part in inner:
+            yield from _texts(part, depth + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What xpk is asked for: chips of all slices, slices, and whether JAX counts two devices for each chip."""
+
+    chips: int | None = None
+    slices: int = 1
+    halves: bool = False
+
+
+def machine_of(files: Files) -> Machine:
+    """The machine of the first command that names one."""
+    for name, text in files.items():
+        if not name.endswith((".sh", ".sbatch")):
+            continue
+        for command in read_script(text, around(files)).commands:
+            words = dict(word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
+            device = words.get("device-type", words.get("tpu-type", words.get("device_type", "")))
+            chips = chips_of(device)
+            slices = words.get("num-slices", words.get("num_slices", "1"))
+            if chips is not None:
+                count = int(slices) if slices.isdigit() and 0 < int(slices) < MOST_SLICES else 1
+                return Machine(chips=chips * count, slices=count, halves=device.startswith(HALVES))
+    return Machine()
+
+
+def chips_of(device: str) -> int | None:
+    """Chips of a slice by its name.
+
+    >>> chips_of("tpu7x-4x4x8"), chips_of("v5p-128"), chips_of("v6e-256"), chips_of("h100")
+    (128, 64, 256, None)
+    """
+    kind, _, size = device.rpartition("-")
+    if re.fullmatch(r"\d{1,3}(x\d{1,3}){1,2}", size):
+        return math.prod(int(part) for part in size.split("x"))
+    each = COUNTED.get(kind.removeprefix("tpu-"))
+    return int(size) // each if each is not None and size.isdigit() and int(size) >= each else None
+
+
+def filled_axes(table: Table, devices: int) -> Table:
+    """The table with the one inner axis of -1 filled in from the number of devices.
+
+    That of fsdp stays open where nothing is copied: it is all that the others leave then.
+    """
+    names = {axis: f"ici_{axis}_parallelism" for axis in INNER}
+    given = {axis: table.data.get(name, -1 if axis == "fsdp" else 1) for axis, name in names.items()}
+    open_ = [axis for axis, degree in given.items() if degree == -1]
+    others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
+    slices = [table.data.get(f"dcn_{axis}_parallelism", 1) for axis in INNER]
+    outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
+    if len(open_) != 1 or open_[0] == "data" or not devices or devices % (others * outer):
+        return table
+    if open_[0] == "fsdp" and not copies_data(table.data):
+        return table
+    return replace(table, data={**table.data, names[open_[0]]: devices // (others * outer)})
+
+
+def copies_data(options: Mapping[str, Any]) -> bool:
+    """Whether a stated number of copies of the weights is asked for, each split over its own devices."""
+    stated = [options.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
+    return any(type(degree) is int and degree > 1 for degree in stated)
+
+
+def filled_slices(table: Table, devices: int, slices: int) -> Table:
+    """The table with every axis stated, for a run on several slices: data goes over them unless another axis does."""
+    if slices < 2 or devices % slices:
+        return table
+    said = dict(table.data)
+    for place, size, usual in (("dcn", slices, "data"), ("ici", devices // slices, "fsdp")):
+        names = {axis: f"{place}_{axis}_parallelism" for axis in INNER}
+        given = {axis: said.get(name, -1 if axis == usual else 1) for axis, name in names.items()}
+        open_ = [axis for axis, degree in given.items() if degree == -1]
+        others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
+        if len(open_) == 1 and others and size % others == 0:
+            said[names[open_[0]]] = size // others
+    return replace(table, data=said)
+
+
+def spare_axis(options: Mapping[str, Any]) -> str:
+    """The axis that gives up the second device of a chip: the one left to fill, or the widest even one."""
+    degrees = {axis: options.get(f"ici_{axis}_parallelism", -1 if axis == "fsdp" else 1) for axis in AXES}
+    for axis, degree in degrees.items():
+        if degree == -1:
+            return axis
+    even = [axis for axis, degree in degrees.items() if type(degree) is int and degree > 1 and degree % 2 == 0]
+    return max(even, key=lambda axis: degrees[axis]) if even else ""
+
+
+INNER = (
+    "data",
+    "fsdp",
+    "fsdp_transpose",
+    "context_usp_ulysses",
+    "tensor",
+    "tensor_sequence",
+    "context",
+    "pipeline",
+    "expert",
+)
+AXES = ("fsdp", "data", "tensor", "context", "expert")
+
+
+FILE = Path(__file__).parent / "benchmarks.toml"
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+MARK = "# a benchmark of MaxText: "
+
+
+@cache
+def benchmarks() -> Mapping[str, Mapping[str, Any]]:
+    """The options of every benchmark by its name."""
+    return read_table(FILE).data
+
+
+def benchmark_of(files: Files) -> dict[str, str] | None:
+    """The runner's options in the first command that starts it."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS) and "benchmark_runner" in text:
+            for command in read_script(text, around(files)).commands:
+                if any("benchmark_runner" in word for word in command) and "model_name" in _options(command):
+                    return _options(command)
+    return None
+
+
+def _options(command: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for at, word in enumerate(command):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            found[name.replace("-", "_")] = value if equals else "".join(command[at + 1 : at + 2])
+    return found
+
+
+def spelled_out(files: Files) -> Files:
+    """The files, with a script of the runner replaced by the training command and the machine that it asks for."""
+    said = benchmark_of(files)
+    if said is None or said.get("model_name") not in benchmarks():
+        return files
+    words = [f"{key}={shlex.quote(_word(value))}" for key, value in benchmarks()[said["model_name"]].items()]
+    machine = [f"--device-type={said.get('device_type', '')}", f"--num-slices={said.get('num_slices', '1')}"]
+    text = f"{MARK}{said['model_name']}\npython3 -m MaxText.train base.yml {' '.join(words)}\n"
+    kept = {name: text for name, text in files.items() if "benchmark_runner" not in text}
+    script = {f"{said['model_name']}.sh": f"{text}xpk workload create {shlex.join(machine)}\n"}
+    return RunFiles({**kept, **script}, around(files))
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def benchmark_note(files: Files) -> tuple[str, ...]:
+    """What is assumed of a benchmark: that the installed MaxText means by its name what the recorded one does."""
+    for text in files.values():
+        found = re.match(rf"{MARK}(\w+)", text)
+        if found:
+            return (
+                f"benchmark {found.group(1)}: batch, sequence, mesh and recompute as MaxText of August 2026 has them",
+            )
+    return ()
+
+
+def refuse_strange(files: Files) -> None:
+    """An `InputError` for a benchmark whose name is not recorded."""
+    said = benchmark_of(files)
+    if said is not None:
+        raise InputError(not_among("--model_name", said.get("model_name", "nothing")[:60], benchmarks()))

@@ -1,0 +1,375 @@
+"""Turn scripts and tables in Megatron's words into options by name: the command that starts a run, or `MODEL_ARGS`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import parse_table
+from ridgeline.targets.imports.option_reader import model_in
+from ridgeline.targets.imports.run_files import RunFiles, around
+from ridgeline.targets.imports.shell_eval import Script, read_script
+from ridgeline.targets.imports.shell_expand import shown, split_words
+from ridgeline.targets.options import options
+from ridgeline.targets.target import Files
+
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+TABLES = (".yaml", ".yml", ".json")
+BLOCKING = ("CUDA_LAUNCH_BLOCKING", "ASCEND_LAUNCH_BLOCKING")
+NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+SIGNS = ("num-layers", "hybrid-layer-pattern", "hybrid-override-pattern")  # of a run that spells its model
+LESS = ("tensor-model-parallel-size", "micro-batch-size", "seq-length")  # of a run whose model is named elsewhere
+# options of trainers that count layers too, and programs of transformers that take Megatron's words
+FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b|\b(ds_train|finetune)_huggingface_\w+\.py")
+ARGUMENTS = ("MODEL_ARGS", "model_args")
+GENERATES = "generation of text"
+SEES = "a model that sees"
+OTHER_WORK = {
+    "perform-rl-step": "reinforcement learning",
+    "encoder-num-layers": "a model with an encoder",
+    "encoder-seq-length": "a model with an encoder",
+    "decoder-num-layers": "a model with an encoder",
+    "vision-model-type": SEES,
+    **dict.fromkeys(("img-h", "patch-size", "vision-tower", "image-folder", "disable-vision-class-token"), SEES),
+    **dict.fromkeys(("grpo-group-size", "grpo-iterations", "langrl-env-config"), "reinforcement learning"),
+    "is-pairwise-dataset": "training by preferences",
+    **dict.fromkeys(("retro-project-dir", "retro-workdir", "retro-tasks", "retro-add-retriever"), "retrieval"),
+    "biencoder-projection-dim": "retrieval",
+    "export-kd-teacher-load": "distillation from a teacher",
+    "kd": "distillation from a teacher",
+    "mos": "distillation from a teacher",
+    **dict.fromkeys(("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length"), GENERATES),
+}
+# of MindSpeed-LLM's --stage
+PREFERENCES = dict.fromkeys(("dpo", "simpo", "orm", "prm", "rm"), "training by preferences") | dict.fromkeys(
+    ("ppo", "ray_ppo", "ray_grpo", "ray_online_dpo", "trl_ppo"), "reinforcement learning"
+)
+ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
+    ("vit", "multimodal", "mimo"), "a model that sees"
+)
+PROGRAMS = {
+    "pretrain_bert": "an encoder",
+    "pretrain_t5": "a model with an encoder",
+    "pretrain_retro": "retrieval",
+    "pretrain_ict": "retrieval",
+    "pretrain_vision": "a model that sees",
+    "pretrain_vlm": "a model that sees",
+    "pretrain_mimo": "a model that sees",
+    "tasks/": "a task for classification",
+    "generate": GENERATES,
+    "text_gen": GENERATES,
+    "eval": "an evaluation",
+    "convert": "a conversion of checkpoints",
+    "hf2": "a conversion of checkpoints",
+    "2hf": "a conversion of checkpoints",
+    "2mcore": "a conversion of checkpoints",
+    "_hf_to_mg": "a conversion of checkpoints",
+    "_mg_to_hf": "a conversion of checkpoints",
+    "checkpoint_reshap": "a conversion of checkpoints",
+    "preprocess": "preparation of data",
+    "analyze_data": "preparation of data",
+    "train_rl": "reinforcement learning",
+    "inference": GENERATES,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Options as a run's files give them: names without dashes, values as words or numbers, True for a flag.
+
+    world    ranks that are started, where the files say it
+    program  the Python program that is started
+    path     the file's name and folder, which often name the model
+    texts    files that the script writes, or that stand beside it, by the name it uses
+    """
+
+    options: Mapping[str, Any]
+    source: str
+    world: int | None = None
+    notes: tuple[str, ...] = ()
+    hint: str = ""  # the model that a file written by Ridgeline names
+    program: str = ""
+    path: str = ""
+    texts: Mapping[str, str] | None = None
+
+
+def collect(files: Files) -> Given:
+    """The options of the first script that starts a run; without one, of the first table that holds any."""
+    found = _collect(files)
+    folder = around(files).folder
+    path = f"{folder.name if folder else ''}/{found.source}"
+    return replace(_switched(found, files), hint=model_in(files) or "", path=path)
+
+
+def _switched(found: Given, files: Files) -> Given:
+    """One expert for each token, where the checkout's Megatron is of the time when there was no other choice."""
+    silent = "num-experts" in found.options and not {"moe-router-topk", "topk"} & set(found.options)
+    software = around(files).named("megatron/arguments.py") if silent else None
+    if software is None or "--num-experts" not in software or "--moe-router-topk" in software:
+        return found
+    several = "top2" in str(found.options.get("routing-mode", ""))
+    return replace(found, options={**found.options, "moe-router-topk": 2 if several else 1})
+
+
+def _collect(files: Files) -> Given:
+    named = around(files).model is not None
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            found = from_script(name, text, files, named)
+            if found is not None:
+                return found
+    for name, text in files.items():
+        if name.endswith(TABLES):
+            table = arguments_of(parse_table(Path(name), text).data)
+            filled = _filled_by_script(name, table, files) if table is not None else None
+            if filled is not None:
+                return filled
+            if table is not None:
+                return Given(options=_filled(table, around(files).environment), source=name)
+    _refuse_other_programs(files)
+    expected = "a script that passes --num-layers to a training program, or a table with num-layers"
+    todo = "a script called with arguments or environment: say them with --arg and --env"
+    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
+
+
+def _refuse_other_programs(files: Files) -> None:
+    """Say what scripts start where that is known to be no training, whatever it is called with."""
+    for name, text in files.items():
+        for command in read_script(text, around(files)).commands if name.endswith(SCRIPTS) else ():
+            program = next((word for word in command if word.endswith(".py")), "")
+            if program and not _printed(command):
+                other_work(Given(options={}, source=name, program=program))
+
+
+def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Given | None:
+    """A table that leaves its numbers to variables, as a script above it in the checkout fills it in."""
+    place = around(files)
+    if place.folder is None or not any(isinstance(value, str) and "${" in value for value in table.values()):
+        return None
+    for folder in [one for one in place.folder.parents if place.top and one.is_relative_to(place.top)][:4]:
+        for path in sorted(folder.glob("*.sh"), key=lambda path: ("sbatch" not in path.name, path.name))[:20]:
+            text = place.text(path) or ""
+            if "envsubst" in text and ".MODEL_ARGS" in text:
+                environment = {"MODEL": Path(name).stem, **place.environment}
+                run = RunFiles({path.name: text}, replace(place, folder=folder, environment=environment))
+                found = from_script(path.name, text, run)
+                if found is not None and not any("$" in str(found.options.get(sign)) for sign in LESS):
+                    note = f"what MODEL is: taken as {environment['MODEL']}, for which {path.name} fills the table in"
+                    return replace(found, notes=(note, *found.notes), source=name)
+    return None
+
+
+def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The options of a table: its own keys, or those below `MODEL_ARGS`; None where there are none."""
+    inner = next((data[key] for key in ARGUMENTS if isinstance(data.get(key), Mapping)), None)
+    plain = {
+        str(key).lstrip("-").replace("_", "-"): value
+        for key, value in (data if inner is None else inner).items()
+        if not isinstance(value, Mapping)
+    }
+    if inner is None and not any(sign in plain for sign in SIGNS):
+        return None
+    return {key: _listed(value) for key, value in plain.items() if value is not False and value is not None}
+
+
+def _filled(table: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options with `${NAME}` filled in from the environment that the caller gives."""
+    found = dict(table)
+    for name, value in table.items():
+        if isinstance(value, str) and "$" in value:
+            words = [environment.get(key, f"${{{key}}}") for key in re.findall(r"^\$\{?(\w+)\}?$", value)]
+            found[name] = _value(words[0]) if words else value
+    return {name: True if value == "true" else value for name, value in found.items() if value != "false"}
+
+
+def _listed(value: Any) -> Any:
+    """A value of a table as a command line would pass it: `"[a b]"` is two words."""
+    if isinstance(value, str):
+        words = value[1:-1].split() if re.fullmatch(r"\[[\w .-]*\]", value) else [value]
+        values = [_value(word) for word in words]
+        return values[0] if len(values) == 1 else values
+    return value
+
+
+def from_script(name: str, text: str, files: Files | None = None, named: bool = False) -> Given | None:
+    """What a script passes to the Python program it starts; None when no command starts one."""
+    script = read_script(text, around(files or {}))
+    signs = (*SIGNS, *LESS) if named else SIGNS
+    runs = sorted((command for command in script.commands if _says(command, signs)), key=_printed)
+    if not runs:
+        return _kept(name, script)
+    found = _started(name, script, runs[0])
+    others = {str(key) for run in runs[1:] if (key := _key(parsed(run))) != _key(found.options)}
+    if not others or not found.program:
+        return found
+    return replace(found, notes=(f"{len(others)} further runs that the script starts", *found.notes))
+
+
+def _printed(command: list[str]) -> bool:
+    """Whether a command only prints the one that is run behind it."""
+    return command[0] in ("echo", "printf")
+
+
+def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells runs of one script apart: the same command is often printed before it is run."""
+    return tuple(options.get(name) for name in (*SIGNS, *LESS, "pipeline-model-parallel-size", "global-batch-size"))
+
+
+def _says(command: list[str], signs: tuple[str, ...]) -> bool:
+    return any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command)
+
+
+def _kept(name: str, script: Script) -> Given | None:
+    """Options that a script only keeps in variables, for another to start a run with."""
+    words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
+    found = parsed(shown(word) for word in words) if any(f"--{sign}" in words for sign in SIGNS) else {}
+    if not found:
+        return None
+    note = "which command takes the options that the script keeps in variables"
+    return Given(options=found, source=name, notes=(*dict.fromkeys(script.notes), note))
+
+
+def _started(name: str, script: Script, command: list[str]) -> Given:
+    start = next((index for index, word in enumerate(command) if word.endswith(".py")), _module(command))
+    found = parsed(command[start + 1 :])
+    found |= {key: value for key, value in script.environment.items() if key in BLOCKING}
+    return Given(
+        options=found,
+        source=name,
+        world=_world(parsed(command[: max(start, 0)]), script),
+        notes=tuple(dict.fromkeys(script.notes)),
+        program=(command[start] if command[start].endswith(".py") else command[start].replace(".", "/") + ".py")
+        if start >= 0
+        else "",
+        texts=script.texts,
+    )
+
+
+def _module(command: list[str]) -> int:
+    """Where the module stands that `python -m` or `torchrun -m` starts, not the launcher's own; -1 without one."""
+    names = (at + 1 for at, word in enumerate(command[:-1]) if word in ("-m", "--module"))
+    return next((at for at in names if "." in command[at] and not command[at].startswith("torch.")), -1)
+
+
+def parsed(words: Iterable[str]) -> dict[str, Any]:
+    """Options by name without dashes; one value as itself, several as a list, none as True.
+
+    >>> parsed(["--tp", "8", "--bf16", "--modules", "a", "b", "--x=1e-3"])
+    {'tp': 8, 'bf16': True, 'modules': ['a', 'b'], 'x': 0.001}
+    """
+    flags = options("megatron").flags
+    found: dict[str, list[Any]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            found[name] = [_value(value)] if equals else []
+            name = "" if equals else name
+        elif name and not (name in flags and not found[name]):  # what follows a flag is not its value
+            found[name].append(_value(word))
+    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+def _value(word: str) -> Any:
+    if NUMBER.fullmatch(word) is None or len(word) > 40 or word.endswith("_"):
+        return word
+    word = word.replace("_", "")
+    return int(word) if word.lstrip("+-").isdigit() else float(word) if math.isfinite(float(word)) else word
+
+
+def world_of(files: Files) -> int | None:
+    """Ranks that the first script with torchrun's numbers starts."""
+    for name, text in files.items():
+        if name.endswith(SCRIPTS):
+            script = read_script(text, around(files))
+            for command in script.commands:
+                found = _world(parsed(command), script)
+                if found is not None:
+                    return found
+    return None
+
+
+def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | None:
+    """Ranks that torchrun, DeepSpeed's launcher or Slurm starts, where both numbers are known."""
+    each = _first(launch.get("nproc-per-node", launch.get("num-gpus")))
+    nodes = _first(launch.get("nnodes", launch.get("num-nodes", 1)))
+    if type(nodes) is str and re.fullmatch(r"\d{1,5}:\d{1,5}", nodes):
+        nodes = int(nodes.split(":")[0])
+    if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
+        return nodes * each
+    if script is not None and each is None:
+        names = ("SLURM_NNODES", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+        texts = [script.told.get(name) or script.variables.get(name, [""])[0] for name in names]
+        asked = [int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts]
+        return asked[0] * (asked[1] or (asked[2] if asked[2] > 1 else 0)) or None
+    return None
+
+
+def _first(value: Any) -> Any:
+    """The first of several words: what follows it is the program's."""
+    return value[0] if isinstance(value, list) else value
+
+
+def other_work(found: Given) -> str:
+    """What a run does that does not train a decoder; nothing for one that does.
+
+    A run that generates text is followed; an `InputError` refuses what a scenario cannot hold.
+    """
+    if "_huggingface" in found.program and "eval" not in found.program:  # models and batches of other software
+        other = f"training by transformers ({found.program.split('/')[-1]})"
+        raise InputError(Problem(path="", given=other, expected="a program of Megatron", where=found.source))
+    what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
+    named = "model" in found.options  # by the caller, who knows what it sees
+    option = next(
+        (name for name in OTHER_WORK if name in found.options and not (named and OTHER_WORK[name] == SEES)), None
+    )
+    stage = PREFERENCES.get(str(found.options.get("stage", "")))
+    folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
+    if "BertWordPiece" in str(found.options.get("tokenizer-type", "")) or "bert-no-binary-head" in found.options:
+        what = what or "an encoder"
+    elif folder and not found.program and "num-layers" in found.options:  # the test's folder tells the program
+        what = what or ENCODERS[folder.group(1)]
+    what = what or stage
+    if what is None and option is None:
+        return ""
+    asked = OTHER_WORK[option] if option else ""
+    if GENERATES in (what, asked) and {what, asked} <= {GENERATES, None, ""}:
+        return GENERATES
+    if what == GENERATES:  # of a model that a scenario cannot hold
+        what = ""
+    given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
+    given = given or f"{asked} (--{option})"
+    expected = "training of a decoder"
+    todo = "name the model with --model" if asked == SEES else ""
+    raise InputError(Problem(path="", given=given, expected=expected, todo=todo, where=found.source))
+
+
+def speaking(files: Files) -> Iterator[str]:
+    """The texts of scripts and tables that speak of a model's layers in Megatron's words."""
+    for name, text in files.items():
+        if FOREIGN.search(text):
+            continue
+        script = name.endswith(SCRIPTS) and (
+            re.search(r"--(num[-_]layers|hybrid[-_]\w+[-_]pattern)(?![\w-])", text) or _hands_on(name, text, files)
+        )
+        table = name.endswith((".yaml", ".yml")) and re.search(r"^(--|)(num[-_]layers|hybrid-\S+)\s*:", text, re.M)
+        if script or table or (name.endswith((".yaml", ".yml")) and re.search(r"^MODEL_ARGS:", text, re.M)):
+            yield text
+
+
+def _hands_on(name: str, text: str, files: Files) -> bool:
+    """Whether a script without a model of its own starts or sources another that has one."""
+    starts = re.search(r"\bbash \S{0,200}\.sh\b", text) and re.search(r"^(export )?MODEL=|\sMODEL=", text, re.M)
+    sources = re.search(r"^[ \t]*(\.|source) \S", text, re.M) and re.search(r"--[a-z]+[-_]\S{3}", text)
+    if not starts and not sources:
+        return False
+    try:
+        return from_script(name, text, files) is not None
+    except InputError:
+        return False

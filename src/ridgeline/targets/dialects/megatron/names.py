@@ -1,0 +1,202 @@
+"""Which words of Megatron mean what: modules, number formats, sharding strategies, positions."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+from ridgeline.core.errors import InputError, Problem
+
+ID = "megatron"
+
+# a part of a layer -> the module that is recomputed
+MODULES = {
+    "attention": "core_attn",
+    "norm": "layernorm",
+    "activation": "moe_act",
+    "mlp": "mlp",
+    "moe": "moe",
+    "latent-up": "mla_up_proj",
+}
+# of optimizer states
+STATES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8-e4m3": "fp8"}
+# of Megatron-FSDP
+STRATEGIES = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
+# (format, what shares a scale) -> Transformer Engine's recipe
+RECIPES = {("fp8-e4m3", "tensor"): "tensorwise", ("fp8-e4m3", "block"): "blockwise", ("mxfp8", "block"): "mxfp8"}
+POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none", "alibi": "alibi"}
+
+
+LONGEST = 4_000  # characters of a layout or a pattern
+MOST = 20_000  # characters it may stand for
+
+
+def layout_of(placement: tuple[int, ...], mtp: int = 0) -> str:
+    """The layout string of a placement.
+
+    >>> layout_of((1, 2, 2, 1), mtp=1)
+    'Et|t*2|t*2|tmL'
+    """
+    stages = ["" if count == 0 else "t" if count == 1 else f"t*{count}" for count in placement]
+    stages[0] = "E" + stages[0]
+    stages[-1] += ("" if mtp == 0 else "m" if mtp == 1 else f"m*{mtp}") + "L"
+    return "|".join(stages)
+
+
+def placement_of(layout: str) -> tuple[int, ...]:
+    """Layers of each virtual stage that a layout string spells.
+
+    >>> placement_of("Et*2|(tt|)*3t|mL")
+    (2, 2, 2, 2, 1, 0)
+    """
+    text = re.sub(r"[\s,]", "", layout[: LONGEST + 1])
+    text = re.sub(r"([EtmL])\*(\d{1,4})", lambda found: found.group(1) * int(found.group(2)), text)
+    while len(layout) <= LONGEST and len(text) <= MOST:
+        found = re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)
+        if found is None:
+            break
+        text = text[: found.start()] + found.group(1) * int(found.group(2) or 1) + text[found.end() :]
+    if re.search(r"[^EtmL|]", text) or len(text) > MOST or len(layout) > LONGEST:
+        expected = "a pipeline layout such as 'Et*2|(tt|)*3L'"
+        raise InputError(Problem(path="--pipeline-model-parallel-layout", given=repr(layout[:60]), expected=expected))
+    return tuple(stage.count("t") for stage in text.split("|"))
+
+
+def pattern_of(flags: tuple[bool, ...]) -> str:
+    """A list of ones and zeros as a Python expression, equal neighbours joined.
+
+    >>> pattern_of((False, True, True))
+    '([0]*1+[1]*2)'
+    """
+    runs: list[tuple[bool, int]] = []
+    for flag in flags:
+        if runs and runs[-1][0] == flag:
+            runs[-1] = (flag, runs[-1][1] + 1)
+        else:
+            runs.append((flag, 1))
+    return "(" + "+".join(f"[{int(flag)}]*{count}" for flag, count in runs) + ")"
+
+
+def flags_of(pattern: str, layers: int) -> tuple[bool, ...]:
+    """What a frequency means for each layer: N is one in N (the first), a list says it of each.
+
+    >>> flags_of("2", 4), flags_of("([0]*1+[1]*2)", 3)
+    ((True, False, True, False), (False, True, True))
+    """
+    text = re.sub(r"[\s'\"]", "", pattern)
+    if re.fullmatch(r"[1-9]\d{0,3}", text):
+        return tuple(layer % int(text) == 0 for layer in range(layers))
+    before = ""
+    while text != before and len(pattern) <= LONGEST and len(text) <= MOST:
+        before = text
+        text = re.sub(r"\[([\d,]*)\]\*(\d{1,4})", _repeated, text)
+        text = text.replace("]+[", ",")
+        text = re.sub(r"\(\[([\d,]*)\]\)", r"[\1]", text)
+    found = re.fullmatch(r"\[([01](?:,[01])*)\]", text)
+    if found is None or len(found.group(1).split(",")) != layers:
+        expected = f"a number, or a list of {layers} ones and zeros"
+        raise InputError(Problem(path="frequency", given=repr(pattern[:60]), expected=expected))
+    return tuple(flag == "1" for flag in found.group(1).split(","))
+
+
+def _repeated(found: re.Match[str]) -> str:
+    return "[" + ",".join([found.group(1)] * min(int(found.group(2)), MOST)) + "]"
+
+
+# options that change the step; the rest of what is not read decides nothing about it
+CHANGES = (
+    "fine-grained-activation-offloading",
+    "offload-modules",
+    "delay-offload-until-cuda-graph",
+    "swap-attention",
+    "reuse-fp32-param",
+    "moe-alltoall-overlap-comm",
+    "moe-hierarchical-alltoallv",
+    "moe-shared-expert-overlap",
+    "moe-zero-memory",
+    "moe-layer-recompute",
+    "spec",
+    "experimental-attention-variant",
+    "hetero*",
+    "heterogeneous*",
+    "shared-expert-gate",
+    "interleave-sliding-window",
+    "post-norm",
+    "input-embeds-norm",
+    "output-embeds-norm",
+    "attention-output-gate",
+    "hierarchical-context-parallel-sizes",
+    "hybrid-context-parallel",
+    "moe-expert-capacity-factor",
+    "moe-pad-expert-input-to-capacity",
+    "distribute-saved-activations",
+    "defer-embedding-wgrad-compute",
+    "bitfit",
+    "tp-2d",
+    "tp-x",
+    "tp-y",
+    "ulysses-degree-in-cp",
+    "mla-swap-*",
+    "delay-wgrad-compute",
+    "cpu-offloading*",
+    "offload-optimizer-states",
+    "freeze-*",
+    "lora*",
+    "peft*",
+    "first-last-layers-bf16",
+    "num-layers-at-*-in-bf16",
+    "hyper-connection*",
+    "use-hyper-connections",
+    "csa-*",
+    "dsa-*",
+    "mla-*-indexer*",
+    "enable-mhc",
+    "step-batch-size-schedule",
+    "enable-zbh1-pipeline",
+    "enable-zero-bubble*",
+    "stage",
+    "outer-dp-sharding-strategy",
+    "enable-full-sharding-in-hsdp",
+    "encoder-*",
+    "vision-*",
+    "ds-sequence-parallel-fpdt*",
+    "curriculum-learning*",
+    "random-ltd",
+    "use-tutel",
+    "mos",
+    "create-moe-param-group",
+    "mlp-type",
+    "topk",
+    "memory-centric*",
+    "partition-activations",
+    "checkpoint-in-cpu",
+    "rl-*",
+    "zero-stage",
+    "zero-reduce-scatter",
+    "zero-contigious-gradients",
+    "no-pipeline-parallel",
+    "use-torch-fsdp2",
+    "num-distributed-optimizer-instances",
+    "recompute-modules",
+    "model.hybrid*",
+    "model.mamba_s*",
+    "model.mamba_h*",
+    "model.mamba_n*",
+    "model.experimental*",
+    "model.fine_grained*",
+    "model.offload_modules",
+    "model.attention_output_gate",
+    "model.moe_shared_expert_overlap",
+    "model.freeze*",
+    "*.delay_wgrad_compute",
+)
+HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none", "'no_shard'"})
+
+
+def changes_step(option: str, value: str = "True") -> bool:
+    """Whether an option that was not read changes what a step costs.
+
+    >>> changes_step("swap-attention"), changes_step("lr"), changes_step("model.freeze_vision_model", "False")
+    (True, False, False)
+    """
+    return value not in HARMLESS_VALUES and any(fnmatchcase(option, pattern) for pattern in CHANGES)

@@ -1,0 +1,448 @@
+"""Turn Megatron's words about a run that generates text into the step that decodes: one token for each sequence.
+
+Prompts and answers come from elsewhere, so the cache is taken as full: as many tokens as the run allows a sequence,
+for as many sequences as it takes at a time. What training would need beside the weights is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.models.load import model as load_model
+from ridgeline.plan.engine import ENGINES
+from ridgeline.plan.mesh import DP_LAST
+from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.dialects.megatron.collect import Given, collect, other_work, speaking
+from ridgeline.targets.dialects.megatron.names import ID, MODULES, STATES, STRATEGIES, changes_step, placement_of
+from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_model
+from ridgeline.targets.imports.option_reader import OptionReader, pick
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.options import Options, options
+from ridgeline.targets.target import DIALECTS, Files, Imported, Unread
+
+LONGEST = ("inference-max-seq-length", "inference-max-sequence-length", "max-length", "seq-length")
+MOST = (
+    "inference-dynamic-batching-max-requests",
+    "inference-max-requests",
+    "inference-max-batch-size",
+    "max-batch-size",
+    "micro-batch-size",
+)
+WRITTEN = ("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length")
+KEPT = ("tp", "pp", "ep", "etp", "engine", "attention", "moe_dispatch", "sequence_parallel")
+DECODE_FORMATS = ("compute", "weights", "activations", "kv", "scaling")
+
+
+def decoding(reader: OptionReader) -> tuple[dict[str, Any], int]:
+    """The [workload] table of a decode step at the longest context, and the sequences of each data-parallel replica."""
+    context = reader.count(*LONGEST) or 2048
+    batch = reader.count(*MOST, default=1) or 1
+    for name in (*LONGEST, *MOST, *WRITTEN, "global-batch-size"):
+        reader.take(name)
+    reader.assumptions.append(
+        f"a run that generates text: the decode step of {batch} sequences that each hold {context} tokens"
+    )
+    return {"kind": "decode", "context": context}, batch
+
+
+def decoding_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """What of a plan a decode step has: no sharding, no recompute, no gradients, no pipeline schedule of training."""
+    kept = {key: value for key, value in plan.items() if key in KEPT}
+    formats = plan.get("precision", {})
+    return kept | {"precision": {key: formats[key] for key in DECODE_FORMATS if key in formats}}
+
+
+PARTS = {word: part for part, word in MODULES.items()}
+FORMATS = {word: id for id, word in STATES.items()}
+SHARDS = {"no_shard": "none", "optim": "zero1", **{word: shard for shard, word in STRATEGIES.items()}}
+ADAM = ("adam", "adamw", "fusedadam", "fusedadamw", "apex.adam", "apex.fusedadam", "ds.fusedadam", "cpuadam")
+OPTIMIZERS = {**dict.fromkeys(ADAM, "adamw"), "sgd": "momentum", "lion": "lion"} | dict.fromkeys(
+    ("muon", "dist_muon", "adaptive_muon"), "muon"
+)
+METHODS = {"uniform": "uniform", "block": "block"}
+SCALES = {"tensorwise": "tensor", "delayed": "tensor", "blockwise": "block", "mxfp8": "block"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What reading the plan needs to know beside the options: the engine, the model's size and the ranks started."""
+
+    engine: str
+    layers: int
+    experts: bool
+    world: int | None = None
+
+
+def read_workload(reader: OptionReader) -> dict[str, Any]:
+    """The [workload] table; the global batch may stay open."""
+    optimizer: dict[str, Any] = {}
+    kind = reader.word("optimizer", among=OPTIMIZERS, default="adamw")
+    momentum = reader.take("sgd-momentum")
+    if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
+        kind = "sgd"
+    optimizer["name"] = kind
+    if reader.switch("use-precision-aware-optimizer", default=False):
+        states = reader.word("exp-avg-dtype", among=FORMATS, default="fp32")
+        reader.take("exp-avg-sq-dtype")
+        optimizer |= {"states": states} if states != "fp32" else {}
+        master = reader.word("main-params-dtype", among=FORMATS, default="fp32")
+        optimizer |= {"master": master} if master != "fp32" else {}
+    if reader.switch("use-bnb-optimizer", default=False):
+        optimizer["states"] = "int8"
+    if not any(reader.options.get(name) for name in ("bf16", "fp16")):
+        optimizer["master"] = "none"
+    found: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
+    found["global_batch"] = reader.count("global-batch-size")
+    if reader.take("rampup-batch-size") is not None:
+        reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
+    last = re.search(r"\d\S*:(\d{1,7})\W*$", str(reader.options.get("step-batch-size-schedule", "")))
+    if last is not None:  # "0:384 200B:768": from so many tokens on
+        reader.take("step-batch-size-schedule")
+        found["global_batch"] = int(last.group(1))
+        reader.assumptions.append("global_batch: the last of the batch's schedule")
+    found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
+    tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
+    if any(tuned[:2]):
+        found["task"] = "finetune"
+    if found["seq"] is None and reader.problems:
+        raise InputError(reader.problems)
+    if found["seq"] is None:
+        expected, todo = "tokens of one sequence", "say it with --seq"
+        raise InputError(Problem(path="--seq-length", given="nothing", expected=expected, todo=todo))
+    return pick(found)
+
+
+def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
+    """The [plan] table: what is left out is as a plan leaves it."""
+    axes = {"tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size"}
+    plan: dict[str, Any] = {axis: reader.degree(name) for axis, name in axes.items()}
+    if seen.experts:
+        plan["ep"] = reader.degree("expert-model-parallel-size")
+        plan["etp"] = reader.count("expert-tensor-parallel-size", default=plan["tp"])
+    if reader.switch("use-tp-pp-dp-mapping", default=False):
+        plan["order"] = DP_LAST
+    plan["microbatch"] = reader.degree("micro-batch-size")
+    if "micro-batch-size" not in reader:
+        reader.assumptions.append("microbatch = 1: the files do not say it")
+    plan |= _pipeline(reader, seen.layers, plan["pp"])
+    plan |= _sharding(reader, seen, plan)
+    plan |= _memory(reader, seen.layers)
+    plan["precision"] = _precision(reader)
+    plan |= _switches(reader, seen, plan)
+    plan["engine"] = seen.engine
+    return pick(plan)
+
+
+def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
+    layout = reader.take("pipeline-model-parallel-layout")
+    each = reader.count("num-layers-per-virtual-pipeline-stage")
+    chunks = reader.count("num-virtual-stages-per-pipeline-rank") or 1
+    slots = [0] * pp
+    slots[0] += reader.switch("account-for-embedding-in-pipeline-split", default=False)
+    slots[-1] += reader.switch("account-for-loss-in-pipeline-split", default=False)
+    ends = (reader.count("decoder-first-pipeline-num-layers"), reader.count("decoder-last-pipeline-num-layers"))
+    if pp == 1:
+        return {}
+    if layout is not None:
+        placement = placement_of(str(layout))
+        chunks = max(1, len(placement) // pp)
+    else:
+        if each is not None:
+            chunks = max(1, (layers + sum(slots)) // pp // each)
+        placement = _spread(layers, pp, chunks, (slots, ends))
+    schedule: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
+    named = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
+    if named:
+        schedule = {"schedule": named}
+        reader.take("enable-zero-bubble")
+        placement = _spread(layers, pp, 2, (slots, ends)) if named == "zbv" else placement
+    return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
+
+
+def _spread(
+    layers: int, pp: int, chunks: int, uneven: tuple[list[int], tuple[int | None, int | None]]
+) -> tuple[int, ...]:
+    """Layers of each virtual stage: an even share, first and last rank as given, embedding and output as slots."""
+    slots, (first, last) = uneven
+    fixed = {rank: count for rank, count in ((0, first), (pp - 1, last)) if count is not None}
+    rest = [rank for rank in range(pp) if rank not in fixed]
+    left = layers - sum(fixed.values()) + sum(slots)
+    share = left // len(rest) if rest else 0
+    held = [fixed.get(rank, share) for rank in range(pp)]
+    stages = [held[stage % pp] // chunks for stage in range(pp * chunks)]
+    stages[0] -= slots[0]
+    stages[-1] -= slots[-1]
+    return tuple(stages)
+
+
+def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+    shard = "zero1" if reader.switch("use-distributed-optimizer", default=False) else "none"
+    strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
+    if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
+        shard = strategy
+        reader.take("no-gradient-accumulation-fusion"), reader.take("ckpt-format")
+        reader.take("init-model-with-meta-device")
+    if reader.switch("use-torch-fsdp2", default=False):
+        keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
+        shard = "zero2" if keeps else "zero3"
+    found: dict[str, Any] = {"shard": shard}
+    copies = reader.count("num-distributed-optimizer-instances", default=1) or 1
+    if copies > 1 and seen.world is not None:
+        found["shard_degree"] = max(1, seen.world // (plan["tp"] * plan["pp"] * copies))
+    elif copies > 1:
+        reader.taken.discard("num-distributed-optimizer-instances")
+    return found
+
+
+def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"recompute": "none"}
+    kinds = {"full": "full", "selective": "selective"}
+    kind = reader.word("recompute-granularity", among=kinds, default=None)
+    if reader.switch("recompute-activations", default=False):
+        kind = "selective"
+    earlier = reader.word("activations-checkpoint-method", among=METHODS, default=None)
+    if earlier or reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
+        kind = kind or "full"  # before recompute had its name
+        apart = reader.size("checkpoint-num-layers")
+        if apart not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {apart}")
+    reader.take("deepspeed-activation-checkpointing")
+    method = reader.take("recompute-method") or earlier
+    count = reader.size("recompute-num-layers", "activations-checkpoint-num-layers")
+    modules = reader.take("recompute-modules")
+    if kind == "full":
+        some = {"layers": count} if method == "block" and count is not None else {}
+        found["recompute"] = {"kind": "full", **some} if some else "full"
+        if method == "uniform" and count not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {count}")
+    elif kind == "selective":
+        names = modules if isinstance(modules, (list, tuple)) else [modules or "core_attn"]
+        parts = [PARTS[name] for name in names if name in PARTS]
+        if len(parts) < len(names):
+            reader.taken.discard("recompute-modules")
+        found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
+    if kind != "full" and reader.switch("moe-layer-recompute", default=False):
+        held = found["recompute"]
+        parts = held["parts"] if isinstance(held, dict) else ["attention"] if held == "selective" else []
+        found["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
+    offload = {}
+    swapped = reader.size("cpu-offloading-num-layers")
+    if swapped:
+        offload["activations"] = min(1.0, swapped / layers)
+    if reader.switch("optimizer-cpu-offload", default=False):
+        offload["optimizer"] = reader.share("optimizer-offload-fraction", default=1.0)
+    return found | ({"offload": offload} if offload else {})
+
+
+def _precision(reader: OptionReader) -> Any:
+    half = reader.switch("fp16", default=False)
+    rest = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
+    own = {"bf16": "fp32"}.get(rest, rest)
+    narrow = reader.switch("grad-reduce-in-bf16", default=False)
+    wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
+    found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
+    found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
+    sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
+    own_word = reader.take("megatron-fsdp-main-grads-dtype" if sharded else "main-grads-dtype")
+    if own_word in ("bf16", "fp16", "fp32"):
+        found["gradients"] = own_word
+    recipe = str(reader.take("fp8-recipe", default="delayed"))
+    if recipe not in SCALES:
+        reader.assumptions.append(f"scaling = tensor, where the files say --fp8-recipe {recipe[:40]}")
+    if reader.take("fp8-format", "fp8") is not None:
+        found["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
+        found["scaling"] = SCALES.get(recipe, "tensor")
+    reader.take("fp4-recipe")
+    if reader.take("fp4-format") is not None:
+        found |= {"compute": "nvfp4", "scaling": "block"}
+    if reader.switch("fp8-param-gather", "fp4-param-gather", default=False):
+        found["weights"] = found["compute"]
+    reader.take("reuse-grad-buf-for-mxfp8-param-ag")
+    return found
+
+
+def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    parallel = reader.switch("sequence-parallel", default=False)
+    if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
+        found["sequence_parallel"] = parallel
+    kinds = {"p2p": "ring", "a2a": "all-to-all", "allgather": "ring", "all_gather": "ring", "a2a+p2p": "ring"}
+    exchange = reader.word("cp-comm-type", among=kinds, default="ring")
+    way = reader.options.get("cp-comm-type")
+    if way not in (None, "p2p", "a2a") and plan["cp"] > 1:
+        reader.assumptions.append(f"cp_kind = ring, where the files say {str(way)[:20]}")
+    found |= {"cp_kind": exchange} if exchange != "ring" else {}
+    backends = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+    local = reader.take("transformer-impl") == "local"
+    flash = reader.switch("use-flash-attn", default=not local)
+    attention = reader.word("attention-backend", among=backends, default="flash" if flash else "unfused")
+    found |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
+    graphs = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
+    graph = reader.word("cuda-graph-impl", among=graphs, default="none")
+    if reader.switch("enable-cuda-graph", "external-cuda-graph", default=False):
+        graph = "partial"
+    scope = reader.take("cuda-graph-modules", "cuda-graph-scope")
+    graph = "full" if graph == "partial" and scope == "full_iteration" else graph
+    if graph == "full":
+        reader.take("no-check-for-nan-in-loss-and-grad")
+    reader.take("te-rng-tracker")
+    found |= {"graph": graph} if graph != "none" else {}
+    if seen.experts:
+        found |= _dispatch(reader)
+    if str(reader.take("CUDA_LAUNCH_BLOCKING", default="")) == "1":
+        found["launch_blocking"] = True
+    return found | _overlap(reader, seen, plan)
+
+
+def _dispatch(reader: OptionReader) -> dict[str, Any]:
+    kind = reader.take("moe-token-dispatcher-type", default="allgather")
+    backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
+    reader.take("moe-enable-deepep")
+    if kind == "allgather":
+        reader.assumptions.append("moe_dispatch: all-to-all, where the script gathers all tokens")
+    return {"moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"}
+
+
+def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+    """What runs beside compute, where it differs from the engine's habit."""
+    names = {"grad-reduce": "overlap-grad-reduce", "param-gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
+    names["moe"] = "overlap-moe-expert-parallel-comm"
+    found = {key: reader.switch(name, default=False) for key, name in names.items()}
+    found["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
+    if plan.get("schedule", "1f1b") == "1f1b":
+        del found["pp"]
+    if plan["tp"] == 1:
+        del found["tp"]
+    if plan.get("ep", 1) == 1:
+        del found["moe"]
+    beside = reader.switch("overlap-cpu-optimizer-d2h-h2d", default=False)
+    offload = plan.get("offload", {})
+    if offload:
+        found["offload"] = beside if "optimizer" in offload else True
+    habits = ENGINES[seen.engine].overlaps
+    if plan["cp"] > 1 and "cp" not in habits:  # only MindSpeed has to be asked
+        found["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
+    differs = {key: value for key, value in found.items() if value != (key in habits)}
+    return {"overlap": differs} if differs else {}
+
+
+NOT_PRICED = "decides nothing that a scenario holds"
+CHANGES = "changes the step, and a scenario has no place for it"
+# old names of options, which scripts still use
+OLDER = {
+    "model-parallel-size": "tensor-model-parallel-size",
+    "batch-size": "micro-batch-size",
+    "fp8-hybrid": "fp8-format",
+    "use-distributed-optimizer-v2": "use-distributed-optimizer",
+    "num-layers-per-virtual-stage": "num-layers-per-virtual-pipeline-stage",
+    "target-expert-parallel-size": "expert-model-parallel-size",
+    "pipe-parallel-size": "pipeline-model-parallel-size",
+    "num-key-value-heads": "num-query-groups",
+    "n-head-kv": "num-query-groups",
+    "sliding-window": "window-size",
+    "cpu-optimizer": "optimizer-cpu-offload",
+    "overlapped-distributed-optimizer": "use-distributed-optimizer",
+    "causal-lm": "untie-embeddings-and-output-weights",
+}
+# of Pai-Megatron-Patch's program, whose pattern means other layers than Megatron-Core's
+QWEN3_NEXT = {"num-layers": 96, "hidden-size": 2048, "num-experts": 512, "moe-router-topk": 10}
+GROUPED = ("num-key-value-heads", "n-head-kv")  # options that switch on what they count
+# a program of Pai-Megatron-Patch that builds a Llama whatever its options say
+LLAMA = {"swiglu": True, "normalization": "RMSNorm", "disable-bias-linear": True}
+LLAMA |= {"untie-embeddings-and-output-weights": True}
+
+
+def read(files: Files) -> Imported:
+    """The settings of a script, or of a YAML table of arguments."""
+    return settings_of(with_model(collect(files), files), ID, "megatron-core")
+
+
+def with_model(found: Given, files: Files) -> Given:
+    """The model and the sequence that the caller names, in place of what the files spell."""
+    place = around(files)
+    named = ({"model": place.model} if place.model else {}) | ({"seq-length": place.seq} if place.seq else {})
+    return replace(found, options={**found.options, **named}) if named else found
+
+
+def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:
+    """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
+    generates = bool(other_work(found))
+    said = {OLDER.get(name, name): value for name, value in found.options.items() if name != "model"}
+    if any(name in found.options for name in GROUPED):
+        said["group-query-attention"] = True
+        said.pop("attention-head-type", None)
+    if said.pop("RMSNorm", False):  # of Megatron-LLaMA, before normalization had a name
+        said.setdefault("normalization", "RMSNorm")
+    if said.pop("disable-bias-linear-fc", False) and said.pop("disable-bias-attn-fc", False):
+        said |= {"disable-bias-linear": True, "add-qkv-bias": True}
+    if "intermediate-size" in said and "ffn-hidden-size" not in said and "model" not in found.options:
+        said = _by_program(said, found)
+    if "qwen3_next" in found.program and all(said.get(name) == size for name, size in QWEN3_NEXT.items()):
+        found = replace(found, options={**found.options, "model": found.options.get("model", "qwen3-next-80b-a3b")})
+    if said.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
+        said.setdefault("is-hybrid-model", True)
+    reader = OptionReader(Table(data=said, source=found.source))
+    if "model" in found.options:  # named rather than spelled
+        model: str | Mapping[str, Any] = found.options["model"]
+        read_model_quietly(reader, found.hint)
+    else:
+        model = read_model(reader, found.hint or named_by_path(found.path))
+    spec = load_model(model)
+    workload, replica = decoding(reader) if generates else (read_workload(reader), None)
+    seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
+    plan = read_plan(reader, seen)
+    if generates:
+        plan = decoding_plan(plan)
+    known = options(target if target not in ("primus", *DIALECTS) else ID)
+    unread = tuple(_renamed(part, known, names or {}) for part in reader.unread({}))
+    per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])
+    notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
+    return Imported(
+        target=target,
+        settings={"model": model, "workload": workload, "plan": plan},
+        unread=unread,
+        assumptions=notes,
+        per_rank=per_rank,
+        chips=found.world,
+    )
+
+
+def _by_program(said: dict[str, Any], found: Given) -> dict[str, Any]:
+    """The options of a run whose program builds its layers by itself, where it is known what it builds."""
+    if "starcoder" in found.program:  # GPT-BigCode: one key and value head, the rest as Megatron's own GPT
+        return {**said, "attention-head-type": "multiquery", "ffn-hidden-size": said["intermediate-size"]}
+    if not re.search(r"llama|baichuan", f"{found.program} {found.path}".lower()):
+        given = f"layers that {(found.program or found.path).split('/')[-1][:60]} builds"
+        expected, todo = "layers that the options spell", "name the model with --model"
+        raise InputError(Problem(path="--intermediate-size", given=given, expected=expected, todo=todo))
+    positions = {"position-embedding-type": "alibi" if said.pop("use-alibi-mask", False) else "rope"}
+    return {**said, **LLAMA, **positions, "ffn-hidden-size": said["intermediate-size"]}
+
+
+def read_model_quietly(reader: OptionReader, hint: str) -> None:
+    """Note the model's options as read where the caller names the model himself."""
+    before, notes = list(reader.problems), list(reader.assumptions)
+    with suppress(InputError):
+        read_model(reader, hint)
+    reader.problems, reader.assumptions = before, notes
+
+
+def _renamed(part: Unread, known: Options, names: Mapping[str, str]) -> Unread:
+    own = names.get(part.option, part.option)
+    documented = own in known.flags or own in known.values or "." in own
+    why = NOT_PRICED if documented else f"not among the options recorded of {known.target} {known.version}"
+    matters = changes_step(part.option, part.value)
+    value = "" if part.value == "True" else part.value
+    return replace(part, option=own, value=value, why=CHANGES if matters else why, matters=matters)
+
+
+def recognises(files: Files) -> bool:
+    """Whether a script or a table speaks of --num-layers."""
+    return any(True for _ in speaking(files))

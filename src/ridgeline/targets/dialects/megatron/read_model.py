@@ -1,0 +1,528 @@
+"""Turn what a run says of its tokenizer into the rows of its embedding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.names import MODELS, find_name
+from ridgeline.targets.dialects.megatron.names import POSITIONS, flags_of, layout_of
+from ridgeline.targets.imports.model_names import known_as
+from ridgeline.targets.imports.option_reader import OptionReader
+
+# Megatron's and its dialects' kinds of tokenizer that have one vocabulary
+TOKENIZERS = {
+    "GPT2BPETokenizer": 50257,
+    "BertWordPieceLowerCase": 30522,
+    "BertWordPieceCase": 28996,
+    "Llama2Tokenizer": 32000,
+    "LLama2Tokenizer": 32000,
+    "LLamaTokenizer": 32000,
+    "LlamaTokenizer": 32000,
+    "Llama3Tokenizer": 128256,
+    "LLama3Tokenizer": 128256,
+    "Qwen2Tokenizer": 151936,
+    "Qwen3Tokenizer": 151936,
+    "DeepSeekV2Tokenizer": 102400,
+    "DeepSeekV3Tokenizer": 129280,
+    "MistralTokenizer": 32000,
+    "MixtralTokenizer": 32000,
+    "QwenTokenizer": 151936,
+    "QwenVLTokenizer": 151936,
+    "Qwen2VLTokenizer": 151936,
+    "BaichuanTokenizer": 64000,
+    "BloomTokenizerFromHF": 250880,
+    "FalconTokenizer": 65024,
+    "OPTTokenizer": 50272,
+    "StarcoderTokenizerFromHF": 49152,
+    "YiTokenizer": 64000,
+    "ChatGLMTokenizerFromHF": 130528,
+    "IcetkGLM130BTokenizer": 150528,
+}
+GUESSED = {"SentencePieceTokenizer": 32000, "GPTSentencePieceTokenizer": 32000, "TikTokenizer": 131072}
+USUAL = 50257
+PATCHED = "patch-tokenizer-type"  # of Pai-Megatron-Patch, which loads it from the model's folder
+NAMED_BY = ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path")
+# families of models that share a tokenizer, by what stands in its name
+FAMILIES = {
+    r"nemotron[-_ ]?(3|nano|h)": 131072,
+    r"llama[-_ ]?3": 128256,
+    r"llama[-_ ]?2": 32000,
+    r"qwen[-_ ]?3": 151936,
+    r"deepseek[-_ ]?(v3|r1)": 129280,
+}
+
+
+def named_by_tokenizer(reader: OptionReader) -> str | None:
+    """The catalog model whose tokenizer a run names."""
+    for option in NAMED_BY:
+        value = reader.options.get(option)
+        if not isinstance(value, str) or len(value) > 300:
+            continue
+        for name in (value, *reversed(value.strip("/").split("/"))):
+            found = find_name(name) if name and "$" not in name else None
+            if found is not None:
+                return found[0]
+    return None
+
+
+def named_by_path(path: str) -> str:
+    """The catalog model whose id stands in the name of a file or its folder; nothing where none does.
+
+    >>> named_by_path("llama2/pretrain_llama2_70b_128k.sh")
+    'llama2-70b'
+    """
+    plain = re.sub(r"[^a-z0-9]", "", path[:200].lower())
+    found = [id for id in MODELS if re.sub(r"[^a-z0-9]", "", id) in plain]
+    return max(found, key=len, default="")
+
+
+def vocabulary_of(reader: OptionReader) -> int | None:
+    """Rows of the embedding where the options say them, by number or by a tokenizer that has one size."""
+    stated = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")
+    reader.take("pad-vocab-size-to"), reader.take("vocab-size")
+    if stated is not None:
+        return stated
+    model = named_by_tokenizer(reader)
+    if model is not None:
+        reader.assumptions.append(f"vocab = {MODELS[model].vocab}: the tokenizer is that of {model}")
+        return MODELS[model].vocab
+    name = " ".join(str(reader.options.get(option, ""))[:300] for option in NAMED_BY).lower()
+    shared = next((words for pattern, words in FAMILIES.items() if re.search(pattern, name)), None)
+    if shared is not None:
+        reader.assumptions.append(f"vocab = {shared}: that of the family which the tokenizer names")
+        return shared
+    kind = str(reader.options.get("tokenizer-type", ""))
+    if is_patched(reader):
+        return None
+    file = str(reader.options.get("vocab-file", ""))
+    if kind not in TOKENIZERS and (re.search(r"gpt2|bpe", file) or (file and "merge-file" in reader)):
+        kind = "GPT2BPETokenizer"
+    if kind in TOKENIZERS:
+        reader.assumptions.append(f"vocab = {TOKENIZERS[kind]}: that of {kind}")
+    return TOKENIZERS.get(kind)
+
+
+def is_patched(reader: OptionReader) -> bool:
+    """Whether the tokenizer is of a family whose models pad its words differently."""
+    return str(reader.options.get(PATCHED, "")) in TOKENIZERS
+
+
+def guessed_vocabulary(reader: OptionReader) -> tuple[int, str] | None:
+    """The size that a kind of tokenizer usually has, where its own file would tell, and that kind."""
+    for option, sizes in ((PATCHED, TOKENIZERS), ("tokenizer-type", GUESSED)):
+        kind = str(reader.options.get(option, ""))
+        if kind == "LLamaTokenizer" and "qwen" in reader.table.source.lower():  # it loads whatever the folder holds
+            kind = "QwenTokenizer"
+        if kind in sizes:
+            return sizes[kind], kind
+    return None
+
+
+def usual_vocabulary(hint: str) -> int:
+    """What is assumed where nothing tells the vocabulary: that of the model which the file is named after."""
+    return MODELS[hint].vocab if hint in MODELS else USUAL
+
+
+LONGEST = 2000
+LAYERS = frozenset("MG*D+-E")
+CORE = "megatron.core."  # modules whose layers the symbols stand for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridPattern:
+    """Layers by symbol, how many each pipeline segment holds, and the layers that predict further tokens."""
+
+    layers: str
+    segments: tuple[int, ...]
+    ahead: tuple[str, ...]
+
+
+def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
+    """The pattern that the options give; None for a model without one.
+
+    >>> from ridgeline.core.files import Table
+    >>> found = hybrid_pattern(OptionReader(Table(data={"hybrid-layer-pattern": "M-|M*/*E"}, source="")))
+    >>> found.layers, found.segments, found.ahead
+    ('M-M*', (2, 2), ('*E',))
+    """
+    given = reader.take("hybrid-layer-pattern", "hybrid-override-pattern")
+    state_space = reader.switch("is-hybrid-model", default=False)
+    shares = [reader.share(f"hybrid-{part}-ratio", default=0.0) for part in ("attention", "mlp")]
+    if given is None and (state_space or any(shares)):
+        given = spread(reader.count("num-layers") or 0, *shares)
+    if given is None:
+        return None
+    _refuse_own_layers(reader)
+    text = str(given).replace(" ", "")
+    main, *ahead = text.split("/")
+    parts = main.split("|")
+    if len(text) > LONGEST or not main or set("".join((*parts, *ahead))) - LAYERS:
+        expected = "layers spelled by M, G, *, D, +, - and E"
+        raise InputError(Problem(path="--hybrid-layer-pattern", given=repr(text[:60]), expected=expected))
+    return HybridPattern(layers="".join(parts), segments=tuple(len(part) for part in parts), ahead=tuple(ahead))
+
+
+def _refuse_own_layers(reader: OptionReader) -> None:
+    """An `InputError` where a module outside of Megatron-Core builds the layers that the symbols stand for."""
+    module = reader.options.get("spec")
+    name = str(module[0] if isinstance(module, (list, tuple)) and module else module or "").split(" ")[0]
+    if name.startswith(CORE) or not name or name.endswith("mamba_layer_specs"):
+        reader.take("spec")
+        return
+    given, expected = f"layers that {name[:80]} builds", "layers that the options spell"
+    raise InputError(Problem(path="--spec", given=given, expected=expected, todo="name the model with --model"))
+
+
+def spread(layers: int, attention: float, mlp: float) -> str | None:
+    """The pattern of so many layers with shares of attention and of mlp, the rest Mamba, as Megatron-Core deals them.
+
+    Attention stands between stretches of Mamba of equal length; every stretch of Mamba layers between two mlps is as
+    long as the next.
+
+    >>> spread(8, 0.25, 0.0), spread(8, 0.125, 0.5)
+    ('MM*MM*MM', 'M-M-*-M-')
+    """
+    if not 0 < layers <= LONGEST:
+        return None
+    found = ["M"] * layers
+    attends, dense = round(layers * attention), round(layers * mlp)
+    left = length = (layers - attends) / (attends + 1)
+    for at in range(layers):
+        found[at], left = ("*", left + length) if left < 0.5 else ("M", left - 1)
+    if dense:
+        left = length = (layers - attends - dense) / dense
+        for at in (at for at in range(layers) if found[at] == "M"):
+            found[at], left = ("-", left + length) if left < 0.5 else ("M", left - 1)
+    return "".join(found)
+
+
+def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:
+    """The state-space mixer, by Megatron-Core's defaults where the options are silent."""
+    size = reader.count("mamba-head-dim", default=64) or 64
+    return {
+        "kind": "mamba2",
+        "heads": reader.count("mamba-num-heads") or max(1, 2 * hidden // size),
+        "head_dim": size,
+        "state": reader.count("mamba-state-dim", default=128),
+        "groups": reader.count("mamba-num-groups", default=8),
+        **({"chunk": chunk} if (chunk := reader.count("mamba-chunk-size")) else {}),
+    }
+
+
+def linear(reader: OptionReader) -> dict[str, Any]:
+    """The gated delta net."""
+    names = {"key_heads": ("linear-num-key-heads", 16), "value_heads": ("linear-num-value-heads", 32)}
+    names |= {"key_dim": ("linear-key-head-dim", 128), "value_dim": ("linear-value-head-dim", 128)}
+    found = {key: reader.count(name, default=value) for key, (name, value) in names.items()}
+    conv = reader.count("linear-conv-kernel-dim", default=4)
+    return {"kind": "gated-delta", **found, **({"conv": conv} if conv != 4 else {})}
+
+
+def spelled(pattern: str, kinds: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The parts of every layer that a pattern spells."""
+    for symbol in pattern:
+        if not kinds[symbol]:
+            expected = "a pattern whose layers the options describe"
+            raise InputError(Problem(path="--hybrid-layer-pattern", given=f"a layer {symbol}", expected=expected))
+        yield kinds[symbol]
+
+
+ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects for kinds of rotary embedding
+UNITS = {"swiglu": "silu", "geglu": "gelu", "liglu": "identity", "reglu": "relu"}
+
+
+def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
+    """The model; what the options leave open is filled in from a catalog entry that agrees in everything else."""
+    pattern = hybrid_pattern(reader)
+    layers = len(pattern.layers) if pattern else _need(reader, "num-layers")
+    if pattern:
+        reader.take("num-layers")
+    hidden = _need(reader, "hidden-size")
+    hint = hint or named_by_tokenizer(reader) or ""
+    vocab = vocabulary_of(reader)
+    table: dict[str, Any] = {"hidden": hidden, "layers": layers, "vocab": vocab or 1}
+    longest = reader.count("max-position-embeddings") or reader.count("seq-length") or 0
+    table |= {"context": longest} if longest else {}
+    if not reader.switch("untie-embeddings-and-output-weights", default=False):
+        table["tied"] = True
+    parts = list(_hybrid(reader, pattern, hidden) if pattern else _layers(reader, layers, hidden))
+    if any(part.get("attention", {}).get("positions") == "learned" for part in parts):
+        table["positions"] = longest
+    kind = reader.word("normalization", among={"LayerNorm": "layer", "RMSNorm": "rms"}, default="layer")
+    if kind == "layer":
+        table["norm"] = "layer"
+    if reader.switch("embed-layernorm", default=False):
+        table["embedding_norm"] = "layer"
+    table |= _blocks(parts)
+    table |= _ahead(reader, table, pattern)
+    return _named(reader, table, vocab, hint)
+
+
+def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterator[dict[str, Any]]:
+    """The parts of every layer that a hybrid pattern spells: one part each."""
+    kinds = _parts_of(reader, pattern, hidden)
+    if len(pattern.segments) > 1:  # pipeline stages are spelled by the pattern
+        reader.options["pipeline-model-parallel-layout"] = layout_of(pattern.segments)
+    yield from spelled(pattern.layers, kinds)
+
+
+def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict[str, dict[str, Any]]:
+    used = set(pattern.layers + "".join(pattern.ahead))
+    attends = bool(used & set("*D+"))
+    whole = next(_layers(reader, 1, hidden)) if attends or used & set("-E") else {}
+    mixer = {"attention": whole["attention"]} if attends else {}
+    biased = not reader.switch("disable-bias-linear", default=False)
+    act = _activation(reader)
+    ffn = _ffn(reader, hidden)
+    experts = _experts(reader, ffn, act, biased)
+    dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
+    kinds = {"M": {"attention": mamba(reader, hidden)} if "M" in used else {}}
+    kinds |= {"G": {"attention": linear(reader)} if "G" in used else {}, "*": mixer, "D": mixer, "+": mixer}
+    if experts and "E" not in used:
+        given = f"{experts['experts']} experts, and no layer E in the pattern"
+        expected, todo = "a pattern whose layers the options describe", "name the model with --model"
+        raise InputError(Problem(path="--hybrid-layer-pattern", given=given, expected=expected, todo=todo))
+    kinds |= {"-": {"mlp": dense}, "E": {"moe": experts} if experts else {}}
+    return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
+
+
+def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern | None) -> dict[str, Any]:
+    """Layers of multi-token prediction."""
+    depth = reader.size("mtp-num-layers") or 0
+    if pattern is None or not pattern.ahead:
+        return {"mtp": depth} if depth else {}
+    kinds = _parts_of(reader, pattern, table["hidden"])
+    block: dict[str, Any] = {}
+    for part in spelled(pattern.ahead[0], kinds):
+        block |= part
+    block["norms"] = len(pattern.ahead[0])
+    if "block" not in table:
+        return {"mtp": len(pattern.ahead)}
+    table["block"]["ahead"] = block
+    return {"mtp": len(pattern.ahead), "mtp_block": "ahead"}
+
+
+def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
+    guessed = guessed_vocabulary(reader) if vocab is None else None
+    found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
+    known = isinstance(found, str) or "base" in found
+    if guessed is not None and is_patched(reader) and hint in MODELS and not known:
+        guessed = MODELS[hint].vocab, hint
+    if guessed is not None and not (known and (is_patched(reader) or found == hint)):
+        reader.assumptions.append(f"vocab = {guessed[0]}: usual for {guessed[1]}; --set model.vocab changes it")
+        return known_as({**table, "vocab": guessed[0]}, prefer=hint)
+    if vocab is not None:
+        return found
+    if isinstance(found, str) or "base" in found:
+        name = found if isinstance(found, str) else found["base"]
+        reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
+        return found
+    usual = usual_vocabulary(hint)
+    reader.assumptions.append(f"vocab = {usual}: the files do not say it; --set model.vocab changes it")
+    return {**found, "vocab": usual}
+
+
+def _need(reader: OptionReader, name: str) -> int:
+    value = reader.count(name)
+    if value is None and reader.problems:
+        raise InputError(reader.problems)
+    if value is None:
+        expected, todo = "a number of the model", "is this the right script? only what it says itself is read"
+        raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected, todo=todo))
+    return value
+
+
+def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str, Any]]:
+    """The parts of every layer, in order."""
+    biased = not reader.switch("disable-bias-linear", default=False)
+    mixer = _mixer(reader, hidden, biased)
+    act = _activation(reader)
+    ffn = _ffn(reader, hidden)
+    dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
+    experts = _experts(reader, ffn, act, biased)
+    sparse = flags_of(str(reader.take("moe-layer-freq", default="1")), layers) if experts else (False,) * layers
+    counts = iter(_counts(reader, sum(sparse)))
+    size, windows = _windows(reader, layers)
+    skips = reader.take("no-rope-freq")
+    bare = _skipped(str(skips), layers) if skips is not None else (False,) * layers
+    recurrent = _linear_layers(reader, layers)
+    state = linear(reader) if any(recurrent) else {}
+    norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
+    reused = _reused(reader, layers) if "indexer" in mixer else (False,) * layers
+    for is_sparse, is_local, is_bare, is_linear, is_reused in zip(
+        sparse, windows, bare, recurrent, reused, strict=True
+    ):
+        own = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
+        own |= {"indexer": {**mixer["indexer"], "shared": True}} if is_reused else {}
+        ffn_part = {"moe": experts | {"experts": next(counts)}} if is_sparse else {"mlp": dense}
+        yield {"attention": state if is_linear else own, **ffn_part, **norms}
+
+
+def _ffn(reader: OptionReader, hidden: int) -> int:
+    """Width of the feed-forward part: two thirds of four times the model's, in steps of 64, where it is gated."""
+    gated = reader.options.get("swiglu") is True
+    return reader.count("ffn-hidden-size") or (8 * hidden // 3 // 64 * 64 if gated else 4 * hidden)
+
+
+def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
+    """Which layers have linear attention: N is all but every N-th, a list says which."""
+    variant = str(reader.options.get("experimental-attention-variant", ""))
+    every = reader.take("linear-attention-freq")
+    if every is None or variant not in ("gated_delta_net", "gdn", ""):
+        return (False,) * layers
+    reader.take("experimental-attention-variant")
+    if str(every).isdigit() and int(every):
+        return tuple((layer + 1) % int(every) != 0 for layer in range(layers))
+    return flags_of(str(every), layers)
+
+
+def _reused(reader: OptionReader, layers: int) -> tuple[bool, ...]:
+    """Which layers take the keys that an earlier one's indexer chose: all but every N-th behind the first."""
+    every, first = reader.count("index-topk-freq", default=1) or 1, reader.size("index-skip-topk-offset")
+    begins = 2 if first is None else first
+    return tuple(max(layer + 1 - begins, 0) % every != 0 for layer in range(layers))
+
+
+def _skipped(text: str, layers: int) -> tuple[bool, ...]:
+    """N skips every N-th layer, a list says which."""
+    if text.isdigit() and int(text):
+        return tuple((layer + 1) % int(text) == 0 for layer in range(layers))
+    return flags_of(text, layers)
+
+
+def _windows(reader: OptionReader, layers: int) -> tuple[int, tuple[bool, ...]]:
+    span = reader.take("window-size")
+    skip = reader.take("window-attn-skip-freq")
+    if span is None:
+        return 0, (False,) * layers
+    first = str(span[0] if isinstance(span, (list, tuple)) else span).strip("()[] ").split(",")[0]
+    size = int(first) if first.isdigit() else 0
+    if skip is None or not size:
+        return size, (bool(size),) * layers
+    if str(skip).isdigit() and int(str(skip)):  # N: one full layer after N - 1 local ones
+        return size, tuple((layer + 1) % int(str(skip)) != 0 for layer in range(layers))
+    return size, flags_of(str(skip), layers)
+
+
+def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
+    heads = _need(reader, "num-attention-heads")
+    rotary = reader.switch("use-rotary-position-embeddings", default=False)
+    bare = reader.switch("no-position-embedding", default=False)
+    default = "rope" if rotary else "none" if bare else "learned"
+    words = {word: kind for kind, word in POSITIONS.items()} | dict.fromkeys(ROTARY, "rope") | {"relative": "none"}
+    positions = reader.word("position-embedding-type", among=words, default=default)
+    positions = "rope" if rotary and positions == "learned" else positions
+    if reader.switch("multi-latent-attention", default=False):
+        reader.take("qk-layernorm"), reader.take("kv-channels")
+        sizes = {"kv_rank": ("kv-lora-rank", 32), "nope_dim": ("qk-head-dim", 128)}
+        sizes |= {"rope_dim": ("qk-pos-emb-head-dim", 64), "v_dim": ("v-head-dim", 128)}
+        found = {key: reader.count(name, default=value) for key, (name, value) in sizes.items()}
+        sparse = _indexer(reader)
+        return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **found, **sparse}
+    grouped = reader.switch("group-query-attention", default=False)
+    groups = reader.count("num-query-groups", default=1)
+    if reader.word("attention-head-type", among={"multihead": 0, "multiquery": 1}, default=0):
+        grouped, groups = True, 1
+    mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if grouped else heads}
+    mixer["head_dim"] = reader.count("kv-channels") or hidden // heads
+    qkv = reader.switch("add-qkv-bias", default=False) or biased
+    flags = {"qkv_bias": qkv, "out_bias": reader.switch("add-dense-bias", default=False) or biased}
+    flags["sinks"] = reader.take("softmax-type") == "learnable"
+    flags["gate"] = reader.switch("attention-output-gate", default=False)
+    mixer |= {name: True for name, there in flags.items() if there}
+    if reader.switch("qk-layernorm", default=False):
+        mixer["qk_norm"] = "head"
+    return mixer | ({} if positions == "rope" else {"positions": positions})
+
+
+def _indexer(reader: OptionReader) -> dict[str, Any]:
+    """Sparse attention that an indexer chooses keys for."""
+    names = {"heads": "dsa-indexer-n-heads", "head_dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
+    if reader.options.get("experimental-attention-variant") != "dsa" and not any(
+        name in reader for name in names.values()
+    ):
+        return {}
+    reader.take("experimental-attention-variant")
+    usual = {"heads": 64, "head_dim": 128, "topk": 2048}
+    return {"indexer": {key: reader.count(name, default=usual[key]) for key, name in names.items()}}
+
+
+def _activation(reader: OptionReader) -> dict[str, Any]:
+    if reader.switch("swiglu", default=False):
+        return {}
+    if reader.switch("quick-geglu", default=False):
+        return {"activation": "quick_gelu"}
+    unit = reader.word("glu-activation", among=UNITS, default=None)
+    if unit is not None or reader.switch("geglu", default=False):
+        return {"activation": unit or "gelu"}
+    if reader.switch("squared-relu", default=False):
+        return {"gated": False, "activation": "relu2"}
+    reader.take("openai-gelu"), reader.take("onnx-safe")
+    return {"gated": False, "activation": "gelu"}
+
+
+def _counts(reader: OptionReader, sparse: int) -> list[int]:
+    """Experts of each layer that has some: one number for all, or (Megatron-DeepSpeed's pyramid) one for each."""
+    given = reader.options.get("num-experts")
+    listed = given if isinstance(given, list) else [given] * sparse
+    counts = [count for count in listed if isinstance(count, int) and count > 1]
+    if not len(counts) == len(listed) == sparse:
+        shown = " ".join(map(str, listed))[:60]
+        raise InputError(Problem(path="--num-experts", given=shown, expected=f"one number, or {sparse} of them"))
+    return counts
+
+
+def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
+    given = reader.options.get("num-experts")
+    count = reader.size("num-experts") if not isinstance(given, list) else reader.take("num-experts")[0]
+    if not count or count == 1:
+        return {}
+    reader.take("moe-grouped-gemm")
+    found: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
+    if "moe-router-topk" not in reader:
+        reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
+    found["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
+    for key, name in (
+        ("shared_hidden", "moe-shared-expert-intermediate-size"),
+        ("groups", "moe-router-num-groups"),
+        ("group_topk", "moe-router-group-topk"),
+        ("latent", "moe-latent-size"),
+    ):
+        value = reader.size(name)
+        found |= {key: value} if value else {}
+    if reader.word("mlp-type", among={"standard": False, "residual": True}, default=False):
+        found["shared_hidden"] = ffn  # beside the experts of every layer
+    if "shared_hidden" in found and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
+        found["shared_gate"] = True
+    return {**found, **act, **({"bias": True} if biased else {})}
+
+
+def _blocks(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """One kind of layer at the top level; several as named blocks in a pattern."""
+    kinds: list[dict[str, Any]] = []
+    order = []
+    for part in parts:
+        if part not in kinds:
+            kinds.append(part)
+        order.append(kinds.index(part))
+    if len(kinds) == 1:
+        return dict(kinds[0])
+    return {"pattern": list(runs(order)), "block": {f"b{index}": kind for index, kind in enumerate(kinds)}}
+
+
+def runs(order: Sequence[int]) -> Iterator[str]:
+    """Block names with how often each stands in a row.
+
+    >>> list(runs([0, 0, 0, 1]))
+    ['b0*3', 'b1']
+    """
+    start = 0
+    for index in range(1, len(order) + 1):
+        if index == len(order) or order[index] != order[start]:
+            count = index - start
+            yield f"b{order[start]}*{count}" if count > 1 else f"b{order[start]}"
+            start = index

@@ -1,0 +1,549 @@
+"""Turn the number formats of a Scenario into pieces in Megatron's words: at rest, in products, of gradients."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.models.spec import Moe
+from ridgeline.plan.mesh import DP_LAST
+from ridgeline.plan.plan import NARROW, Recompute
+from ridgeline.plan.resolve import resolve
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STATES, STRATEGIES, layout_of
+from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
+from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
+from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import nearest, normalized, price
+from ridgeline.targets.target import Export
+from ridgeline.targets.yaml_text import yaml_text
+
+
+def precision(scenario: Scenario) -> Iterator[Piece]:
+    """bf16, fp16 or fp32 at rest; fp8 and fp4 products by Transformer Engine's recipes."""
+    chosen = scenario.plan.precision
+    compute, where = chosen.compute.id, "plan.precision"
+    narrow = chosen.compute.peak in NARROW
+    rest = chosen.activations.id
+    if rest in ("bf16", "fp16"):
+        yield Say(f"--{rest}", True, f"{where}.activations")
+    yield Fixed(f"{where}.activations", "fp32", "fp32 unless told otherwise")
+    if not narrow:
+        if compute == rest and rest in ("bf16", "fp16"):
+            yield Say(f"--{rest}", True, f"{where}.compute")
+        yield Fixed(f"{where}.compute", rest if rest in ("bf16", "fp16") else "fp32", "as activations rest")
+    else:
+        yield from _narrow(compute, chosen.scaling or ("block" if chosen.compute.block else "tensor"), scenario)
+    stored = chosen.weights.id
+    if narrow and stored == compute and (lack := _cannot_keep_narrow(scenario)):
+        yield Lose(f"{where}.weights", f"{lack}; written: {rest}")
+    elif narrow and stored == compute:
+        yield Say("--fp4-param-gather" if compute == "nvfp4" else "--fp8-param-gather", True, f"{where}.weights")
+        if compute == "mxfp8" and scenario.plan.sharding.shard not in STRATEGIES:
+            yield Say("--reuse-grad-buf-for-mxfp8-param-ag", True)
+    elif stored == rest and rest in ("bf16", "fp16"):
+        yield Say(f"--{rest}", True, f"{where}.weights")
+    yield Fixed(f"{where}.weights", rest, "as activations rest")
+    yield from _gradients(scenario, rest)
+
+
+def _cannot_keep_narrow(scenario: Scenario) -> str:
+    """Why weights cannot rest in the format they are multiplied in; empty where they can."""
+    if scenario.plan.sharding.shard == "none":
+        return "weights in fp8 or fp4 need the distributed optimizer"
+    if _is_offloading(scenario) and not _delayed(scenario):
+        return "states on the host go with fp8 weights under delayed scaling only"
+    return ""
+
+
+def _is_offloading(scenario: Scenario) -> bool:
+    return scenario.plan.offload.optimizer > 0 and is_aware(scenario)
+
+
+def _delayed(scenario: Scenario) -> bool:
+    """Whether fp8 is scaled by the history of a tensor: only where states on the host and fp8 weights ask for it."""
+    chosen = scenario.plan.precision
+    tensor = chosen.compute.id == "fp8-e4m3" and chosen.scaling in (None, "tensor")
+    again = set(scenario.plan.recompute.parts) & {"norm", "activation"} and scenario.plan.recompute.kind == "selective"
+    return tensor and chosen.weights.id == "fp8-e4m3" and _is_offloading(scenario) and not again
+
+
+def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
+    paths = ("plan.precision.compute", "plan.precision.scaling")
+    if compute == "nvfp4" and scaling == "block":
+        yield Say("--fp4-format", "e2m1", *paths)
+        yield Say("--fp4-recipe", "nvfp4", *paths)
+    elif (compute, scaling) in RECIPES:
+        yield Say("--fp8-format", "hybrid" if scaling == "tensor" else "e4m3", *paths)
+        yield Say("--fp8-recipe", "delayed" if _delayed(scenario) else RECIPES[compute, scaling], *paths)
+    else:
+        for path in paths:
+            yield Lose(path, "fp8 scaled by tensor or block, mxfp8 and nvfp4")
+
+
+def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
+    path = "plan.precision.gradients"
+    wanted = resolve(scenario).gradients.id
+    if rest == "bf16" and wanted == "bf16":
+        yield Say("--grad-reduce-in-bf16", True, path)
+    elif wanted == "fp32" and rest in ("bf16", "fp16"):
+        yield Say("--accumulate-allreduce-grads-in-fp32", True, path)
+    yield Fixed(path, {"bf16": "fp32"}.get(rest, rest), "bf16 reduces in fp32, the others in their own format")
+
+
+def is_aware(scenario: Scenario) -> bool:
+    """Whether states may have another format or place: adam, distributed."""
+    return scenario.plan.sharding.shard != "none" and _has_adam(scenario)
+
+
+def _has_adam(scenario: Scenario) -> bool:
+    work = scenario.workload
+    return isinstance(work, Train) and work.optimizer.name in ("adam", "adamw")
+
+
+LAUNCH = "torchrun --nnodes --nproc-per-node"
+OFF = "off unless told otherwise"
+
+
+def axes(scenario: Scenario) -> Iterator[Piece]:
+    """Degrees of the mesh; data parallelism is what the others leave of all ranks."""
+    mesh = scenario.plan.mesh
+    yield Say("--tensor-model-parallel-size", mesh.tp, "plan.tp")
+    yield Say("--pipeline-model-parallel-size", mesh.pp, "plan.pp")
+    yield Say("--context-parallel-size", mesh.cp, "plan.cp")
+    if mesh.order == DP_LAST and mesh.pp > 1:
+        yield Say("--use-tp-pp-dp-mapping", True, "plan.order")
+    yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
+    if has_experts(scenario.model):
+        ep, etp = (mesh.ep * mesh.etp, 1) if _is_biased(scenario) else (mesh.ep, mesh.etp)
+        yield Say("--expert-model-parallel-size", ep, "plan.ep")
+        yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
+        for path in ("plan.ep", "plan.etp") if etp != mesh.etp else ():
+            yield Lose(path, f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank")
+    yield Fixed("plan.ep", 1, "no experts")
+    yield Fixed("plan.etp", 1, "no experts")
+    if scenario.plan.sequence_parallel and mesh.tp > 1:
+        yield Say("--sequence-parallel", True, "plan.sequence_parallel")
+    yield Fixed("plan.sequence_parallel", False, OFF)
+    kinds = {"ring": "p2p", "all-to-all": "a2a"}
+    if mesh.cp > 1:
+        yield Say("--cp-comm-type", kinds[scenario.plan.switches.cp_kind], "plan.cp_kind")
+
+
+def _is_biased(scenario: Scenario) -> bool:
+    """Whether experts have biases."""
+    return any(isinstance(block.ffn, Moe) and block.ffn.bias for block in scenario.model.blocks)
+
+
+def by_rank(scenario: Scenario) -> tuple[int, ...]:
+    """Layers that each rank of the pipeline holds, over all its virtual stages."""
+    pp, held = scenario.plan.mesh.pp, scenario.placement
+    if scenario.plan.schedule.name in ("zbv", "dualpipe-v"):  # down the ranks and up again
+        return tuple(held[rank] + held[2 * pp - 1 - rank] for rank in range(pp))
+    return tuple(sum(held[rank::pp]) for rank in range(pp))
+
+
+def pipeline(scenario: Scenario) -> Iterator[Piece]:
+    """1f1b and interleaved, layers spread evenly or as a layout string spells."""
+    plan, schedule = scenario.plan, scenario.plan.schedule
+    mtp = scenario.model.mtp.depth if scenario.model.mtp else 0
+    if plan.mesh.pp == 1:
+        return
+    if is_hybrid(scenario.model):
+        yield from stages(scenario)
+        return
+    if schedule.name not in ("1f1b", "interleaved"):
+        for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):
+            yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: 1f1b, as many layers on each rank")
+        if len(set(by_rank(scenario))) > 1:
+            yield Say("--pipeline-model-parallel-layout", layout_of(by_rank(scenario), mtp))
+        return
+    placement = scenario.placement
+    chunked = ("plan.schedule.name", "plan.schedule.chunks")
+    if len(set(placement)) > 1:
+        yield Say("--pipeline-model-parallel-layout", layout_of(placement, mtp), "plan.placement", *chunked)
+    elif schedule.chunks > 1:
+        yield Say("--num-layers-per-virtual-pipeline-stage", placement[0], *chunked, "plan.placement")
+    yield Fixed("plan.schedule.name", "1f1b", "without virtual stages")
+    yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
+    yield Fixed("plan.placement", placement, "an even split is the default")
+
+
+def batch(scenario: Scenario) -> Iterator[Piece]:
+    """Sequences, and what is trained on them."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    yield Say("--seq-length", work.seq, "workload.seq")
+    yield Say("--micro-batch-size", scenario.plan.microbatch, "plan.microbatch")
+    yield Say("--global-batch-size", work.sequences, "workload.global_batch")
+    if work.task == "finetune":
+        yield Say("--sft", True, "workload.task")
+    yield Fixed("workload.task", "pretrain", "what pretrain_gpt.py does")
+    yield Lose("workload.lora.*", "no adapters")
+    yield Fixed("workload.packed", True, "documents are joined to full sequences")
+    yield Lose("workload.document", "a matter of the data; documents see each other unless its masks are reset")
+    yield Fixed("workload.images", 0.0, "text only")
+
+
+def optimizer(scenario: Scenario) -> Iterator[Piece]:
+    """Adam with decoupled decay, or SGD; formats of what they keep."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    kind, states, path = work.optimizer.name, work.optimizer.states.id, "workload.optimizer"
+    names = {"adamw": "adam", "momentum": "sgd", "sgd": "sgd"}
+    if kind == "adam":
+        yield Lose(f"{path}.name", "its adam decouples weight decay, which is adamw")
+    yield Say("--optimizer", names.get(kind, "adam" if kind == "adam" else kind), f"{path}.name")
+    if kind in ("momentum", "sgd"):
+        yield Say("--sgd-momentum", 0.9 if kind == "momentum" else 0.0, f"{path}.name")
+    aware = states != "fp32" or scenario.plan.offload.optimizer > 0
+    if states != "fp32" and not is_aware(scenario):
+        yield Lose(f"{path}.states", "other formats need the distributed optimizer and adam")
+    elif aware and not is_aware(scenario):
+        aware = False
+    elif aware:
+        yield Say("--use-precision-aware-optimizer", True, f"{path}.states")
+        for option in ("--exp-avg-dtype", "--exp-avg-sq-dtype"):
+            yield Say(option, STATES.get(states, states), f"{path}.states")
+    yield Fixed(f"{path}.states", "fp32", "fp32 unless told otherwise")
+    master = "none" if scenario.plan.precision.weights.id == "fp32" else "fp32"
+    if aware and work.optimizer.master is not None and work.optimizer.master.id == "fp16" and master == "fp32":
+        yield Say("--main-params-dtype", "fp16", f"{path}.master")
+    yield Fixed(f"{path}.master", master, "fp32, and no copy of weights that are fp32 already")
+
+
+def sharding(scenario: Scenario) -> Iterator[Piece]:
+    """The distributed optimizer is zero1; Megatron-FSDP is zero2 and zero3."""
+    plan, shard = scenario.plan, scenario.plan.sharding.shard
+    work = scenario.workload
+    known = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw", "sgd", "momentum")
+    if shard != "none":
+        yield Say("--use-distributed-optimizer", True, "plan.shard")
+        copies = plan.mesh.dp * plan.mesh.cp // plan.shard_degree
+        if copies > 1 and not known:
+            yield Lose("plan.shard_degree", "over all data-parallel ranks, except with adam and sgd")
+        elif copies > 1:
+            yield Say("--num-distributed-optimizer-instances", copies, "plan.shard_degree")
+        yield Fixed("plan.shard_degree", plan.mesh.dp * plan.mesh.cp, "over all data-parallel ranks")
+    if shard in STRATEGIES and not known:
+        yield Lose("plan.shard", "weights and gradients are sharded with adam and sgd only; written: zero1")
+    elif shard in STRATEGIES:
+        yield Say("--use-megatron-fsdp", True, "plan.shard")
+        yield Say("--data-parallel-sharding-strategy", STRATEGIES[shard], "plan.shard")
+        yield Say("--no-gradient-accumulation-fusion", True)
+        yield Say("--ckpt-format", "fsdp_dtensor")
+        if shard == "zero3":  # otherwise every rank first builds all weights of its stage
+            yield Say("--init-model-with-meta-device", True)
+    yield Fixed("plan.shard", "none", OFF)
+
+
+def recompute(scenario: Scenario) -> Iterator[Piece]:
+    """Whole layers, all or some of each virtual stage; or named modules of every layer."""
+    written = said(scenario)
+    yield from recompute_words(scenario, written)
+    fused = without_fused_norms(scenario) is not scenario
+    yield from changed(scenario, written, FUSED if fused else "one number for all stages, and modules in all layers")
+    if written.kind == "selective" and "norm" in written.parts and separate_norms(scenario.model) < NEARLY_ALL:
+        yield Lose("plan.recompute.parts", PARTLY)
+
+
+def said(scenario: Scenario) -> Recompute:
+    """What is written of recompute: activations of experts need grouped products, which are bf16; norms that run inside
+    products are left out."""
+    grouped = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
+    parts = [part for part in MODULES if part != "activation" or grouped]
+    return nearest(without_fused_norms(scenario), parts)
+
+
+FUSED = "norms run inside the product that follows, where recompute has nothing to free; left out"
+PARTLY = "norms before attention or dense layers run inside the product that follows: only the others are recomputed"
+
+
+def without_fused_norms(scenario: Scenario) -> Scenario:
+    """The scenario without recompute of norms where none stands alone: it would do nothing."""
+    own = scenario.plan.recompute
+    if "norm" not in own.parts or "selective" not in (own.kind, own.rest) or separate_norms(scenario.model):
+        return scenario
+    parts = tuple(part for part in own.parts if part != "norm")
+    if parts:
+        own = replace(own, parts=parts)
+    else:
+        own = Recompute() if own.kind == "selective" else replace(own, rest="none", parts=Recompute().parts)
+    return replace(scenario, plan=replace(scenario.plan, recompute=own))
+
+
+def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:
+    """The decision about parts, where all of them are said: parts that no layer has are not."""
+    return ("plan.recompute.parts",) if set(written.parts) == set(scenario.plan.recompute.parts) else ()
+
+
+def recompute_words(scenario: Scenario, written: Recompute) -> Iterator[Piece]:
+    """What Megatron can say of recompute."""
+    if written.kind == "none":
+        yield Fixed("plan.recompute.kind", "none", OFF)
+        return
+    yield Say("--recompute-granularity", written.kind, "plan.recompute.kind")
+    if written.kind == "full":
+        method, layers = ("uniform", 1) if written.layers is None else ("block", written.layers)
+        carried = ("plan.recompute.layers",) if written.layers == scenario.plan.recompute.layers else ()
+        yield Say("--recompute-method", method, *carried)
+        yield Say("--recompute-num-layers", layers, *carried)
+        return
+    yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
+    modules = tuple(MODULES[part] for part in sorted(written.parts))
+    yield Say("--recompute-modules", modules, *parts_path(scenario, written))
+
+
+def changed(scenario: Scenario, written: Recompute, able: str) -> Iterator[Piece]:
+    """What had to be written otherwise, with what that costs; nothing where the plan says the same in other words."""
+    chosen, same = scenario.plan.recompute, normalized(scenario)
+    if written == same:
+        told = {"kind": chosen.kind, "layers": chosen.layers, "rest": chosen.rest, "parts": tuple(sorted(chosen.parts))}
+        for path, value in told.items():
+            yield Fixed(f"plan.recompute.{path}", value, "the same, said in the fewest words")
+        return
+    why = f"{able}; {price(scenario, written)}"
+    for path in ("kind", "parts", "layers", "rest", "blocks"):
+        if getattr(written, path) != getattr(chosen, path) and (path != "parts" or written.kind == "selective"):
+            yield Lose(f"plan.recompute.{path}", why)
+    if written.kind == "full" and chosen.kind == "selective":
+        yield Lose("plan.recompute.parts", why)
+
+
+def offload(scenario: Scenario) -> Iterator[Piece]:
+    """Whole layers' activations without a pipeline; a share of optimizer states."""
+    plan, share = scenario.plan, scenario.plan.offload
+    layers = scenario.model.layers
+    count = round(share.activations * layers)
+    if (
+        share.activations
+        and plan.mesh.pp == 1
+        and plan.recompute.kind == "none"
+        and count / layers == share.activations
+        and count < layers
+    ):
+        yield Say("--cpu-offloading-num-layers", count, "plan.offload.activations")
+    elif share.activations:
+        yield Lose(
+            "plan.offload.activations", "whole layers, not all of them, without a pipeline and without recompute"
+        )
+    yield Fixed("plan.offload.activations", 0.0, OFF)
+    if share.optimizer and not is_aware(scenario):
+        yield Lose("plan.offload.optimizer", "needs the distributed optimizer and adam")
+    elif share.optimizer:
+        yield Say("--optimizer-cpu-offload", True, "plan.offload.optimizer")
+        yield Say("--optimizer-offload-fraction", share.optimizer, "plan.offload.optimizer")
+        if resolve(scenario).overlap.offload:
+            yield Say("--overlap-cpu-optimizer-d2h-h2d", True, "plan.overlap.offload")
+    yield Fixed("plan.offload.optimizer", 0.0, OFF)
+    yield Fixed("plan.overlap.offload", not share.optimizer, "activations travel beside compute, states on request")
+
+
+def switches(scenario: Scenario) -> Iterator[Piece]:
+    """Attention kernels, captured graphs, dispatch of tokens, and what only other software switches."""
+    plan, resolved = scenario.plan, resolve(scenario)
+    yield Say("--attention-backend", "auto" if resolved.attention == "flash" else "unfused", "plan.attention")
+    graph = resolved.graph
+    whole = said(scenario).kind == "full"
+    if graph == "partial" and (whole or plan.offload.activations):
+        yield Lose("plan.graph", "parts are captured without full recompute and without activations on the host")
+    elif graph != "none":
+        yield Say("--cuda-graph-impl", {"partial": "transformer_engine", "full": "full_iteration"}[graph], "plan.graph")
+        yield Say("--te-rng-tracker", True)
+        if graph == "partial":
+            yield Say("--cuda-graph-modules", "attn", "plan.graph")
+        else:  # a whole captured step cannot stop to look for NaNs
+            yield Say("--no-check-for-nan-in-loss-and-grad", True)
+    yield Fixed("plan.graph", "none", OFF)
+    yield Fixed("plan.compiled", False, "kernels are fused by hand, chains are not compiled")
+    if resolved.launch_blocking:
+        yield Say("CUDA_LAUNCH_BLOCKING", "1", "plan.launch_blocking")
+    yield Fixed("plan.launch_blocking", False, OFF)
+    if has_experts(scenario.model):
+        dispatch = resolved.moe_dispatch
+        flexible = dispatch != "all-to-all"
+        yield Say("--moe-token-dispatcher-type", "flex" if flexible else "alltoall", "plan.moe_dispatch")
+        if flexible:
+            yield Say("--moe-flex-dispatcher-backend", dispatch, "plan.moe_dispatch")
+
+
+def overlaps(scenario: Scenario) -> Iterator[Piece]:
+    """What communication runs beside compute, where Megatron's own conditions allow it."""
+    plan = scenario.plan
+
+    on = resolve(scenario).overlap.__getitem__
+
+    ranks = plan.mesh.dp * plan.mesh.cp
+    if on("grad-reduce") and ranks > 1:
+        yield Say("--overlap-grad-reduce", True, "plan.overlap.grad-reduce")
+    if on("param-gather") and plan.sharding.shard != "none" and plan.shard_degree > 1:
+        if on("grad-reduce"):
+            yield Say("--overlap-param-gather", True, "plan.overlap.param-gather")
+        else:
+            yield Lose("plan.overlap.param-gather", "only together with the overlap of gradients")
+    if on("tp") and plan.mesh.tp > 1:
+        if plan.sequence_parallel:
+            yield Say("--tp-comm-overlap", True, "plan.overlap.tp")
+        else:
+            yield Lose("plan.overlap.tp", "only with sequence parallelism")
+    interleaved = plan.schedule.name == "interleaved"
+    if on("moe") and plan.mesh.ep > 1:
+        if why := _cannot_overlap_experts(scenario):
+            yield Lose("plan.overlap.moe", why)
+        else:
+            yield Say("--overlap-moe-expert-parallel-comm", True, "plan.overlap.moe")
+    if interleaved and not on("pp") and plan.mesh.pp > 2:
+        yield Say("--no-overlap-p2p-communication", True, "plan.overlap.pp")
+    for name, value, why in (
+        ("grad-reduce", False, OFF),
+        ("param-gather", False, OFF),
+        ("tp", False, OFF),
+        ("moe", False, OFF),
+        ("pp", interleaved, "sends overlap under the interleaved schedule and wait under plain 1f1b"),
+        ("cp", plan.switches.cp_kind == "ring", "a ring exchanges beside attention, an all-to-all before it"),
+    ):
+        yield Fixed(f"plan.overlap.{name}", value, why)
+
+
+def _cannot_overlap_experts(scenario: Scenario) -> str:
+    """Why experts cannot exchange beside compute; empty where they can."""
+    plan, ahead = scenario.plan, scenario.model.mtp
+    written = said(scenario)
+    if plan.mesh.pp > 1 and plan.schedule.name != "interleaved":
+        return "with a pipeline only under the interleaved schedule"
+    if written.kind == "full" or (written.kind == "selective" and "moe" in written.parts):
+        return "not while layers or their experts are recomputed"
+    if plan.precision.activations.id not in ("bf16", "fp16"):
+        return "in bf16 and fp16 only"
+    return "with at most one layer that predicts further tokens" if ahead is not None and ahead.depth > 1 else ""
+
+
+PLAN: tuple[Writer, ...] = (
+    axes, pipeline, batch, optimizer, sharding, recompute, offload, precision, switches, overlaps,
+)  # fmt: skip
+
+
+MODEL: tuple[Writer, ...] = (*SPEC, numerics)
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"  # how many queues lead from a host to its chip
+CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
+# what a first run needs beside the decisions: made-up data, few steps, throughput in the log
+RUN: Mapping[str, Any] = MappingProxyType(
+    {
+        "--mock-data": True,
+        "--tokenizer-type": "NullTokenizer",
+        "--train-iters": 50,
+        "--lr": "1.0e-4",
+        "--attention-dropout": 0.0,
+        "--hidden-dropout": 0.0,
+        "--log-interval": 1,
+        "--log-throughput": True,
+        "--eval-iters": 0,
+        "--manual-gc": True,
+        "--manual-gc-interval": 100,
+    }
+)
+
+
+def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) -> Iterator[Piece]:
+    """What these writers say of a scenario in Megatron's words: all of it, unless fewer are named."""
+    for writer in writers:
+        yield from writer(scenario)
+
+
+def write(scenario: Scenario) -> Export:
+    """The launch scripts and the arguments of pretrain_gpt.py, or of pretrain_hybrid.py for layers of a pattern."""
+    engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
+    model = list(admitted(pieces(scenario, MODEL), options(ID)))
+    found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
+    environment = ALLOCATOR | queues(
+        fsdp="--use-megatron-fsdp" in found.options, experts="--overlap-moe-expert-parallel-comm" in found.options
+    )
+    environment |= graph_environment(found.options.get("--cuda-graph-impl"))
+    environment |= {name: value for name, value in found.options.items() if name.isupper()}
+    program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
+    command = Command(
+        words=(),
+        environment=environment,
+        before=CHECKOUT + arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
+        tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
+    )
+    return with_arguments(ID, scenario, command, found)
+
+
+def queues(*, fsdp: bool, experts: bool) -> dict[str, str]:
+    """One queue keeps kernels in the order that tensor and context ranks count on; exchanges of experts beside compute
+    need many, and FSDP refuses one.
+
+    >>> queues(fsdp=False, experts=True), queues(fsdp=True, experts=False)
+    ({'CUDA_DEVICE_MAX_CONNECTIONS': '32'}, {})
+    """
+    if experts:
+        return {QUEUES: "32"}
+    return {} if fsdp else {QUEUES: "1"}
+
+
+def graph_environment(captured: object) -> dict[str, str]:
+    """What captured parts ask for beside segments that grow: NCCL must not register buffers of a graph."""
+    return {"NCCL_GRAPH_REGISTER": "0"} if captured not in (None, "none") else {}
+
+
+def fusions(scenario: Scenario) -> dict[str, Any]:
+    """Fused kernels that the prediction counts on and the parser leaves off."""
+    fused = scenario.engine.fuses
+    found: dict[str, Any] = {}
+    if has_experts(scenario.model) and "permute" in fused:
+        found["--moe-permute-fusion"] = True
+    if has_experts(scenario.model) and "router" in fused:
+        found["--moe-router-fusion"] = True
+    if "cross-entropy" in fused:
+        found |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return found
+
+
+def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
+    """The launch scripts, and beside them the arguments as a table."""
+    title = options(id).title
+    dashed = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}
+    table = comment(header(scenario, title)) + yaml_text(dashed)
+    return exported(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
+
+
+def said_by(found: Iterable[Piece]) -> frozenset[str]:
+    """The options that pieces say."""
+    return frozenset(piece.option for piece in found if isinstance(piece, Say))
+
+
+def arrays(said: Mapping[str, Any], run: Mapping[str, Any], of_model: frozenset[str]) -> str:
+    """Three shell arrays: of the model, of the plan, and of what a first run needs."""
+    dashed = {name: value for name, value in said.items() if name.startswith("--")}
+    model = {name: value for name, value in dashed.items() if name in of_model}
+    plan = {name: value for name, value in dashed.items() if name not in model}
+    rest = {name: value for name, value in run.items() if name not in dashed}
+    parts = (("MODEL_ARGS", model, ""), ("PLAN_ARGS", plan, ""), ("RUN_ARGS", rest, "# replace by your data and rates"))
+    return "\n".join(_array(name, values, note) for name, values, note in parts)
+
+
+def _array(name: str, values: Mapping[str, Any], note: str) -> str:
+    lines = [f"    {' '.join(words(option, value))}\n" for option, value in values.items()]
+    return f"{name}=({f' {note}' if note else ''}\n{''.join(lines)})\n"
+
+
+def words(option: str, value: Any) -> list[str]:
+    """An option as quoted shell words.
+
+    >>> words("--bf16", True), words("--recompute-modules", ("moe", "mlp")), words("--split", "a b")
+    (['--bf16'], ['--recompute-modules', 'moe', 'mlp'], ['--split', "'a b'"])
+    """
+    if value is True:
+        return [option]
+    values = value if isinstance(value, tuple) else (value,)
+    return [option, *(shlex.quote(str(part)) for part in values)]

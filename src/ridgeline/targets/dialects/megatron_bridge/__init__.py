@@ -1,0 +1,1 @@
+"""Megatron-Bridge: a recipe that returns a ConfigContainer, and published recipes read back."""

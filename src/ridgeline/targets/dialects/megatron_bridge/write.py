@@ -1,0 +1,334 @@
+"""Turn one of Megatron's options into the fields of Megatron-Bridge's ConfigContainer that say the same: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.models.spec import Attention, LatentAttention, Mlp, Moe
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.dialects.megatron.names import flags_of
+from ridgeline.targets.dialects.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues
+from ridgeline.targets.dialects.megatron.write_model import is_hybrid, scaled_by_yarn
+from ridgeline.targets.dialects.megatron_bridge.names import (
+    ACTIVATIONS,
+    ALWAYS,
+    DTYPES,
+    FIELDS,
+    ID,
+    LORA,
+    OPPOSITE,
+    TWINS,
+)
+from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, exported, gather, matching
+from ridgeline.targets.options import Options, options
+from ridgeline.targets.target import Export
+
+VIRTUAL = "model.virtual_pipeline_model_parallel_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A Python expression, written as it is."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Transform = Callable[[Any, Scenario], Any]  # an option's value -> the field's; None where the field is left alone
+
+
+def _same(value: Any, _: Scenario) -> Any:
+    return value
+
+
+def _always(value: Any) -> Transform:
+    return lambda _value, _scenario: value
+
+
+def _code(form: str) -> Transform:
+    return lambda value, _: Code(form.format(value))
+
+
+def _dtype(value: Any, _: Scenario) -> Code:
+    return Code(DTYPES.get(str(value), str(value)))
+
+
+def _window(value: Any, _: Scenario) -> Code:
+    """Tokens seen to the left, and none to the right."""
+    return Code(f"({int(str(value).split(',')[0])}, 0)")
+
+
+def _flags(value: Any, scenario: Scenario) -> Any:
+    """A pattern spelt layer by layer; a plain frequency as it is."""
+    if "[" not in str(value):
+        return value
+    return Code(str([int(flag) for flag in flags_of(str(value), scenario.model.layers)]))
+
+
+def _frequency(value: Any, scenario: Scenario) -> Any:
+    found = _flags(value, scenario)
+    return found if isinstance(found, Code) else int(found)
+
+
+def _chunks(_: Any, scenario: Scenario) -> int:
+    return scenario.plan.schedule.chunks
+
+
+def _chunks_if_several(_: Any, scenario: Scenario) -> int | None:
+    return scenario.plan.schedule.chunks if scenario.plan.schedule.chunks > 1 else None
+
+
+def _activation(option: str, *, gated: bool, code: str) -> dict[str, dict[str, Transform]]:
+    return {option: {"model.gated_linear_unit": _always(gated), "model.activation_func": _always(Code(code))}}
+
+
+def _wide_gradients(wide: bool) -> dict[str, Transform]:
+    return {f"{owner}.grad_reduce_in_fp32": _always(wide) for owner in ("mixed_precision", "ddp")}
+
+
+def _of_latents(value: Any, scenario: Scenario) -> Any:
+    return None if scaled_by_yarn(scenario.model) else value
+
+
+def _of_softmax(value: Any, scenario: Scenario) -> Any:
+    return value if scaled_by_yarn(scenario.model) else None
+
+
+FLAGS = ("window-attn-skip-freq", "no-rope-freq", "linear-attention-freq")
+# option without dashes -> field -> how its value is made of the option's; later rows stand above earlier ones
+WRITTEN: Mapping[str, Mapping[str, Transform]] = MappingProxyType(
+    {
+        **{option: {field: _same} for option, field in FIELDS.items()},
+        **{option: {field: _always(False)} for option, field in OPPOSITE.items()},
+        **{option: {field: _dtype} for option, field in FIELDS.items() if option.endswith("-dtype")},
+        **{option: {FIELDS[option]: _flags} for option in FLAGS},
+        **{word: {"mixed_precision": _always(Code(f"{word}_mixed()"))} for word in ("bf16", "fp16")},
+        **_activation("swiglu", gated=True, code="F.silu"),
+        **_activation("quick-geglu", gated=True, code=ACTIVATIONS["quick-geglu"]),
+        **_activation("squared-relu", gated=False, code=ACTIVATIONS["squared-relu"]),
+        "moe-layer-freq": {FIELDS["moe-layer-freq"]: _frequency},
+        "window-size": {FIELDS["window-size"]: _window},
+        "attention-backend": {FIELDS["attention-backend"]: _code("AttnBackend.{}")},
+        "cuda-graph-modules": {FIELDS["cuda-graph-modules"]: lambda value, _: (value,)},
+        "grad-reduce-in-bf16": _wide_gradients(False),
+        "accumulate-allreduce-grads-in-fp32": _wide_gradients(True),
+        "rotary-scaling-factor": {
+            FIELDS["rotary-scaling-factor"]: _of_latents,
+            "model.yarn_rotary_scaling_factor": _of_softmax,
+        },
+        "group-query-attention": {},
+        "spec": {},  # the provider picks its layers' specification
+        "no-create-attention-mask-in-dataloader": {},
+        "num-layers-per-virtual-pipeline-stage": {VIRTUAL: _chunks},
+        "pipeline-model-parallel-layout": {
+            FIELDS["pipeline-model-parallel-layout"]: _same,
+            VIRTUAL: _chunks_if_several,
+        },
+        "no-overlap-p2p-communication": {
+            "comm_overlap.overlap_p2p_comm": _always(False),
+            "comm_overlap.batch_p2p_comm": _always(True),
+        },
+        "cpu-offloading-num-layers": {
+            "model.cpu_offloading": _always(True),
+            FIELDS["cpu-offloading-num-layers"]: _same,
+        },
+        "hybrid-layer-pattern": {FIELDS["hybrid-layer-pattern"]: _same, VIRTUAL: _chunks_if_several},
+        "seq-length": {"model.seq_length": _same, "dataset.seq_length": _same},
+    }
+)
+
+
+def fields_of(piece: Say, scenario: Scenario) -> Iterator[Piece]:
+    """The fields that carry what an option carries; a loss where there is none."""
+    name = piece.option.removeprefix("--")
+    if name == "max-position-embeddings":
+        yield from _positions(piece, scenario)
+    elif name not in WRITTEN:
+        for path in piece.paths:
+            yield Lose(path, f"no field for {piece.option}")
+    else:
+        for field, transform in WRITTEN[name].items():
+            value = transform(piece.value, scenario)
+            if value is not None:
+                yield Say(field, value, *piece.paths)
+
+
+def _positions(piece: Say, scenario: Scenario) -> Iterator[Piece]:
+    """Learned positions have a row for each token of a sequence: the provider takes their number from its length."""
+    for path in piece.paths:
+        if path == "model.embedding.positions" and piece.value == scenario.workload.seq:
+            yield Say("model.seq_length", piece.value, path)
+        elif path == "model.context":
+            yield Fixed(path, scenario.model.context, "what the model was made for; a run has its own length")
+        else:
+            yield Lose(path, "the provider takes its length from seq_length")
+
+
+FILE = "recipe.py"
+IMPORTS = """\
+import os
+import torch
+import torch.nn.functional as F
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
+from megatron.bridge.models.mla_provider import MLAModelProvider
+from megatron.bridge.peft.lora import LoRA
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig, bf16_mixed, fp16_mixed
+from megatron.core.activations import squared_relu
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
+from megatron.core.transformer.enums import AttnBackend
+"""
+PEFT = "peft"
+PRETRAINED = "export PRETRAINED=${PRETRAINED:?the folder of weights that adapters stand beside, of Megatron-Bridge}"
+SINGLE = "MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)"
+# what the provider of hybrids has otherwise than those of GPT, whose habits stand for what nobody says
+PLAIN = {"share_embeddings_and_output_weights": True, "add_bias_linear": True}
+NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}  # what a step is predicted without
+MAIN = """\
+if __name__ == "__main__":
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
+    pretrain(config=recipe(), forward_step_func=forward_step)
+"""
+FIRST_RUN = (
+    "    # made-up data and few steps: replace by your own\n"
+    '    cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
+    "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n"
+    "    cfg.train.train_iters = 50\n"
+    "    cfg.scheduler.lr_warmup_iters = 1\n"
+)
+
+
+def write(scenario: Scenario) -> Export:
+    """The recipe and the scripts that launch it."""
+    known = options(ID)
+    decisions = decisions_of(scenario)
+    engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
+    told = [engine, *_checked(spoken(scenario), known)]
+    told += _write_always(told, decisions)
+    found = gather(decisions, [*told, *_twins(told)])
+    title = known.title
+    fields = {name: value for name, value in found.options.items() if "." in name or name == PEFT}
+    experts = found.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
+    environment = ALLOCATOR | queues(fsdp=found.options.get("ddp.use_megatron_fsdp") is True, experts=experts)
+    environment |= graph_environment(found.options.get("model.cuda_graph_impl"))
+    environment |= {name: value for name, value in found.options.items() if name.isupper()}
+    files = {FILE: recipe(scenario, fields, title)}
+    setup = (PRETRAINED,) if PEFT in fields else ()
+    files |= scripts(scenario, Command(words=(FILE,), environment=environment, setup=setup), title)
+    return exported(ID, files, found)
+
+
+def _checked(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
+    """Fields the target documents; the same gate as for options, which begin with dashes."""
+    for piece in found:
+        if isinstance(piece, Say) and "." in piece.option:
+            value = piece.value.text if isinstance(piece.value, Code) else piece.value
+            listed = value if isinstance(value, tuple) else (value if isinstance(value, (str, int, float)) else "",)
+            gate = Say(f"--{piece.option}", tuple(str(part) for part in listed), *piece.paths)
+            (passed, *lost) = admitted([gate], known)
+            yield from (piece,) if isinstance(passed, Say) else (passed, *lost)
+        else:
+            yield piece
+
+
+def _write_always(told: list[Piece], decisions: Mapping[str, Any]) -> Iterator[Piece]:
+    """Switches that the common recipe turns on, turned off where nobody asked for them."""
+    said = {piece.option for piece in told if isinstance(piece, Say)}
+    for field, path in ALWAYS.items():
+        if field not in said:
+            yield Say(field, False, *([path] if matching(decisions, path) else []))
+
+
+def _twins(told: list[Piece]) -> Iterator[Piece]:
+    """Fields that have to say what another says."""
+    for piece in told:
+        if isinstance(piece, Say):
+            yield from (Say(twin, piece.value) for twin in TWINS.get(piece.option, ()))
+
+
+def spoken(scenario: Scenario) -> Iterator[Piece]:
+    """Megatron's pieces as fields of the ConfigContainer."""
+    kernels = (Say(option, value) for option, value in fusions(scenario).items())
+    adapters = list(lora(scenario))
+    for piece in (*pieces(scenario), *kernels, *adapters):
+        if adapters and isinstance(piece, Lose) and piece.path == "workload.lora.*":
+            continue  # which Megatron-LM has none of
+        if isinstance(piece, Say) and piece.option.startswith("--"):
+            yield from fields_of(piece, scenario)
+        else:
+            yield piece
+    rest = scenario.plan.precision.activations.id
+    if rest not in ("bf16", "fp16"):
+        yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
+
+
+def lora(scenario: Scenario) -> Iterator[Piece]:
+    """Adapters of the model's linear layers, by Bridge's names; nothing where it has others or there are none."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    if work.lora is None or not all(isinstance(block.mixer, Attention) for block in scenario.model.blocks):
+        return
+    if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks) and set(work.lora.targets) - {"qkv", "out"}:
+        return  # experts have layers of the same names
+    held = {LORA[target] for target in work.lora.targets}
+    means = {target for target, name in LORA.items() if name in held}
+    gated = any(isinstance(block.ffn, Mlp) and block.ffn.gated for block in scenario.model.blocks)
+    same = means - ({"gate"} if not gated else set()) == set(work.lora.targets) - ({"gate"} if not gated else set())
+    paths = ("workload.lora.rank", "workload.task", *(("workload.lora.targets",) if same else ()))
+    text = f"LoRA(target_modules={sorted(held)!r}, dim={work.lora.rank}, alpha={work.lora.rank})"
+    yield Say(PEFT, Code(text), *paths)
+    yield Say("checkpoint.pretrained_checkpoint", Code('os.environ.get("PRETRAINED", "pretrained")'))
+    if not same:
+        yield Lose("workload.lora.targets", "linear_fc1 holds both halves of a gated layer")
+
+
+def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
+    """The text of the recipe; only the imports it uses."""
+    hybrid = is_hybrid(scenario.model)
+    latent = any(isinstance(block.mixer, LatentAttention) for block in scenario.model.blocks)
+    provider = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else "GPTModelProvider"
+    model = {name[6:]: value for name, value in fields.items() if name.startswith("model.")}
+    overlap = {name[13:]: value for name, value in fields.items() if name.startswith("comm_overlap.")}
+    rest = {name: value for name, value in fields.items() if not name.startswith(("model.", "comm_overlap."))}
+    beside = ", ".join(f"{key}={_python(part)}" for key, part in overlap.items())
+    formats = scenario.plan.precision.activations.id
+    precision = f"{formats}_mixed()" if formats in ("bf16", "fp16") else SINGLE
+    body = [
+        "def recipe() -> ConfigContainer:",
+        '    """The plan as Megatron-Bridge reads it."""',
+        "    cfg = _pretrain_common()",
+        f"    cfg.model = {provider}(",
+        *(f"        {name}={_python(value)}," for name, value in {**(PLAIN if hybrid else {}), **model}.items()),
+        *(f"        {name}={_python(value)}," for name, value in NO_DROPOUT.items()),
+        "    )",
+        f"    cfg.comm_overlap = CommOverlapConfig({beside})",
+        f"    cfg.mixed_precision = {precision}",
+        *(f"    cfg.{name} = {_python(value)}" for name, value in rest.items()),
+        FIRST_RUN + "    return cfg",
+    ]
+    text = "\n".join(body)
+    used = "".join(f"{line}\n" for line in IMPORTS.splitlines() if _used(line, text))
+    return f"{comment(header(scenario, title))}{used}\n\n{text}\n\n\n{MAIN}"
+
+
+def _used(line: str, text: str) -> bool:
+    """Whether the recipe needs an import."""
+    names = line.replace("import torch.nn.functional as F", "import F.").split("import ")[1].split(", ")
+    return any(f"{name}." in text if name in ("torch", "os") else name in text for name in names)
+
+
+def _python(value: Any) -> str:
+    return str(value) if isinstance(value, Code) else repr(list(value)) if isinstance(value, tuple) else repr(value)

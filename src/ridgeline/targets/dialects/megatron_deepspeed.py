@@ -1,0 +1,155 @@
+"""Megatron-DeepSpeed: Megatron's arguments with DeepSpeed's engine below; read, not written."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.dialects.megatron.collect import Given, collect, other_work, speaking
+from ridgeline.targets.dialects.megatron.names import pattern_of
+from ridgeline.targets.dialects.megatron.read import settings_of, with_model
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.target import Files, Imported
+
+ID = "megatron-deepspeed"
+SIGNS = re.compile(r"--(deepspeed|zero-stage|deepspeed[-_]config|ds-sequence-parallel-size|moe-expert-parallel-size)\b")
+STAGES = {0: "none", 1: "zero1", 2: "zero2", 3: "zero3"}
+NOISE = ("deepspeed", "deepspeed-config", "deepspeed-mpi", "no-pipeline-parallel", "create-moe-param-group")
+
+
+def recognises(files: Files) -> bool:
+    """Whether a script passes Megatron's arguments and one that only Megatron-DeepSpeed has."""
+    return any(SIGNS.search(text) for text in speaking(files))
+
+
+def read(files: Files) -> Imported:
+    """The settings of a script."""
+    found = with_model(collect(files), files)
+    other_work(found)  # before what else such a run lacks
+    said = dict(found.options)
+    config = _config(found, files)
+    shard, notes = _stage(said, config, found.source)
+    _layout(said)
+    _experts(said)
+    _recompute(said, config)
+    imported = settings_of(replace(found, options=said), ID, ID)
+    if imported.settings["workload"]["kind"] != "train":
+        return imported
+    plan: dict[str, Any] = dict(imported.settings["plan"])
+    if plan["pp"] > 1 and shard in ("zero2", "zero3"):
+        notes.append(f"shard = zero1, where the files say {shard}: the pipeline engine shards optimizer states only")
+        shard = "zero1"
+    plan["shard"] = shard
+    plan |= _offload(config, said)
+    return replace(imported, settings={**imported.settings, "plan": plan}, assumptions=(*imported.assumptions, *notes))
+
+
+def _config(found: Given, files: Files) -> dict[str, Any] | None:
+    """The configuration of DeepSpeed that the run is started with; None where it is not here."""
+    name = str(found.options.get("deepspeed-config", ""))
+    texts = dict(found.texts or {})
+    text = texts.get(name) or next((texts[key] for key in texts if key.split("/")[-1] == name.split("/")[-1]), None)
+    folder = around(files).folder
+    if text is None and folder is not None and name and "$" not in name:
+        text = around(files).text(folder / name) or around(files).text(folder / name.split("/")[-1])
+    if text is None:
+        return None
+    try:
+        plain = re.sub(r"\b(CONFIG_[A-Z0-9_]+|[A-Z]+_[A-Z_]+|GBSIZE|MBSIZE)\b", "null", text)
+        table = json.loads(re.sub(r",(\s*[}\]])", r"\1", plain))
+    except (ValueError, RecursionError):
+        return None
+    return table if isinstance(table, dict) else None
+
+
+def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> tuple[str, list[str]]:
+    """What is sharded: the configuration decides; without it the stage that the script passes."""
+    passed = said.pop("zero-stage", None)
+    inner = (config or {}).get("zero_optimization")
+    stated = inner.get("stage") if isinstance(inner, dict) else 0 if config is not None else None
+    stage = stated if stated is not None else passed
+    if isinstance(stage, float) and stage.is_integer():
+        stage = int(stage)
+    if isinstance(stage, str) and stage.isdigit():
+        stage = int(stage)
+    if stage is None:
+        if "deepspeed" not in said:
+            return ("zero1" if said.get("use-distributed-optimizer") else "none"), []
+        name = str(said.get("deepspeed-config", "none"))
+        expected = "the stage of ZeRO, in a DeepSpeed configuration that is here or as --zero-stage"
+        todo = "put the configuration beside the script, or say its stage with --env where the script asks for it"
+        raise InputError(
+            Problem(path="--deepspeed_config", given=name[:60], expected=expected, todo=todo, where=source)
+        )
+    if stage not in STAGES:
+        raise InputError(Problem(path="--zero-stage", given=repr(stage)[:40], expected="0, 1, 2 or 3", where=source))
+    if stage == 0 and "deepspeed" in said and said.get("bf16"):
+        return "zero1", ["shard = zero1, where the files say stage 0: DeepSpeed's optimizer for bf16 splits its states"]
+    return STAGES[stage], []
+
+
+def _layout(said: dict[str, Any]) -> None:
+    """No pipeline engine without stages; sequences split as Ulysses does."""
+    if said.get("no-pipeline-parallel") is True:
+        said["pipeline-model-parallel-size"] = 1
+    if "embedding" in str(said.pop("pp-partition-method", "")):  # embedding and output count as a layer each
+        said |= {"account-for-embedding-in-pipeline-split": True, "account-for-loss-in-pipeline-split": True}
+    split = said.pop("ds-sequence-parallel-size", None)
+    if type(split) is int and split > 1:
+        said |= {"context-parallel-size": split, "cp-comm-type": "a2a"}
+    for name in NOISE:
+        said.pop(name, None)
+    if (
+        said.pop("use-flash-attn-v2", None)
+        or said.pop("use-flash-attn-v1", None)
+        or said.pop("use-flash-attn-triton", None)
+    ):
+        said["use-flash-attn"] = True
+    said.setdefault("attention-backend", "flash" if said.get("use-flash-attn") else "unfused")
+
+
+def _experts(said: dict[str, Any]) -> None:
+    """Experts in every second layer unless told otherwise, one for each token."""
+    count = said.get("num-experts")
+    said.pop("moe-expert-parallel-size", None) if count is None else None
+    if count is None:
+        return
+    counts = count if isinstance(count, list) else [count]
+    said["num-experts"] = counts[0] if len({*counts}) == 1 else counts
+    if counts[0] == 1 and len({*counts}) == 1:
+        said.pop("moe-expert-parallel-size", None)
+        return
+    every, layers = said.pop("expert-interval", 2), said.get("num-layers")
+    if type(every) is int and type(layers) is int and every > 0 and 0 < layers < 10_000:
+        said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % every == 0 for layer in range(layers)))
+    said["moe-router-topk"] = said.pop("topk", 1)
+    spread = said.pop("moe-expert-parallel-size", 1)
+    said["expert-model-parallel-size"] = spread
+    said.setdefault("expert-tensor-parallel-size", said.get("tensor-model-parallel-size", 1))
+    said.setdefault("moe-token-dispatcher-type", "alltoall")
+
+
+def _recompute(said: dict[str, Any], config: dict[str, Any] | None) -> None:
+    """Activation checkpointing under its older names."""
+    old = [said.pop(name, None) for name in ("checkpoint-activations", "deepspeed-activation-checkpointing")]
+    if any(old) and "recompute-granularity" not in said:
+        said["recompute-granularity"] = "full"
+        said.setdefault("recompute-method", "uniform")
+    said.pop("checkpoint-num-layers", None)
+    bf16 = (config or {}).get("bf16")
+    if isinstance(bf16, dict) and bf16.get("enabled") is True and "bf16" not in said and "fp16" not in said:
+        said["bf16"] = True
+    fp16 = (config or {}).get("fp16")
+    if isinstance(fp16, dict) and fp16.get("enabled") is True and "bf16" not in said:
+        said["fp16"] = True
+
+
+def _offload(config: dict[str, Any] | None, said: dict[str, Any]) -> dict[str, Any]:
+    """Optimizer states in host memory."""
+    inner = (config or {}).get("zero_optimization")
+    moved = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
+    there = moved and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]
+    return {"offload": {"optimizer": 1.0}} if there or said.get("cpu-optimizer") else {}

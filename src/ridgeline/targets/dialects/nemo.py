@@ -1,0 +1,355 @@
+"""NeMo 1: the YAML of megatron_gpt_pretraining.py and of NeMo's launcher; read, not written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.dialects.megatron.collect import Given
+from ridgeline.targets.dialects.megatron.read import settings_of
+from ridgeline.targets.imports.model_names import named_by
+from ridgeline.targets.imports.option_reader import chips_named, flatten, holds, model_in, only
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.target import Files, Imported
+
+# keys whose value is Megatron's option of that name
+SAME = (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "max_position_embeddings",
+    "moe_router_topk", "override_vocab_size", "qk_layernorm", "moe_ffn_hidden_size",
+)  # fmt: skip
+NORMS = {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "low_precision_layernorm": "LayerNorm"}
+NORMS |= {"rmsnorm": "RMSNorm"}
+ACTIVATIONS: Mapping[str, dict[str, Any]] = {
+    "gelu": {},
+    "approx-gelu": {},
+    "openai-gelu": {},
+    "swiglu": {"swiglu": True},
+    "fast-swiglu": {"swiglu": True},
+    "silu": {"swiglu": True},
+    "geglu": {"geglu": True},
+    "fast-geglu": {"geglu": True},
+    "reglu": {"glu-activation": "reglu"},
+    "squared-relu": {"squared-relu": True},
+    "squared_relu": {"squared-relu": True},
+}
+POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "none": "none", "alibi": "none"}
+TOKENIZERS = {"sentencepiece": "SentencePieceTokenizer", "gpt2bpetokenizer": "GPT2BPETokenizer"}
+
+
+def model_words(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Options of Megatron's command line that the dimensions of a NeMo model mean.
+
+    >>> dict(model_words({"num_layers": 2, "activation": "swiglu", "bias": False, "num_query_groups": 2}))["swiglu"]
+    True
+    """
+    for key in SAME:
+        if model.get(key) is not None:
+            yield key.replace("_", "-").replace("override-vocab-size", "padded-vocab-size"), model[key]
+    groups = model.get("num_query_groups", model.get("num_kv_heads"))
+    if groups is not None and groups != model.get("num_attention_heads"):
+        yield "group-query-attention", True
+        yield "num-query-groups", groups
+    yield "normalization", NORMS.get(str(model.get("normalization", "layernorm")).lower(), model.get("normalization"))
+    yield from ACTIVATIONS.get(str(model.get("activation", "gelu")).lower(), {}).items()
+    if model.get("bias", model.get("has_bias", True)) is False:
+        yield "disable-bias-linear", True
+    if model.get("share_embeddings_and_output_weights", True) is False:
+        yield "untie-embeddings-and-output-weights", True
+    kind = str(model.get("position_embedding_type", "learned_absolute"))
+    yield "position-embedding-type", POSITIONS.get(kind, kind)
+    yield from _experts(model)
+    window = model.get("window_size") or model.get("sliding_window_size")
+    if isinstance(window, (list, int)) and not isinstance(window, bool):
+        yield "window-size", window if isinstance(window, list) else f"{window},0"
+
+
+def _experts(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    inner = model.get("moe")
+    count = model.get("num_moe_experts") or (inner.get("num_experts") if isinstance(inner, Mapping) else None)
+    if not count:
+        return
+    yield "num-experts", count
+    if isinstance(inner, Mapping):
+        yield "moe-router-topk", inner.get("top_k", 1)
+        if inner.get("frequency", 1) not in (1, None):
+            yield "moe-layer-freq", inner["frequency"]
+
+
+def tokenizer_words(tokenizer: object) -> Iterator[tuple[str, Any]]:
+    """What a table of the tokenizer says of the vocabulary."""
+    table = tokenizer if isinstance(tokenizer, Mapping) else {}
+    library, kind = str(table.get("library", "")).lower(), str(table.get("type", ""))
+    sized = re.search(r"(\d{2,3})k\b", str(table.get("model") or "")[:200].rpartition("/")[2].lower())
+    if sized is not None:  # a tokenizer that is named after how many words it has
+        yield "vocab-size", int(sized.group(1)) * 1000
+    if library == "megatron" or kind.lower() in TOKENIZERS:
+        yield "tokenizer-type", TOKENIZERS.get(kind.lower(), kind)
+    elif library == "huggingface" or "/" in kind:
+        yield "tokenizer-model", kind
+    elif library in TOKENIZERS:
+        yield "tokenizer-type", TOKENIZERS[library]
+
+
+def filled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with references to others filled in, relative ones (`${.seq}`) and products (`${multiply:2,4}`) too.
+
+    >>> filled({"m.a": 8, "m.b": "${.a}", "m.c": "${multiply:4, ${m.a}}", "d": "${divide_floor:${m.c},2}"})
+    {'m.a': 8, 'm.b': 8, 'm.c': 32, 'd': 16}
+    """
+    found = dict(options)
+    for _ in range(6):  # references to references
+        for name, value in found.items():
+            if isinstance(value, str) and "${" in value:
+                found[name] = _reduced(value, name, found)
+    return found
+
+
+_INNER = re.compile(r"\$\{(\.{0,4})([\w.]{1,120})\}")
+_PRODUCT = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*\}")
+
+
+def _reduced(text: str, name: str, known: Mapping[str, Any]) -> Any:
+    """A value with its innermost references replaced by what they refer to."""
+
+    def meant(found: re.Match[str]) -> str:
+        dots, key = found.groups()
+        above = name.split(".")[: -len(dots)] if dots else []
+        value = known.get(".".join((*above, key)))
+        plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+        return str(value) if plain and len(str(value)) <= 200 else found.group(0)
+
+    done = _INNER.sub(meant, text)
+    product = _PRODUCT.fullmatch(done)
+    if product is not None:
+        kind, one, other = product.group(1), int(product.group(2)), int(product.group(3))
+        if kind == "multiply":
+            return one * other
+        return done if other == 0 else one // other if kind == "divide_floor" else -(-one // other)
+    return int(done) if re.fullmatch(r"-?\d{1,15}", done) else done
+
+
+ID = "nemo"
+# keys of `model` -> options of Megatron's command line that take the same value
+NAMES = {
+    "tensor_model_parallel_size": "tensor-model-parallel-size",
+    "pipeline_model_parallel_size": "pipeline-model-parallel-size",
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    "context_parallel_size": "context-parallel-size",
+    "expert_model_parallel_size": "expert-model-parallel-size",
+    "micro_batch_size": "micro-batch-size",
+    "global_batch_size": "global-batch-size",
+    "encoder_seq_length": "seq-length",
+    "rampup_batch_size": "rampup-batch-size",
+    "activations_checkpoint_granularity": "recompute-granularity",
+    "activations_checkpoint_method": "recompute-method",
+    "activations_checkpoint_num_layers": "recompute-num-layers",
+    "sequence_parallel": "sequence-parallel",
+    "ub_tp_comm_overlap": "tp-comm-overlap",
+    "optim.overlap_grad_sync": "overlap-grad-reduce",
+    "optim.overlap_param_sync": "overlap-param-gather",
+    "moe_grouped_gemm": "moe-grouped-gemm",
+    "moe_token_dispatcher_type": "moe-token-dispatcher-type",
+    "use_tp_pp_dp_mapping": "use-tp-pp-dp-mapping",
+}
+SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
+OPTIMIZERS = {"sgd": "sgd"}
+FSDP = {"full": "optim_grads_params", "hybrid": "optim_grads_params", "grad": "optim_grads"}
+OTHERS = {
+    "encoder": "an encoder and a decoder",
+    "bert_binary_head": "an encoder",
+    "vision": "a vision model",
+    "vision_pretraining_type": "a vision model",
+    "mm_cfg": "a model that sees images",
+    "unet": "a diffusion model",
+    "unet_config": "a diffusion model",
+    "retro": "retrieval beside a decoder",
+    "reward_model_type": "a reward model",
+    "dpo": "preference pairs (DPO)",
+    "ppo": "reinforcement learning",
+}
+# words of a run's name that say what it does beside training
+NAMED = {
+    r"conver(t|sion)": "conversion of checkpoints",
+    r"(^|[_/])eval(uation)?([_/]|$)|human_eval_results": "an evaluation",
+    r"(^|_)rm(_|$)|reward": "a reward model",
+    r"(^|_)m?t5(_|$)": "an encoder and a decoder",
+    r"(^|_)distill": "distillation from a teacher",
+}
+# models whose layers no key of the file spells, by the words that name them
+UNSPELLED = ("griffin", "recurrentgemma", "hyena", "mamba", "gemma2", "gemma-2-")
+LORA = {"attention_qkv": "qkv", "attention_dense": "out", "mlp_fc1": "up", "mlp_fc2": "down"}
+ALL = {"attention": ("qkv", "out"), "mlp": ("up", "gate", "down"), "all": ("qkv", "out", "up", "gate", "down")}
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file of a trainer and a model with a tensor degree and a microbatch."""
+    return holds(files, _is_ours, ".yaml", ".yml")
+
+
+def _is_ours(data: Mapping[str, Any]) -> bool:
+    model = data.get("model")
+    return (
+        isinstance(model, Mapping)
+        and isinstance(data.get("trainer"), Mapping)
+        and "micro_batch_size" in model
+        and "tensor_model_parallel_size" in model
+    )
+
+
+def read(files: Files) -> Imported:
+    """What the trainer's YAML says."""
+    table = only(files, _is_ours, "one YAML file with a trainer and a model", ".yaml", ".yml")
+    said = filled({key.removeprefix("training."): value for key, value in flatten(table.data)})
+    said = filled(_plain(said))
+    model = {key: said.get(f"model.{key}", value) for key, value in table.data["model"].items()}
+    _refuse_other_work(model, said, table.source)
+    options = dict(_options(model, said))
+    named = around(files).model or model_in(files) or _checkpoint(model, said)
+    if named is not None:
+        options["model"] = named
+    else:
+        _refuse_unknown(model, said, table.source)
+    options |= {key: value for key, value in said.items() if key.startswith("model.") and _is_left(key, value)}
+    world = _world(said, table.source)
+    folder = around(files).folder
+    path = f"{folder.name if folder else ''}/{table.source}"
+    given = Given(options=options, source=table.source, world=world, path=path)
+    found = settings_of(given, ID, ID)
+    return _tuned(found, model)
+
+
+def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
+    """References of the launcher's files (`${training.model.x}`) as those of the run they become (`${model.x}`)."""
+    return {key: value.replace("${training.", "${") if isinstance(value, str) else value for key, value in said.items()}
+
+
+def _refuse_other_work(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
+    """An `InputError` for files that do not train a decoder: by the keys of their model, or by the run's name."""
+    found = [means for key, means in OTHERS.items() if model.get(key) not in (None, False)]
+    names = [str(said.get(key) or "").lower()[:200] for key in ("run.name", "name", "run.model_train_name")]
+    found += [means for sign, means in NAMED.items() if any(re.search(sign, name) for name in names)]
+    if found:
+        raise InputError(Problem(path="", given=found[0], expected="training of a decoder", where=source))
+
+
+def _refuse_unknown(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
+    """An `InputError` where the model is not spelled: neither dimensions nor a checkpoint of a known name."""
+    words = f"{said.get('run.name')} {said.get('model.tokenizer.type')} {said.get('name')} {source}".lower()
+    own = next((word for word in UNSPELLED if word in words), None)
+    if model.get("num_layers") is not None and own is None:
+        return
+    trained = str(said.get("run.model_train_name") or model.get("restore_from_path") or "nothing")[:80]
+    given = f"layers of {own}, which no key spells" if own else f"no dimensions, and {trained} as its checkpoint"
+    expected, todo = "dimensions, or the name of a known model", "name the model with --model"
+    raise InputError(Problem(path="model", given=given, expected=expected, todo=todo, where=source))
+
+
+def _checkpoint(model: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
+    """The catalog's model that a checkpoint, or the run that trained it, is named after, where the file spells none."""
+    if model.get("num_layers") is not None:
+        return None
+    paths = [model.get(key) for key in ("restore_from_path", "pretrained_checkpoint", "language_model_path")]
+    for path in (*paths, said.get("run.model_train_name")):
+        found = named_by(str(path or "").removesuffix(".nemo"))
+        if found is not None:
+            return found[0]
+    return None
+
+
+def _options(model: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield from model_words(model)
+    yield from tokenizer_words(model.get("tokenizer"))
+    for key, option in NAMES.items():
+        value = said.get(f"model.{key}")
+        if value is not None and value is not False:
+            yield option, value
+    lengths = (said.get(f"model.data.{key}") for key in ("seq_length", "train_ds.max_seq_length"))
+    length = next((one for one in lengths if type(one) is int), None)
+    if "encoder_seq_length" not in model and length is not None:
+        yield "seq-length", length
+    if said.get("model.overlap_p2p_comm", True) is False:
+        yield "no-overlap-p2p-communication", True
+    yield from _formats(said)
+    yield from _sharding(said)
+
+
+def _formats(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """bf16, fp16 or fp32 of the trainer, and products in fp8."""
+    name = str(said.get("trainer.precision", said.get("model.precision", "32"))).removesuffix("-mixed")
+    if name in ("bf16", "16", "fp16"):
+        yield ("bf16" if name == "bf16" else "fp16"), True
+    if name == "bf16":
+        narrow = str(said.get("model.optim.grad_sync_dtype", "")) in ("bf16", "torch.bfloat16")
+        yield ("grad-reduce-in-bf16" if narrow else "accumulate-allreduce-grads-in-fp32"), True
+    if said.get("model.fp8") is True:
+        yield "fp8-format", "e4m3" if said.get("model.fp8_e4m3") is True else "hybrid"
+        if said.get("model.fp8_params") is True:
+            yield "fp8-param-gather", True
+
+
+def _sharding(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The distributed optimizer is zero1; FSDP by its strategy."""
+    name = str(said.get("model.optim.name", "fused_adam"))
+    yield "optimizer", OPTIMIZERS.get(name, "adam")
+    if said.get("model.fsdp") is True:
+        yield "use-distributed-optimizer", True
+        yield "use-megatron-fsdp", True
+        yield "data-parallel-sharding-strategy", FSDP.get(str(said.get("model.fsdp_sharding_strategy", "full")), "")
+    elif name in SHARDED:
+        yield "use-distributed-optimizer", True
+
+
+def _is_left(key: str, value: Any) -> bool:
+    """Whether a key of the model is told of apart: what was not translated, and says something."""
+    name = key.removeprefix("model.")
+    known = name in NAMES or name.split(".")[0] in ("data", "tokenizer", "optim", "nsys_profile", "precision")
+    return not known and value not in (None, False) and name not in WORDS
+
+
+WORDS = frozenset(
+    {
+        "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+        "max_position_embeddings", "normalization", "activation", "bias", "share_embeddings_and_output_weights",
+        "position_embedding_type", "num_moe_experts", "moe_router_topk", "fp8", "fp8_e4m3", "fp8_hybrid", "fsdp",
+        "fsdp_sharding_strategy", "overlap_p2p_comm", "qk_layernorm", "window_size", "override_vocab_size",
+        "moe_ffn_hidden_size",
+    }
+)  # fmt: skip
+
+
+def _world(said: Mapping[str, Any], source: str) -> int | None:
+    """Ranks that the trainer states, where the mesh fits on them; else those that the file is named after."""
+    nodes, each = said.get("trainer.num_nodes"), said.get("trainer.devices")
+    axes = ("tensor_model", "pipeline_model", "context")
+    degrees = [said.get(f"model.{axis}_parallel_size", 1) for axis in axes]
+    least = prod(degree for degree in degrees if type(degree) is int)
+    if type(nodes) is int and type(each) is int and each > 0 and nodes * each >= max(1, least):
+        return nodes * each
+    named = chips_named(source)
+    return named if named is not None and named >= max(1, least) else None
+
+
+def _tuned(found: Imported, model: Mapping[str, Any]) -> Imported:
+    """Adapters, or all weights of a trained model: what a file for fine-tuning updates."""
+    peft = model.get("peft")
+    workload: dict[str, Any] = dict(found.settings["workload"])
+    scheme = str(peft.get("peft_scheme") or "") if isinstance(peft, Mapping) else ""
+    if scheme == "lora" and isinstance(peft, Mapping):
+        tuning = peft.get("lora_tuning")
+        own: Mapping[str, Any] = tuning if isinstance(tuning, Mapping) else {}
+        words = own.get("target_modules")
+        names = [str(word) for word in words] if isinstance(words, list) else ["attention_qkv"]
+        targets = [part for word in names for part in ALL.get(word, (LORA[word],) if word in LORA else ())]
+        rank = own.get("adapter_dim", 32)
+        rank = rank if type(rank) is int and rank > 0 else 32
+        workload |= {"task": "lora", "lora": {"rank": rank, "targets": list(dict.fromkeys(targets)) or ["qkv"]}}
+    elif model.get("restore_from_path") is not None:
+        workload["task"] = "finetune"
+    notes = found.assumptions
+    if scheme not in ("", "none", "lora", "None"):
+        notes = (*notes, f"peft_scheme = {scheme[:40]}: read as training of all weights")
+    return replace(found, settings={**found.settings, "workload": workload}, assumptions=notes)

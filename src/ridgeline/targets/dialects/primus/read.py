@@ -1,0 +1,434 @@
+"""Turn what Primus says beside Megatron's words (layers to recompute by number, adapters) into changes of settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table, parse_table
+from ridgeline.core.overlay import overlay as laid_over
+from ridgeline.hardware.load import system as load_system
+from ridgeline.models.load import model as load_model
+from ridgeline.models.names import MODELS, find_name
+from ridgeline.targets.decisions import has_experts
+from ridgeline.targets.dialects.maxtext.read import read_table
+from ridgeline.targets.dialects.maxtext.read_model import filled_axes
+from ridgeline.targets.dialects.megatron.collect import OTHER_WORK, Given
+from ridgeline.targets.dialects.megatron.read import settings_of
+from ridgeline.targets.dialects.megatron_bridge.names import FIELDS, RECIPES
+from ridgeline.targets.dialects.primus.write import ID, NAMES, OPPOSITE
+from ridgeline.targets.dialects.torchtitan.read import read_job
+from ridgeline.targets.imports.option_reader import tables
+from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.launchers.launch import system_in
+from ridgeline.targets.target import Files, Imported
+
+LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
+RANK = 32  # of Primus's own adapters
+
+
+def recomputed(found: Imported, ids: Any) -> Imported:
+    """Recompute of the layers with these numbers, counted by pipeline rank.
+
+    Layers stand in virtual stages in order, and stages are dealt to ranks in turn.
+    """
+    plan = dict(found.settings["plan"])
+    numbers = {int(number) for number in re.findall(r"\d{1,5}", str(ids))} if ids is not None else set()
+    if not numbers or plan.get("recompute") == "none":
+        return found
+    layers, pp = load_model(found.settings["model"]).layers, plan.get("pp", 1)
+    schedule = plan.get("schedule")
+    chunks = schedule.get("chunks", 1) if isinstance(schedule, Mapping) else 1
+    stages = pp * chunks
+    held = plan.get("placement") or [layers // stages + (stage < layers % stages) for stage in range(stages)]
+    counts, first = [0] * pp, 0
+    for stage, size in enumerate(held):
+        counts[stage % pp] += len(numbers & set(range(first, first + size)))
+        first += size
+    plan["recompute"] = {"kind": "full", "layers": counts if len(set(counts)) > 1 else counts[0]}
+    return replace(found, settings={**found.settings, "plan": plan})
+
+
+def with_adapters(found: Imported, lora: Any) -> Imported:
+    """Adapters, where the experiment switches them on."""
+    if not isinstance(lora, Mapping) or lora.get("enabled") is not True:
+        return found
+    words = lora.get("target_modules")
+    names = [str(word) for word in words] if isinstance(words, list) else list(LORA.values())
+    targets = [target for target, name in LORA.items() if any(name in word for word in names)]
+    rank = lora.get("dim", RANK)
+    adapters = {"rank": rank if type(rank) is int and rank > 0 else RANK, "targets": targets}
+    workload = {**found.settings["workload"], "task": "lora", "lora": adapters}
+    return replace(found, settings={**found.settings, "workload": workload})
+
+
+OPTIONS = {field.rpartition(".")[2]: option for option, field in FIELDS.items() if not field.startswith("comm_overlap")}
+STATED = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_length",
+)
+COMMON: Mapping[str, Any] = {
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "expert_tensor_parallel_size": 1,
+}
+ATTENTION = ("linear_qkv", "linear_proj")  # what adapters of its recipes for models with experts stand beside
+BRIDGE_RANK = 8  # of the adapters of its recipes
+RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
+
+
+def bridge_words(said: Mapping[str, Any], named: str | None, source: str) -> dict[str, Any]:
+    """Options in Megatron's words, the model under its catalog name among them."""
+    recipe = str(said.get("recipe", ""))
+    if recipe.startswith("primus."):
+        given = f"the recipe {recipe.rpartition('.')[2][:60]}, which decides more than its arguments"
+        raise InputError(Problem(path="recipe", given=given, expected="a recipe of Megatron-Bridge", where=source))
+    model = named or _model(said, source)
+    needed = (*STATED, *(("expert_model_parallel_size",) if _has_experts(model) else ()))
+    open_ = [
+        Problem(path=key, given="nothing", expected="a value beside the recipe's name, which is not here", where=source)
+        for key in needed
+        if type(said.get(key)) is not int
+    ]
+    if open_:
+        raise InputError(open_)
+    full = {} if "recompute_granularity" in said or model not in RECOMPUTED else {"recompute-granularity": "full"}
+    return {"model": model, **full, **dict(_options(said, source))}
+
+
+def unstated(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    """What only the recipe would tell, and how it was read."""
+    if "use_distributed_optimizer" not in said and said.get("use_megatron_fsdp") is not True:
+        yield "shard = zero1: as in most recipes of Megatron-Bridge, of which this one is not here"
+    if "recompute_granularity" not in said:
+        kind = options.get("recompute-granularity", "none")
+        yield f"recompute = {kind}: as in recipes of Megatron-Bridge for this model, of which this one is not here"
+
+
+def _model(said: Mapping[str, Any], source: str) -> str:
+    """The catalog's name of the published model that a recipe starts from."""
+    path = str(said.get("hf_path") or "")
+    flavor = str(said.get("flavor") or "").replace("_", "-")
+    for name in (path, flavor.partition("-pretrain")[0].partition("-finetune")[0]):
+        found = find_name(name) if name else None
+        if found is not None:
+            return found[0]
+    given, todo = (path or flavor or "nothing")[:80], "name the model with --model"
+    raise InputError(Problem(path="hf_path", given=given, expected="a known model", todo=todo, where=source))
+
+
+def _has_experts(model: str) -> bool:
+    return model in MODELS and any(getattr(block.ffn, "experts", 0) for block in MODELS[model].blocks)
+
+
+def _options(said: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
+    for key, value in {**COMMON, **said}.items():
+        if value not in (None, False) and key in (*OPTIONS, *COMMON):
+            yield OPTIONS.get(key, key.replace("_", "-")), value
+    name = str(said.get("precision_config") or "bf16_mixed")
+    if name not in RECIPES:
+        expected = f"one of {', '.join(RECIPES)}"
+        raise InputError(Problem(path="precision_config", given=name[:60], expected=expected, where=source))
+    yield from RECIPES[name].items()
+    yield "accumulate-allreduce-grads-in-fp32", True
+    if said.get("use_megatron_fsdp") is True:
+        yield "data-parallel-sharding-strategy", "optim_grads_params"
+    if said.get("stage") == "sft":
+        yield "sft", True
+
+
+def adapters(said: Mapping[str, Any], beside: Any, experts: bool) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Adapters as Primus's own table would say them, and what was assumed of them."""
+    peft = str(said.get("peft") or "none").lower()
+    if peft in ("none", "null"):
+        return {}, ()
+    own: Mapping[str, Any] = beside if isinstance(beside, Mapping) else {}
+    rank, modules = own.get("dim", said.get("peft_dim")), own.get("target_modules")
+    notes = () if type(rank) is int else (f"lora: rank {BRIDGE_RANK}, as in recipes of Megatron-Bridge",)
+    if peft != "lora":
+        notes = (*notes, f"peft = {peft[:40]}: priced as LoRA")
+    found: dict[str, Any] = {"enabled": True, "dim": rank if type(rank) is int else BRIDGE_RANK}
+    if isinstance(modules, list) or experts:
+        found["target_modules"] = modules if isinstance(modules, list) else list(ATTENTION)
+    return found, notes
+
+
+SCRIPTS = (".sh", ".sbatch", ".slurm")
+YAML = (".yaml", ".yml")
+DEFAULTS = "pre_trainer.yaml"
+WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One run.
+
+    module  its framework, model, file of defaults and overrides
+    place   what stands around it, the environment that a script sets included
+    beside  tables of the experiment's file beside its modules
+    notes   what was assumed or left out
+    """
+
+    module: Mapping[str, Any]
+    name: str
+    place: Around
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=())
+
+
+def sources(files: Files) -> Iterator[Source]:
+    """The runs that files name, the first of each kind."""
+    place = around(files)
+    for table in tables(files, *YAML):
+        module = module_of(table.data)
+        if module is not None:
+            yield Source(module=module, name=table.source, place=place, beside=table.data)
+    yield from _scripts(files)
+    yield from _model_files(files)
+
+
+def module_of(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The module of an experiment that trains."""
+    modules = data.get("modules")
+    for module in modules.values() if isinstance(modules, Mapping) else ():
+        if isinstance(module, Mapping) and "framework" in module and "model" in module:
+            return module
+    return None
+
+
+def _scripts(files: Files) -> Iterator[Source]:
+    """Experiments that scripts start: `primus-cli direct -- train pretrain --config FILE --tp_size 2 ...`."""
+    for name, text in files.items():
+        if not name.endswith(SCRIPTS) or "primus" not in text.lower():
+            continue
+        place = around(files)
+        script = read_script(text, place)
+        for command in script.commands:
+            words = _source_options(command)
+            path = words.pop("config", None)
+            module = _experiment(place, str(path)) if isinstance(path, str) and path.endswith(YAML) else None
+            if module is not None:
+                inner = module.get("overrides")
+                said = {**(inner if isinstance(inner, Mapping) else {}), **words}
+                environment = {**script.environment, **place.environment}
+                notes = tuple(f"left out: {note}" for note in dict.fromkeys(script.notes))[:12]
+                filled = replace(place, environment=environment)
+                yield Source(module={**module, "overrides": said}, name=name, place=filled, notes=notes)
+                return
+
+
+def _experiment(place: Around, path: str) -> Mapping[str, Any] | None:
+    text = place.named(path)
+    if text is None:
+        return None
+    try:
+        return module_of(parse_table(Path(path), text).data)
+    except InputError:
+        return None
+
+
+def _source_options(command: list[str]) -> dict[str, Any]:
+    """`--name value` of a command, names as the files spell them."""
+    found: dict[str, Any] = {}
+    name = ""
+    for word in command:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            found[name] = _value(value) if equals else True
+            name = "" if equals else name
+        elif name:
+            found[name] = _value(word)
+            name = ""
+    return found
+
+
+def _value(word: str) -> Any:
+    if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":  # quotes for the program's own parser
+        return word[1:-1]
+    if word.lower() in WORDS:
+        return WORDS[word.lower()]
+    return int(word) if word.lstrip("-").isdigit() and len(word) < 16 else word
+
+
+def _model_files(files: Files) -> Iterator[Source]:
+    """A file of `primus/configs/models/FRAMEWORK`."""
+    folder = around(files).folder
+    if folder is None or folder.parts[-4:-1] != ("primus", "configs", "models"):
+        return
+    for table in tables(files, *YAML):
+        module = {"framework": folder.name, "config": DEFAULTS, "model": table.source}
+        note = "a model file: batch, sequence, mesh and recompute are Primus's defaults"
+        yield Source(module=module, name=table.source, place=around(files), notes=(note,))
+
+
+DEEPEST = 12  # files that extend files
+FRAMEWORKS = ("megatron", "torchtitan", "maxtext", "megatron_bridge")
+IMAGES = ("diffusion", "hummingbird", "automodel")  # frameworks of Primus that train models of images and video
+KINDS = ("gpt", "mamba")  # of Megatron's own models
+
+
+def recognises(files: Files) -> bool:
+    """A YAML file of modules that name a framework and a model, a script that starts one, or a model file of Primus."""
+    try:
+        return any(True for _ in sources(files))
+    except InputError:
+        return False
+
+
+def read(files: Files) -> Imported:
+    """The settings of an experiment."""
+    for source in sources(files):
+        found = _read(source, files)
+        return replace(found, assumptions=(*source.notes, *found.assumptions))
+    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="an experiment of Primus"))
+
+
+def _world(files: Files, place: Around) -> int | None:
+    """Ranks of the caller's machine, or of the one that a file written by Ridgeline names."""
+    name = system_in(files)
+    return place.chips or (load_system(name).chips if name is not None else None)
+
+
+def _read(source: Source, files: Files) -> Imported:
+    module, place = source.module, source.place
+    framework = _text(module["framework"], place)
+    if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
+        given = f"a model of images or video (framework {framework[:40]})"
+        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=source.name))
+    if framework not in FRAMEWORKS:
+        given, expected = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
+        raise InputError(Problem(path="modules", given=given, expected=expected, where=source.name))
+    said: dict[str, Any] = {}
+    notes: list[str] = []
+    model = _text(module["model"], place)
+    for kind, name in (("modules", _text(module.get("config", ""), place)), ("models", model)):
+        found = _layers(place, (kind, framework), name, 0)
+        if found is None:
+            notes.append(f"the file {name[:60]}, which is not here")
+        said = _over(said, found or {})
+    said = {key: value for key, value in said.items() if str(key).replace("_", "-") not in OTHER_WORK}
+    inner = module.get("overrides")
+    said = _filled(_over(said, inner if isinstance(inner, Mapping) else {}), place)
+    if framework == "torchtitan":
+        said.setdefault("model", {}).setdefault("flavor", model)
+        found_run = read_job(Table(data=said, source=source.name), None)
+    elif framework == "maxtext":
+        found_run = read_table(filled_axes(Table(data=said, source=source.name), place.chips or 0), place.model)
+    elif framework == "megatron_bridge":
+        found_run = _bridge(said, source, replace(place, chips=_world(files, place)))
+    else:
+        found_run = _megatron(said, model, source.name, replace(place, chips=_world(files, place)))
+        found_run = replace(found_run, chips=None)
+    left = tuple(f"left out: {note}" for note in notes)
+    asked = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
+    unread = tuple(  # thousands of defaults stand in the files: only what an experiment asks for can matter
+        replace(part, matters=part.matters and (framework != "megatron" or part.option in asked))
+        for part in found_run.unread
+    )
+    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions), unread=unread)
+
+
+def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -> Imported:
+    options = dict(_read_options(said))
+    if options.pop("stage", None) == "sft":
+        options["sft"] = True
+    if place.seq is not None:
+        options["seq-length"] = place.seq
+    if place.model is not None:
+        options["model"] = place.model
+    elif options.get("model-type", "gpt") not in KINDS or "lfm-layer-types" in options:
+        given = f"layers of {str(options.get('model-type', 'gpt'))[:40]} ({model[:60]})"
+        expected, todo = "layers that the options spell", "name the model with --model"
+        raise InputError(Problem(path="model_type", given=given, expected=expected, todo=todo, where=source))
+    elif "num-layers" not in options and "hybrid-layer-pattern" not in options:
+        named = find_name(re.sub(r"\.ya?ml$", "", model).replace("_", "-"))
+        if named is not None:
+            options["model"] = named[0]
+    options.pop("finetune", None)
+    ids = options.pop("recompute-layer-ids", None)
+    found = settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
+    return with_adapters(recomputed(found, ids), said.get("lora"))
+
+
+def _bridge(said: Mapping[str, Any], source: Source, place: Around) -> Imported:
+    options = bridge_words(said, place.model, source.name)
+    found = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
+    lora, notes = adapters(said, source.beside.get("peft"), has_experts(load_model(options["model"])))
+    said_so = (*unstated(said, options), *found.assumptions, *notes)
+    return with_adapters(replace(found, assumptions=said_so, chips=None), lora)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    return laid_over(below, above, lambda *_: False)
+
+
+def _filled(said: Mapping[str, Any], place: Around) -> dict[str, Any]:
+    """Tables with what the environment decides filled in."""
+    return {
+        str(key): _filled(value, place) if isinstance(value, Mapping) else _read_value(value, place)
+        for key, value in said.items()
+    }
+
+
+def _layers(place: Around, at: tuple[str, str], name: str, depth: int) -> dict[str, Any] | None:
+    """A file of the software's own configuration, laid over those that it extends."""
+    if place.top is None or not name or depth > DEEPEST or ".." in name:
+        return None
+    path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    text = place.text(place.top / "primus" / "configs" / at[0] / at[1] / path)
+    if text is None:
+        return None
+    data = parse_table(path, text).data
+    found: dict[str, Any] = {}
+    for key in ("extends", "includes", "bases"):
+        for below in data.get(key) or ():
+            found = _over(found, _layers(place, at, str(below), depth + 1) or {})
+    return _over(found, {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")})
+
+
+def _text(value: Any, place: Around) -> str:
+    return str(_read_value(value, place))
+
+
+def _read_value(value: Any, place: Around) -> Any:
+    """A value with `${NAME:default}` filled in."""
+    if not isinstance(value, str):
+        return value
+    whole = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
+    if whole is None:
+        return re.sub(
+            r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(found.group(1)) or found.group(2), value
+        )
+    text = place.environment.get(whole.group(1), whole.group(2))
+    if text is None:
+        return value
+    word = {"true": True, "false": False, "null": None, "": None}.get(text.lower(), text)
+    if isinstance(word, str) and re.fullmatch(r"-?\d{1,15}", word):
+        return int(word)
+    return word
+
+
+def _read_options(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names of Megatron's configuration as options of its command line."""
+    for key, value in said.items():
+        name = str(key).replace("_", "-")
+        if name in OPPOSITE:
+            if value is False:
+                yield OPPOSITE[name], True
+            continue
+        if value is None or value is False or isinstance(value, Mapping):
+            continue
+        yield NAMES.get(name, name), value
+    if said.get("use_turbo_deepep") is True:
+        yield "moe-token-dispatcher-type", "flex"
+        yield "moe-flex-dispatcher-backend", "deepep"

@@ -1,0 +1,157 @@
+"""Which keys of Primus's files stand for which options of Megatron's command line, and what they say when left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import decisions_of
+from ridgeline.targets.dialects.megatron.write import pieces
+from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
+from ridgeline.targets.dialects.megatron.write_model import is_hybrid, pattern, segmented
+from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.options import options
+from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import runs_on
+from ridgeline.targets.yaml_text import yaml_text
+
+ID = "primus"
+
+# names of Megatron's configuration -> options of its command line; `no-` where false is the option
+NAMES = {
+    "fp8": "fp8-format",
+    "fp4": "fp4-format",
+    "num-moe-experts": "num-experts",
+    "hybrid-override-pattern": "hybrid-layer-pattern",
+    "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
+}
+OPPOSITE = {
+    "add-bias-linear": "disable-bias-linear",
+    "overlap-p2p-comm": "no-overlap-p2p-communication",
+    "gradient-accumulation-fusion": "no-gradient-accumulation-fusion",
+}
+# what Megatron does without the option, where Primus's own files (pre_trainer, language_model) would say otherwise
+PLAIN = {
+    "add_bias_linear": True,
+    "bf16": False,
+    "finetune": False,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "sequence_parallel": False,
+    "swiglu": False,
+    "untie_embeddings_and_output_weights": False,
+    "use_distributed_optimizer": False,
+}
+
+
+FILE = "primus.yaml"
+OVERRIDES = "overrides."
+NOTE = "# PRIMUS is a checkout of AMD-AGI/Primus; words after the script's name override keys (--train_iters 100)."
+# what a first run needs beside the decisions: made-up data, few steps
+RUN: dict[str, Any] = {
+    "mock_data": True,
+    "tokenizer_type": "NullTokenizer",
+    "train_iters": 50,
+    "lr": 1.0e-5,
+    "eval_iters": 0,
+    "save": None,
+    "load": None,
+    "disable_last_saving": True,
+}
+
+
+def write(scenario: Scenario) -> Export:
+    """primus.yaml and the launch scripts."""
+    found = gather(decisions_of(scenario), _pieces(scenario))
+    said = {key.removeprefix(OVERRIDES): value for key, value in found.options.items() if key.startswith(OVERRIDES)}
+    plain = {key: value for key, value in PLAIN.items() if key not in said}
+    turbo = {"enable_primus_turbo": True} if "use_turbo_deepep" in said else {}
+    overrides = {**RUN, **plain, **turbo, **said}
+    kind = "mamba_base.yaml" if is_hybrid(scenario.model) else "language_model.yaml"
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": kind}
+    name = scenario.model.id
+    table = {
+        "work_group": "ridgeline",
+        "user_name": "ridgeline",
+        "exp_name": name,
+        "workspace": "./output",
+        "modules": {"pre_trainer": {**module, "overrides": overrides}},
+    }
+    title = options(ID).title
+    _, each = nodes_of(scenario.system)
+    command = Command(
+        words=(),
+        per_chip=False,
+        environment={"GPUS_PER_NODE": str(each)}
+        | {key: str(value) for key, value in found.options.items() if key.isupper()},
+        setup=("export NNODES NODE_RANK MASTER_ADDR MASTER_PORT",),
+        before=NOTE,
+        tail=f'"${{PRIMUS:-Primus}}/runner/primus-cli" direct -- train pretrain --config "$PWD/{FILE}"',
+    )
+    text = comment(header(scenario, title)) + yaml_text(table)
+    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, found)
+
+
+def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from runs_on(scenario, ID)
+    yield Fixed("plan.engine", "primus", "what runs it is Primus, with Megatron inside")
+    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+    yield Fixed("plan.dp", scenario.plan.mesh.dp, "the ranks that the other axes leave")
+    if is_hybrid(scenario.model):
+        yield Say(f"{OVERRIDES}num_layers", len(pattern(scenario, cuts=False).split("/")[0]))
+        yield Say(f"{OVERRIDES}is_hybrid_model", True)
+        for path in ("schedule.*", "placement") if segmented(scenario) else ():
+            yield Lose(f"plan.{path}", "layers of a pattern are spread evenly over the ranks of a pipeline, under 1f1b")
+    for piece in admitted(pieces(scenario), options("megatron")):
+        yield from _keyed(_whole(piece, scenario))
+
+
+def _whole(piece: Piece, scenario: Scenario) -> Piece:
+    """The pattern of a hybrid without cuts: the Megatron inside Primus is one before they came."""
+    if not isinstance(piece, Say) or piece.option != PATTERN:
+        return piece
+    if not segmented(scenario):
+        return piece
+    kept = [path for path in piece.paths if not path.startswith("plan.")]
+    return Say(piece.option, pattern(scenario, cuts=False), *kept)
+
+
+def _keyed(piece: Piece) -> Iterator[Piece]:
+    """An option of the command line as a key of the experiment."""
+    if isinstance(piece, Fixed) and piece.path == "plan.engine":
+        return
+    if isinstance(piece, Say) and piece.option.startswith("torchrun"):
+        return
+    if isinstance(piece, (Fixed, Lose, Like)) or not piece.option.startswith("--"):
+        yield piece
+        return
+    key, value = key_of(piece.option.removeprefix("--"), piece.value)
+    if key is None:
+        for path in piece.paths:
+            yield Lose(path, f"no file of Primus has a key for {piece.option}")
+    else:
+        yield Say(f"{OVERRIDES}{key}", value, *piece.paths)
+
+
+def key_of(option: str, value: Any) -> tuple[str | None, Any]:
+    """The key and its value that an option of Megatron's command line means; None where there is none.
+
+    >>> key_of("tensor-model-parallel-size", 8), key_of("disable-bias-linear", True)
+    (('tensor_model_parallel_size', 8), ('add_bias_linear', False))
+    """
+    if (option, value) == ("moe-flex-dispatcher-backend", "deepep"):
+        return "use_turbo_deepep", True
+    known = options(ID).values
+    back = {name: key for key, name in NAMES.items()}
+    turned = {name: key for key, name in OPPOSITE.items()}
+    names = [(option, value), (back.get(option, ""), value), (turned.get(option, ""), False)]
+    if value is True and option.startswith("no-"):
+        names.append((option.removeprefix("no-"), False))
+    for name, means in names:
+        key = name.replace("-", "_")
+        if name and f"{OVERRIDES}{key}" in known:
+            digits = isinstance(means, str) and means.isdigit()
+            return key, list(means) if isinstance(means, tuple) else int(means) if digits else means
+    return None, None

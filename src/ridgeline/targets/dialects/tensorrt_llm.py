@@ -1,0 +1,235 @@
+"""TensorRT-LLM: the YAML of `trtllm-serve` and a launch script, and such files read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ridgeline.core.errors import InputError
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.decisions import has_experts, serving_decisions_of
+from ridgeline.targets.imports.command_line import Arguments, read_arguments
+from ridgeline.targets.imports.option_reader import OptionReader, flatten, nested, tables
+from ridgeline.targets.launchers.launch import ON_NODE, comment, header
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.options import options
+from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
+from ridgeline.targets.serving.load import BENCH, PREFIX, bench_script
+from ridgeline.targets.serving.pieces import (
+    MODEL,
+    FormatWords,
+    Replica,
+    cache_format,
+    common_pieces,
+    format_pieces,
+    graph_pieces,
+    knobs,
+    model_path,
+    pools_lost,
+    replica_of,
+)
+from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.target import Export, Files, Imported
+from ridgeline.targets.yaml_text import yaml_text
+
+ID = "tensorrt-llm"
+FILE = "extra_llm_api_options.yaml"
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+KV_DTYPES = {"fp8-e4m3": "fp8", "nvfp4": "nvfp4"}
+DRAFTS = {"mtp": "MTP", "eagle": "Eagle", "ngram": "NGram"}
+# the plan's knobs by the fields that they are
+KNOBS = {
+    "max_batch_size": "max_batch_size",
+    "max_num_tokens": "max_num_tokens",
+    "max_seq_len": "max_seq_len",
+    "capacity_scheduler_policy": "scheduler_config.capacity_scheduler_policy",
+    "enable_chunked_prefill": "enable_chunked_prefill",
+    "enable_block_reuse": "kv_cache_config.enable_block_reuse",
+    "free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "tokens_per_block": "kv_cache_config.tokens_per_block",
+    "disable_overlap_scheduler": "disable_overlap_scheduler",
+}
+SWITCHES = ("enable_chunked_prefill", "enable_block_reuse", "disable_overlap_scheduler")
+# options of the command line that are fields of the file too
+FIELDS = {
+    "tensor-parallel-size": "tensor_parallel_size",
+    "pipeline-parallel-size": "pipeline_parallel_size",
+    "moe-expert-parallel-size": "moe_expert_parallel_size",
+    "max-batch-size": "max_batch_size",
+    "max-num-tokens": "max_num_tokens",
+    "max-seq-len": "max_seq_len",
+    "free-gpu-memory-fraction": "kv_cache_config.free_gpu_memory_fraction",
+    "enable-chunked-prefill": "enable_chunked_prefill",
+}
+
+
+WORDS = FormatWords(
+    title="TensorRT-LLM", dtype="dtype", dtypes=DTYPES, kv_dtype="kv_cache_config.dtype", kv_dtypes=KV_DTYPES
+)  # fmt: skip
+
+
+def engine_pieces(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+    """Everything that a TensorRT-LLM engine is told."""
+    yield from _mesh(scenario, one)
+    for part in (_formats, _knobs, _graphs, _speculation):
+        yield from part(scenario)
+
+
+def _mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
+    """Tensor ranks count all ranks of a stage; with attention DP each of them handles requests of its own."""
+    yield Say("tensor_parallel_size", one.tp * one.dp, "plan.tp")
+    yield Say("pipeline_parallel_size", one.pp, "plan.pp")
+    if one.dp > 1 and one.tp == 1:
+        yield Say("enable_attention_dp", True, "plan.serving.data_parallel_size", "plan.tp")
+    elif one.dp > 1:
+        yield Say("enable_attention_dp", True)
+        why = f"attention DP goes over all ranks: written with {one.tp * one.dp} of them, tp 1"
+        yield Lose("plan.serving.data_parallel_size", why)
+        yield Lose("plan.tp", why)
+    yield Fixed("plan.serving.data_parallel_size", 1, "one rank of data")
+    if has_experts(scenario.model):
+        yield Say("moe_expert_parallel_size", one.ep, "plan.ep")
+        yield Lose("plan.etp", "ranks that expert parallelism leaves split the experts")
+        yield Fixed("plan.moe_dispatch", "all-to-all", "tokens are exchanged over NVLink or all-gathered")
+
+
+def _formats(scenario: Scenario) -> Iterator[Piece]:
+    yield from format_pieces(scenario, WORDS)
+    yield from cache_format(scenario, WORDS)
+
+
+def _knobs(scenario: Scenario) -> Iterator[Piece]:
+    for name, (value, path) in knobs(scenario, ID).items():
+        yield Say(KNOBS[name], value, path)
+
+
+def _graphs(scenario: Scenario) -> Iterator[Piece]:
+    compiled = Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
+    yield from graph_pieces(scenario, eager=Say("cuda_graph_config", None, "plan.graph"), compiled=compiled)
+
+
+def _speculation(scenario: Scenario) -> Iterator[Piece]:
+    drafts = scenario.plan.speculation
+    if drafts is None:
+        return
+    field = "num_nextn_predict_layers" if drafts.draft == "mtp" else "max_draft_len"
+    yield Say("speculative_config.decoding_type", DRAFTS[drafts.draft], "plan.speculation.draft")
+    yield Say(f"speculative_config.{field}", drafts.draft_tokens, "plan.speculation.draft_tokens")
+    if drafts.draft == "eagle":
+        yield Lose("plan.speculation.draft", "its head is a checkpoint of its own: add speculative_model_dir")
+
+
+def write(scenario: Scenario) -> Export:
+    """The YAML file, launch.sh and bench.sh."""
+    decisions = serving_decisions_of(scenario)
+    one = replica_of(scenario)
+    found = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, one), *_fleet(one), pools_lost()]
+    ledger = gather(decisions, found)
+    title = options(ID).title
+    own = {name: value for name, value in ledger.options.items() if not name.startswith(PREFIX)}
+    fields = {name: value for name, value in own.items() if name not in (MODEL, "REPLICAS")}
+    how = Launch(
+        program=f'exec trtllm-serve "$MODEL" --host "$HOST" --port "$PORT" --config "$(dirname "$0")/{FILE}"',
+        arguments={},
+        weights=model_path(scenario),
+        replicas=one.count,
+        chips=one.chips,
+        nodes=one.nodes,
+        rendezvous="# start it under `srun --mpi=pmix` with a task for each chip",
+    )
+    return exported(
+        ID,
+        {
+            FILE: comment(header(scenario, title)) + yaml_text(nested(fields)),
+            ON_NODE: launch_script(scenario, how, title),
+            BENCH: bench_script(scenario, ledger.options, title, how.weights),
+        },
+        ledger,
+    )
+
+
+def _fleet(one: Replica) -> Iterator[Piece]:
+    yield Say("REPLICAS", one.count, "plan.serving.replicas")
+    if one.count > 1:
+        why = "replicas are servers of their own, on ports from PORT on: put a router before them, or export to dynamo"
+        yield Lose("plan.serving.router", why, yours=True)
+    yield Fixed("plan.serving.router", "round-robin", "one replica")
+
+
+PROGRAMS = (("trtllm-serve", "serve"), ("trtllm-serve",))
+APART = {
+    "host": "where the server listens decides nothing",
+    "port": "where the server listens decides nothing",
+    "config": "the file is read",
+    "*log*": "logging decides nothing here",
+    "*": "a TensorRT-LLM option that is not priced",
+}
+
+
+def read(files: Files) -> Imported:
+    """The first `trtllm-serve` among the files with the YAML beside it, and a load."""
+    found = commands_of(files, *PROGRAMS)
+    arguments, replicas = Arguments(), 1
+    if found:
+        script, words = found[0]
+        arguments, replicas = read_arguments(words, options(ID)), replicas_in(script)
+    reader = reader_of(arguments, next(iter(files), ""))
+    reader.options = {FIELDS.get(name, name): value for name, value in reader.options.items()}
+    named = str(reader.options.get("config", "")).rpartition("/")[2]
+    held = [
+        table
+        for table in tables(files, ".yaml", ".yml")
+        if _is_config(table.data) or (named and table.source.rpartition("/")[2] == named)
+    ]
+    if not found and not held:
+        raise none_found(files, "trtllm-serve")
+    for table in held:  # the file stands above the command line
+        reader.options |= dict(flatten(table.data))
+    given = next(iter(arguments.words), "")
+    plan = read_engine(reader, replicas)
+    return imported(ID, files, reader, plan, model_named(reader, files, given), APART)
+
+
+def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
+    """What a TensorRT-LLM engine is told."""
+    ranks = reader.degree("tensor_parallel_size")
+    together = reader.switch("enable_attention_dp", default=False)
+    plan: dict[str, Any] = {"tp": 1 if together else ranks, "pp": reader.degree("pipeline_parallel_size"), "engine": ID}
+    ep = reader.degree("moe_expert_parallel_size")
+    plan |= {"ep": ep} if ep > 1 else {}
+    names = {word: name for name, word in DTYPES.items()}
+    wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
+    cached = {word: name for name, word in KV_DTYPES.items()} | {"auto": wide}
+    kv = reader.word("kv_cache_config.dtype", among=cached, default=wide)
+    plan["precision"] = {"compute": wide, "weights": wide, "activations": wide, "kv": kv}
+    serving: dict[str, Any] = {"replicas": replicas}
+    numbers = {knob: field for knob, field in KNOBS.items() if knob not in SWITCHES}
+    own = take_knobs(reader, numbers, {knob: KNOBS[knob] for knob in SWITCHES})
+    serving |= {"tensorrt_llm": own} if own else {}
+    if together:
+        serving["data_parallel_size"] = ranks
+    plan |= {"serving": serving, "dp": (ranks if together else 1) * replicas}
+    if "cuda_graph_config" in reader and reader.take("cuda_graph_config") is None:
+        plan["graph"] = "none"
+    if reader.switch("torch_compile_config.enable_fullgraph", default=False):
+        plan["compiled"] = True
+    drafts = {word: name for name, word in DRAFTS.items()}.get(str(reader.take("speculative_config.decoding_type")))
+    if drafts is not None:
+        tokens = reader.count("speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len")
+        plan["speculation"] = {"draft": drafts, "draft_tokens": tokens or 1}
+    return plan
+
+
+def _is_config(data: dict[str, Any]) -> bool:
+    return bool(set(data) & {"kv_cache_config", "cuda_graph_config", "moe_expert_parallel_size", "enable_attention_dp"})
+
+
+def recognises(files: Files) -> bool:
+    """A command that runs `trtllm-serve`, or a YAML file of its fields."""
+    try:
+        return bool(commands_of(files, *PROGRAMS)) or any(
+            _is_config(table.data) for table in tables(files, ".yaml", ".yml")
+        )
+    except InputError:
+        return False

@@ -1,0 +1,1 @@
+"""torchtitan: a job file (TOML), and such files or configuration functions read back."""

@@ -1,0 +1,516 @@
+"""Turn a configuration function of torchtitan (`config_registry.py::llama3_405b`) into the options of a job file.
+
+Versions from 0.3 on are configured by Python functions that return a `Trainer.Config`. They are followed by
+`targets.python_eval`: functions, classes and their defaults come from the checkout that the file stands in, so that a
+preset means what its own version says. Nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.models.load import MODELS
+from ridgeline.models.load import model as load_model
+from ridgeline.models.names import find_name
+from ridgeline.models.spec import ModelSpec
+from ridgeline.targets.dialects.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
+from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick
+from ridgeline.targets.imports.python_builtins import copied
+from ridgeline.targets.imports.python_eval import Interpreter, Stop
+from ridgeline.targets.imports.python_values import MISSING, Function, Made, Module, Outside, Unknown, is_known, shown
+from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.target import Files, Imported, Unread
+
+# the class of activation_checkpoint -> its words in a job file
+RECOMPUTE = {
+    "FullAC": {"mode": "full"},
+    "SelectiveAC": {"mode": "selective", "selective_ac_option": "op"},
+    "MemoryBudgetAC": {"mode": "memory_budget"},
+    "None": {"mode": "none"},
+}
+CONVERTER_CLASSES = {
+    "Float8LinearConverter": "quantize.linear.float8",
+    "Float8GroupedExpertsConverter": "quantize.grouped_mm.float8",
+    "NVFP4LinearConverter": "quantize.linear.nvfp4",
+    "MXFP8LinearConverter": "quantize.linear.mx",
+    "MXFP8GroupedExpertsConverter": "quantize.grouped_mm.mx",
+}
+FAMILIES = ("llama3", "llama4", "qwen3_5", "qwen3", "deepseek_v3", "gpt_oss", "kimi_k2_7", "kimi_k2")
+KEPT = ("training", "parallelism", "compile")
+
+
+# what a preset has to state: not guessed where only running it would tell
+NEEDED = ("training.", "parallelism.")
+LEFT = ("steps", "max_norm", "gc_freq", "seed", "deterministic")
+
+
+def is_registry(files: Files) -> bool:
+    """Whether a Python file builds configurations of torchtitan's trainer."""
+    return any(_python(name) and "torchtitan" in text and "Trainer.Config" in text for name, text in files.items())
+
+
+def functions(files: Files) -> list[str]:
+    """The functions of a Python file that return a configuration of the trainer."""
+    name, text = next((name, text) for name, text in files.items() if _python(name))
+    return list(_functions(Interpreter(around=Around()).load(text, name.partition("::")[0])))
+
+
+def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
+    """The options of a job file that a function means, and what was left out.
+
+    An `InputError` lists the functions of a file with several.
+    """
+    name, text = next((name, text) for name, text in files.items() if _python(name))
+    source, _, chosen = name.partition("::")
+    reading = Interpreter(around=around(files), hook=_hook)
+    try:
+        module = reading.load(text, source)
+        found = _functions(module)
+        if chosen not in found and (chosen or len(found) != 1):
+            todo = f"choose one: {source}::{min(found)}" if found else ""
+            known = ", ".join(sorted(found)[:40]) or "functions that return Trainer.Config"
+            given = chosen or f"{len(found)} functions"
+            raise InputError(Problem(path=source, given=given, expected=known, todo=todo))
+        chosen = chosen or next(iter(found))
+        made = reading.follow(found[chosen], (), {})
+    except (Stop, RecursionError):
+        given = "a function that does too much before it returns"
+        raise InputError(Problem(path=source, given=given, expected="a configuration to read")) from None
+    if not isinstance(made, Made):
+        raise InputError(Problem(path=chosen, given=shown(made), expected="a Trainer.Config", where=source))
+    folder = around(files).folder
+    options = _options(made, chosen, folder.name if folder else "", source)
+    notes = list(dict.fromkeys(reading.notes))
+    if "graph_trainer" in chosen:
+        notes.append("the graph that this trainer captures of a whole step: priced as its kernels, launched one by one")
+    return Table(data=nested(options), source=source), tuple(notes)
+
+
+def _python(name: str) -> bool:
+    return name.partition("::")[0].endswith(".py")
+
+
+def _functions(module: Module) -> dict[str, Function]:
+    """Functions that say they return a configuration of a trainer, and need no arguments."""
+    found: dict[str, Function] = {}
+    for name, one in module.scope.items():
+        node = one.node if isinstance(one, Function) else None
+        if isinstance(one, Function) and isinstance(node, ast.FunctionDef) and node.returns is not None:
+            needs = len(node.args.args) > len(node.args.defaults) or None in node.args.kw_defaults
+            if ast.unparse(node.returns).endswith("Trainer.Config") and not needs and not name.startswith("_"):
+                found[name] = one
+    return found
+
+
+def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
+    """A model of the registry stays a name; vocabularies and datasets decide nothing here."""
+    last = name.rpartition(".")[2]
+    if last.endswith("model_registry"):
+        return Made(name="model_registry", given=given, parts=words)
+    if last == "to_graph_trainer_config" and given and isinstance(given[0], Made):
+        made: Made = copied(given[0])
+        made.parts.pop("compile", None)
+        if made.parts.get("activation_checkpoint") is not None:
+            made.parts["activation_checkpoint"] = Made(name="SelectiveAC.Config")
+        return made
+    if last in ("decoder_vocab_size", "default_adamw") or last.endswith("DataLoader"):
+        return Made(name=last, given=given, parts=words)
+    return MISSING
+
+
+def _options(made: Made, function: str, folder: str, source: str) -> dict[str, Any]:
+    """A configuration in the words of a job file."""
+    found: dict[str, Any] = {}
+    wrong: list[Problem] = []
+    for section in KEPT:
+        parts = made.parts.get(section)
+        for key, value in parts.parts.items() if isinstance(parts, Made) else ():
+            name = f"{section}.{key}"
+            if isinstance(value, Unknown) and name.startswith(NEEDED) and key not in LEFT:
+                wrong.append(
+                    Problem(path=name, given=str(value)[:80], expected="a value that the file states", where=source)
+                )
+            elif is_known(value) and not isinstance(value, Made):
+                found[name] = value
+    if wrong:
+        raise InputError(wrong)
+    if found.pop("compile.enable_async_tensor_parallel", False):
+        found["parallelism.enable_async_tensor_parallel"] = True
+    chosen = made.parts.get("activation_checkpoint", Made(name="SelectiveAC.Config"))
+    kind = chosen.name.split(".")[-2 if "." in chosen.name else 0] if isinstance(chosen, Made) else str(chosen)
+    found |= {f"activation_checkpoint.{key}": word for key, word in RECOMPUTE.get(kind, {"mode": kind}).items()}
+    found |= _optimizer(made.parts.get("optimizer"))
+    found |= _model(made.parts.get("model_spec"), function, folder)
+    if isinstance(assets := made.parts.get("hf_assets_path"), str):
+        found["model.hf_assets_path"] = assets
+    return found
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    """Its name; of several groups of weights, Muon's, which takes the matrices."""
+    parts = optimizer.parts if isinstance(optimizer, Made) else {}
+    if isinstance(parts.get("name"), str):
+        return {"optimizer.name": parts["name"]}
+    groups = parts.get("param_groups")
+    made = [group for group in groups if isinstance(group, Made)] if isinstance(groups, list) else []
+    named = [group.parts.get("optimizer_name") for group in made]
+    if any(isinstance(name, str) and "muon" in name.lower() for name in named):
+        return {"optimizer.name": "Muon"}
+    return {}
+
+
+def _model(spec: Any, function: str, folder: str) -> dict[str, Any]:
+    """The family by the file's folder or the function's name, the flavor by what the registry is asked for."""
+    family = next((name for name in FAMILIES if folder == name), None)
+    family = family or next((name for name in FAMILIES if name in function), function)
+    found: dict[str, Any] = {"model.name": family}
+    if not isinstance(spec, Made) or spec.name != "model_registry":
+        return found | {"model.flavor": "unknown"}
+    first = spec.given[0] if spec.given else spec.parts.get("flavor", "unknown")
+    found["model.flavor"] = str(first)[:60] if isinstance(first, str) else "unknown"
+    if isinstance(spec.parts.get("moe_comm_backend"), str):
+        found["parallelism.expert_parallel_comm_backend"] = spec.parts["moe_comm_backend"]
+    if type(spec.parts.get("num_mtp_layers")) is int and spec.parts["num_mtp_layers"]:
+        found["model.num_mtp_layers"] = spec.parts["num_mtp_layers"]
+    names: list[str] = []
+    converters = spec.parts.get("converters")
+    for converter in converters if isinstance(converters, list) else ():
+        if isinstance(converter, (Made, Outside)):
+            kind = converter.name.removesuffix(".Config").split(".")[-1]
+            if kind == "LoRAConverter" and isinstance(converter, Made):
+                found |= _adapters(converter)
+                continue
+            names.append(CONVERTER_CLASSES.get(kind, kind))
+            if kind == "Float8LinearConverter" and isinstance(converter, Made):
+                recipe = converter.parts.get("recipe_name", "rowwise")
+                found["quantize.linear.float8.recipe_name"] = recipe if isinstance(recipe, str) else "rowwise"
+    return found | ({"model.converters": names} if names else {})
+
+
+def _adapters(converter: Made) -> dict[str, Any]:
+    """Adapters as the options of a job file would say them."""
+    rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
+    found: dict[str, Any] = {"lora.rank": rank if type(rank) is int else 8}
+    return found | ({"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {})
+
+
+__all__ = ["functions", "read", "read_job", "recognises"]
+
+COMPONENTS = "compile.components"
+APART = {
+    "job.*": "where output goes",
+    "profiling.*": "logging",
+    "metrics.*": "logging",
+    "comm.*": "timeouts and traces",
+    "debug.*": "seeds and checks",
+    "validation.*": "a training step has no validation in it",
+    "checkpoint.*": "checkpoints are not part of a step",
+    "lr_scheduler.*": "learning rates decide nothing about speed",
+    "optimizer.*": "learning rates decide nothing about speed",
+    "training.max_norm": "clipping is not priced apart",
+    "training.steps": "how many steps is not part of one",
+    "training.dataset*": "which data decides nothing about speed",
+    "training.warmup_steps": "learning rates decide nothing about speed",
+    "training.gc_*": "garbage collection is not priced",
+    "model.norm_type": "the flavor says it",
+    "model.tokenizer*": "the tokenizer decides nothing about speed",
+    "*.filter_fqns": "which products stay in bf16 is not priced",
+    "*float8*": "a detail of float8 that is not priced",
+    "quantize.*": "a detail of a narrow format that is not priced",
+    "training.disable_cuda_graphs": "graphs of this trainer are not priced",
+    "parallelism.spmd_backend": "how placements are tracked is not priced",
+    "parallelism.disable_loss_parallel": "the loss over split logits is not priced apart",
+    "parallelism.context_parallel_load_balancer": "the load is taken as balanced",
+    "fault_tolerance.*": "replicas that come and go are not priced",
+    "experimental.*": "code from outside is not read",
+    "activation_checkpoint.*": "a detail of recompute that is not priced",
+}
+
+
+def read(files: Files) -> Imported:
+    """What a job file says."""
+    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    if is_registry(files):
+        table, notes = job_of(files)
+        return read_job(table, around(files).model, notes)
+    return read_job(only(files, _is_job, expected, ".toml"), around(files).model or model_in(files))
+
+
+# matrices that adapters stand beside -> torchtitan's names of them
+ADAPTED = {"qkv": ("wq", "wk", "wv", "wkv"), "out": ("wo",), "up": ("w3",), "gate": ("w1",), "down": ("w2",)}
+
+
+def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Imported:
+    """What the options of a job file say; `named` stands in for a flavor that no catalog entry is."""
+    reader = OptionReader(table)
+    reader.assumptions += [f"left out: {note}" for note in notes]
+    found = _read_model(reader)
+    model = found or named
+    if found is None and named is not None:
+        reader.notes.clear()
+    spec = load_model(model) if model else None
+    plan = _mesh(reader) | {"engine": "torchtitan"}
+    plan |= _stages(reader, spec.layers if spec else None, plan)
+    plan |= _recompute(reader, spec, plan)
+    precision, optimizer = _formats(reader)
+    if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
+        plan["offload"] = ["optimizer"]
+    compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
+    compiled = compiled and (not isinstance(parts, list) or "model" in parts)
+    plan |= {"precision": precision, "compiled": compiled}
+    batch, per_rank = _batch(reader, plan)
+    settings = pick({"model": model}) | {
+        "workload": pick(
+            {
+                "kind": "train",
+                "seq": _seq(reader),
+                "global_batch": batch,
+                "optimizer": optimizer,
+                **_lora(reader),
+            }
+        ),
+        "plan": plan,
+    }
+    unread = reader.unread(APART)
+    return Imported(
+        target=ID,
+        settings=settings,
+        unread=unread,
+        assumptions=tuple(reader.assumptions),
+        per_rank=per_rank,
+    )
+
+
+def _read_model(reader: OptionReader) -> str | dict[str, Any] | None:
+    """The flavor's catalog entry; the folder of the tokenizer tells apart models that share a shape."""
+    family = str(reader.take("model.name", default="llama3"))
+    flavor = str(reader.take("model.flavor", default="debugmodel"))
+    ahead = reader.size("model.num_mtp_layers")
+    plain = re.sub(r"_(flex|varlen|sdpa|non_fused)\w*$", "", flavor)
+    id = FLAVORS.get((family, plain)) or ALSO_FLAVORS.get((family, plain))
+    folder = str(reader.take("model.hf_assets_path", "model.tokenizer_path", default=""))[:300]
+    if id is None and (family, plain) in UNTIED:
+        return {"base": UNTIED[family, plain], "tied": False}
+    if id is None and (family, plain) in DEBUG:
+        return {**DEBUG[family, plain], **({"mtp": ahead} if ahead else {})}
+    if id is None:
+        reader.notes.append(
+            Unread(option="model.flavor", value=f"{family} {flavor}"[:60], why="no catalog entry is it", matters=True)
+        )
+        return None
+    for name in reversed(folder.strip("/").split("/")):
+        closer = find_name(name) if name and len(name) < 100 else None
+        if closer and not closer[1] and _same_shape(MODELS[closer[0]], MODELS[id]):
+            id = closer[0]
+            break
+    ahead_of = MODELS[id].mtp
+    if family == "deepseek_v3" and (ahead or 0) != (ahead_of.depth if ahead_of else 0):
+        reader.assumptions.append(f"mtp = {ahead or 0}: what the files ask for, not what the model was published with")
+        return {"base": id, "mtp": ahead or 0}
+    return id
+
+
+def _lora(reader: OptionReader) -> dict[str, Any]:
+    """Adapters, where a converter makes them."""
+    rank = reader.count("lora.rank")
+    names = reader.take("lora.target_modules")
+    if rank is None:
+        return {}
+    words = (
+        [str(name) for name in names]
+        if isinstance(names, list)
+        else [word for part in ADAPTED.values() for word in part]
+    )
+    return {
+        "task": "lora",
+        "lora": {"rank": rank, "targets": [key for key, part in ADAPTED.items() if set(part) & set(words)]},
+    }
+
+
+def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:
+    return (one.hidden, one.vocab, one.blocks, one.order) == (other.hidden, other.vocab, other.blocks, other.order)
+
+
+def _mesh(reader: OptionReader) -> dict[str, Any]:
+    plan: dict[str, Any] = {
+        axis: reader.degree(f"parallelism.{name}_parallel_degree", f"experimental.{name}_parallel_degree")
+        for axis, name in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
+    }
+    for axis, name in (("ep", "expert"), ("etp", "expert_tensor")):
+        plan[axis] = reader.degree(f"parallelism.{name}_parallel_degree")
+    plan["overlap"] = {}
+    if plan["tp"] > 1:
+        plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
+    reader.take("parallelism.enable_async_tensor_parallel")
+    if not reader.switch("parallelism.enable_sequence_parallel", default=True) and plan["tp"] > 1:
+        plan["sequence_parallel"] = False
+    method = reader.take("parallelism.context_parallel_rotate_method", default="allgather")
+    if plan["cp"] > 1:
+        plan["cp_kind"] = "ring"
+        if method == "allgather":
+            reader.assumptions.append("cp_kind = ring: keys are gathered at once, which is priced as a ring")
+    backends = {"standard": "all-to-all", "deepep": "deepep", "hybridep": "hybridep", "minimal_async_ep": "all-to-all"}
+    word = reader.word("parallelism.expert_parallel_comm_backend", among=backends, default=None)
+    plan |= pick({"moe_dispatch": word})
+    return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
+
+
+def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
+    replicate = reader.degree("parallelism.data_parallel_replicate_degree")
+    given = reader.take("parallelism.data_parallel_shard_degree", default=-1)
+    split = None if given == -1 else reader.count("parallelism.data_parallel_shard_degree")
+    policies = {"default": "zero3" if pp == 1 else "zero2", "always": "zero3", "never": "zero2"}
+    shard = reader.word("parallelism.fsdp_reshard_after_forward", among=policies, default=policies["default"])
+    if split is None and replicate > 1:
+        why = "how many ranks share a shard follows from the number of ranks, which is not stated"
+        reader.notes.append(Unread(option="parallelism.data_parallel_shard_degree", value="-1", why=why))
+        return {"shard": shard}
+    if split is None:
+        return {"shard": shard}
+    if split * cp == 1:
+        return {"shard": "none", "dp": replicate}
+    return {"shard": shard, "dp": replicate * split, "shard_degree": split * cp}
+
+
+def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
+    means = {word: name for name, word in SCHEDULES.items()}
+    parts = reader.take("parallelism.module_fqns_per_model_part")
+    overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
+    if plan["pp"] == 1:
+        reader.take("parallelism.pipeline_parallel_schedule")
+        reader.take("parallelism.pipeline_parallel_microbatch_size")
+        return {}
+    name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
+    single = name in ("1f1b", "gpipe")
+    chunks = 1 if single else 2
+    found: dict[str, Any] = {}
+    if name == "dualpipe-v" and plan["ep"] > 1:
+        plan["overlap"]["moe"] = overlap
+    if isinstance(parts, list) and parts and all(isinstance(part, list) for part in parts):
+        found["placement"] = [sum(str(module).startswith("layers.") for module in part) for part in parts]
+        chunks = max(1, len(parts) // plan["pp"])
+    return found | {"schedule": {"name": name, "chunks": chunks}}
+
+
+def _stages(reader: OptionReader, layers: int | None, plan: dict[str, Any]) -> dict[str, Any]:
+    """Layers of every virtual stage as torchtitan deals them: the embedding and the output count as layers too."""
+    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
+    ends = [reader.size(f"parallelism.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
+    if plan["pp"] == 1 or layers is None or "placement" in plan:
+        return {}
+    first, last = (1 if end is None else end for end in ends)
+    schedule = dict(plan["schedule"])
+    if each is not None:
+        schedule["chunks"] = max(1, -(-(layers + first + last) // each) // plan["pp"])
+    count = plan["pp"] * schedule["chunks"]
+    share, more = divmod(layers + first + last, count)
+    held = [share + (stage < more) for stage in range(count)]
+    held[0] -= first
+    held[-1] -= last
+    if min(held) < 0:
+        reader.bad(
+            "parallelism.pipeline_parallel_degree", plan["pp"], f"no more stages than {layers} layers fill", None
+        )
+    return {"schedule": schedule} | ({"placement": held} if len(set(held)) > 1 else {})
+
+
+def _seq(reader: OptionReader) -> int | None:
+    """Tokens of a sequence; what a file leaves to the version's default is said."""
+    found = reader.count("training.seq_len", "training.max_context_length")
+    if found is None:
+        reader.assumptions.append("seq = 2048: the files do not say it")
+    return found or 2048
+
+
+def _slots(reader: OptionReader) -> int | None:
+    """Sequences of one microbatch where it is given in tokens."""
+    tokens = reader.count("training.num_tokens_per_microbatch_per_dp_rank")
+    seq = reader.options.get("training.max_context_length", 2048)
+    return max(1, tokens // seq) if tokens is not None and type(seq) is int and seq > 0 else None
+
+
+def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The global batch, or the sequences of one data-parallel rank where it is not stated."""
+    slots = _slots(reader)
+    local = slots or reader.count("training.local_batch_size", "training.batch_size")
+    if local is None:
+        reader.assumptions.append("microbatch = 8: the files do not say it")
+    local = local or 8
+    stated = reader.take("training.global_batch_size", default=-1)
+    whole = None if stated == -1 else reader.count("training.global_batch_size")
+    tokens = reader.take("training.num_tokens_per_train_step", default=-1)
+    if type(tokens) is int and tokens > 0:
+        whole = max(1, tokens // (_seq(reader) or 1))
+    if plan["pp"] > 1 and slots is not None:  # in tokens of one microbatch
+        plan["microbatch"] = slots
+        count = reader.count("parallelism.num_pp_microbatches", "parallelism.pipeline_parallel_num_microbatches")
+        local = slots * (count or 1)
+    elif plan["pp"] > 1:
+        plan["microbatch"] = reader.degree("parallelism.pipeline_parallel_microbatch_size")
+    else:
+        plan["microbatch"] = local
+    if whole is not None:
+        return whole, None
+    return (local * plan["dp"], None) if "dp" in plan else (None, local)
+
+
+def _recompute(reader: OptionReader, model: ModelSpec | None, plan: dict[str, Any]) -> dict[str, Any]:
+    kinds = {"none": "none", "full": "full", "selective": "selective"}
+    if reader.take("activation_checkpoint.mode") == "memory_budget":
+        reader.assumptions.append("recompute = selective: a memory budget chooses it while compiling")
+        return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
+    kind = reader.word("activation_checkpoint.mode", among=kinds, default="selective")
+    option = str(reader.take("activation_checkpoint.selective_ac_option", default="2"))
+    if kind != "selective":
+        return {"recompute": kind}
+    if option == "op" or not option.isdigit() or model is None:
+        return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
+    held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
+    layers = held // max(1, int(option[:4]))
+    reader.assumptions.append(f"recompute: every layer whose number {option} divides, {layers} of {held} in a stage")
+    return {"recompute": {"kind": "full", "layers": layers}}
+
+
+def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
+    long = {"bfloat16": "bf16", "float32": "fp32"}
+    stored = reader.word("training.mixed_precision_param", among=long, default="bf16")
+    kept = reader.word("training.dtype", among=long, default="fp32")
+    reader.take("training.mixed_precision_reduce")
+    precision: dict[str, Any] = {"name": stored, "gradients": "fp32"}
+    converters = reader.take("model.converters", default=[])
+    words = (
+        converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
+    )
+    for word in words:
+        if word.split(".")[-1] not in ("float8", "mx", "nvfp4", "primus_turbo", ""):
+            why = "not a format this reader knows"
+            reader.notes.append(Unread(option="model.converters", value=word[:60], why=why, matters=True))
+    for family, compute in (("float8", "fp8-e4m3"), ("mx", "mxfp8"), ("nvfp4", "nvfp4")):
+        if any(word.split(".")[-1] == family for word in words):
+            recipes = {recipe: means for (kind, recipe), means in CONVERTERS.items() if kind == family}
+            options = (f"quantize.linear.{family}.recipe_name", f"{family}.recipe_name")
+            default = (compute, "tensor" if family == "float8" else "block")
+            recipes["rowwise_with_gw_hp"] = ("fp8-e4m3", "row")
+            means = reader.word(*options, among=recipes, default=default)
+            precision |= {"compute": means[0], "scaling": means[1]}
+            precision |= {"weights": stored, "activations": stored, "kv": stored}
+            precision.pop("name", None)
+            reader.take(f"quantize.grouped_mm.{family}.fqns")
+    names = {"AdamW": "adamw", "Adam": "adam", "Muon": "muon"}
+    optimizer = {"name": reader.word("optimizer.name", among=names, default="adamw")}
+    own = kept == "bf16" and stored == "bf16"
+    optimizer |= {"states": kept, "master": "none" if own or stored == "fp32" else "fp32"}
+    return precision, optimizer
+
+
+def _is_job(data: dict[str, Any]) -> bool:
+    return isinstance(data.get("model"), dict) and "flavor" in data["model"] and "training" in data
+
+
+def recognises(files: Files) -> bool:
+    """A TOML file whose [model] has a flavor, or a Python file that builds a `Trainer.Config`."""
+    return is_registry(files) or holds(files, _is_job, ".toml")

@@ -1,0 +1,298 @@
+"""Turn a Scenario into torchtitan's job file (TOML), and such a file back into settings.
+
+Version 0.2.2 is the last whose configuration is a file. From 0.3 on it is Python code; most options of [training],
+[parallelism] and [compile] live on there as command-line flags of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ridgeline.core.toml_text import toml_text
+from ridgeline.models.load import MODELS
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
+from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import growing_segments, runs_on
+
+FILE = "job.toml"
+FSDP = "FSDP2 does so by itself"
+NOTE = """\
+# For torchtitan 0.2: later versions are configured in Python and read no job file. Words after the script's name are
+# passed on. Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub; DATASET=c4_test with
+# DATASET_PATH=/path/to/torchtitan/tests/assets/c4_test asks for no network.
+ASSETS=${ASSETS:?the folder with the tokenizer of the model, as scripts/download_hf_assets.py of torchtitan makes it}
+DATASET=${DATASET:-c4}"""
+SLOW = "# float8 without compile is slower than bf16: set compile.enable = true in job.toml\n"
+DATA = (
+    '--model.hf_assets_path "$ASSETS" --training.dataset "$DATASET" '
+    '${DATASET_PATH:+--training.dataset_path "$DATASET_PATH"}'
+)
+BY_OP = frozenset({"alternate", "attention", "norm", "activation"})  # what per-op recompute is no heavier than
+
+
+def write(scenario: Scenario) -> Export:
+    """job.toml and the launch scripts."""
+    ledger = gather(decisions_of(scenario), pieces(scenario))
+    title = options(ID).title
+    text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
+    words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
+    slow = "model.converters" in ledger.options and not ledger.options["compile.enable"]
+    allocator = growing_segments(scenario.system)
+    command = Command(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
+    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+
+
+def pieces(scenario: Scenario) -> Iterator[Piece]:
+    """What a job file says of every decision."""
+    yield from runs_on(scenario, ID)
+    for part in (_model, _training, _data_parallel, _mesh, _pipeline, _recompute, _formats, _switches):
+        yield from part(scenario)
+
+
+def flavor_of(model: ModelSpec) -> tuple[str, str] | None:
+    """The family and flavor that is this model, whatever it is called.
+
+    >>> flavor_of(MODELS["llama3.1-8b"]), flavor_of(MODELS["gpt2"])
+    (('llama3', '8B'), None)
+    """
+    for flavor, id in FLAVORS.items():
+        entry = MODELS[id]
+        same = (entry.hidden, entry.vocab, entry.blocks, entry.order) == (
+            model.hidden, model.vocab, model.blocks, model.order,
+        )  # fmt: skip
+        if same and entry.embedding == model.embedding and entry.norm == model.norm:
+            return flavor
+    return None
+
+
+def _model(scenario: Scenario) -> Iterator[Piece]:
+    model = scenario.model
+    flavor = flavor_of(model)
+    if flavor is None:
+        yield Lose("model.*", "no flavor is this model; register one in the model's own module and name it here")
+        yield Say("model.name", "llama3")
+        yield Say("model.flavor", model.id)
+        return
+    yield Say("model.name", flavor[0], "model.*")
+    yield Say("model.flavor", flavor[1], "model.*")
+    if model.mtp is not None:
+        yield Lose("model.mtp*", "torchtitan trains the main layers only")
+    if model.vision is not None:
+        yield Lose("model.vision*", "torchtitan trains the language model only")
+    if model.id in MODELS:
+        yield Say("model.hf_assets_path", f"./assets/hf/{model.id}", "model.context")
+    else:
+        yield Lose("model.context", "a flavor says nothing of the context it was made for")
+
+
+def _training(scenario: Scenario) -> Iterator[Piece]:
+    """A pipeline takes its microbatches out of one local batch; without one gradients are accumulated."""
+    work, plan = scenario.workload, scenario.plan
+    assert isinstance(work, Train)
+    yield Say("training.seq_len", work.seq, "workload.seq")
+    yield Say("training.global_batch_size", work.sequences, "workload.global_batch")
+    if plan.mesh.pp > 1:
+        yield Say("training.local_batch_size", plan.microbatch * scenario.microbatches)
+        yield Say("parallelism.pipeline_parallel_microbatch_size", plan.microbatch, "plan.microbatch")
+    else:
+        yield Say("training.local_batch_size", plan.microbatch, "plan.microbatch")
+    yield Fixed("workload.task", "pretrain", "all weights are updated")
+    yield Fixed("workload.packed", True, "documents are joined into full sequences")
+    yield Lose("workload.document", "a matter of the data; documents see each other unless masked by block")
+    yield Fixed("workload.images", 0.0, "text only")
+    yield Lose("workload.lora.*", "torchtitan trains all weights")
+    name = {"adamw": "AdamW", "adam": "Adam"}.get(work.optimizer.name)
+    if name:
+        yield Say("optimizer.name", name, "workload.optimizer.name")
+    yield Fixed("workload.optimizer.name", "adamw", "Adam and AdamW are the optimizers it knows")
+    if plan.offload.optimizer == 1:
+        yield Say("training.enable_cpu_offload", True, "plan.offload.optimizer")
+    yield Fixed("plan.offload.optimizer", 0.0, "all of the optimizer or nothing, together with weights and gradients")
+    yield Fixed("plan.offload.activations", 0.0, "activations stay on the chip")
+
+
+def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
+    """replicate x shard = dp; weights are split over shard x cp, so some sharding comes with context parallelism."""
+    plan, mesh = scenario.plan, scenario.plan.mesh
+    shard, ranks = plan.sharding.shard, mesh.dp * mesh.cp
+    carried = ("plan.dp", "plan.shard", "plan.shard_degree", "system.chips")
+    split = plan.shard_degree // mesh.cp if plan.shard_degree % mesh.cp == 0 else 0
+    if shard == "none":
+        split = 1
+        if mesh.cp > 1:
+            yield Lose("plan.shard", "FSDP splits weights over context ranks too")
+    elif not split:
+        split = mesh.dp
+        yield Lose("plan.shard_degree", f"a shard is split over whole context groups of {mesh.cp}")
+    yield Say("parallelism.data_parallel_shard_degree", split, *carried)
+    yield Say("parallelism.data_parallel_replicate_degree", ranks // (split * mesh.cp), *carried)
+    if shard != "none":
+        keeps = "always" if shard == "zero3" else "never"
+        yield Say("parallelism.fsdp_reshard_after_forward", keeps, "plan.shard")
+    if shard == "zero1":
+        yield Lose("plan.shard", "FSDP shards gradients with the optimizer: written as zero2")
+
+
+def _mesh(scenario: Scenario) -> Iterator[Piece]:
+    mesh, switches, found = scenario.plan.mesh, scenario.plan.switches, decisions_of(scenario)
+    yield Say("parallelism.tensor_parallel_degree", mesh.tp, "plan.tp")
+    yield Fixed("plan.sequence_parallel", True, "tensor parallelism comes with sequence parallelism")
+    if found.get("plan.overlap.tp") and found["plan.compiled"]:
+        yield Say("parallelism.enable_async_tensor_parallel", True, "plan.overlap.tp")
+    yield Fixed("plan.overlap.tp", False, "asynchronous tensor parallelism needs compile")
+    yield Say("parallelism.context_parallel_degree", mesh.cp, "plan.cp")
+    if mesh.cp > 1:
+        yield Say("parallelism.context_parallel_rotate_method", METHODS["ring"], "plan.cp_kind")
+        if switches.cp_kind != "ring":
+            yield Lose("plan.cp_kind", "keys go around a ring; heads are not exchanged for sequence")
+    if has_experts(scenario.model):
+        yield Say("parallelism.expert_parallel_degree", mesh.ep, "plan.ep")
+        if mesh.etp in (1, mesh.tp):
+            yield Say("parallelism.expert_tensor_parallel_degree", mesh.etp, "plan.etp")
+        else:
+            yield Lose("plan.etp", f"experts are split over 1 or all {mesh.tp} tensor ranks")
+        backend = {"all-to-all": "standard", "deepep": "deepep"}.get(found["plan.moe_dispatch"])
+        if backend:
+            yield Say("parallelism.expert_parallel_comm_backend", backend, "plan.moe_dispatch")
+        else:
+            yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are the exchanges it knows")
+    yield Fixed("plan.ep", 1, "a dense model")
+    yield Fixed("plan.etp", 1, "a dense model")
+
+
+def _pipeline(scenario: Scenario) -> Iterator[Piece]:
+    plan = scenario.plan
+    yield Say("parallelism.pipeline_parallel_degree", plan.mesh.pp, "plan.pp")
+    if plan.mesh.pp == 1:
+        return
+    name = SCHEDULES.get(plan.schedule.name)
+    if name is None:
+        yield Lose("plan.schedule.name", "torch.distributed.pipelining has no such schedule: written as 1F1B")
+    yield Say("parallelism.pipeline_parallel_schedule", name or "1F1B", "plan.schedule.name")
+    parts = module_names(scenario.placement)
+    yield Say("parallelism.module_fqns_per_model_part", parts, "plan.placement", "plan.schedule.chunks")
+    overlapped = plan.schedule.name == "dualpipe-v"
+    if overlapped and "plan.overlap.moe" in decisions_of(scenario):
+        chosen = decisions_of(scenario)["plan.overlap.moe"]
+        yield Say("parallelism.pipeline_parallel_expert_parallel_overlap", chosen, "plan.overlap.moe")
+
+
+def module_names(placement: tuple[int, ...]) -> list[list[str]]:
+    """The modules of each virtual stage, in model order.
+
+    >>> module_names((1, 2))
+    [['tok_embeddings', 'layers.0'], ['layers.1', 'layers.2', 'norm', 'output']]
+    """
+    parts: list[list[str]] = []
+    start = 0
+    for held in placement:
+        parts.append([f"layers.{index}" for index in range(start, start + held)])
+        start += held
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts
+
+
+def _recompute(scenario: Scenario) -> Iterator[Piece]:
+    own, every = scenario.plan.recompute, one_in(scenario)
+    if every > 1:
+        yield Say("activation_checkpoint.mode", "selective", "plan.recompute.kind")
+        yield Say("activation_checkpoint.selective_ac_option", str(every), "plan.recompute.layers")
+        if own.layers != scenario.model.layers // scenario.plan.virtual_stages // every:
+            why = f"written as one layer in {every}, which is as many in every stage, or more"
+            yield Lose("plan.recompute.layers", why)
+        return
+    cover = same_everywhere(scenario)
+    yield from changed(scenario, cover, "one way for all layers")
+    kind = cover.kind
+    if kind == "selective" and not set(cover.parts) <= BY_OP:
+        kind = "full"
+        yield Lose("plan.recompute.kind", "per-op recompute keeps some of these parts: written as full")
+        yield Lose("plan.recompute.parts", "per-op recompute keeps some of these parts: written as full")
+    yield Say("activation_checkpoint.mode", kind, "plan.recompute.kind", "plan.recompute.layers")
+    if kind == "selective":
+        yield Say("activation_checkpoint.selective_ac_option", "op", "plan.recompute.parts")
+        if set(cover.parts) != {"alternate"}:
+            why = "per-op recompute keeps attention and every second product: parts = alternate"
+            yield Lose("plan.recompute.parts", why)
+    else:
+        yield Lose("plan.recompute.parts", f"written as {kind}, which has no parts")
+
+
+def one_in(scenario: Scenario) -> int:
+    """Of how many layers one is fully recomputed, so that every stage has as many as the plan; 1 where all are.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192,
+    ...     "global_batch": 8}, "plan": {"pp": 2, "recompute": {"kind": "full", "layers": [5, 0]}}})
+    >>> one_in(made)
+    3
+    """
+    own, held = scenario.plan.recompute, scenario.placement
+    if own.kind != "full" or own.layers is None or own.rest != "none" or own.blocks or scenario.model.mtp:
+        return 1
+    wanted = [own.layers_of(stage, layers) for stage, layers in enumerate(held)]
+    return min((layers // again for layers, again in zip(held, wanted, strict=True) if again), default=1)
+
+
+def _formats(scenario: Scenario) -> Iterator[Piece]:
+    precision, work = scenario.plan.precision, scenario.workload
+    assert isinstance(work, Train)
+    stored = "fp32" if precision.weights.id == "fp32" else "bf16"
+    long = {"fp32": "float32", "bf16": "bfloat16"}
+    own = stored == "bf16" and work.optimizer.master is None
+    yield Say("training.mixed_precision_param", long[stored], "plan.precision.weights", "plan.precision.activations")
+    yield Say("training.dtype", "bfloat16" if own else "float32", "workload.optimizer.master")
+    yield Say("training.mixed_precision_reduce", "float32")
+    yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
+    states, master = work.optimizer.states.id, work.optimizer.master
+    if states != ("bf16" if own else "fp32"):
+        yield Lose("workload.optimizer.states", "states have the format of training.dtype")
+    else:
+        yield Say("training.dtype", "bfloat16" if own else "float32", "workload.optimizer.states")
+    if not own and (master.id if master else "none") != ("none" if stored == "fp32" else "fp32"):
+        yield Lose("workload.optimizer.master", "the optimizer updates the sharded weights, which are fp32")
+    for path in ("weights", "activations"):
+        if getattr(precision, path).id != stored:
+            yield Lose(f"plan.precision.{path}", "weights and activations are both bf16 or both fp32")
+    yield from _narrow(scenario, stored)
+
+
+def _narrow(scenario: Scenario, stored: str) -> Iterator[Piece]:
+    """Products in a narrow format come from converters of the model."""
+    compute, found = scenario.plan.precision.compute.id, decisions_of(scenario)
+    scaling = found.get("plan.precision.scaling")
+    kind = next((kind for kind, means in CONVERTERS.items() if means == (compute, scaling)), None)
+    if kind is None:
+        yield Fixed("plan.precision.compute", stored, "products are bf16 or fp32, or float8 and mxfp8 by converters")
+        yield Lose("plan.precision.scaling", "float8 scales by tensor or row, mxfp8 by block")
+        return
+    family, recipe = kind
+    names = [f"quantize.linear.{family}"]
+    yield Say(f"quantize.linear.{family}.recipe_name", recipe, "plan.precision.compute", "plan.precision.scaling")
+    if has_experts(scenario.model):
+        names.append(f"quantize.grouped_mm.{family}")
+        yield Say(f"quantize.grouped_mm.{family}.fqns", ["experts"])
+    yield Say("model.converters", names, "plan.precision.compute")
+
+
+def _switches(scenario: Scenario) -> Iterator[Piece]:
+    yield Say("compile.enable", decisions_of(scenario)["plan.compiled"], "plan.compiled")
+    yield Fixed("plan.engine", "torchtitan", "what runs it is torchtitan")
+    yield Fixed("plan.attention", "flash", "scaled_dot_product_attention picks a flash kernel")
+    yield Fixed("plan.graph", "none", "0.2.2 captures no graphs")
+    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+    yield Fixed("plan.overlap.grad-reduce", True, FSDP)
+    yield Fixed("plan.overlap.param-gather", True, FSDP)
+    yield Fixed("plan.overlap.cp", True, "keys and values are asked for before they are needed")
+    for name in ("pp", "moe", "offload"):
+        yield Fixed(f"plan.overlap.{name}", False, "torchtitan does not overlap it")

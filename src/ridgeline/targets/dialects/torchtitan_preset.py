@@ -1,0 +1,228 @@
+"""torchtitan from 0.3 on: a configuration function in Python, and such functions read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pprint import pformat
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.dialects.torchtitan.read import functions, is_registry
+from ridgeline.targets.dialects.torchtitan.read import read as read_titan
+from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
+from ridgeline.targets.launchers.launch import Command, comment, header, scripts
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, exported, gather
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.target import Export, Files, Imported
+from ridgeline.targets.vendors import growing_segments, runs_on
+
+ID = "torchtitan-preset"
+
+REGISTRY = "model_registry"
+# an option of a job file -> where a preset says it
+MOVED = {
+    "model.name": f"{REGISTRY}.family",
+    "model.flavor": f"{REGISTRY}.flavor",
+    "model.hf_assets_path": "hf_assets_path",
+    "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
+    "parallelism.expert_parallel_comm_backend": f"{REGISTRY}.moe_comm_backend",
+}
+# options of a job file that a preset has no place for
+GONE = (
+    "parallelism.context_parallel_rotate_method",
+    "parallelism.expert_tensor_parallel_degree",
+    "parallelism.pipeline_parallel_expert_parallel_overlap",
+    "optimizer.name",
+)
+RECOMPUTE = {"full": "FullAC", "selective": "SelectiveAC", "none": "None"}
+# (family, recipe) of a job file -> the class that converts, for matrices and for experts
+CONVERTERS = {
+    "float8": ("Float8LinearConverter", "Float8GroupedExpertsConverter"),
+    "mx": ("MXFP8LinearConverter", "MXFP8GroupedExpertsConverter"),
+}
+
+
+__all__ = ["functions", "read", "recognises"]
+FILE = "preset.py"
+
+
+def read(files: Files) -> Imported:
+    """What a function that returns a Trainer.Config says; from 0.3 on no schedule overlaps the exchange of experts."""
+    kept = {name: text for name, text in files.items() if name.partition("::")[0].endswith(".py")}
+    found = read_titan(files if len(kept) == len(files) else kept)
+    plan = dict(found.settings["plan"])
+    if "moe" in plan.get("overlap", {}):
+        plan["overlap"] = {**plan["overlap"], "moe": False}
+    return replace(found, target=ID, settings={**found.settings, "plan": plan})
+
+
+def recognises(files: Files) -> bool:
+    """A preset that Ridgeline wrote; those of others are `torchtitan`'s, whatever their version."""
+    return FILE in files and "Written by Ridgeline" in files[FILE] and is_registry(files)
+
+
+NOTE = """\
+# Words after the script's name are passed on, for example --dataloader.dataset_path or --training.steps 1000.
+# Yours: the folder with the tokenizer, and the data: c4 is streamed from the Hub.
+ASSETS=${ASSETS:?the folder with the tokenizer of the model, as scripts/download_hf_assets.py of torchtitan makes it}"""
+TOKENIZER = '--hf_assets_path "$ASSETS"'
+OWN = ("activation_checkpoint.", "quantize.", "model.converters")  # options that are said otherwise here
+OURS = (
+    *("plan.recompute.", "plan.precision.compute", "plan.precision.scaling", "plan.moe_dispatch", "plan.sequence"),
+    *("plan.graph", "plan.etp", "model.mtp", "workload.optimizer.name", "plan.cp_kind", "system.chips"),
+)
+
+
+def write(scenario: Scenario) -> Export:
+    """preset.py and the launch scripts."""
+    ledger = gather(decisions_of(scenario), _pieces(scenario))
+    title = options(ID).title
+    name = f"{ledger.options[f'{REGISTRY}.family']}_plan"
+    words = ("-m", "torchtitan.train", "--module", FILE.removesuffix(".py"), "--config", name, "--training.steps", "50")
+    allocator = growing_segments(scenario.system)
+    command = Command(words=words, environment=allocator, before=NOTE, tail=TOKENIZER)
+    text = module(scenario, ledger.options, name, title)
+    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+
+
+def _pieces(scenario: Scenario) -> Iterator[Piece]:
+    yield from runs_on(scenario, ID)
+    for piece in pieces(scenario):
+        yield from _moved(piece)
+    for part in (_recompute, _experts, _formats, _habits):
+        yield from part(scenario)
+
+
+def _moved(piece: Piece) -> Iterator[Piece]:
+    """What a job file says, under the names of a preset; nothing where a preset says it in another way."""
+    match piece:
+        case Say(option=option, value=value, paths=paths):
+            if option in GONE or option.startswith(OWN):
+                return
+            if option == "parallelism.module_fqns_per_model_part":
+                value = [["lm_head" if name == "output" else name for name in part] for part in value]
+            yield Say(MOVED.get(option, option), value, *paths)
+        case Fixed(path=path) | Lose(path=path):
+            if not path.startswith(OURS):
+                yield piece
+        case Like():
+            yield piece
+
+
+def _recompute(scenario: Scenario) -> Iterator[Piece]:
+    """One way for all layers; per-op recompute keeps attention and every second product."""
+    cover = same_everywhere(scenario)
+    yield from changed(scenario, cover, "one way for all layers")
+    kind = cover.kind
+    if kind == "selective" and not set(cover.parts) <= {"alternate", "attention", "norm", "activation"}:
+        kind = "full"
+        yield Lose("plan.recompute.kind", "per-op recompute keeps some of these parts: written as full")
+        yield Lose("plan.recompute.parts", "per-op recompute keeps some of these parts: written as full")
+    yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.kind", "plan.recompute.layers")
+    if kind == "selective" and set(cover.parts) == {"alternate"}:
+        yield Say("activation_checkpoint", RECOMPUTE[kind], "plan.recompute.parts")
+    else:
+        why = "per-op recompute keeps attention and every second product: parts = alternate"
+        yield Lose("plan.recompute.parts", why if kind == "selective" else f"written as {kind}, which has no parts")
+
+
+def _experts(scenario: Scenario) -> Iterator[Piece]:
+    model, found = scenario.model, decisions_of(scenario)
+    flavor = flavor_of(model)
+    ahead = model.mtp.depth if model.mtp is not None else 0
+    if ahead and flavor is not None and flavor[0] == "deepseek_v3":
+        yield Say(f"{REGISTRY}.num_mtp_layers", ahead, "model.mtp*")
+    elif ahead:
+        yield Lose("model.mtp*", "only the DeepSeek-V3 family trains blocks that predict further tokens")
+    yield Fixed("plan.etp", 1, "experts are not split over tensor ranks")
+    if has_experts(model):
+        backend = {"all-to-all": "standard", "deepep": "deepep", "hybridep": "hybridep"}.get(found["plan.moe_dispatch"])
+        yield Say(f"{REGISTRY}.moe_comm_backend", backend or "standard", "plan.moe_dispatch")
+    if scenario.plan.mesh.tp > 1:
+        chosen = found["plan.sequence_parallel"]
+        yield Say("parallelism.enable_sequence_parallel", chosen, "plan.sequence_parallel")
+    yield Fixed("plan.cp_kind", "ring", "keys and values are gathered, never heads exchanged; priced as a ring")
+
+
+def _formats(scenario: Scenario) -> Iterator[Piece]:
+    """Products in a narrow format come from converters that the registry applies; they want compiled blocks."""
+    found, work = decisions_of(scenario), scenario.workload
+    assert isinstance(work, Train)
+    means = {("fp8-e4m3", "row"): "float8", ("mxfp8", "block"): "mx"}
+    compute, scaling = found["plan.precision.compute"], found.get("plan.precision.scaling")
+    family = means.get((compute, str(scaling)))
+    stored = "fp32" if scenario.plan.precision.weights.id == "fp32" else "bf16"
+    if family and found["plan.compiled"]:
+        names = list(CONVERTERS[family][: 2 if has_experts(scenario.model) else 1])
+        yield Say(f"{REGISTRY}.converters", names, "plan.precision.compute", "plan.precision.scaling")
+    elif family:
+        yield Lose("plan.precision.scaling", "converters want compiled blocks")
+    else:
+        yield Lose("plan.precision.scaling", "float8 scales by row, mxfp8 by block")
+    yield Fixed("plan.precision.compute", stored, "products are bf16 or fp32, or float8 and mxfp8 by converters")
+    yield Fixed("workload.optimizer.name", "adamw", "default_adamw is written; others want groups of parameters")
+
+
+def _habits(scenario: Scenario) -> Iterator[Piece]:
+    yield Say("training.disable_cuda_graphs", True, "plan.graph")
+    if decisions_of(scenario)["plan.graph"] != "none":
+        yield Lose("plan.graph", "graphs of this trainer exclude stages and most exchanges of experts: not written")
+
+
+def module(scenario: Scenario, said: Mapping[str, Any], name: str, title: str) -> str:
+    """The Python module of one function."""
+    recompute = said["activation_checkpoint"]
+    converters = said.get(f"{REGISTRY}.converters", [])
+    imports = [
+        "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
+        "from torchtitan.components.optimizer import default_adamw",
+        *([f"from torchtitan.components.quantization import {', '.join(converters)}"] if converters else []),
+        "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
+        *([f"from torchtitan.distributed.activation_checkpoint import {recompute}"] if recompute != "None" else []),
+        "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
+        "from torchtitan.models.common.config_utils import decoder_vocab_size",
+        f"from torchtitan.models.{said[f'{REGISTRY}.family']} import model_registry",
+        "from torchtitan.trainer import Trainer",
+    ]
+    loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+    body = [
+        f"model_spec = model_registry({_registry(said, converters)})",
+        "return Trainer.Config(",
+        f"    loss=ChunkedLossWrapper.Config(loss_fn={loss}),",
+        f"    hf_assets_path={said.get('hf_assets_path', './assets/hf/' + scenario.model.id)!r},",
+        "    model_spec=model_spec,",
+        "    optimizer=default_adamw(lr=3e-4),",
+        '    dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
+        f"    training=TrainingConfig({_arguments(said, 'training.')}),",
+        f"    parallelism=ParallelismConfig({_arguments(said, 'parallelism.')}),",
+        f"    compile=CompileConfig({_arguments(said, 'compile.')}),",
+        f"    activation_checkpoint={'None' if recompute == 'None' else recompute + '.Config()'},",
+        ")",
+    ]
+    head = comment(header(scenario, title))
+    joined = "\n".join(imports)
+    inner = "\n".join(f"    {line}" for line in body)
+    return f"{head}\n{joined}\n\n\ndef {name}() -> Trainer.Config:\n{inner}\n"
+
+
+def _registry(said: Mapping[str, Any], converters: list[str]) -> str:
+    words = [repr(str(said[f"{REGISTRY}.flavor"]))]
+    words += [
+        f"{key}={said[f'{REGISTRY}.{key}']!r}"
+        for key in ("moe_comm_backend", "num_mtp_layers")
+        if f"{REGISTRY}.{key}" in said
+    ]
+    kept = {"Float8LinearConverter": 'filter_fqns=["lm_head"], '}
+    made = [f"{name}.Config({kept.get(name, '')}model_compile_enabled=True)" for name in converters]
+    return ", ".join([*words, *([f"converters=[{', '.join(made)}]"] if made else [])])
+
+
+def _arguments(said: Mapping[str, Any], prefix: str) -> str:
+    """Keyword arguments, one a line."""
+    held = {key.removeprefix(prefix): value for key, value in said.items() if key.startswith(prefix)}
+    lines = [f"{key}={pformat(value, width=90, compact=True)}" for key, value in held.items()]
+    return "".join("\n            " + line.replace("\n", "\n" + 16 * " ") + "," for line in lines) + "\n        "

@@ -1,0 +1,487 @@
+"""Turn the options of verl's supervised trainers into the words of the actor's update, which mean the same things."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.files import Table
+from ridgeline.models.load import MODELS
+from ridgeline.models.names import find_name
+from ridgeline.targets.dialects.megatron.collect import world_of
+from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, placement_of
+from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
+from ridgeline.targets.dialects.verl.read_base import base_of
+from ridgeline.targets.imports.model_names import named_by
+from ridgeline.targets.imports.option_reader import (
+    OPEN,
+    OptionReader,
+    assigned,
+    assigned_by,
+    flatten,
+    interpolated,
+    left_out,
+    model_in,
+    nested,
+    pick,
+    tables,
+)
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.target import Files, Imported, Unread
+
+PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?sft_trainer")
+MOVED = {
+    "model.partial_pretrain": f"{MODEL}.path",
+    "ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
+    "use_remove_padding": f"{MODEL}.use_remove_padding",
+    "engine": "engine",
+    "engine.strategy": "engine",
+    "model.strategy": "engine",
+}
+ENGINES = {"megatron": MEGATRON, "veomni": f"{ACTOR}.veomni"}
+OLDER = re.compile(r"fsdp_sft_trainer")  # which pads, and takes its microbatch in sequences
+
+
+def is_sft(files: Files) -> bool:
+    """Whether a script starts a supervised trainer of verl."""
+    return any(name.endswith((".sh", ".sbatch", ".slurm")) and PROGRAM.search(text) for name, text in files.items())
+
+
+def as_update(table: Table, files: Files) -> Table:
+    """The options by the names that the actor's update has for them."""
+    options = dict(flatten(table.data))
+    engine = engine_in(options)
+    found = {_renamed(key, engine): value for key, value in options.items()}
+    return Table(data=found | {"strategy": engine}, source=next(iter(files), table.source))
+
+
+def engine_in(options: Mapping[str, Any]) -> str:
+    """Who trains: the engine that is chosen, that its own table names, or whose words stand there."""
+    said = options.get("engine") or options.get("engine.strategy") or options.get("model.strategy")
+    return "megatron" if "engine.tensor_model_parallel_size" in options else str(said or "fsdp")
+
+
+def quiet_in(files: Files, options: Mapping[str, Any]) -> frozenset[str]:
+    """Options of verl's own files by those names."""
+    return frozenset(_renamed(key, engine_in(options)) for key in base_of(files).quiet)
+
+
+def _renamed(key: str, engine: str) -> str:
+    head, _, rest = key.partition(".")
+    if key in MOVED:
+        return MOVED[key]
+    if head == "engine":
+        return f"{ENGINES.get(engine, FSDP)}.{rest}"
+    if key.startswith("model.fsdp_config."):
+        return f"{FSDP}.{key.removeprefix('model.fsdp_config.')}"
+    return f"{MODEL}.{rest}" if head == "model" else f"{OPTIM}.{rest}" if head == "optim" else key
+
+
+def sft_workload(reader: OptionReader, plan: dict[str, Any], files: Files) -> dict[str, Any]:
+    """Batch and sequence; sets the microbatch."""
+    newer = not any(OLDER.search(text) for text in files.values())
+    seq = reader.count("data.max_length", default=1024) or 1024
+    batch = reader.count("data.train_batch_size", default=256) or 256
+    for name, value in (("data.max_length", seq), ("data.train_batch_size", batch)):
+        if name not in reader:
+            reader.assumptions.append(f"{name} = {value}: verl's default, which the files do not change")
+    reader.assumptions.append("every sequence as long as data.max_length allows; real ones are shorter")
+    micro = reader.count("data.micro_batch_size_per_gpu", "data.micro_batch_size", default=4) or 4
+    share = max(1, batch // plan["dp"]) if "dp" in plan else batch
+    if reader.switch("data.use_dynamic_bsz", default=newer):
+        tokens = reader.count("data.max_token_len_per_gpu", default=8192) or 8192
+        micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
+        reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
+    plan["microbatch"] = min(micro, share)
+    packed = reader.switch(f"{MODEL}.use_remove_padding", default=newer)
+    return {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch, "packed": packed}
+
+
+def divisor_below(whole: int, most: int) -> int:
+    """The largest part of at most `most` that divides a whole.
+
+    >>> divisor_below(160, 23), divisor_below(7, 3)
+    (20, 1)
+    """
+    return next(part for part in range(min(most, whole), 0, -1) if whole % part == 0)
+
+
+OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"}
+
+
+def megatron_plan(reader: OptionReader) -> dict[str, Any]:
+    """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
+    degrees = {
+        "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "cp": "context_parallel_size",
+        "ep": "expert_model_parallel_size",
+    }
+    plan: dict[str, Any] = {axis: reader.degree(f"{MEGATRON}.{option}") for axis, option in degrees.items()}
+    plan["etp"] = reader.count(f"{MEGATRON}.expert_tensor_parallel_size", default=plan["tp"] if plan["ep"] > 1 else 1)
+    plan |= {"engine": "megatron-core", "overlap": {}}
+    if plan["tp"] > 1:
+        plan["sequence_parallel"] = reader.switch(f"{MEGATRON}.sequence_parallel", default=True)
+        plan["overlap"]["tp"] = reader.switch(f"{LAYER}.tp_comm_overlap", default=False)
+    kinds = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "ring", "a2a+p2p": "ring"}
+    if plan["cp"] > 1:
+        plan["cp_kind"] = reader.word(f"{LAYER}.cp_comm_type", among=kinds, default="ring")
+    ways = {"alltoall": "all-to-all", "allgather": "all-to-all", "flex": "deepep"}
+    way = reader.word(f"{LAYER}.moe_token_dispatcher_type", among=ways, default=None)
+    reader.take(f"{LAYER}.moe_enable_deepep")
+    plan |= pick({"moe_dispatch": way})
+    chunks = reader.degree(f"{MEGATRON}.virtual_pipeline_model_parallel_size")
+    if plan["pp"] > 1:
+        plan["schedule"] = {"name": "interleaved" if chunks > 1 else "1f1b", "chunks": chunks}
+    return plan | _memory(reader, plan) | _formats(reader)
+
+
+def megatron_placement(reader: OptionReader, plan: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Layers are dealt evenly, except that the first and the last stage may be told their share."""
+    first = reader.count(f"{LAYER}.num_layers_in_first_pipeline_stage")
+    last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
+    stages = plan["pp"] * plan.get("schedule", {}).get("chunks", 1)
+    layout = reader.take(f"{LAYER}.pipeline_model_parallel_layout")
+    layout = layout.strip("\"'").replace("\\|", "|") if isinstance(layout, str) else layout
+    if isinstance(layout, str) and layout.lower() not in OPEN and plan["pp"] > 1:
+        held = placement_of(layout)
+        if len(held) % plan["pp"] == 0 and len(held) != stages:
+            plan["schedule"] = {"name": "interleaved", "chunks": len(held) // plan["pp"]}
+        return {"placement": list(held)}
+    if plan["pp"] == 1 or not layers or stages > layers:
+        return {}
+    rest, inner = layers - (first or 0) - (last or 0), stages - (first is not None) - (last is not None)
+    each = rest // inner if inner else 0
+    if rest < 0 or each * inner != rest:
+        reader.assumptions.append("placement: as Ridgeline balances it, for layers that do not divide")
+        return {}
+    rows = [each] * inner
+    return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
+
+
+def _memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
+    whole = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
+    split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
+    found: dict[str, Any] = {"shard": "zero3" if whole else "zero1" if split else "none"}
+    plan["overlap"]["grad-reduce"] = reader.switch(f"{DDP}.overlap_grad_reduce", default=False)
+    plan["overlap"]["param-gather"] = reader.switch(f"{DDP}.overlap_param_gather", default=False)
+    kind = reader.take(f"{LAYER}.recompute_granularity") or "none"
+    modules = reader.take(f"{LAYER}.recompute_modules", default=["core_attn"])
+    method = reader.take(f"{LAYER}.recompute_method")
+    layers = reader.count(f"{LAYER}.recompute_num_layers")
+    found["recompute"] = {"kind": kind if kind in ("none", "selective", "full") else "none"}
+    if kind == "selective" and isinstance(modules, list):
+        found["recompute"]["parts"] = [part for part, name in MODULES.items() if name in modules]
+    if kind == "full" and method == "block":
+        found["recompute"]["layers"] = layers
+    way = f"{OPTIM}.override_optimizer_config"
+    if reader.switch(f"{way}.optimizer_cpu_offload", default=False):
+        found["offload"] = {"optimizer": reader.share(f"{way}.optimizer_offload_fraction", default=1.0)}
+        plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d", default=False)
+    return found
+
+
+def _formats(reader: OptionReader) -> dict[str, Any]:
+    stored = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
+    precision: dict[str, Any] = {"compute": stored, "weights": stored, "activations": stored, "kv": stored}
+    if reader.take(f"{LAYER}.fp8"):
+        recipes = {recipe: means for means, recipe in RECIPES.items()} | {"delayed": ("fp8-e4m3", "tensor")}
+        means = reader.word(f"{LAYER}.fp8_recipe", among=recipes, default=("fp8-e4m3", "tensor"))
+        precision |= {"compute": means[0], "scaling": means[1]}
+    wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
+    precision["gradients"] = "fp32" if wide else stored
+    name = reader.word(f"{OPTIM}.optimizer", among=OPTIMIZERS, default="adamw")
+    short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+    states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
+    reader.take(f"{OPTIM}.exp_avg_sq_dtype")
+    if not reader.switch(f"{OPTIM}.use_precision_aware_optimizer", default=False):
+        states = "fp32"
+    attention = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+    kernel = reader.word(f"{LAYER}.attention_backend", among=attention, default="flash")
+    optimizer = {"name": name, "states": states, "master": "fp32"}
+    return {"precision": precision, "optimizer": optimizer, "attention": kernel}
+
+
+ADAPTER_RANK = 32  # of an adapter that is loaded, where nothing says it
+DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
+PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
+UPDATE = ("actor_rollout_ref.", "model.", "data.")
+STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
+APART = {
+    "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
+    "actor_rollout_ref.ref.*": "the reference model is not part of the update",
+    "critic.*": "the critic is not part of the update",
+    "reward*": "rewards are not part of the update",
+    "algorithm.*": "the algorithm around the update is not priced",
+    "data.*": "which data decides nothing about speed",
+    "trainer.*": "logging and checkpoints",
+    f"{ACTOR}.optim.*": "learning rates and details of the optimizer",
+    f"{ACTOR}.entropy_checkpointing": "recompute of the entropy is not priced apart",
+    f"{ACTOR}.entropy_from_logits_with_chunking": "how the entropy is computed is not priced apart",
+    f"{LAYER}.account_for_*": "changes the step: a layer's place in the pipeline is not moved",
+    f"{ACTOR}.*coef*": "the loss decides nothing about speed",
+    f"{ACTOR}.*clip*": "the loss decides nothing about speed",
+    f"{ACTOR}.*loss*": "the loss decides nothing about speed",
+    "*.param_offload": "moved between phases, not during the update",
+    "*.optimizer_offload": "moved between phases, not during the update",
+    "*.grad_offload": "moved between phases, not during the update",
+    f"{LAYER}.*fusion*": "fusions are the engine's habits",
+    f"{LAYER}.*": "a detail of the layer that is not priced",
+    "defaults": "the files this one changes",
+    "hydra.*": "where files are looked for",
+    "*checkpoint*": "checkpoints are not part of the update",
+}
+
+
+def read(files: Files) -> Imported:
+    """What the files say of the actor; overrides in scripts stand above YAML."""
+    _refuse_other_work(files)
+    table = _merged(files)
+    if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
+        return _read_sft(files, table)
+    if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
+        expected = "a YAML file or script with actor_rollout_ref.* options"
+        raise InputError(Problem(path="", given="no such file", expected=expected, todo="name verl's own file"))
+    reader, base = OptionReader(table), base_of(files)
+    reader.taken |= base.quiet
+    strategy = _strategy(reader, f"{ACTOR}.strategy", base.engine)
+    megatron = strategy == "megatron"
+    if not strategy:
+        megatron = any(option.startswith(f"{MEGATRON}.") for option in reader.options)
+    plan = megatron_plan(reader) if megatron else _fsdp(reader)
+    if strategy == "veomni":
+        plan |= _veomni(reader)
+    places = ("async_resources.actor_train", "trainer")  # a pool of the update's own, where there is one
+    nodes = reader.degree(*(f"{place}.nnodes" for place in places))
+    each = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
+    if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
+        nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
+        reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
+    plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
+    if plan.get("shard_degree", 0) >= plan["dp"] * plan["cp"]:  # more than there are: all of them
+        del plan["shard_degree"]
+    workload = _workload(reader, plan, megatron)
+    workload["optimizer"] = plan.pop("optimizer")
+    model = _chosen(reader, files)
+    plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
+    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
+    return Imported(
+        target=ID,
+        settings=settings,
+        unread=reader.unread(APART),
+        assumptions=(*left_out(files), *reader.assumptions),
+        chips=nodes * each,
+    )
+
+
+def _strategy(reader: OptionReader, option: str, usual: str) -> str:
+    """Who runs the model; a problem where it is none that is read."""
+    found = str(reader.take(option, default=usual))
+    if found not in STRATEGIES:
+        reader.problems.append(not_among(option, found[:60], STRATEGIES[1:]))
+    return found
+
+
+def _refuse_other_work(files: Files) -> None:
+    """An `InputError` for scripts that only generate or evaluate."""
+    for name, text in files.items():
+        program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
+        if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
+            given = f"generation of text ({program.group(1)})"
+            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=name))
+
+
+def _chosen(reader: OptionReader, files: Files) -> str | None:
+    """The model of the files, or the one that the caller names in its place."""
+    named = around(files).model
+    found = find_name(named) if named else None
+    if found is not None:
+        reader.take(f"{MODEL}.path")
+        return found[0]
+    usual = f"{MODEL}.path" in reader.taken  # of verl's own files
+    model = _model(reader) or model_in(files) or _by_file(reader, files)
+    if usual and model is not None:
+        reader.assumptions.append(f"model = {model}: verl's default, which the files do not change")
+    return model
+
+
+def _by_file(reader: OptionReader, files: Files) -> str | None:
+    """The model of a file that leaves its path open: by the file's own name, or verl's default where it is silent."""
+    path = reader.options.get(f"{MODEL}.path")
+    if path is None or path == "???":
+        reader.assumptions.append(f"model = {DEFAULT_MODEL}: verl's default, which the files do not change")
+        return DEFAULT_MODEL
+    if not PLACEHOLDER.search(str(path)):
+        return None
+    for name in files:
+        found = named_by(Path(name).stem)
+        if found is not None:
+            reader.notes = [note for note in reader.notes if note.option != f"{MODEL}.path"]
+            reader.assumptions.append(f"model = {found[0]}: the file's name; its path {str(path)[:60]} is left open")
+            return found[0]
+    return None
+
+
+def _read_sft(files: Files, table: Table) -> Imported:
+    """What a script of the supervised trainer says, in the words of the actor's update."""
+    reader = OptionReader(as_update(table, files))
+    reader.taken |= quiet_in(files, dict(flatten(table.data)))
+    reader.take("engine")
+    strategy = _strategy(reader, "strategy", "")
+    megatron = strategy == "megatron"
+    plan = megatron_plan(reader) if megatron else _fsdp(reader)
+    if strategy == "veomni":
+        plan |= _veomni(reader)
+    world = world_of(files)
+    if world is not None:
+        plan["dp"] = max(1, world // (plan["tp"] * plan["pp"] * plan["cp"]))
+    workload = sft_workload(reader, plan, files) | _lora(reader, megatron)
+    workload["optimizer"] = plan.pop("optimizer")
+    model = _chosen(reader, files)
+    plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
+    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
+    unread = reader.unread(APART)
+    notes = (*left_out(files), *reader.assumptions)
+    return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
+
+
+def _veomni(reader: OptionReader) -> dict[str, Any]:
+    """Experts and sequences as the VeOmni engine spreads them over the ranks that share weights."""
+    place = f"{ACTOR}.veomni"
+    ep = reader.degree(f"{place}.expert_parallel_size", f"{place}.ep_size")
+    cp = reader.degree(f"{place}.ulysses_parallel_size", f"{place}.ulysses_sequence_parallel_size")
+    found: dict[str, Any] = {"ep": ep, "etp": 1} if ep > 1 else {}
+    size = reader.take(f"{place}.fsdp_size", default=-1)
+    if isinstance(size, int) and size > 0:
+        found |= {"shard": "none"} if size == 1 else {"shard_degree": size}
+    if not reader.switch(f"{place}.enable_full_shard", default=True):
+        found["shard"] = "zero2"
+    return found | ({"cp": cp, "cp_kind": "all-to-all"} if cp > 1 else {})
+
+
+def _merged(files: Files) -> Table:
+    found = list(tables(files, ".yml", ".yaml"))
+    bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
+    said = next((one for one in assigned_by(files) if any(key.startswith(UPDATE) for key in one)), assigned(files))
+    words = {key: value for key, value in said.items() if "." in key or key in bare}
+    base = base_of(files).options
+    if not found:
+        filled = interpolated(base | words, around(files).environment) if base else words
+        return Table(data=nested(filled), source=next(iter(files), ""))
+    below = base | {key: value for table in found for key, value in flatten(table.data)}
+    filled = interpolated(below | words, around(files).environment)
+    return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
+
+
+def _model(reader: OptionReader) -> str | None:
+    path = reader.take(f"{MODEL}.path")
+    if not isinstance(path, str):
+        return None
+    found = named_by(path)
+    if found is not None:
+        if found[1]:
+            reader.assumptions.append(f"model = {found[0]}: by {found[1]} in {path[:80]}")
+        return found[0]
+    reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it", matters=True))
+    return None
+
+
+def _trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+    """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
+    ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
+    if model is None or MODELS[model].mtp is None or all(ahead):
+        return model
+    reader.assumptions.append("mtp = 0: prediction of further tokens is not switched on")
+    return {"base": model, "mtp": 0}
+
+
+def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dict[str, Any]:
+    prompt = reader.count("data.max_prompt_length", default=512) or 512
+    response = reader.count("data.max_response_length", default=512) or 512
+    prompts = reader.count(f"{ACTOR}.ppo_mini_batch_size", default=256) or 256
+    each = reader.degree("actor_rollout_ref.rollout.n")
+    reader.assumptions.append("every sequence as long as prompt and response may be; real ones are shorter")
+    seq, batch = prompt + response, prompts * each
+    micro = reader.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
+    tokens = reader.count(f"{ACTOR}.ppo_max_token_len_per_gpu", default=16384) or 16384
+    share = max(1, batch // plan["dp"])
+    over_all = reader.count(f"{ACTOR}.ppo_micro_batch_size")
+    if micro is None and over_all is not None:  # of all ranks together
+        micro = max(1, over_all // plan["dp"])
+    if reader.switch(f"{ACTOR}.use_dynamic_bsz", default=False):
+        micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
+        reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
+    if micro is None:
+        reader.assumptions.append("microbatch = 1: the files do not say it")
+    plan["microbatch"] = min(micro or 1, share)
+    workload: dict[str, Any] = {
+        "kind": "train",
+        "task": "finetune",
+        "seq": seq,
+        "global_batch": batch,
+        "packed": reader.switch(f"{MODEL}.use_remove_padding", default=True),
+    }
+    return workload | _lora(reader, megatron)
+
+
+def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
+    """Adapters, where the files ask for them."""
+    ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
+    rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
+    if isinstance(rank, int) and rank > 0:
+        names = LORA_NAMES[megatron]
+        both = [reader.take(f"{MODEL}.{name}") for name in ("lora.target_modules", "target_modules")]
+        listed = next((one for one in (both if megatron else both[::-1]) if one is not None), None)
+        words = listed if isinstance(listed, list) else [name for part in names.values() for name in part]
+        targets = [target for target, parts in names.items() if all(part in words for part in parts)]
+        return {"task": "lora", "lora": {"rank": rank, "targets": targets}}
+    loaded = [reader.take(f"{MODEL}.{name}") for name in ("lora_adapter_path", "lora.adapter_path")]
+    if any(isinstance(path, str) and path for path in loaded):
+        reader.assumptions.append(f"lora.rank = {ADAPTER_RANK}: that of the adapter which is loaded is not stated")
+        return {"task": "lora", "lora": {"rank": ADAPTER_RANK, "targets": list(LORA_NAMES[megatron])}}
+    return {}
+
+
+def _fsdp(reader: OptionReader) -> dict[str, Any]:
+    names = ("ulysses_sequence_parallel_size",)
+    cp = reader.degree(*(f"{ACTOR}.{name}" for name in names), *(f"{FSDP}.{name}" for name in names))
+    reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
+    plan: dict[str, Any] = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
+    if cp > 1:
+        plan["cp_kind"] = "all-to-all"
+    size = reader.take(f"{FSDP}.fsdp_size", default=-1)
+    plan["shard"] = "zero3" if reader.switch(f"{FSDP}.reshard_after_forward", default=True) else "zero2"
+    if isinstance(size, int) and size == 1:
+        plan["shard"] = "none"
+    elif isinstance(size, int) and size > 1:
+        plan["shard_degree"] = size
+    full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
+    moved = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
+    states = reader.switch(f"{FSDP}.offload_policy", default=False)
+    plan |= {
+        "recompute": "full" if full else "none",
+        "offload": {"activations": float(moved), "optimizer": float(states)},
+    }
+    stored = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
+    short = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+    kept = reader.word(f"{FSDP}.model_dtype", among=short, default="fp32")
+    plan["precision"] = {"name": stored, "gradients": "fp32"}
+    kinds = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "AdamW8bit": "adamw"}
+    name = reader.word(f"{OPTIM}.optimizer", among=kinds, default="adamw")
+    plan["optimizer"] = {"name": name, "states": kept, "master": "none" if kept == stored else "fp32"}
+    return plan
+
+
+def recognises(files: Files) -> bool:
+    """Options below actor_rollout_ref, in YAML or in a script; or a script of the supervised trainer."""
+    try:
+        if is_sft(files):
+            return True
+        if any("actor_rollout_ref" in table.data for table in tables(files, ".yml", ".yaml")):
+            return True
+        return any(key.startswith("actor_rollout_ref.") for key in assigned(files))
+    except InputError:
+        return False

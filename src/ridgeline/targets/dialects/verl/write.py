@@ -1,0 +1,379 @@
+"""Turn a Scenario into what verl's Megatron backend is told about the actor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ridgeline.core.dtype import dtype
+from ridgeline.models.params import count
+from ridgeline.models.spec import Attention, LatentAttention
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, layout_of
+from ridgeline.targets.dialects.megatron.write import FUSED, without_fused_norms
+from ridgeline.targets.dialects.verl.names import (
+    ACTOR,
+    DDP,
+    FSDP,
+    ID,
+    LAYER,
+    LORA_NAMES,
+    MEGATRON,
+    MODEL,
+    OPTIM,
+    weights_of,
+)
+from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import changed, same_everywhere, same_in_stages
+from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import runs_on, vendor_of
+from ridgeline.targets.yaml_text import yaml_text
+
+
+def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
+    """All that the backend is told."""
+    if scenario.model.mtp is not None:
+        yield Say(f"{MODEL}.mtp.enable", True, "model.mtp*")
+        yield Say(f"{MODEL}.mtp.enable_train", True, "model.mtp*")
+    for part in (_mesh, _pipeline, _shards, _recompute, _formats, _optimizer, _habits):
+        yield from part(scenario)
+
+
+def _mesh(scenario: Scenario) -> Iterator[Piece]:
+    mesh, found = scenario.plan.mesh, decisions_of(scenario)
+    yield Say(f"{MEGATRON}.tensor_model_parallel_size", mesh.tp, "plan.tp")
+    yield Say(f"{MEGATRON}.pipeline_model_parallel_size", mesh.pp, "plan.pp")
+    yield Say(f"{MEGATRON}.context_parallel_size", mesh.cp, "plan.cp")
+    yield Say(f"{MEGATRON}.expert_model_parallel_size", mesh.ep, "plan.ep")
+    yield Say(f"{MEGATRON}.expert_tensor_parallel_size", mesh.etp, "plan.etp")
+    if mesh.tp > 1:
+        yield Say(f"{MEGATRON}.sequence_parallel", scenario.plan.sequence_parallel, "plan.sequence_parallel")
+        yield Say(f"{LAYER}.tp_comm_overlap", found["plan.overlap.tp"], "plan.overlap.tp")
+    if mesh.cp > 1:
+        kind = {"ring": "p2p", "all-to-all": "a2a"}[scenario.plan.switches.cp_kind]
+        yield Say(f"{LAYER}.cp_comm_type", kind, "plan.cp_kind")
+    if has_experts(scenario.model):
+        way = found["plan.moe_dispatch"]
+        if way == "hybridep":
+            yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are written: written as all-to-all")
+        yield Say(f"{LAYER}.moe_token_dispatcher_type", "flex" if way == "deepep" else "alltoall", "plan.moe_dispatch")
+        yield Say(f"{LAYER}.moe_enable_deepep", way == "deepep", "plan.moe_dispatch")
+
+
+def _pipeline(scenario: Scenario) -> Iterator[Piece]:
+    plan = scenario.plan
+    if plan.mesh.pp == 1:
+        return
+    chunks, held = plan.schedule.chunks, scenario.placement
+    size = chunks if chunks > 1 else None
+    yield Say(f"{MEGATRON}.virtual_pipeline_model_parallel_size", size, "plan.schedule.chunks", "plan.schedule.name")
+    if plan.schedule.name != ("interleaved" if chunks > 1 else "1f1b"):
+        yield Lose("plan.schedule.name", "Megatron runs 1f1b, interleaved with virtual stages")
+    first, last, inner = held[0], held[-1], set(held[1:-1])
+    if len(set(held)) == 1:
+        yield Fixed("plan.placement", held, "layers are dealt evenly")
+    elif chunks == 1 and len(inner) <= 1 and first and last and scenario.model.mtp is None:
+        yield Say(f"{LAYER}.num_layers_in_first_pipeline_stage", first, "plan.placement")
+        yield Say(f"{LAYER}.num_layers_in_last_pipeline_stage", last, "plan.placement")
+    else:
+        ahead = scenario.model.mtp.depth if scenario.model.mtp else 0
+        yield Say(f"{LAYER}.pipeline_model_parallel_layout", layout_of(held, ahead), "plan.placement")
+
+
+def _shards(scenario: Scenario) -> Iterator[Piece]:
+    plan, found = scenario.plan, decisions_of(scenario)
+    shard = plan.sharding.shard
+    yield Say(f"{MEGATRON}.use_distributed_optimizer", shard != "none", "plan.shard")
+    yield Say(f"{MEGATRON}.use_megatron_fsdp", shard == "zero3", "plan.shard")
+    if shard == "zero2":
+        yield Lose("plan.shard", "written as zero1: gradients are sharded only together with weights")
+    ranks = plan.mesh.dp * plan.mesh.cp
+    yield Fixed("plan.shard_degree", ranks, "all data-parallel ranks")
+    for name, option in (("grad-reduce", "overlap_grad_reduce"), ("param-gather", "overlap_param_gather")):
+        chosen = found.get(f"plan.overlap.{name}")
+        if chosen is not None:
+            yield Say(f"{DDP}.{option}", chosen, f"plan.overlap.{name}")
+
+
+def _recompute(scenario: Scenario) -> Iterator[Piece]:
+    bare = without_fused_norms(scenario)
+    recompute = same_in_stages(bare)
+    if recompute.kind == "selective" and not set(recompute.parts) & set(MODULES):  # more rather than less
+        recompute = replace(recompute, kind="full", layers=None, rest="none")
+    yield from changed(scenario, recompute, FUSED if bare is not scenario else "one number of layers for all stages")
+    kind = None if recompute.kind == "none" else recompute.kind
+    if kind is None and scenario.plan.recompute.kind != "none":
+        yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")
+    yield Say(f"{LAYER}.recompute_granularity", kind, "plan.recompute.kind")
+    if kind == "selective":
+        known = [MODULES[part] for part in sorted(recompute.parts) if part in MODULES]
+        yield Say(f"{LAYER}.recompute_modules", known, "plan.recompute.parts")
+        if len(known) < len(recompute.parts):
+            yield Lose("plan.recompute.parts", f"of the parts Megatron knows {', '.join(MODULES)}")
+        yield Fixed("plan.recompute.layers", None, "all layers")
+    elif kind == "full":
+        some = recompute.layers is not None
+        yield Say(f"{LAYER}.recompute_method", "block" if some else "uniform", "plan.recompute.layers")
+        yield Say(f"{LAYER}.recompute_num_layers", recompute.layers if some else 1, "plan.recompute.layers")
+
+
+def _formats(scenario: Scenario) -> Iterator[Piece]:
+    precision, found = scenario.plan.precision, decisions_of(scenario)
+    stored = "fp16" if precision.weights.id == "fp16" else "bf16"
+    long = {"fp16": "float16", "bf16": "bfloat16"}[stored]
+    for path in ("weights", "activations"):
+        if getattr(precision, path).id == stored:
+            yield Say(f"{MEGATRON}.dtype", long, f"plan.precision.{path}")
+        else:
+            yield Lose(f"plan.precision.{path}", "the actor's weights and activations are bf16 or fp16")
+    yield Say(f"{MEGATRON}.dtype", long)
+    recipe = RECIPES.get((precision.compute.id, found.get("plan.precision.scaling", "")))
+    if recipe:
+        yield Say(f"{LAYER}.fp8", "e4m3", "plan.precision.compute")
+        yield Say(f"{LAYER}.fp8_recipe", recipe, "plan.precision.compute", "plan.precision.scaling")
+    else:
+        yield Fixed("plan.precision.compute", stored, "bf16 or fp16, or fp8 by tensor or block")
+        yield Lose("plan.precision.scaling", "fp8 scales by tensor or block")
+    gradients = found["plan.precision.gradients"]
+    if gradients in ("fp32", stored):
+        yield Say(f"{DDP}.grad_reduce_in_fp32", gradients == "fp32", "plan.precision.gradients")
+    else:
+        yield Lose("plan.precision.gradients", "gradients are reduced in fp32 or in the weights' format")
+
+
+def _optimizer(scenario: Scenario) -> Iterator[Piece]:
+    work, offload, found = scenario.workload, scenario.plan.offload, decisions_of(scenario)
+    assert isinstance(work, Train)
+    name = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}.get(work.optimizer.name)
+    if name:
+        yield Say(f"{OPTIM}.optimizer", name, "workload.optimizer.name")
+    yield Fixed("workload.optimizer.name", "adamw", "AdamW, SGD and Muon are the optimizers it knows")
+    states = work.optimizer.states.id
+    if states in ("bf16", "fp16") and scenario.plan.sharding.shard != "none":
+        yield Say(f"{OPTIM}.use_precision_aware_optimizer", True, "workload.optimizer.states")
+        yield Say(f"{OPTIM}.exp_avg_dtype", states, "workload.optimizer.states")
+        yield Say(f"{OPTIM}.exp_avg_sq_dtype", states, "workload.optimizer.states")
+    yield Fixed("workload.optimizer.states", "fp32", "16-bit states need the distributed optimizer")
+    yield Fixed("workload.optimizer.master", "fp32", "a copy in fp32 is kept")
+    if offload.optimizer:
+        way = f"{OPTIM}.override_optimizer_config"
+        yield Say(f"{way}.optimizer_cpu_offload", True, "plan.offload.optimizer")
+        yield Say(f"{way}.optimizer_offload_fraction", offload.optimizer, "plan.offload.optimizer")
+        overlapped = bool(found.get("plan.overlap.offload"))
+        yield Say(f"{way}.overlap_cpu_optimizer_d2h_h2d", overlapped, "plan.overlap.offload")
+    yield Fixed("plan.offload.optimizer", 0.0, "states stay on the chip")
+    yield Fixed("plan.offload.activations", 0.0, "the Megatron backend keeps activations on the chip")
+
+
+def _habits(scenario: Scenario) -> Iterator[Piece]:
+    found = decisions_of(scenario)
+    yield Say(f"{LAYER}.attention_backend", found["plan.attention"], "plan.attention")
+    yield Fixed("plan.engine", "megatron-core", "Megatron-Core")
+    yield Fixed("plan.compiled", False, "kernels are fused by hand")
+    yield Fixed("plan.overlap.pp", scenario.plan.schedule.chunks > 1, "sends overlap with virtual stages")
+    yield Fixed("plan.overlap.cp", True, "ring attention overlaps its exchange")
+    yield Fixed("plan.overlap.moe", False, "the exchange of tokens is not overlapped")
+    yield Fixed("plan.overlap.offload", False, "nothing is offloaded")
+
+
+FILE = "verl.yaml"
+HELD = 0.4  # of a chip's memory for the rollout's weights: it is given half, and its cache needs the rest
+
+
+def write(scenario: Scenario) -> Export:
+    """verl.yaml and the launch scripts, which start Ray on every node and the trainer on the first."""
+    megatron = needs_megatron(scenario)
+    backend = megatron_pieces(scenario) if megatron else _fsdp(scenario)
+    ledger = gather(decisions_of(scenario), (*_common(scenario, megatron), *backend))
+    title = options(ID).title
+    base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
+    hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
+    text = comment(header(scenario, title)) + yaml_text(hydra | nested(ledger.options))
+    return exported(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
+
+
+def needs_megatron(scenario: Scenario) -> bool:
+    """Whether the plan asks for what FSDP's backend has not: tp, pp, ep, a ring, zero1, or Megatron itself."""
+    mesh, plan = scenario.plan.mesh, scenario.plan
+    ring = mesh.cp > 1 and plan.switches.cp_kind == "ring"
+    split = mesh.tp * mesh.pp * mesh.ep * mesh.etp > 1
+    return split or ring or plan.sharding.shard == "zero1" or scenario.engine.family == "megatron-core"
+
+
+def _launch(scenario: Scenario, title: str) -> str:
+    nodes = nodes_of(scenario.system)[0]
+    return (
+        f"#!/bin/bash\n{comment(header(scenario, title))}set -euo pipefail\n\n"
+        'JOINED=\'import ray, sys; ray.init("auto", logging_level="ERROR")\n'
+        'sys.exit(sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]))\'\n'
+        f"NNODES=${{NNODES:-{nodes}}}\n" + "".join(f"{line}\n" for line in leader(nodes, 6379)) + "\n"
+        "# yours: the data, the reward, and the rollout, which verl.yaml starts with vLLM on as few chips as hold its\n"
+        "# weights in half their memory; words after the script's name are passed on\n"
+        "TRAIN_FILES=${TRAIN_FILES:-$HOME/data/gsm8k/train.parquet}\n"
+        "VAL_FILES=${VAL_FILES:-$HOME/data/gsm8k/test.parquet}\n\n"
+        'cd "$(dirname "$0")"\nif [ "$NODE_RANK" -gt 0 ]; then\n'
+        '    until ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1; do sleep 2; done\n'
+        "    # until the head is gone, whose own end says how the run went\n"
+        '    ray start --address="$MASTER_ADDR:$MASTER_PORT" --block ||\n'
+        '        ! ray health-check --address "$MASTER_ADDR:$MASTER_PORT" > /dev/null 2>&1\n    exit\nfi\n'
+        "trap 'ray stop' EXIT\n"
+        'ray start --head --port="$MASTER_PORT"\n'
+        'until python3 -c "$JOINED" "$NNODES"; do sleep 2; done\n'
+        f'python3 -m verl.trainer.main_ppo --config-path="$PWD" --config-name={FILE.removesuffix(".yaml")} \\\n'
+        "    algorithm.adv_estimator=grpo \\\n"
+        '    data.train_files="$TRAIN_FILES" \\\n    data.val_files="$VAL_FILES" "$@"\n'
+    )
+
+
+def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
+    """What both backends take."""
+    work, plan = scenario.workload, scenario.plan
+    assert isinstance(work, Train)
+    nodes, each = nodes_of(scenario.system)
+    others = list(runs_on(scenario, ID))
+    yield from others
+    yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
+    yield Say("trainer.n_gpus_per_node", each, "system.chips", "plan.dp")
+    device = vendor_of(scenario.system).device
+    if device != "cuda" and not others:
+        yield Say("trainer.device", device)
+    yield Say("data.train_batch_size", work.sequences)
+    yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
+    yield Say("actor_rollout_ref.rollout.n", 1, "workload.global_batch")
+    yield Say(f"{ACTOR}.ppo_micro_batch_size_per_gpu", plan.microbatch, "plan.microbatch")
+    yield Say(f"{ACTOR}.use_dynamic_bsz", False, "plan.microbatch")
+    for part in ("rollout", "ref"):
+        yield Say(f"actor_rollout_ref.{part}.log_prob_micro_batch_size_per_gpu", plan.microbatch)
+    yield Say("actor_rollout_ref.rollout.name", "vllm")
+    yield Say("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout_ranks(scenario))
+    yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
+    yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
+    yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
+    yield Lose("workload.document", "how long documents are is a matter of the data")
+    seen = scenario.model.vision is not None and bool(work.images or work.videos)
+    if seen:
+        yield from media_of_the_data()
+    yield Fixed("workload.images", 0.0, "text only")
+    path = weights_of(scenario.model)
+    if path is None:
+        yield Lose("model.*", "verl loads published weights; this model has none that the catalog knows")
+    else:
+        yield Say(f"{MODEL}.path", path, "model.*")
+        if scenario.model.vision is not None and not seen:
+            yield Lose("model.vision*", "an update without images does not run the encoder")
+    yield from _lora(work, megatron)
+    yield Fixed("plan.graph", "none", "kernels are issued one by one")
+    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+
+
+def rollout_ranks(scenario: Scenario) -> int:
+    """Chips that one rollout engine splits its weights over: as few as hold them in two fifths of their memory.
+
+    >>> import ridgeline
+    >>> asked = {"system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 64}, "plan": {}}
+    >>> [rollout_ranks(ridgeline.scenario({**asked, "model": id})) for id in ("qwen3-8b", "llama3-70b", "deepseek-v3")]
+    [1, 8, 64]
+    """
+    size, chips = 2 * count(scenario.model).total, scenario.system.chips
+    memory = scenario.system.chip.hbm.capacity
+    capacity = float(memory.value) if memory is not None else 0.0
+    mixers = [block.mixer for block in scenario.model.blocks]
+    heads = [mixer.heads for mixer in mixers if isinstance(mixer, (Attention, LatentAttention))]
+    able = [ranks for ranks in powers(chips) if all(one % ranks == 0 for one in heads)]
+    return next((ranks for ranks in able if size <= HELD * capacity * ranks), able[-1])
+
+
+def powers(most: int) -> list[int]:
+    """1, 2, 4 ... up to `most`."""
+    return [1 << place for place in range(most.bit_length())]
+
+
+def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
+    yield Fixed("workload.task", "finetune", "reinforcement learning starts from trained weights")
+    if work.lora is None:
+        return
+    names = LORA_NAMES[megatron]
+    targets = list(dict.fromkeys(name for target in work.lora.targets for name in names.get(target, ())))
+    prefix = f"{MODEL}.lora" if megatron else MODEL
+    yield Say(f"{prefix}.rank" if megatron else f"{prefix}.lora_rank", work.lora.rank, "workload.lora.rank")
+    yield Say(f"{prefix}.target_modules", targets, "workload.task", "workload.lora.targets")
+    joined = megatron and ("up" in work.lora.targets) != ("gate" in work.lora.targets)
+    if joined or set(work.lora.targets) - set(names):
+        yield Lose("workload.lora.targets", f"adapters go on {', '.join(names)}, up and gate together in Megatron")
+
+
+def _fsdp(scenario: Scenario) -> Iterator[Piece]:
+    if scenario.model.mtp is not None:
+        yield Lose("model.mtp*", "the FSDP backend leaves out blocks that predict further tokens")
+    for part in (_write_shards, _memory, _write_formats):
+        yield from part(scenario)
+    yield from _write_habits()
+
+
+def _write_shards(scenario: Scenario) -> Iterator[Piece]:
+    plan, mesh = scenario.plan, scenario.plan.mesh
+    yield Say(f"{ACTOR}.strategy", "fsdp2", "plan.shard")
+    yield Say(f"{FSDP}.fsdp_size", plan.shard_degree, "plan.shard", "plan.shard_degree", "plan.dp")
+    yield Say(f"{FSDP}.reshard_after_forward", plan.sharding.shard == "zero3", "plan.shard")
+    yield Say(f"{ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
+    yield Say(f"{FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
+    for axis in ("tp", "pp", "ep", "etp"):
+        yield Fixed(f"plan.{axis}", 1, "the FSDP backend splits data and sequences only")
+    if has_experts(scenario.model):
+        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
+
+
+def _memory(scenario: Scenario) -> Iterator[Piece]:
+    recompute, offload = same_everywhere(scenario), scenario.plan.offload
+    yield from changed(scenario, recompute, "one way for all layers")
+    yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
+    if recompute.kind == "selective":
+        yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
+        yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
+    yield Fixed("plan.recompute.layers", None, "all layers")
+    moved = offload.activations == 1
+    yield Say(f"{MODEL}.enable_activation_offload", moved, *(["plan.offload.activations"] if moved else []))
+    yield Fixed("plan.offload.activations", 0.0, "all activations or none")
+    yield Say(f"{FSDP}.offload_policy", offload.optimizer == 1)
+    if offload.optimizer == 1:
+        yield Say(f"{FSDP}.offload_policy", True, "plan.offload.optimizer")
+    yield Fixed("plan.offload.optimizer", 0.0, "weights, gradients and states together, or nothing")
+
+
+def _write_formats(scenario: Scenario) -> Iterator[Piece]:
+    precision, work = scenario.plan.precision, scenario.workload
+    assert isinstance(work, Train)
+    stored = "fp16" if precision.weights.id == "fp16" else "bf16"
+    own = work.optimizer.master is None
+    yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], "plan.precision.weights")
+    kept = own or work.optimizer.master == dtype("fp32")
+    carried = ("workload.optimizer.master",) if kept else ()
+    yield Say(f"{FSDP}.model_dtype", stored if own else "fp32", *carried)
+    for path in ("compute", "weights", "activations"):
+        if getattr(precision, path).id == stored:
+            yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], f"plan.precision.{path}")
+        else:
+            yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
+    yield Lose("plan.precision.scaling", "the FSDP backend computes in bf16 or fp16")
+    yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
+    yield Fixed("workload.optimizer.master", "none" if own else "fp32", "sharded weights are fp32 or 16-bit")
+    yield Fixed("workload.optimizer.states", stored if own else "fp32", "states have the format of model_dtype")
+    names = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+    if work.optimizer.name in names:
+        yield Say(f"{ACTOR}.optim.optimizer", names[work.optimizer.name], "workload.optimizer.name")
+    yield Fixed("workload.optimizer.name", "adamw", "AdamW, Adam and SGD are written")
+
+
+def _write_habits() -> Iterator[Piece]:
+    yield Fixed("plan.engine", "torch-eager", "FSDP around a model of transformers")
+    yield Fixed("plan.attention", "flash", "flash attention, which removed padding needs")
+    yield Fixed("plan.compiled", False, "only the loss is compiled")
+    for name in ("grad-reduce", "param-gather"):
+        yield Fixed(f"plan.overlap.{name}", True, "FSDP2 does so by itself")
+    for name in ("tp", "pp", "cp", "moe", "offload"):
+        yield Fixed(f"plan.overlap.{name}", False, "the FSDP backend does not overlap it")

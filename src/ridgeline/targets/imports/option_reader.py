@@ -1,0 +1,318 @@
+"""Turn a target's file into options that are taken one by one, so that what nobody took is known to be unread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.files import SUFFIXES, Table, parse_table
+from ridgeline.core.table import BIGGEST, given
+from ridgeline.models.names import MODELS
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.shell_eval import SHELLS, read_script
+from ridgeline.targets.target import Files, Unread
+
+OPEN = ("auto", "null", "none", "")  # words that leave a number to the software
+REFERENCE = re.compile(r"\$\{(oc\.env:|oc\.select:)?([\w.]{1,120})(?:,([^{}]{0,120}))?\}")
+MOST_NOTES = 12
+STRANGE = "not an option this reader knows"
+
+
+def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested tables by dotted path; lists are leaves.
+
+    >>> dict(flatten({"a": {"b": 1}, "c": [2]}))
+    {'a.b': 1, 'c': [2]}
+    """
+    for key, value in table.items():
+        name = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping):
+            yield from flatten(value, name)
+        else:
+            yield name, value
+
+
+def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `flatten`.
+
+    >>> nested({"a.b": 1, "c": [2]})
+    {'a': {'b': 1}, 'c': [2]}
+    """
+    table: dict[str, Any] = {}
+    for name, value in options.items():
+        at = table
+        *above, last = name.split(".")
+        for key in above:
+            if not isinstance(at.get(key), dict):  # a value and a table of one name: the table stands
+                at[key] = {}
+            at = at[key]
+        if not isinstance(at.get(last), dict):
+            at[last] = value
+    return table
+
+
+def tables(files: Files, *suffixes: str) -> Iterator[Table]:
+    """Every file with one of the suffixes, parsed."""
+    for name, text in files.items():
+        path = Path(name)
+        if path.suffix.lower() in (suffixes or SUFFIXES):
+            yield _table(path, text)
+
+
+@lru_cache(maxsize=16)
+def _table(path: Path, text: str) -> Table:
+    """A file parsed once, however many targets look at it; nobody changes what it holds."""
+    return parse_table(path, text)
+
+
+def holds(files: Files, wanted: Callable[[dict[str, Any]], bool], *suffixes: str) -> bool:
+    """Whether a file of these suffixes is wanted; files that cannot be parsed are nobody's.
+
+    >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{"}, bool, ".json")
+    (True, False)
+    """
+    try:
+        return any(wanted(table.data) for table in tables(files, *suffixes))
+    except InputError:
+        return False
+
+
+def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:
+    """The one file of these suffixes that is wanted, or an `InputError` that says how many there are.
+
+    >>> only({"a.json": '{"x": 1}', "b.json": "{}"}, lambda data: "x" in data, "one file with x", ".json").source
+    'a.json'
+    """
+    found = [table for table in tables(files, *suffixes) if wanted(table.data)]
+    if len(found) != 1:
+        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
+    return found[0]
+
+
+class OptionReader:
+    """The options of one file. `take` and its kin note what was asked for; a bad value is a problem, not a crash."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.options = dict(flatten(table.data))
+        self.taken: set[str] = set()
+        self.assumptions: list[str] = []
+        self.problems: list[Problem] = []
+        self.notes: list[Unread] = []
+
+    def __contains__(self, option: str) -> bool:
+        return option in self.options
+
+    def take(self, *names: str, default: Any = None) -> Any:
+        """The value of the first of these names that the file holds."""
+        for name in names:
+            if name in self.options:
+                self.taken.add(name)
+                return self.options[name]
+        return default
+
+    def count(self, *names: str, default: int | None = None) -> int | None:
+        """A whole number of at least 1; "auto", null and a variable left open count as not given."""
+        value = self.take(*names)
+        if isinstance(value, str) and "$" in value:
+            return self.left_open(names[0], value, default)
+        if isinstance(value, str) and value.lower() in OPEN:
+            self.assumptions.append(f"{names[0]} = {value[:40]}: left to the software")
+            return default
+        if value is None:
+            return default
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else value
+        whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if isinstance(number, bool) or not whole:
+            return self.bad(names[0], value, "a whole number", default)
+        if not 1 <= number <= BIGGEST:
+            return self.bad(names[0], value, "a whole number of at least 1", default)
+        return int(number)
+
+    def left_open(self, option: str, value: str, instead: int | None) -> int | None:
+        """Note a value that the files leave to their caller."""
+        name = re.search(r"\$\{?(\w+)", value)
+        said = name.group(1) if name else ""
+        todo = f"say it with --env {said}=..." if said and not said.isdigit() else "say it with --env or --arg"
+        if said.isdigit():
+            todo = f"it is argument {said} of the script: say the arguments with --arg, in order"
+        expected = "a value that the files state"
+        self.problems.append(
+            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo)
+        )
+        return instead
+
+    def size(self, *names: str) -> int | None:
+        """A whole number, 0 included; words such as "auto" count as not given."""
+        value = self.take(*names)
+        if value is None or (type(value) is int and 0 <= value < 2**31):
+            return value
+        if isinstance(value, str) and "$" in value:
+            return self.left_open(names[0], value, None)
+        if isinstance(value, str) and value.lower() in OPEN:
+            return None
+        return self.bad(names[0], value, "a whole number", None)
+
+    def degree(self, *names: str) -> int:
+        """A degree; 1 where the file is silent."""
+        return self.count(*names, default=1) or 1
+
+    def share(self, *names: str, default: float) -> float:
+        """A number between 0 and 1."""
+        value = self.take(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            self.bad(names[0], value, "a number between 0 and 1", None)
+            return default
+        return float(value)
+
+    def switch(self, *names: str, default: bool) -> bool:
+        """True or false; null and words such as "auto" count as not given."""
+        value = self.take(*names)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        return value if isinstance(value, bool) else default
+
+    def word(self, *names: str, among: Mapping[str, Any], default: Any) -> Any:
+        """What the option's word means."""
+        value = self.take(*names)
+        if value is None:
+            return default
+        key = str(value).lower()
+        meaning = {name.lower(): meaning for name, meaning in among.items()}
+        if key not in meaning:
+            self.problems.append(not_among(names[0], str(value)[:60], among))
+            return default
+        return meaning[key]
+
+    def bad(self, option: str, value: object, expected: str, instead: int | None) -> int | None:
+        """Note a value that cannot be used, and go on with another."""
+        self.problems.append(Problem(path=option, given=given(value), expected=expected))
+        return instead
+
+    def unread(self, apart: Mapping[str, str]) -> tuple[Unread, ...]:
+        """Every option that was not taken; `apart` says why by pattern, for those that decide nothing here.
+
+        Raises an `InputError` if a value could not be used.
+        """
+        if self.problems:
+            raise InputError([self.table.locate(problem) for problem in self.problems])
+        left = [name for name in self.options if name not in self.taken]
+        rest = [Unread(option=name, value=given(self.options[name]), why=_why(name, apart)) for name in left]
+        return (*self.notes, *rest)
+
+
+def _why(name: str, apart: Mapping[str, str]) -> str:
+    return next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
+
+
+def assigned(files: Files) -> dict[str, Any]:
+    """The `key=value` arguments of the commands in shell scripts, later ones on top; nothing is executed.
+
+    >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
+    {'a.b': 8, 'c': 'x', 'd': True}
+    """
+    return {key: value for found in assigned_by(files) for key, value in found.items()}
+
+
+def chips_named(name: str) -> int | None:
+    """The chips that a file is named after.
+
+    >>> chips_named("llama3-1-405b-768gpus-a3u-fp8.yaml"), chips_named("llama3-8b.yaml")
+    (768, None)
+    """
+    found = re.search(r"(?<![0-9a-z])([1-9]\d{0,4})gpus?(?![a-z])", name.lower())
+    return int(found.group(1)) if found else None
+
+
+def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
+    """The `key=value` arguments of each command that has some; of those whose words match `wanted` first.
+
+    Those of a command that only starts another script come last: what that script does with them was followed.
+    """
+    found: list[tuple[bool, bool, dict[str, Any]]] = []
+    for name, text in files.items():
+        if not name.endswith((".sh", ".sbatch", ".slurm")):
+            continue
+        for command in read_script(text, around(files)).commands:
+            pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
+            said = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
+            if said:
+                held = bool(wanted and re.search(wanted, " ".join(command[:12])))
+                found.append((not held, starts_script(command), said))
+    yield from (said for *_, said in sorted(found, key=lambda one: one[:2]))
+
+
+def starts_script(command: Sequence[str]) -> bool:
+    """Whether a command starts another script with a shell.
+
+    >>> starts_script(["exec", "bash", "./other.sh", "a.b=1"]), starts_script(["python3", "main.py", "a.b=1"])
+    (True, False)
+    """
+    return any(
+        word in SHELLS and script.endswith((".sh", ".slurm", ".sbatch")) for word, script in pairwise(command[:5])
+    )
+
+
+def interpolated(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Options with OmegaConf's references filled in: another option, one with a default, the environment.
+
+    >>> interpolated({"a": "${b.c}", "b.c": 4, "d": "${oc.env:N,8}", "e": "${oc.select:x.y,null}"}, {})
+    {'a': 4, 'b.c': 4, 'd': 8, 'e': None}
+    """
+    found = dict(options)
+    for _ in range(4):  # references to references
+        for name, value in found.items():
+            whole = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if whole is None:
+                continue
+            kind, key, default = whole.groups()
+            known = environment.get(key) if kind == "oc.env:" else found.get(key)
+            if known is not None:
+                found[name] = _scalar(known) if isinstance(known, str) else known
+            elif default is not None:
+                found[name] = _scalar(default.strip())
+    return found
+
+
+def left_out(files: Files) -> list[str]:
+    """What was left out of shell scripts because only running them would tell, as assumptions."""
+    found: dict[str, None] = {}
+    for name, text in files.items():
+        if name.endswith((".sh", ".sbatch", ".slurm")):
+            found |= dict.fromkeys(f"left out: {note}" for note in read_script(text, around(files)).notes)
+    return list(found)[:MOST_NOTES]
+
+
+def _scalar(text: str) -> Any:
+    """A word of a command line as the plain value it spells."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":  # quotes for the program's own parser
+        return text[1:-1]
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.lower() in ("null", "none", ""):
+        return None
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"-?\d{0,18}\.\d{0,18}(e-?\d{1,3})?|-?\d{1,18}\.?e-?\d{1,3}", text, re.IGNORECASE) and text != ".":
+        return float(text)
+    return text
+
+
+def model_in(files: Files) -> str | None:
+    """The catalog model that a file written by Ridgeline names at its top."""
+    for text in files.values():
+        found = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
+        if found and "Written by Ridgeline" in text and found.group(1) in MODELS:
+            return found.group(1)
+    return None
+
+
+def pick(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the keys that are absent."""
+    return {key: value for key, value in settings.items() if value is not None}

@@ -1,0 +1,72 @@
+"""What comparisons, items, formatted texts and comprehensions are worth, for `targets.python_eval`."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.targets.imports import python_builtins as builtin
+from ridgeline.targets.imports.python_values import MISSING, Module, Outside, Unknown, is_known, key_of
+
+if TYPE_CHECKING:
+    from ridgeline.targets.imports.python_eval import Interpreter
+
+
+def compared(reading: Interpreter, node: ast.Compare, scope: dict[str, Any], module: Module) -> Any:
+    left = reading.value(node.left, scope, module)
+    for op, part in zip(node.ops, node.comparators, strict=True):
+        right = reading.value(part, scope, module)
+        held = builtin.compare(op, left, right)
+        if held is not True:
+            return Unknown(ast.unparse(node)[:80]) if held is None else False
+        left = right
+    return True
+
+
+def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope: dict[str, Any], module: Module) -> Any:
+    if isinstance(key, ast.Slice):
+        ends = [None if end is None else reading.value(end, scope, module) for end in (key.lower, key.upper, key.step)]
+        if isinstance(owner, (list, str)) and all(end is None or type(end) is int for end in ends):
+            return owner[slice(*ends)] if ends[2] != 0 else Unknown("a slice")
+        return Unknown(ast.unparse(node)[:80])
+    at = reading.value(key, scope, module)
+    if isinstance(owner, Outside) and owner.name == "os.environ":
+        return reading.around.environment.get(str(at), Unknown(f"environment {at}"))
+    if isinstance(owner, dict) and key_of(at) is not MISSING:
+        return owner.get(key_of(at), Unknown(ast.unparse(node)[:80]))
+    if isinstance(owner, (list, str)) and type(at) is int and -len(owner) <= at < len(owner):
+        return owner[at]
+    return Unknown(ast.unparse(node)[:80])
+
+
+def text(reading: Interpreter, node: ast.expr, parts: list[ast.expr], scope: dict[str, Any], module: Module) -> Any:
+    found = []
+    for part in parts:
+        inner = part.value if isinstance(part, ast.FormattedValue) else part
+        value = reading.value(inner, scope, module)
+        if not is_known(value) or not isinstance(value, (str, int, float)):
+            return Unknown(ast.unparse(node)[:80])
+        found.append(str(value))
+    return "".join(found)[: builtin.LONGEST]
+
+
+def comprehension(reading: Interpreter, node: Any, scope: dict[str, Any], module: Module) -> Any:
+    inner, first = dict(scope), node.generators[0]
+    items = builtin.items(reading.value(first.iter, scope, module))
+    if items is None or len(node.generators) > 1:
+        return Unknown(ast.unparse(node)[:80])
+    found: list[Any] = []
+    for item in items:
+        reading.store(first.target, item, inner, module)
+        held = [builtin.truth(reading.value(test, inner, module)) for test in first.ifs]
+        if None in held:
+            return Unknown(ast.unparse(node)[:80])
+        if not all(held):
+            continue
+        if isinstance(node, ast.DictComp):
+            found.append((reading.value(node.key, inner, module), reading.value(node.value, inner, module)))
+        else:
+            found.append(reading.value(node.elt, inner, module))
+    if isinstance(node, ast.DictComp):
+        return {key_of(key): value for key, value in found if key_of(key) is not MISSING}
+    return found

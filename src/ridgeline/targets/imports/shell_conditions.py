@@ -1,0 +1,238 @@
+"""Whether a condition of a shell script holds, what a scheduler tells it, and what a branch would set."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from ridgeline.targets.imports.shell_expand import Script, arithmetic, known, mark, shown, told_by_running
+from ridgeline.targets.imports.shell_syntax import Case, Chain, Command, For, Group, If, Statement, While, Word
+
+ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
+OURS = frozenset({"cuda", "gpu", "nvidia", "GPU"})  # what a script that asks for its own device is taken to run on
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-lt": operator.lt,
+    "-ge": operator.ge,
+    "-le": operator.le,
+}
+
+
+def asked(text: str) -> dict[str, str]:
+    """What Slurm tells a script that asks it for nodes."""
+    found: dict[str, str] = {}
+    for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, re.MULTILINE):
+        nodes = re.match(r"(?:--nodes[= ]|-N ?)(\d{1,5})\b", line)
+        each = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
+        tasks = re.match(r"--(?:n?tasks-per-node)[= ](\d{1,3})\b", line)
+        if tasks:
+            found["SLURM_NTASKS_PER_NODE"] = tasks.group(1)
+        if nodes:
+            found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
+        if each:
+            found |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), each.group(1))
+    return found
+
+
+def compared(script: Script, raw: list[str]) -> bool | None:
+    unsure = any(told_by_running(text) for text in raw)
+    match [known(text) for text in raw]:
+        case ["-z", value]:
+            return None if unsure else not value
+        case ["-n", value] | [value]:
+            return None if unsure else bool(value)
+        case [("-f" | "-d" | "-e" | "-s" | "-x" | "-r" | "-L" | "-w"), _]:
+            return False
+        case [("-v"), name]:
+            return name in script.variables
+        case ["-z" | "-n" as how]:
+            return how == "-z"
+        case [left, ("=" | "==" | "!=") as how, right]:
+            if unsure and not (right in OURS or left in OURS):
+                script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
+                return None
+            same = True if unsure else left == right or ("*" in right and fnmatchcase(left, right))
+            return same is (how != "!=")
+        case [left, "=~", right]:
+            return None if unsure else matches(script, left, right)
+        case [("=" | "==" | "!=") as how, right]:  # an unquoted variable that is not set
+            return (right == "") is (how != "!=")
+        case [left, how, right] if how in _COMPARE:
+            numbers = [arithmetic(script, text) if text else None for text in (left, right)]
+            if numbers[0] is None or numbers[1] is None:
+                return None if unsure else False
+            return _COMPARE[how](numbers[0], numbers[1])
+        case _:
+            script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
+            return None
+
+
+def matches(script: Script, left: str, right: str) -> bool | None:
+    """A pattern of plain characters, anchors, groups and alternatives; others are not followed."""
+    if re.fullmatch(r"[\w /=-]{1,80}", right):
+        return right in left
+    nested = re.search(r"[+*]\)[+*{]", right)
+    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or nested or len(left) > 300:
+        return None
+    try:
+        found = re.search(right, left)
+    except re.error:
+        return None
+    if found is not None:
+        script.variables["BASH_REMATCH"] = [found.group(0), *(group or "" for group in found.groups())]
+    return found is not None
+
+
+def calculated(script: Script, text: str) -> int | None:
+    """What an arithmetic command is worth, variables set on the way; None where that is left open.
+
+    >>> script = Script(variables={"N": ["3"]})
+    >>> calculated(script, "N += 2"), calculated(script, "M = N * 2, M > 9"), script.variables["M"]
+    (5, 1, ['10'])
+    """
+    worth: int | None = None
+    for part in re.split(r",(?![^(]*\))", text[:1000]):
+        steps = re.fullmatch(r"\s*(?:(\w+)\s*(\+\+|--)|(\+\+|--)\s*(\w+))\s*", part)
+        sets = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", part, re.DOTALL)
+        if steps:
+            name, sign = steps.group(1) or steps.group(4), (steps.group(2) or steps.group(3))[0]
+            before = arithmetic(script, name) if name in script.variables else 0
+            after = None if before is None else before + (1 if sign == "+" else -1)
+            worth = after if steps.group(3) else before
+            script.variables[name] = [mark(name) if after is None else str(after)]
+        elif sets:
+            name, sign, other = sets.groups()
+            worth = arithmetic(script, f"{name} {sign} ({other})" if sign else other)
+            script.variables[name] = [mark(name) if worth is None else str(worth)]
+        else:
+            worth = arithmetic(script, part) if part.strip() else 1
+    return worth
+
+
+def assigned_in(statements: Iterable[Statement], depth: int) -> set[str]:
+    """Names that statements give a value."""
+    found: set[str] = set()
+    for statement in statements if depth < 10 else ():
+        match statement:
+            case Command(words=words):
+                for word in words:
+                    text = word.parts[0].text if isinstance(word, Word) and word.parts else ""
+                    assigns = ASSIGN.match(text)
+                    found |= {assigns.group(1)} if assigns else set()
+            case Chain(parts=parts):
+                found |= assigned_in((part for _, part in parts), depth + 1)
+            case If(arms=arms, otherwise=otherwise):
+                found |= assigned_in((one for _, body in arms for one in body), depth + 1)
+                found |= assigned_in(otherwise, depth + 1)
+            case Case(arms=choices):
+                found |= assigned_in((one for _, body in choices for one in body), depth + 1)
+            case For(body=body) | While(body=body) | Group(body=body):
+                found |= assigned_in(body, depth + 1)
+            case _:
+                pass
+    return found
+
+
+MOST = 1000  # numbers of `seq`
+_FORM = re.compile(r"%(0?\d{0,2})([sd])")
+
+
+def made(words: Sequence[str]) -> str | None:
+    """What a command prints that reads nothing.
+
+    >>> made(["seq", "2", "4"]), made(["printf", "%02d", "3"]), made(["echo", "-n", "a b"])
+    ('2\\n3\\n4', '03', 'a b')
+    """
+    if words[0] == "echo":
+        return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
+    if words[0] == "seq":
+        numbers = [int(word) for word in words[1:] if re.fullmatch(r"-?\d{1,6}", word)]
+        if len(numbers) != len(words) - 1 or not 1 <= len(numbers) <= 3:
+            return None
+        first, step, last = {1: (1, 1, numbers[-1]), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers)) or numbers
+        found = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
+        return "\n".join(map(str, found)) if len(found) <= MOST else None
+    if words[0] == "printf" and len(words) > 1:
+        return _printed(words[1], list(words[2:]))
+    return None
+
+
+def _printed(form: str, values: list[str]) -> str | None:
+    pieces = _FORM.findall(form)
+    plain = all(
+        kind == "s" or re.fullmatch(r"-?\d{1,15}", value) for (_, kind), value in zip(pieces, values, strict=False)
+    )
+    if len(pieces) != len(values) or not plain or "%" in _FORM.sub("", form):
+        return None
+    left = iter(values)
+
+    def one(found: re.Match[str]) -> str:
+        value = next(left)
+        return format(int(value), f"{found.group(1)}d") if found.group(2) == "d" else value
+
+    return _FORM.sub(one, form).replace("\\n", "\n").rstrip("\n")
+
+
+def filtered(words: Sequence[str], text: str) -> str | None:
+    """What a filter prints of its input.
+
+    >>> filtered(["tr", ",", "\\\\n"], "0,1,2").split(), filtered(["wc", "-l"], "a\\nb")
+    (['0', '1', '2'], '2')
+    >>> filtered(["cut", "-d,", "-f2"], "a,b"), filtered(["awk", "-F:", "{print $1}"], "a:b")
+    ('b', 'a')
+    """
+    name, rest = words[0], list(words[1:])
+    lines = text.split("\n")
+    if name == "wc" and rest in (["-l"], ["-w"]):
+        return str(len(text.split() if rest == ["-w"] else lines if text else []))
+    if name in ("head", "tail") and (found := re.fullmatch(r"(?:-n ?|-)?(\d{1,4})?", " ".join(rest))):
+        count = int(found.group(1) or 10)
+        return "\n".join(lines[:count] if name == "head" else lines[-count:])
+    if name == "tr":
+        return _translated(rest, text)
+    if name == "cut":
+        return _cut(rest, lines)
+    if name == "awk":
+        return _awk(rest, lines)
+    return text.strip() if name in ("xargs", "cat") and not rest else None
+
+
+def _awk(rest: list[str], lines: Sequence[str]) -> str | None:
+    column = re.fullmatch(r"\{ ?print \$(\d|NF) ?;? ?\}", rest[-1]) if rest else None
+    split = re.fullmatch(r"(?:-F ?(\S))?", " ".join(rest[:-1]))
+    if column is None or split is None:
+        return None
+    found = []
+    for line in lines:
+        parts = line.split(split.group(1))
+        number = len(parts) if column.group(1) == "NF" else int(column.group(1))
+        found.append(_field(parts, number) if number else line)
+    return "\n".join(found)
+
+
+def _field(parts: Sequence[str], number: int) -> str:
+    return parts[number - 1] if 1 <= number <= len(parts) else ""
+
+
+def _translated(rest: list[str], text: str) -> str | None:
+    signs = {"\\n": "\n", "[:upper:]": "A-Z", "[:lower:]": "a-z", "[:space:]": " \n\t"}
+    if len(rest) == 2 and rest[0] == "-d":
+        gone = signs.get(rest[1], rest[1])
+        return "".join(char for char in text if char not in gone) if len(gone) <= 3 else None
+    old, new = (signs.get(word, word) for word in rest) if len(rest) == 2 else ("", "")
+    if (old, new) in (("A-Z", "a-z"), ("a-z", "A-Z")):
+        return text.lower() if new == "a-z" else text.upper()
+    return text.replace(old, new) if len(old) == len(new) == 1 else None
+
+
+def _cut(rest: list[str], lines: Sequence[str]) -> str | None:
+    text = " ".join(rest)
+    split = re.search(r"-d ?(\S| )", text)
+    column = re.search(r"-f ?(\d)$|-f ?(\d) ", text)
+    if split is None or column is None:
+        return None
+    return "\n".join(_field(line.split(split.group(1)), int(column.group(1) or column.group(2))) for line in lines)

@@ -1,0 +1,502 @@
+"""Turn a shell script that starts a training run into the commands it would run, without running anything.
+
+Variables, arrays, defaults, arithmetic, conditions, choices, loops over known words, functions, the script's own
+arguments and environment, files that it sources or writes: followed. A condition that cannot be told does not hold,
+what only running would tell is left open, and both are named in `notes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import takewhile
+
+from ridgeline.core.errors import InputError
+from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.shell_conditions import (
+    ASSIGN,
+    OURS,
+    asked,
+    assigned_in,
+    calculated,
+    compared,
+    filtered,
+    made,
+)
+from ridgeline.targets.imports.shell_expand import (
+    MOST_WORDS,
+    Script,
+    ShellTexts,
+    bounded,
+    counted,
+    expand,
+    fill,
+    is_open,
+    known,
+    mark,
+    parsed_again,
+    shown,
+    told_by_running,
+)
+from ridgeline.targets.imports.shell_syntax import (
+    Case,
+    Chain,
+    Command,
+    For,
+    Function,
+    Group,
+    If,
+    Statement,
+    Token,
+    While,
+    Word,
+    WordPart,
+    parse,
+    tokens,
+)
+
+__all__ = ["Script", "read_script"]
+
+MOST_STEPS = 20_000  # statements followed
+MOST_TURNS = 200  # of one loop
+DEEPEST = 12  # functions, sourced files and quoted commands inside each other
+DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
+FED = frozenset({"sbatch", "bash", "sh", "srun"})  # programs whose input is a script
+OWN = frozenset({"shift", "set", "source", ".", "eval", "exit", "unset", "true", "false", ":", "let"})
+SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
+
+
+def read_script(text: str, around: Around | None = None) -> Script:
+    """The script's commands with everything filled in that can be known without running it.
+
+    >>> read_script('TP=${TP:-2}; A=(--tp $TP)\\nif [ $TP -gt 1 ]; then A+=(--sp); fi\\nrun ${A[@]}').commands
+    [['run', '--tp', '2', '--sp']]
+    """
+    place = around or Around()
+    script = Script(arguments=list(place.arguments), given=place.environment)
+    for name, value in {**asked(text), **place.environment}.items():
+        script.variables[name] = [value]
+    shell = _Shell(script, place, ShellTexts(script, place))
+    script.capture = shell.printed
+    with suppress(_Left, _Broke):  # a script ends where it returns
+        shell.run(_parsed(text), 0)
+    if script.asked:
+        numbers = ", ".join(str(number) for number in sorted(script.asked))
+        script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
+    return script
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> tuple[Statement, ...]:
+    return parse(tuple(tokens(text)))
+
+
+class _Left(Exception):
+    """`return` was reached."""
+
+
+class _Broke(Exception):
+    """`break` or `continue` was reached."""
+
+
+class _Untold(Exception):
+    """What a command prints cannot be told."""
+
+
+@dataclass(slots=True)
+class _Shell:
+    script: Script
+    around: Around
+    texts: ShellTexts
+    functions: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
+    steps: int = 0
+    asking: bool = False  # a condition is followed: what it starts is no run
+    level: int = 0  # substitutions inside each other
+    said: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
+
+    def printed(self, text: str) -> str | None:
+        """What plain tools, conditions and the script's own functions in `$(...)` print; None where nobody can tell."""
+        if self.level >= DEEPEST or self.steps > MOST_STEPS:
+            return None
+        copy = replace(self.script, variables=dict(self.script.variables), commands=[], notes=[], texts={}, asked=set())
+        inner = replace(self, script=copy, texts=ShellTexts(copy, self.around), functions=dict(self.functions), said=[])
+        inner.level, copy.capture = self.level + 1, inner.printed
+        with suppress(_Left, _Broke):
+            try:
+                inner.run(_parsed(text), 4)
+            except (_Untold, InputError):
+                return None
+        self.steps = inner.steps
+        told = inner.said and not copy.notes and not copy.commands
+        return "\n".join(inner.said or ()).rstrip("\n") if told else None
+
+    def piped(self, chain: Chain, depth: int) -> str:
+        """What `a | b | c` of plain tools prints."""
+        before, self.said = self.said, []
+        self.one(chain.parts[0][1], depth + 1)
+        text, self.said = "\n".join(self.said), before
+        for joint, statement in chain.parts[1:]:
+            words = self.values(statement.words) if isinstance(statement, Command) and joint == "|" else []
+            found = filtered(words, text) if words and not is_open(text) else None
+            if found is None:
+                raise _Untold
+            text = found
+        return text
+
+    def run(self, statements: Iterable[Statement], depth: int) -> bool | None:
+        """Follow statements; whether the last one succeeds, None where that cannot be told."""
+        held: bool | None = True
+        for statement in statements:
+            self.steps += 1
+            if self.steps > MOST_STEPS or depth > DEEPEST * 4:
+                return None
+            held = self.one(statement, depth)
+        return held
+
+    def one(self, statement: Statement, depth: int) -> bool | None:
+        match statement:
+            case Command():
+                return self.command(statement, depth)
+            case Chain():
+                return self.chain(statement, depth)
+            case If():
+                return self.conditional(statement, depth)
+            case Case():
+                return self.choice(statement, depth)
+            case For():
+                return self.loop(statement, depth)
+            case While():
+                return self.repeat(statement, depth)
+            case Function(name=name, body=body):
+                self.functions[name] = body
+                return True
+            case Group(body=body):
+                return self.run(body, depth + 1)
+
+    def chain(self, chain: Chain, depth: int) -> bool | None:
+        """`a && b || c`, from left to right; the text that a pipe of known commands makes is kept."""
+        if any(joint == "|" for joint, _ in chain.parts):
+            if self.said is not None:
+                self.said.append(self.piped(chain, depth))
+                return True
+            self.texts.pipe(chain)
+        held: bool | None = True
+        for joint, statement in chain.parts:
+            if (joint == "&&" and held is False) or (joint == "||" and held is not False):
+                continue
+            held = self.one(statement, depth + 1)
+        return held
+
+    # conditions
+
+    def conditional(self, statement: If, depth: int) -> bool | None:
+        unsure: list[Statement] = []
+        for test, body in statement.arms:
+            held = self.asked(test, depth + 1)
+            if held:
+                return self.run(body, depth + 1)
+            if held is None:
+                unsure += body
+        found = self.run(statement.otherwise, depth + 1)
+        self.leave_open(unsure)
+        return found
+
+    def asked(self, test: tuple[Statement, ...], depth: int) -> bool | None:
+        before, self.asking = self.asking, True
+        try:
+            return self.run(test, depth)
+        finally:
+            self.asking = before
+
+    def leave_open(self, skipped: Iterable[Statement]) -> None:
+        """Variables that a branch nobody can tell about would set, and that nothing else set."""
+        for name in assigned_in(skipped, 0):
+            self.script.variables.setdefault(name, [mark(name)])
+
+    def choice(self, statement: Case, depth: int) -> bool | None:
+        subject = "".join(expand(self.script, statement.subject, split=False))
+        unsure = told_by_running(subject)
+        for patterns, body in statement.arms:
+            texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
+            if any(fnmatchcase(known(subject), text) for text in texts) or (unsure and OURS & set(texts)):
+                if unsure:
+                    self.script.notes.append(f"which case {shown(subject)[:40]} is: taken as {' '.join(texts)[:40]}")
+                return self.run(body, depth + 1)
+        return True
+
+    def loop(self, statement: For, depth: int) -> bool | None:
+        if not statement.name:
+            self.script.notes.append("a for block")
+            return None
+        words = self.script.arguments if statement.words is None else self.values(statement.words)
+        for value in [one for word in words for one in counted(word)][:MOST_TURNS]:
+            self.script.variables[statement.name] = [value]
+            try:
+                self.run(statement.body, depth + 1)
+            except _Broke as broke:
+                if str(broke) == "break":
+                    break
+        return True
+
+    def repeat(self, statement: While, depth: int) -> bool | None:
+        for _ in range(MOST_TURNS):
+            held = self.asked(statement.test, depth + 1)
+            if held is None:
+                self.script.notes.append("a while block")
+                self.leave_open(statement.body)
+                return None
+            if held is statement.until:
+                return True
+            try:
+                self.run(statement.body, depth + 1)
+            except _Broke as broke:
+                if str(broke) == "break":
+                    break
+        return True
+
+    # commands
+
+    def values(self, words: Iterable[Token]) -> list[str]:
+        return [value for word in words if isinstance(word, Word) for value in expand(self.script, word)]
+
+    def command(self, command: Command, depth: int) -> bool | None:
+        words = list(command.words)
+        negated = bool(words) and isinstance(words[0], Word) and words[0].bare == "!"
+        words = words[1:] if negated else words
+        first = words[0].bare if words and isinstance(words[0], Word) else ""
+        if first in ("[", "[[", "test"):
+            held = self.test(words)
+            return held if held is None or not negated else not held
+        sums = words[0].sums if words and isinstance(words[0], Word) else None
+        if sums is not None:
+            worth = calculated(self.script, sums)
+            return None if worth is None else (worth != 0) is not negated
+        if first in DECLARING:
+            words = self.declare(words)
+        at, before = 0, dict(self.script.variables)
+        while at < len(words):
+            word = words[at]
+            plain = isinstance(word, Word) and bool(word.parts) and word.parts[0].quote == "plain"
+            found = ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
+            if found is None:
+                break
+            at = self.assign(words, at, found)
+        if [word.text for word in words[at : at + 1] if isinstance(word, Word)] == ["read"]:
+            held = self.texts.read(self.values(words[at:]), command)
+            self.script.variables["IFS"] = before.get("IFS", [" "])
+            return held
+        if command.redirections and len(words) > at:
+            printed = self.texts.text_of(command, None)
+            if printed is not None:
+                self.texts.write(command, printed)
+                if self.said is not None and first == "cat":
+                    self.said.append(printed)
+                    return True
+        filled = self.values(words[at:])
+        if first == "eval":
+            filled = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
+        if not filled:
+            return True
+        held = self.started(filled, depth)
+        self.fed(filled, command, depth)
+        if at:  # `TP=2 bash run.sh`: for this command alone
+            self.script.variables = before
+        return held
+
+    def fed(self, words: list[str], command: Command, depth: int) -> None:
+        """Follow the script that `sbatch` or a shell is given as its input."""
+        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
+        if here is None or known(words[0]) not in FED or depth >= DEEPEST:
+            return
+        text = "".join(expand(self.script, here, split=False))
+        self.script.told = self.script.told or asked(text)
+        self.run(_parsed(text), depth + 1)
+
+    def declare(self, words: list[Token]) -> list[Token]:
+        export = isinstance(words[0], Word) and words[0].bare == "export"
+        begins = next(  # what stands in an array may begin with a dash too
+            (at for at, word in enumerate(words) if at and not (isinstance(word, Word) and word.bare.startswith("-"))),
+            len(words),
+        )
+        rest = words[begins:]
+        if any(isinstance(word, Word) and word.bare in ("-n", "-nr") for word in words[1:begins]):
+            self.alias(rest)
+            return []
+        for word in rest:
+            name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
+            if export and name.isidentifier():
+                self.script.exported.add(name)
+        assigns = any(isinstance(word, Word) and word.parts and ASSIGN.match(word.parts[0].text) for word in rest)
+        return rest if assigns else []
+
+    def alias(self, words: list[Token]) -> None:
+        """`local -n NAME=other`: the other's values under this name, those by key included."""
+        for word in words:
+            name, equals, other = (
+                "".join(expand(self.script, word, split=False)).partition("=")
+                if isinstance(word, Word)
+                else ("", "", "")
+            )
+            if equals and name.isidentifier():
+                kept = {key: held for key, held in self.script.variables.items() if key.split("[")[0] == other}
+                self.script.variables |= {name + key[len(other) :]: held for key, held in kept.items()}
+
+    def assign(self, words: list[Token], at: int, found: re.Match[str]) -> int:
+        """Store `NAME=value`, `NAME[key]=value`, `NAME=( ... )` or either with `+=`; the index after it."""
+        word = words[at]
+        assert isinstance(word, Word)
+        name, key, more = found.group(1), found.group(2), bool(found.group(3))
+        if key is not None:
+            name = f"{name}[{known(fill(self.script, key)).strip(chr(34) + chr(39))}]"
+        before = self.script.variables.get(name, [])
+        if at + 1 < len(words) and words[at + 1] == "(" and found.end() == len(word.text):
+            end = at + 2
+            values: list[str] = []
+            while end < len(words) and words[end] != ")":
+                values += self.element(name, words[end])
+                end += 1
+            self.script.variables[name] = bounded((before if more else []) + values)
+            return end + 1
+        first = word.parts[0]
+        rest = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
+        value = " ".join(expand(self.script, rest, split=False))
+        if told_by_running(value) and name in self.around.environment:
+            value = self.around.environment[name]
+        self.script.variables[name] = bounded([" ".join(before) + value] if more else [value])
+        return at + 1
+
+    def element(self, name: str, token: Token) -> list[str]:
+        """The words that an element of an array becomes; `[key]=value` is kept by its key."""
+        if not isinstance(token, Word):
+            return []
+        keyed = re.match(r"\[([^\]]{1,80})\]=", token.text)
+        if keyed and token.parts[0].quote == "plain":
+            value = "".join(expand(self.script, token, split=False)).partition("]=")[2]
+            key = known(fill(self.script, keyed.group(1))).strip("\"'")
+            self.script.variables[f"{name}[{key}]"] = [value]
+            return []
+        return expand(self.script, token)
+
+    def started(self, words: list[str], depth: int) -> bool | None:
+        """A command with its words: one of the shell's own, a function, another script, or a program."""
+        name = known(words[0])
+        if name in self.functions and depth < DEEPEST:
+            return self.call(self.functions[name], words[1:], depth)
+        if name in ("break", "continue"):
+            raise _Broke(name)
+        if name == "return":
+            raise _Left
+        if name in OWN:
+            return self.own(name, words, depth)
+        if self.said is not None:
+            printed = made(words)
+            if printed is None:
+                raise _Untold
+            self.said.append(printed)
+            return True
+        if self.asking and not any(word.endswith(".py") for word in words):
+            self.script.notes.append(f"whether {shown(' '.join(words))[:60]} succeeds")
+            return None
+        self.keep(words)
+        self.inner(words, depth)
+        return None
+
+    def own(self, name: str, words: list[str], depth: int) -> bool | None:
+        if name == "shift":
+            count = int(words[1]) if len(words) > 1 and words[1].isdigit() else 1
+            self.script.arguments[: min(count, len(self.script.arguments))] = []
+        elif name == "set" and len(words) > 1 and words[1] == "--":
+            self.script.arguments = words[2:]
+        elif name in ("source", ".") and len(words) > 1 and depth < DEEPEST:
+            text = self.texts.nearby(words[1])
+            if text is None:
+                self.script.notes.append(f"{shown(words[1])[:60]}, which is sourced and not here")
+                return True
+            return self.sourced(text, depth)
+        elif name == "eval" and depth < DEEPEST:
+            return self.run(_parsed(" ".join(words[1:])), depth + 4)
+        elif name == "let":
+            worth = [calculated(self.script, word) for word in words[1:]]
+            return None if not worth or worth[-1] is None else worth[-1] != 0
+        return name != "false"
+
+    def sourced(self, text: str, depth: int) -> bool | None:
+        try:
+            return self.run(_parsed(text), depth + 4)
+        except _Left:
+            return True
+
+    def call(self, body: tuple[Statement, ...], arguments: list[str], depth: int) -> bool | None:
+        before = self.script.arguments
+        self.script.arguments = arguments
+        self.script.inside += 1
+        try:
+            return self.run(body, depth + 2)
+        except _Left:
+            return None
+        finally:
+            self.script.arguments = before
+            self.script.inside -= 1
+
+    def inner(self, words: list[str], depth: int) -> None:
+        """`bash -c "..."` and `bash other.sh ...`: what they start is followed too."""
+        if depth >= DEEPEST:
+            return
+        for word in words:  # a launcher of containers: what it starts is one word
+            if word.startswith("--command=") and " " in word:
+                self.run(_parsed(word.partition("=")[2]), depth + 4)
+                return
+        for at, word in enumerate(words[:-1]):
+            if word not in SHELLS:
+                continue
+            flags = list(takewhile(lambda flag: flag.startswith("-"), words[at + 1 :]))
+            rest = words[at + 1 + len(flags) :]
+            if any("c" in flag for flag in flags if not flag.startswith("--")) and rest:
+                self.run(_parsed(rest[0]), depth + 4)
+            elif rest and rest[0].endswith((".sh", ".slurm", ".sbatch")):
+                text = self.texts.nearby(rest[0])
+                if text is not None:
+                    before = dict(self.script.variables)
+                    self.call(_parsed(text), rest[1:], depth + 4)
+                    self.script.variables = {**self.script.variables, **before}  # a process of its own
+            return
+
+    def keep(self, words: list[str]) -> None:
+        """Keep a command, what is left open as it was written; an open word alone is nothing unless it is a value."""
+        kept: list[str] = []
+        for word in words:
+            alone = is_open(word) and not known(word)
+            if alone and kept and not kept[-1].startswith("-"):
+                continue
+            kept.append(shown(word))
+        if sum(map(len, self.script.commands)) + len(kept) <= MOST_WORDS:
+            self.script.commands.append(kept)
+
+    def test(self, words: list[Token]) -> bool | None:
+        """Whether `[ ... ]` or `[[ ... ]]` holds, parts joined by `&&`, `||`, -a and -o from left to right."""
+        parts: list[tuple[str, list[Word]]] = [("", [])]
+        for token in words[1:]:
+            if isinstance(token, str):
+                parts += [(token, [])] if token in ("&&", "||") else []
+            elif token.bare in ("-a", "-o"):
+                parts.append(("&&" if token.bare == "-a" else "||", []))
+            elif token.bare not in ("]", "]]"):
+                parts[-1][1].append(token)
+        held: bool | None = None
+        for joint, part in parts:
+            if (joint == "&&" and held is False) or (joint == "||" and held is True):
+                continue
+            held = self.holds(part)
+        return held
+
+    def holds(self, words: list[Word]) -> bool | None:
+        raw = ["".join(expand(self.script, word, split=False)) for word in words]
+        negated = bool(raw) and raw[0] == "!"
+        raw = raw[1:] if negated else raw
+        there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None
+        found = True if there else compared(self.script, raw)
+        return found if found is None or not negated else not found

@@ -1,0 +1,509 @@
+"""Turn a shell's whole-number arithmetic, variables filled in, into its value: no names, no calls, bounded powers."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.shell_syntax import Chain, Command, Word
+
+LARGEST = 2**53
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+def evaluated(text: str) -> int | None:
+    """What an expression of numbers is worth; None for what is none.
+
+    >>> evaluated("2 ** 22 / 1024"), evaluated("(4 > 3 && !0) ? 5 : 6"), evaluated("import os")
+    (4096, 5, None)
+    """
+    chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text)  # C's choice, which Python spells otherwise
+    spelled = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else text
+    spelled = re.sub(r"!(?!=)", " not ", spelled.replace("&&", " and ").replace("||", " or "))
+    spelled = re.sub(r"(?<![\w.])0+(?=\d)", "", spelled)
+    try:
+        return _evaluate(ast.parse(spelled.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < LARGEST:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd, ast.Not)):
+        held = _evaluate(node.operand)
+        return int(held == 0) if isinstance(node.op, ast.Not) else -held if isinstance(node.op, ast.USub) else held
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        base, power = _evaluate(node.left), _evaluate(node.right)
+        if abs(base) <= 2**20 and 0 <= power <= 64 and abs(base) ** power < LARGEST:
+            return int(base**power)
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        return _ARITHMETIC[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDER:
+        return int(_ORDER[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
+    if isinstance(node, ast.IfExp):
+        return _evaluate(node.body if _evaluate(node.test) else node.orelse)
+    if isinstance(node, ast.BoolOp):
+        held_all = [_evaluate(value) != 0 for value in node.values]
+        return int(all(held_all) if isinstance(node.op, ast.And) else any(held_all))
+    raise ValueError("not whole-number arithmetic")
+
+
+# what a hostile script may cost: lengths are bounded so that text made of nothing but openings is read in linear time
+MOST_WORDS = 20_000  # of all commands, and of one array
+LONGEST = 1_000_000  # characters of one variable
+DEEPEST = 20  # expansions inside expansions
+WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
+OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
+# operators inside a mark, which a text that is parsed again must not be split at
+HIDDEN = {ord(sign): chr(0xE010 + at) for at, sign in enumerate("()|&;<>$#{}[]")}
+SHOWN = {ord(held): chr(sign) for sign, held in HIDDEN.items()}
+_MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
+_NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
+_BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Script:
+    """What was learnt of a script.
+
+    variables   by name, an array as several words
+    commands    as words, in order; what is left open reads as it was written (`$NAME`)
+    notes       what was left out
+    texts       files that the script writes: names as it spells them, and their text
+    arguments   the words it was called with
+    asked       numbers of words that it takes no default for and was not called with
+    told        what Slurm is asked for by the first script that is handed to it
+    inside      functions and other scripts that are being followed, whose words are not the script's
+    capture     what a command of plain tools and the script's functions would print; None where nobody can tell
+    """
+
+    variables: dict[str, list[str]] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    commands: list[list[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    asked: set[int] = field(default_factory=set)
+    inside: int = 0
+    told: dict[str, str] = field(default_factory=dict)
+    capture: Callable[[str], str | None] | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Exported variables and their values."""
+        return {name: shown(" ".join(self.variables.get(name, []))) for name in self.exported}
+
+
+def mark(name: str) -> str:
+    """The mark of something left open: one word without quotes, whatever it says, also when it is parsed again."""
+    plain = re.sub(r"[\"'\\`]", "", re.sub(r"\s+", BLANK, name))
+    return f"{OPENS}{plain.translate(HIDDEN)}{CLOSES}"
+
+
+def shown(text: str) -> str:
+    """A text as it was written, where something in it is left open.
+
+    >>> shown("a" + mark("B"))
+    'a$B'
+    """
+    return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
+
+
+def known(text: str) -> str:
+    """A text with nothing in place of what is left open."""
+    return _MARK.sub("", text)
+
+
+def is_open(text: str) -> bool:
+    """Whether something in a text is left open."""
+    return OPENS in text
+
+
+def told_by_running(text: str) -> bool:
+    """Whether what is left open in a text is the output of a command or a sum of such, not a variable without value."""
+    return OPENS in text and HIDDEN[ord("(")] in text
+
+
+def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> list[str]:
+    """The words a word becomes: variables filled in, unquoted ones split at blanks."""
+    if depth > DEEPEST:
+        return []
+    whole = re.fullmatch(r"\$\{(\w+|@)(?:\[[@*]\])?\}|\$([@*])", word.text) if split else None
+    if whole and (word.text.endswith(("[@]}", "[*]}")) or whole.group(1) == "@" or whole.group(2)):
+        values = script.arguments if whole.group(1) in ("@", None) else script.variables.get(whole.group(1), [])
+        quoted = bool(word.parts) and word.parts[0].quote == "double"
+        return list(values) if quoted else [piece for value in values for piece in split_words(value)]
+    pieces = [""]
+    for part in word.parts:
+        if part.quote == "single":
+            pieces[-1] += part.text
+            continue
+        text = _unescaped(part.text) if part.quote == "double" else part.text
+        filled = fill(script, text, depth).replace(DOLLAR, "$")
+        if part.quote == "double" or not split or filled == text:
+            pieces[-1] += filled
+        else:
+            inner = split_words(filled)
+            pieces[-1] += inner[0] if inner else ""
+            pieces += inner[1:]
+    keep = any(part.quote != "plain" for part in word.parts)
+    return pieces if keep or not split else [piece for piece in pieces if piece]
+
+
+def parsed_again(script: Script, word: Word) -> str:
+    """A word of `eval`: quotes inside values stay for the second reading, lines of unquoted ones are joined."""
+    text = "".join(expand(script, word, split=False))
+    return " ".join(text.split()) if all(part.quote == "plain" for part in word.parts) else text
+
+
+def _unescaped(text: str) -> str:
+    """A double-quoted text without the backslashes that the shell takes away; a dollar behind one is marked plain."""
+    plain = {"\n": " ", "$": DOLLAR}
+    return re.sub(r'\\([\n"\\$])', lambda found: plain.get(found.group(1), found.group(1)), text)
+
+
+def split_words(text: str) -> list[str]:
+    """Blank-separated words, quotes inside a value taken as quotes (scripts rely on `eval` for that, or err)."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def fill(script: Script, text: str, depth: int = 0) -> str:
+    """The text with variables, arithmetic and defaults filled in."""
+    if "$" not in text and "`" not in text:
+        return text
+    if depth > DEEPEST:
+        return mark(text[:40])
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        start = min((index for index in (text.find("$", at), text.find("`", at)) if index >= 0), default=-1)
+        if start < 0:
+            found.append(text[at:])
+            break
+        found.append(text[at:start])
+        piece, at = _filled(script, text, start, depth)
+        found.append(piece)
+    return "".join(found)
+
+
+def _filled(script: Script, text: str, start: int, depth: int) -> tuple[str, int]:
+    """What stands for the expansion that begins here, and where the text goes on."""
+    if text[start] == "`":
+        end = text.find("`", start + 1, start + WINDOW)
+        return (_output(script, text[start + 1 : end], depth), end + 1) if end > 0 else ("", len(text))
+    for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
+        if text.startswith(opening, start):
+            end = _close(text, start + 1, opening[1], closing[0])
+            if end < 0:
+                script.notes.append(f"{text[start : start + 40]}, which never closes")
+                return "", len(text)
+            inner = text[start + len(opening) : end]
+            if closing == "))" and text[end - 1] == ")":
+                return _sum(script, inner[:-1], depth), end + 1
+            if opening == "$((":
+                return _output(script, text[start + 2 : end], depth), end + 1
+            how = _output if closing == ")" else _parameter
+            return how(script, inner, depth), end + 1
+    name = _NAME.match(text, start + 1)
+    if name is None:
+        return "$", start + 1
+    word = name.group(0)
+    if word.isdigit():  # ${10} needs braces
+        return _argument(script, word[0]), start + 2
+    return _value(script, word), name.end()
+
+
+def _close(text: str, start: int, opening: str, closing: str) -> int:
+    """Where what opens at `start` closes; -1 when it does not within the window."""
+    depth, end = 0, min(len(text), start + WINDOW)
+    for at in range(start, end):
+        depth += (text[at] == opening) - (text[at] == closing)
+        if depth == 0:
+            return at
+    return -1
+
+
+def _argument(script: Script, number: str, default: bool = False) -> str:
+    index = int(number[:4])
+    if index == 0:
+        return "script.sh"
+    if index <= len(script.arguments):
+        return script.arguments[index - 1]
+    if not default and not script.inside:
+        script.asked.add(index)
+    return mark(number)
+
+
+def _value(script: Script, name: str) -> str:
+    if name in "@*":
+        return " ".join(script.arguments)
+    if name == "#":
+        return str(len(script.arguments))
+    if name in "?!$":
+        return "0"
+    if name.isdigit():
+        return _argument(script, name)
+    found = script.variables.get(name)
+    if found is None:
+        return script.given.get(name, mark(name))
+    return " ".join(found)
+
+
+def _parameter(script: Script, text: str, depth: int) -> str:
+    """`${...}`: a variable, what stands in for it, a part of it."""
+    found = _BRACED.fullmatch(text)
+    if found is None:
+        script.notes.append(f"${{{text[:40]}}}")
+        return mark(text[:40])
+    indirect, length, name, key, rest = found.groups()
+    if indirect:
+        name = known(_value(script, name)) or name
+    if key is not None and key not in ("@", "*", "0") and not length:
+        at = known(fill(script, key, depth + 1)).strip("\"'")
+        values = script.variables.get(name, [])
+        number = int(at) if at.lstrip("-").isdigit() and len(at) < 6 else None
+        listed = number is not None and -len(values) <= number < len(values)
+        held = values[number] if listed and number is not None else " ".join(script.variables.get(f"{name}[{at}]", []))
+        held = held or mark(f"{name}[{at}]")
+    elif key == "0":
+        held = (script.variables.get(name) or [mark(name)])[0]
+    elif name.isdigit():
+        held = _argument(script, name, default=re.match(r":?[-=+]", rest) is not None)
+    else:
+        held = _value(script, name)
+    if length:
+        values = script.arguments if name in "@*" else script.variables.get(name, [])
+        return str(len(values) if key is not None else len(known(held)))
+    return _changed(script, held, rest, (name, depth)) if rest else held
+
+
+def _changed(script: Script, held: str, rest: str, place: tuple[str, int]) -> str:
+    """A default, an alternative, or a part of a value."""
+    name, depth = place
+    found = re.match(r":?[-=+?]", rest)
+    if found:
+        sign, other = found.group(0)[-1], rest[found.end() :]
+        unset = not known(held)
+        if sign == "+":
+            return "" if unset else fill(script, _unquoted(other), depth + 1)
+        if not unset:
+            return held
+        value = mark(name) if sign == "?" else fill(script, _unquoted(other), depth + 1)
+        if sign == "=":
+            script.variables[name] = [value]
+        return value
+    if is_open(held):
+        return held
+    cut = re.fullmatch(r":(\s*-?\d{1,6})(?::(\d{1,6}))?", rest)
+    if cut:
+        start = int(cut.group(1))
+        return held[start:] if cut.group(2) is None else held[start:][: int(cut.group(2))]
+    if rest in ("^^", ",,", "^", ","):
+        return {"^^": held.upper(), ",,": held.lower(), "^": held[:1].upper() + held[1:]}.get(rest, held)
+    swap = re.fullmatch(r"(//?)([^/]*)(?:/(.*))?", rest, re.DOTALL)
+    if swap:
+        old, new = fill(script, swap.group(2), depth + 1), fill(script, swap.group(3) or "", depth + 1)
+        old = old.replace("\\", "").strip("\"'") if len(old) > 1 else old
+        return held.replace(old, new, -1 if swap.group(1) == "//" else 1) if old else held
+    trim = re.fullmatch(r"(##?|%%?)(.*)", rest, re.DOTALL)
+    return _trimmed(held[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else held
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _trimmed(held: str, sign: str, pattern: str) -> str:
+    """A value without the shortest or longest beginning or end that a pattern matches."""
+    cuts = range(len(held) + 1)
+    front = sign[0] == "#"
+    order = cuts if (len(sign) == 1) == front else reversed(cuts)
+    for cut in order:
+        piece = held[:cut] if front else held[cut:]
+        if piece and fnmatchcase(piece, pattern):
+            return held[cut:] if front else held[:cut]
+    return held
+
+
+def _sum(script: Script, text: str, depth: int) -> str:
+    """Whole-number arithmetic; bare names are variables."""
+    filled = fill(script, text, depth + 1)
+    for _ in range(3):
+        filled = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled)
+    worth = evaluated(filled) if not is_open(filled) else None
+    if worth is not None:
+        return str(worth)
+    script.notes.append(f"the value of $(({shown(text)[:60]}))")
+    return mark(f"(({shown(text)[:60]}))")
+
+
+def arithmetic(script: Script, text: str) -> int | None:
+    """What an arithmetic expression is worth; None where that is left open."""
+    found = _sum(script, text, 0)
+    return int(found) if re.fullmatch(r"-?\d{1,18}", found) else None
+
+
+def _output(script: Script, command: str, depth: int) -> str:
+    """What a command would print, where that is plain; else a mark."""
+    text = command.strip()
+    if re.match(r"(cd|dirname|pwd|readlink|realpath|git rev-parse --show-toplevel)\b", text):
+        return "."
+    first = text.split(" ", 1)
+    plain = not re.search(r"[|;&<>]", text)
+    if first[0] in ("echo", "basename") and plain and len(first) > 1:
+        words = split_words(fill(script, first[1], depth + 1))
+        words = [word for word in words if word not in ("-n", "-e")]
+        if first[0] == "basename" and words:
+            return words[0].rstrip("/").split("/")[-1].removesuffix(words[1] if len(words) > 1 else "\0")
+        return " ".join(words)
+    if first[0] == "expr" and plain and len(first) > 1:
+        return _sum(script, first[1].replace("\\*", "*").replace("'*'", "*"), depth + 1)
+    if first[0] == "date":
+        return "date"
+    sums = re.fullmatch(r"echo\s+[\"']?([^\"'|]*)[\"']?\s*\|\s*bc(?:\s+-l)?", text)
+    if sums:
+        return _sum(script, sums.group(1), depth + 1)
+    if first[0] == "yq" and ".MODEL_ARGS" in text and "to_entries" in text:
+        return _model_args(script, fill(script, text, depth + 1))
+    printed = script.capture(text) if script.capture is not None else None
+    if printed is not None:
+        return printed
+    script.notes.append(f"the output of {shown(text)[:60]}")
+    return mark(f"({shown(text)[:60]})")
+
+
+def _model_args(script: Script, text: str) -> str:
+    """The options below MODEL_ARGS of a file that the script filled in, as words."""
+    written = next((held for name, held in script.texts.items() if known(name) and known(name) in text), "")
+    _, _, inner = written.partition("MODEL_ARGS:")
+    pairs = re.findall(r"^[ \t]+(--[\w-]+):[ \t]*(.*?)[ \t]*(?:#.*)?$", inner, re.MULTILINE)
+    words = [(name, value.strip("\"'")) for name, value in pairs if value.strip("\"'").lower() != "false"]
+    return " ".join(name if value.lower() in ("true", "") else f"{name} {value}" for name, value in words)
+
+
+def counted(word: str) -> list[str]:
+    """`{2..5}` as the numbers that it stands for; another word as itself.
+
+    >>> counted("{2..4}"), counted("a")
+    (['2', '3', '4'], ['a'])
+    """
+    span = re.fullmatch(r"\{(\d{1,4})\.\.(\d{1,4})\}", word)
+    return [str(number) for number in range(int(span.group(1)), int(span.group(2)) + 1)] if span else [word]
+
+
+def bounded(values: list[str]) -> list[str]:
+    """The values, unless a script that doubles a variable again and again has made them too long."""
+    if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:
+        expected = f"at most {LONGEST} characters in a variable"
+        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected))
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class ShellTexts:
+    """Texts that a script makes, kept in `script.texts` by the name it gives them, and files that it names."""
+
+    script: Script
+    around: Around
+
+    def pipe(self, chain: Chain) -> None:
+        """`sed s/A/B/ template | sed ... > file` and the like: how scripts fill in a configuration."""
+        text: str | None = None
+        for joint, statement in chain.parts:
+            if joint not in ("", "|") or not isinstance(statement, Command):
+                return
+            text = self.text_of(statement, text)
+            if text is None:
+                return
+            self.write(statement, text)
+
+    def text_of(self, command: Command, given: str | None) -> str | None:
+        """What `echo`, `cat` or a plain `sed` prints."""
+        here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
+        words = [value for word in command.words if isinstance(word, Word) for value in expand(self.script, word)]
+        if not words:
+            return None
+        if words[0] == "echo":
+            return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
+        if words[0] == "cat":
+            if here is not None:
+                return "".join(expand(self.script, here, split=False))
+            return given if len(words) == 1 else self.nearby(words[1])
+        if words[0] == "sed":
+            return self.sed(words[1:], given)
+        if words[0] == "envsubst":
+            source = next((word for sign, word in command.redirections if sign == "<"), None)
+            text = self.nearby("".join(expand(self.script, source, split=False))) if source is not None else given
+            return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substituted, text)
+        return None
+
+    def substituted(self, found: re.Match[str]) -> str:
+        values = self.script.variables.get(found.group(1))
+        return known(" ".join(values)) if values is not None else found.group(0)
+
+    def sed(self, words: Sequence[str], given: str | None) -> str | None:
+        swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]
+        files = [word for word in words if word not in swaps and not word.startswith("-")]
+        text = self.nearby(files[0]) if files else given
+        for swap in swaps if text is not None else ():
+            _, old, new, *_rest = swap.split(swap[1])
+            text = (text or "").replace(old.replace("\\", ""), new)
+        return text if swaps else None
+
+    def write(self, command: Command, text: str) -> None:
+        for sign, word in command.redirections:
+            if sign in (">", ">>", "&>"):
+                name = shown("".join(expand(self.script, word, split=False)))
+                before = self.script.texts.get(name, "") if sign == ">>" else ""
+                self.script.texts[name] = bounded([before + text])[0]
+
+    def read(self, values: Sequence[str], command: Command) -> bool | None:
+        """`IFS=, read -ra NAME <<< "$LIST"`: a text split into an array or into names; None for other input."""
+        here = next((word for sign, word in command.redirections if sign in ("<<<", "<<", "<<-")), None)
+        ends = {at + 1 for at, word in enumerate(values) if word.startswith("-") and word.endswith("d")}
+        names = [word for at, word in enumerate(values) if at and not word.startswith("-") and at not in ends]
+        names = [name for name in names if name.isidentifier()]
+        sign = "".join(self.script.variables.get("IFS", [""])).strip(" ") or None
+        text = "".join(expand(self.script, here, split=False)) if here is not None else None
+        if text is None or is_open(text) or (sign is not None and len(sign) != 1):
+            self.script.variables |= {name: [mark(name)] for name in names}
+        elif any(word.startswith("-") and "a" in word for word in values[1:]):
+            self.script.variables |= {name: bounded(text.split(sign)) for name in names[:1]}
+        else:
+            parts = text.split(sign, len(names) - 1) if len(names) > 1 else [text.strip()]
+            self.script.variables |= {name: [part] for name, part in zip(names, parts, strict=False)}
+        return None if here is None else True
+
+    def nearby(self, name: str) -> str | None:
+        """The text of a file that the script names: one it wrote, or one of its checkout."""
+        if shown(name) in self.script.texts:
+            return self.script.texts[shown(name)]
+        return self.around.named(shown(name))

@@ -1,0 +1,1 @@
+"""Who starts a run on its nodes: scripts, Slurm, Kubernetes, clouds."""

@@ -1,0 +1,164 @@
+"""Turn a run's files into a task of SkyPilot, a job of Azure ML, or a script of Ray Train."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from math import ceil
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.launchers.launch import (
+    IMAGE,
+    ON_NODE,
+    SLURM,
+    JobRequest,
+    comment,
+    header,
+    job_name,
+    nodes_of,
+)
+from ridgeline.targets.target import Files
+from ridgeline.targets.vendors import vendor_of
+from ridgeline.targets.yaml_text import manifest_text
+
+END = "RIDGELINE_END"
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+# chips of the catalog by the names that SkyPilot's catalogs give them
+ACCELERATORS = {
+    **{f"h100-{form}": "H100" for form in ("sxm", "pcie")},
+    **{f"a100-80-{form}": "A100-80GB" for form in ("sxm", "pcie")},
+    **{f"a100-40-{form}": "A100" for form in ("sxm", "pcie")},
+    **dict.fromkeys(("v100-16-sxm", "v100-32-sxm"), "V100"),
+    "h200-sxm": "H200",
+    "b200-sxm": "B200",
+    "b300-sxm": "B300",
+    "gb200-nvl72": "GB200",
+    "gb300-nvl72": "GB300",
+    "gh200-96": "GH200",
+    "l40s": "L40S",
+    "l4": "L4",
+    "t4": "T4",
+    "a10": "A10",
+    "rtx3090": "RTX3090",
+    "rtx4090": "RTX4090",
+    "rtxpro6000": "RTXPRO6000",
+    "mi300x": "MI300X",
+    "mi325x": "MI325X",
+    "mi355x": "MI355X",
+    "gaudi2": "Gaudi2",
+    "trn1": "Trainium",
+    "trn2": "Trainium2",
+    "inferentia2": "Inferentia2",
+}
+
+
+def skypilot(scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """A task that writes the files on every node and runs launch.sh there; `sky launch` works from any folder."""
+    nodes, each = nodes_of(scenario.system)
+    chip = ACCELERATORS.get(scenario.system.chip.id)
+    if chip is None:
+        known = ", ".join(sorted(set(ACCELERATORS)))
+        given = f"{scenario.system.chip.id}, which SkyPilot has no name for"
+        raise InputError(Problem(path="--launcher", given=given, expected=f"a system of {known}"))
+    resources: dict[str, object] = {"accelerators": f"{chip}:{each}"}
+    if job.image is not None:
+        resources["image_id"] = f"docker:{job.image}"
+    limit = f"timeout {ceil(job.time)} " if job.time is not None else ""
+    run = (
+        "set -e\nexport NNODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_PORT=29500\n"
+        'export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
+        f"{limit}bash ~/plan/{ON_NODE}\n"
+    )
+    task: dict[str, object] = {"name": job_name(scenario), "num_nodes": nodes, "resources": resources}
+    if job.output is not None:
+        task["file_mounts"] = {"/output": {"source": job.output, "mode": "MOUNT"}}
+    task |= {"setup": _written(files), "run": run}
+    return comment(header(scenario, "SkyPilot")) + manifest_text(task)
+
+
+def _written(files: Files) -> str:
+    """Shell text that writes the files into ~/plan, word for word."""
+    lines = ["set -e", "mkdir -p ~/plan"]
+    for name, text in files.items():
+        if name != SLURM:
+            end = END
+            while re.search(rf"^{end}$", text, re.MULTILINE):
+                end += "_"
+            lines += [f"cat > ~/plan/{shlex.quote(name)} <<'{end}'", text.rstrip("\n"), end]
+    return "\n".join(lines) + "\n"
+
+
+def azureml(scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """A command job: `az ml job create --file azureml.yaml`. The folder of the file is its code."""
+    nodes, _ = nodes_of(scenario.system)
+    assert ON_NODE in files
+    made: dict[str, object] = {
+        "$schema": SCHEMA,
+        "type": "command",
+        "display_name": job_name(scenario),
+        "code": ".",
+        "command": f"bash {ON_NODE}",
+        "environment": {"image": job.image or IMAGE},
+        "compute": f"azureml:{job.partition or 'your-cluster'}",
+        "resources": {"instance_count": nodes, "shm_size": "64g"},
+        "distribution": {"type": "pytorch", "process_count_per_instance": 1},
+        "environment_variables": {"NNODES": str(nodes)},
+    }
+    if job.time is not None:
+        made["limits"] = {"timeout": ceil(job.time)}
+    lacks = [word for word, value in (("image", job.image), ("partition", job.partition)) if value is None]
+    note = [f"Yours to say: {', '.join(f'--job {word}=...' for word in lacks)}"] if lacks else []
+    return comment((*header(scenario, "Azure ML"), *note)) + manifest_text(made)
+
+
+RAY = '''\
+"""Start one process on each node of a Ray cluster, which runs launch.sh there: `python launch_ray.py [WORDS]`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ray
+from ray.train import RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchConfig, TorchTrainer
+
+FOLDER = Path(__file__).resolve().parent
+NODES, EACH, RESOURCE = {nodes}, {each}, {resource!r}
+
+
+def on_node(config):
+    place = dict(os.environ, NNODES=str(NODES), NODE_RANK=str(get_context().get_world_rank()), MASTER_PORT="29400")
+    subprocess.run(["bash", "launch.sh", *config["words"]], env=place, timeout=config["time"], check=True)
+
+
+if __name__ == "__main__":
+    ray.init(runtime_env={{"working_dir": str(FOLDER)}})
+    workers = {{"CPU": 1, RESOURCE: EACH}}
+    scaling = ScalingConfig(
+        num_workers=NODES, use_gpu=RESOURCE == "GPU", resources_per_worker=workers, placement_strategy="{strategy}"
+    )
+    run = RunConfig(name={name!r}{storage})
+    config = {{"words": sys.argv[1:], "time": {time!r}}}
+    gloo = TorchConfig(backend="gloo")  # the ranks that launch.sh starts make groups of their own
+    TorchTrainer(
+        on_node, train_loop_config=config, torch_config=gloo, scaling_config=scaling, run_config=run
+    ).fit()
+'''
+
+
+def ray_train(scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """A script for a Ray cluster: a worker for each node, spread; the folder travels with it."""
+    nodes, each = nodes_of(scenario.system)
+    assert ON_NODE in files
+    text = RAY.format(
+        nodes=nodes,
+        each=each,
+        resource=vendor_of(scenario.system).ray,
+        strategy="STRICT_SPREAD" if nodes > 1 else "PACK",
+        name=job_name(scenario),
+        storage=f", storage_path={job.output!r}" if job.output else "",
+        time=job.time,
+    )
+    return comment(header(scenario, "Ray Train")) + text

@@ -1,0 +1,199 @@
+"""Turn a run's files into one manifest of Kubernetes: a JobSet, a TrainJob of Kubeflow, or a Job of Volcano.
+
+The files travel in a ConfigMap beside the job, so that `kubectl apply -f` is all. Each pod is a node: it copies the
+files to a place it can write to and runs launch.sh, which is told how many nodes there are, which this is, who leads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.targets.launchers.launch import (
+    IMAGE,
+    ON_NODE,
+    SLURM,
+    JobRequest,
+    comment,
+    header,
+    job_name,
+    nodes_of,
+)
+from ridgeline.targets.target import Files
+from ridgeline.targets.vendors import vendor_of
+from ridgeline.targets.yaml_text import manifest_text
+
+PORT = "29500"
+NODE = "node"
+NETWORK = "Yours: your cluster's names of fast network devices (rdma/..., hostNetwork); pods have none without them"
+# GKE's names of TPU slices
+SLICES = {
+    "tpu-v4": "tpu-v4-podslice",
+    "tpu-v5e": "tpu-v5-lite-podslice",
+    "tpu-v5p": "tpu-v5p-slice",
+    "tpu-v6e": "tpu-v6e-slice",
+    "tpu-v7x": "tpu7x",
+}
+
+
+def jobset(scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """A JobSet of one replicated job with a pod for each node; Kueue admits it where a queue is asked for."""
+    name, (nodes, _) = job_name(scenario), nodes_of(scenario.system)
+    leader = f"{name}-{NODE}-0-0.{name}"
+    pod = _pod(scenario, job, name, _script(nodes, "$JOB_COMPLETION_INDEX", leader))
+    inner: dict[str, Any] = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "backoffLimit": 0}
+    if job.time is not None:
+        inner["activeDeadlineSeconds"] = int(job.time)
+    made = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": _named(name, job),
+        "spec": {
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                {"name": NODE, "replicas": 1, "template": {"spec": {**inner, "template": {"spec": pod}}}}
+            ],
+        },
+    }
+    return _manifest(scenario, name, files, made, job)
+
+
+def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """A TrainJob of Kubeflow on the runtime torch-distributed; PET_* variables say who this pod is."""
+    name, (nodes, each) = job_name(scenario), nodes_of(scenario.system)
+    pod = _pod(scenario, job, name, _script(nodes, "$PET_NODE_RANK", "$PET_MASTER_ADDR"))
+    (container,) = pod["containers"]
+    patch = {
+        "containers": [{"name": NODE, "volumeMounts": container["volumeMounts"]}],
+        "volumes": pod["volumes"],
+        **({"nodeSelector": pod["nodeSelector"]} if "nodeSelector" in pod else {}),
+    }
+    inner = {"name": NODE, "template": {"spec": {"template": {"spec": patch}}}}
+    spec: dict[str, Any] = {
+        "runtimeRef": {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": "ClusterTrainingRuntime",
+            "name": "torch-distributed",
+        },
+        "trainer": {
+            "image": container["image"],
+            "command": container["command"],
+            "numNodes": nodes,
+            "numProcPerNode": each,
+            "resourcesPerNode": container["resources"],
+        },
+        "runtimePatches": [
+            {
+                "manager": "ridgeline.dev/export",
+                "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [inner]}}},
+            }
+        ],
+    }
+    if job.time is not None:
+        spec["activeDeadlineSeconds"] = int(job.time)
+    made = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _named(name, job),
+        "spec": spec,
+    }
+    return _manifest(scenario, name, files, made, job)
+
+
+def volcano(scenario: Scenario, files: Files, job: JobRequest) -> str:
+    """A Job of Volcano, all of whose pods start together or none."""
+    name, (nodes, _) = job_name(scenario), nodes_of(scenario.system)
+    pod = _pod(scenario, job, name, _script(nodes, "$VC_TASK_INDEX", f"{name}-{NODE}-0.{name}"))
+    if job.time is not None:
+        pod["activeDeadlineSeconds"] = int(job.time)
+    made = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {
+            "minAvailable": nodes,
+            "schedulerName": "volcano",
+            "queue": job.partition or "default",
+            "maxRetry": 1,
+            "plugins": {"env": [], "svc": []},
+            "policies": [{"event": "PodFailed", "action": "AbortJob"}],
+            "tasks": [{"name": NODE, "replicas": nodes, "template": {"spec": pod}}],
+        },
+    }
+    return _manifest(scenario, name, files, made, job)
+
+
+def _script(nodes: int, rank: str, leader: str) -> str:
+    return (
+        "set -euo pipefail\n"
+        "mkdir -p /tmp/plan && cp -L /plan/* /tmp/plan/\n"
+        f"export NNODES={nodes} NODE_RANK={rank} MASTER_ADDR={leader} MASTER_PORT={PORT}\n"
+        f"exec bash /tmp/plan/{ON_NODE}\n"
+    )
+
+
+def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> dict[str, Any]:
+    """The pod that is one node: its chips, the files, shared memory for the processes on it."""
+    _, each = nodes_of(scenario.system)
+    mounts = [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}]
+    volumes: list[dict[str, Any]] = [
+        {"name": "plan", "configMap": {"name": f"{name}-plan"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+    if job.output is not None:
+        mounts.append({"name": "output", "mountPath": "/output"})
+        volumes.append({"name": "output", "persistentVolumeClaim": {"claimName": job.output}})
+    chips = {vendor_of(scenario.system).kubernetes: each}
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        **({"nodeSelector": found} if (found := selector(scenario)) else {}),
+        "containers": [
+            {
+                "name": NODE,
+                "image": job.image or IMAGE,
+                "command": ["bash", "-c", script],
+                "resources": {"limits": {key: str(count) for key, count in chips.items()}},
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    return pod
+
+
+def selector(scenario: Scenario) -> dict[str, str]:
+    """The labels of GKE's nodes that hold a TPU slice of this shape; nothing for other chips.
+
+    >>> import ridgeline
+    >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "tpu-v5p:2x2x2",
+    ...     "workload": {"seq": 4096, "global_batch": 8}, "plan": {}})
+    >>> selector(made)["cloud.google.com/gke-tpu-topology"]
+    '2x2x2'
+    """
+    system = scenario.system
+    shape = re.search(r":(\d+(?:x\d+){1,2})$", system.name)
+    if system.chip.id not in SLICES or shape is None:
+        return {}
+    return {
+        "cloud.google.com/gke-tpu-accelerator": SLICES[system.chip.id],
+        "cloud.google.com/gke-tpu-topology": shape.group(1),
+    }
+
+
+def _named(name: str, job: JobRequest) -> dict[str, Any]:
+    queue = {"labels": {"kueue.x-k8s.io/queue-name": job.partition}} if job.partition else {}
+    return {"name": name, **queue}
+
+
+def _manifest(scenario: Scenario, name: str, files: Files, made: Mapping[str, Any], job: JobRequest) -> str:
+    """The ConfigMap of the files and the job as one list: `kubectl apply -f`."""
+    held = {path: text for path, text in files.items() if path != SLURM}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-plan"}, "data": held}
+    note = header(scenario, str(made["kind"]))
+    if job.image is None:
+        note = (*note, f"The image {IMAGE} stands for one that has the software: say it with --job image=...")
+    if nodes_of(scenario.system)[0] > 1 and not selector(scenario):
+        note = (*note, NETWORK)
+    return comment(note) + manifest_text({"apiVersion": "v1", "kind": "List", "items": [config, dict(made)]})

@@ -1,0 +1,1 @@
+"""What serving engines share: launch scripts, loads, the words of formats and replicas."""

@@ -1,0 +1,171 @@
+"""Which options of serving engines change what is simulated although nothing here reads them, and in what way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table
+from ridgeline.models.names import find_name
+from ridgeline.targets.imports.command_line import Arguments, read_arguments
+from ridgeline.targets.imports.option_reader import OptionReader, model_in
+from ridgeline.targets.options import Options, options
+from ridgeline.targets.serving.launch import commands_of
+from ridgeline.targets.serving.load import read_load
+from ridgeline.targets.target import Files, Imported, Unread
+
+SCHEDULES = "scheduling that is not simulated"
+CACHES = "a KV cache that is not simulated"
+COSTS = "work that is not priced"
+MATTERS: Mapping[str, str] = MappingProxyType(
+    {
+        # vLLM
+        "prefill-schedule-interval": SCHEDULES, "max-num-scheduled-tokens": SCHEDULES, "max-num-active-seqs": SCHEDULES,
+        "max-num-queued-*": SCHEDULES, "scheduler-cls": SCHEDULES, "long-prefill-token-threshold-adaptive": SCHEDULES,
+        "performance-mode": SCHEDULES, "dp-sync-interval": SCHEDULES, "stream-interval": SCHEDULES,
+        "max-num-partial-prefills": SCHEDULES, "max-long-partial-prefills": SCHEDULES, "num-scheduler-steps": SCHEDULES,
+        "scheduler-delay-factor": SCHEDULES, "num-lookahead-slots": SCHEDULES, "preemption-mode": SCHEDULES,
+        "prefix-match-unit": CACHES, "prefix-cache-retention-interval": CACHES, "kv-transfer-config": CACHES,
+        "kv-offloading-*": CACHES, "kv-cache-memory-bytes": CACHES, "kv-cache-dtype-skip-layers": CACHES,
+        "swap-space": CACHES, "enable-dbo": COSTS, "ubatch-size": COSTS, "enable-eplb": COSTS, "enable-lora": COSTS,
+        "cpu-offload-gb": COSTS, "offload-*": COSTS, "*context-parallel-size": COSTS,
+        # SGLang
+        "enable-mixed-chunk": SCHEDULES, "prefill-decode-interval*": SCHEDULES, "*prefill-delayer*": SCHEDULES,
+        "prefill-max-requests": SCHEDULES, "num-continuous-decode-steps": SCHEDULES,
+        "enable-dynamic-chunking": SCHEDULES, "scheduler-recv-interval": SCHEDULES, "retraction-policy": SCHEDULES,
+        "max-queued-requests": SCHEDULES,
+        "schedule-low-priority-values-first": SCHEDULES, "num-reserved-decode-tokens": SCHEDULES,
+        "pp-max-micro-batch-size": SCHEDULES, "pp-async-batch-depth": SCHEDULES, "disaggregation-mode": SCHEDULES,
+        "radix-eviction-policy": CACHES, "enable-hierarchical-cache": CACHES, "enable-hicache": CACHES,
+        "enable-lmcache": CACHES, "swa-full-tokens-ratio": CACHES, "*mamba-cache-size": CACHES, "dcp-size": COSTS,
+        "attn-cp-size": COSTS, "enable-two-batch-overlap": COSTS, "enable-single-batch-overlap": COSTS,
+        "enable-torch-compile": COSTS, "moe-dense-tp-size": COSTS,
+    }
+)  # fmt: skip
+"""Names or patterns of options, without their dashes -> what they change."""
+QUIET = ("false", "none", "null", "'none'", "'null'", "0")
+
+
+def weighed(unread: Iterable[Unread]) -> Iterator[Unread]:
+    """What was not read, with what it changes where it changes something and is not switched off.
+
+    >>> told = weighed(Unread(option=name, value="4", why="") for name in ("--stream-interval", "seed"))
+    >>> [(part.option, part.matters) for part in told]
+    [('--stream-interval', True), ('seed', False)]
+    """
+    for part in unread:
+        name = part.option.lstrip("-").replace("_", "-")
+        why = next((why for pattern, why in MATTERS.items() if fnmatchcase(name, pattern)), "")
+        off = str(part.value).lower() in QUIET
+        if not why or off:
+            yield part
+        else:  # one that this version does not have keeps the names nearest to it
+            yield replace(part, why=part.why if part.why.startswith("no option") else why, matters=True)
+
+
+NOT_PRICED = "not priced"
+UNKNOWN_LOAD = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 1.0}, "isl": 1024, "osl": 128}
+BENCH_PROGRAM = ("vllm", "bench", "serve")
+GENERATOR = (  # what a load generator is told apart from the load
+    "backend", "model", "host", "port", "dataset-name", "ignore-eos", "save-result", "save-detailed", "result-filename",
+    "result-dir", "tokenizer", "base-url", "endpoint", "percentile-metrics", "disable-tqdm", "num-warmups",
+    "temperature",
+)  # fmt: skip
+BENCH = Options(
+    target="vllm bench serve", version=options("vllm").version, source="", choices={}, aliases={},
+    flags=frozenset({"ignore-eos", "save-result", "save-detailed", "disable-tqdm"}),
+    values=frozenset({
+        "request-rate", "burstiness", "max-concurrency", "num-prompts", "seed", "random-input-len", "random-output-len",
+        "random-range-ratio", "random-prefix-len", "goodput", "metric-percentiles",
+    } | set(GENERATOR)),
+)  # fmt: skip
+
+
+def reader_of(found: Arguments, source: str) -> OptionReader:
+    """The options as something to take from; what is taken nowhere ends as unread."""
+    reader = OptionReader(Table(data={}, source=source))
+    reader.options = dict(found.options)
+    reader.notes += found.strange
+    return reader
+
+
+def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mapping[str, str]) -> dict[str, Any]:
+    """Knobs by their option: numbers and words as they stand, switches as true or false."""
+    found: dict[str, Any] = {}
+    for knob, name in numbers.items():
+        value = reader.take(name)
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            found[knob] = value
+        elif value is not None:
+            reader.problems.append(Problem(path=f"--{name}", given=repr(value)[:60], expected="one value"))
+    for knob, name in switches.items():
+        value = reader.take(name)
+        if isinstance(value, bool):
+            found[knob] = value
+    return found
+
+
+def json_option(reader: OptionReader, name: str) -> dict[str, Any]:
+    """An option that is a JSON object, with parts that were given behind dots."""
+    whole = reader.take(name)
+    found: dict[str, Any] = {}
+    if isinstance(whole, str):
+        try:
+            made = json.loads(whole)
+        except (ValueError, RecursionError):
+            made = None
+        if not isinstance(made, dict):
+            reader.problems.append(Problem(path=f"--{name}", given=whole[:60], expected="a JSON object"))
+        else:
+            found |= made
+    for inner in [option for option in reader.options if option.startswith(f"{name}.")]:
+        found[inner.removeprefix(f"{name}.").replace("-", "_")] = reader.take(inner)
+    return found
+
+
+def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
+    """The catalog model of a name or path; a file that Ridgeline wrote says it at its top."""
+    for name in (given[:200], given[:200].rstrip("/").rpartition("/")[2]):
+        found = find_name(name) if name else None
+        if found and not found[1]:
+            return found[0]
+    written = model_in(files)
+    if written is None and given:
+        reader.notes.append(Unread(option="model", value=given[:60], why="no catalog entry is it"))
+    return written
+
+
+def load_in(files: Files, notes: list[str], unread: list[Unread]) -> dict[str, Any]:
+    """The workload of a `vllm bench serve` among the files; an assumed one without it."""
+    for _, words in commands_of(files, BENCH_PROGRAM):
+        found = read_arguments(words, BENCH)
+        unread += found.strange
+        work = read_load(found.options)
+        if "arrivals" not in work:
+            notes.append("arrivals: all requests at once are read as a closed loop of as many users")
+            work["arrivals"] = {"kind": "closed-loop", "concurrency": int(work["requests"])}
+        return work
+    notes.append("the load is not in the files: 1 request/s of 1024 and 128 tokens is assumed")
+    return dict(UNKNOWN_LOAD)
+
+
+def imported(
+    target: str, files: Files, reader: OptionReader, plan: dict[str, Any], model: str | None, apart: Mapping[str, str]
+) -> Imported:
+    """The settings with everything that did not reach them."""
+    assumptions = list(reader.assumptions)
+    more: list[Unread] = []
+    settings: dict[str, Any] = {"model": model} if model else {}
+    settings |= {"workload": load_in(files, assumptions, more), "plan": plan}
+    unread = tuple(weighed((*reader.unread(apart), *more)))
+    return Imported(target=target, settings=settings, unread=unread, assumptions=tuple(assumptions))
+
+
+def none_found(files: Files, program: str) -> InputError:
+    given = ", ".join(sorted(files)[:5]) or "no file"
+    return InputError(Problem(path="", given=given, expected=f"a script or command line that runs {program}"))

@@ -1,0 +1,1 @@
+"""What trainers around transformers share, in writing and in reading."""

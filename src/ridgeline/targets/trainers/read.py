@@ -1,0 +1,427 @@
+"""Turn what a trainer's file names into what it means: DeepSpeed's file beside it, the catalog's model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import Table, parse_table
+from ridgeline.core.table import given
+from ridgeline.models.names import MODELS, find_name
+from ridgeline.targets.imports.model_names import named_by_beginning
+from ridgeline.targets.imports.option_reader import OptionReader, pick
+from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.target import Files, Imported, Unread
+from ridgeline.targets.trainers.write import MODULES, STAGES
+
+QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
+
+
+def beside(files: Files, name: Any) -> dict[str, Any] | None:
+    """A table that a configuration names: among the files, or beside them in their checkout."""
+    if isinstance(name, Mapping):
+        return dict(name)
+    if not isinstance(name, str) or not name or len(name) > 300:
+        return None
+    path = PurePosixPath(name)
+    text = files.get(path.name) or around(files).named(name)
+    if text is None or path.suffix not in (".json", ".yaml", ".yml", ".conf"):
+        return None
+    try:
+        return parse_table(
+            Path(path.name).with_suffix(".json") if path.suffix == ".conf" else Path(path.name), text
+        ).data
+    except InputError:
+        return None
+
+
+def zero_file(files: Files, name: Any, notes: list[Unread]) -> dict[str, Any]:
+    """DeepSpeed's file by the name that a configuration gives; its name alone tells the stage where it is not here."""
+    if name in (None, "", False):
+        return {}
+    found = beside(files, name)
+    if found is not None:
+        return found
+    stage = re.search(r"z(?:ero)?_?(?:stage)?_?([0-3])(?!\d)", PurePosixPath(str(name)[:300]).name.lower())
+    told = f"stage {stage.group(1)} by its name" if stage else "read as stage 0"
+    why = f"the file is not here: {told}; formats and offloading as the rest says"
+    notes.append(Unread(option="deepspeed", value=str(name)[:80], why=why, matters=True))
+    return {"zero_optimization": {"stage": int(stage.group(1)) if stage else 0}}
+
+
+def model_of(reader: OptionReader, option: str, named: str | None) -> str | None:
+    """The catalog's model of this name or folder; unread where it has none."""
+    value = reader.take(option)
+    if named is not None or not isinstance(value, str) or not value:
+        return named
+    tower = reader.options.get("train.vision_tower")
+    if tower:  # the run trains more than the text model that it names
+        why = f"with the tower {str(tower)[:60]} no catalog entry is it"
+        reader.notes.append(Unread(option="model", value=value[:100], why=why, matters=True))
+        return None
+    if QUANTIZED.search(value):
+        why = "frozen weights in few bits are not priced: read as bf16"
+        reader.notes.append(Unread(option=option, value=value[:100], why=why, matters=True))
+    for name in (value[:200], value.rstrip("/").rpartition("/")[2][:200]):
+        found = find_name(name)
+        if found is not None and not found[1]:
+            return found[0]
+    part = named_by_beginning(value)
+    if part is not None:
+        reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
+        return part[0]
+    reader.notes.append(Unread(option="model", value=value[:100], why="no catalog entry is it", matters=True))
+    return None
+
+
+def trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+    """The model as transformers builds it, without blocks that predict further tokens."""
+    if model is None or model not in MODELS or MODELS[model].mtp is None:
+        return model
+    reader.assumptions.append("mtp = 0: transformers leaves out blocks that predict further tokens")
+    return {"base": model, "mtp": 0}
+
+
+# what transformers calls an optimizer -> (ours, the format of its states)
+OPTIMIZERS = {
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"), ("adamw", "fp32")),
+    **dict.fromkeys(("adamw_torch_npu_fused", "adamw_torch_xla", "paged_adamw_32bit", "adamw"), ("adamw", "fp32")),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adamw_torch_8bit"), ("adamw", "int8")),
+    **dict.fromkeys(("adamw_anyprecision", "stable_adamw", "schedule_free_adamw"), ("adamw", "fp32")),
+    **dict.fromkeys(("lion_32bit", "paged_lion_32bit", "lion_pytorch"), ("lion", "fp32")),
+    **dict.fromkeys(("lion_8bit", "paged_lion_8bit"), ("lion", "int8")),
+    "adafactor": ("adafactor", "fp32"),
+    "sgd": ("sgd", "fp32"),
+    "muon": ("muon", "fp32"),
+}
+ALL = ("all", "all-linear", "all_linear")
+# the format that weights are loaded in -> training in mixed precision keeps fp32 instead
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "bf16", "bf16": "bf16", "fp16": "fp16"}
+SHARDED = {"1": "zero3", "2": "zero2", "3": "none", "4": "zero3", "5": "zero2"}
+SHARDED |= {"full_shard": "zero3", "shard_grad_op": "zero2", "no_shard": "none", "hybrid_shard": "zero3"}
+SHARDED |= {"hybrid_shard_zero2": "zero2", "true": "zero3", "false": "zero2"}
+# options by which programs of their own split a model
+DEGREE = re.compile(
+    r"train\.((tensor|pipeline|context|expert|sequence|model)_parallel(_size|_degree|ism)?|(tp|pp|cp|ep|sp)_(size|degree)"
+    r"|deepspeed_stage|zero_stage|zero_1|shard_degree)"
+)
+# where FSDP is told to recompute, beside the trainer's own word for it
+CHECKPOINTING = (
+    "accelerate.fsdp_config.fsdp_activation_checkpointing",
+    "train.fsdp_config.activation_checkpointing",
+    "train.fsdp_config.fsdp_activation_checkpointing",
+)
+APART = {
+    "train.learning_rate": "learning rates decide nothing about speed",
+    "train.lr_*": "learning rates decide nothing about speed",
+    "train.*lr*": "learning rates decide nothing about speed",
+    "train.warmup*": "learning rates decide nothing about speed",
+    "train.weight_decay": "learning rates decide nothing about speed",
+    "train.adam_*": "learning rates decide nothing about speed",
+    "train.max_grad_norm": "clipping is not priced apart",
+    "train.*eval*": "evaluation is not part of a step",
+    "train.val_*": "evaluation is not part of a step",
+    "train.*save*": "checkpoints are not part of a step",
+    "train.output_dir": "where output goes",
+    "train.*log*": "logging",
+    "train.report_to": "logging",
+    "train.wandb*": "logging",
+    "train.run_name": "logging",
+    "train.plot_loss": "logging",
+    "train.*dataset*": "which data decides nothing about speed",
+    "train.template": "which data decides nothing about speed",
+    "train.*chat_template*": "which data decides nothing about speed",
+    "train.*token*": "which data decides nothing about speed",
+    "train.*preprocessing*": "reading data is not part of a step",
+    "train.dataloader*": "reading data is not part of a step",
+    "train.*epochs": "how many steps is not part of one",
+    "train.max_steps": "how many steps is not part of one",
+    "train.max_samples": "how many steps is not part of one",
+    "train.*seed": "seeds decide nothing about speed",
+    "train.do_*": "a training step is what is read",
+    "train.trust_remote_code": "where code comes from decides nothing about speed",
+    "train.lora_alpha": "how adapters are scaled decides nothing about speed",
+    "train.lora_dropout": "dropout is not priced apart",
+    "train.push_to_hub": "where output goes",
+    "train.hub_*": "where output goes",
+    "train.resume_from_checkpoint": "checkpoints are not part of a step",
+    "train.ddp_timeout": "timeouts",
+    "train.overwrite*": "where output goes",
+    "train.special_tokens*": "which data decides nothing about speed",
+    "train.tf32": "fp32 products beside mixed precision are few",
+    "train.gradient_checkpointing_kwargs*": "how recompute is written is not priced",
+    "train.fsdp_config.*": "how FSDP wraps and loads is not priced",
+    "accelerate.*": "how processes are started",
+    "deepspeed.*_bucket_size": "bucket sizes are not priced",
+    "deepspeed.scheduler*": "learning rates decide nothing about speed",
+    "deepspeed.optimizer.params*": "learning rates decide nothing about speed",
+    "deepspeed.zero_optimization.*": "a tuning knob of ZeRO that is not priced",
+    "deepspeed.fp16.*": "loss scaling decides nothing about speed",
+    "deepspeed.*": "logging and checks",
+}
+MATTERS = (
+    "*.load_in_4bit", "*.load_in_8bit", "*4bit*", "*8bit*", "*.quantization*", "*.use_liger*", "*.enable_liger*",
+    "*.unsloth*", "*.vision_tower",
+    "*.use_galore", "*.use_badam", "*.fp8*", "*.freeze*", "*.plugins", "*.expert_parallel*", "*.unfrozen_parameters",
+    "*.liger_*", "*.use_apollo", "*.use_kt", "*.qat.*", "*.ebft.*", "*.trl.*", "*.lora_target_parameters", "*.relora*",
+)  # fmt: skip
+
+
+def gathered(parts: Mapping[str, Mapping[str, Any]], source: str) -> OptionReader:
+    """A reader of several files' options, each under the name of its file."""
+    return OptionReader(Table(data={name: dict(table) for name, table in parts.items()}, source=source))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is trained: all weights, or adapters (of all matrices where `everywhere`)."""
+
+    name: str = "finetune"
+    everywhere: bool = False
+
+
+def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, target: str, task: Task) -> Imported:
+    """What the options say, in the words of the target."""
+    model = model_of(reader, words["model"], named)
+    zero = "deepspeed.zero_optimization.stage" in reader or any(key.startswith("deepspeed.") for key in reader.options)
+    compiled = reader.switch(words["compiled"], default=False)
+    engine = "deepspeed" if zero else "torch-compile" if compiled else "torch-eager"
+    plan: dict[str, Any] = {"engine": engine, "compiled": compiled}
+    sharding = _zero(reader, words) if zero else _fsdp(reader, words)
+    plan |= sharding
+    plan |= _memory(reader, words, plan)
+    precision, optimizer = _formats(reader, words, plan["shard"] == "none" and task.name != "lora", zero)
+    plan["precision"] = precision
+    if "ep" in words and (ep := reader.degree(words["ep"])) > 1:
+        plan |= {"ep": ep, "etp": 1}
+    micro, steps = _batch(reader, words)
+    plan["microbatch"] = micro
+    seq = reader.count(words["seq"], *words.get("seq_also", "").split())
+    if seq is None:
+        default = int(words.get("seq_default", "0")) or None
+        if default:
+            reader.assumptions.append(f"seq = {default}: the files do not say it")
+        seq = default
+    work = {
+        "kind": "train",
+        "seq": seq,
+        "packed": reader.switch(words["packed"].split()[0], default=False),
+        "optimizer": optimizer,
+        **_lora(reader, words, task),
+    }
+    reader.take(words["attention"])
+    for name in words["packed"].split():
+        reader.take(name)
+    _refuse_degrees(reader)
+    return Imported(
+        target=target,
+        settings=pick({"model": trained(reader, model)}) | {"workload": pick(work), "plan": plan},
+        unread=_weighed(reader),
+        assumptions=tuple(reader.assumptions),
+        per_rank=micro * steps,
+    )
+
+
+def _refuse_degrees(reader: OptionReader) -> None:
+    """A problem for each degree or stage of a program's own that nobody took: a mesh is never read without it."""
+    for name, value in reader.options.items():
+        if (
+            name not in reader.taken
+            and DEGREE.fullmatch(name)
+            and str(value) not in ("1", "0", "-1", "False", "None", "")
+        ):
+            expected = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
+            todo = "the program splits the model in its own way, which is not read"
+            reader.problems.append(Problem(path=name, given=given(value), expected=expected, todo=todo))
+
+
+def _weighed(reader: OptionReader) -> tuple[Unread, ...]:
+    quiet = ("", "false", "none", "null", "no")
+    return tuple(
+        replace(part, matters=part.matters or (hit and str(part.value).strip("'\"").lower() not in quiet))
+        for part in reader.unread(APART)
+        for hit in [any(fnmatchcase(part.option, pattern) for pattern in MATTERS)]
+    )
+
+
+def _batch(reader: OptionReader, words: Mapping[str, str]) -> tuple[int, int]:
+    sizes = ("deepspeed.train_micro_batch_size_per_gpu", "deepspeed.gradient_accumulation_steps")
+    beside = [None if reader.take(name) == "auto" else reader.count(name) for name in sizes]
+    micro, steps = reader.count(words["micro"]) or beside[0], reader.count(words["steps"]) or beside[1]
+    reader.take("deepspeed.train_batch_size")
+    reader.take("accelerate.deepspeed_config.gradient_accumulation_steps")
+    default = int(words.get("micro_default", "8"))
+    if micro is None:
+        reader.assumptions.append(f"microbatch = {default}: the files do not say it")
+    return micro or default, steps or 1
+
+
+def _fsdp(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
+    """DDP, FSDP1 or FSDP2 and the mesh of it."""
+    kind = str(reader.take("accelerate.distributed_type", default="")).upper()
+    version = reader.take(words["fsdp"], *words.get("fsdp_also", "").split())
+    split = reader.take(words["shard"])
+    on = kind == "FSDP" or (kind == "" and (version is not None or words["reshard"] in reader or split is not None))
+    on = on or _old_fsdp(reader, words)
+    plan: dict[str, Any] = {}
+    if "cp" in words:
+        plan["cp"] = reader.degree(words["cp"], *words.get("cp_also", "").split())
+    if "tp" in words:
+        plan["tp"] = reader.degree(words["tp"])
+        if plan["tp"] > 1:
+            plan["sequence_parallel"] = False
+    if plan.get("cp", 1) > 1:
+        plan["cp_kind"] = "ring"
+    replicate = reader.degree(words["replicate"])
+    if not on and plan.get("cp", 1) * plan.get("tp", 1) == 1:
+        return plan | {"shard": "none"}
+    reshard = reader.take(words["reshard"], *words.get("reshard_also", "").split(), default=True)
+    shard = SHARDED.get(str(reshard).lower())
+    if shard is None:
+        reader.notes.append(Unread(option=words["reshard"], value=str(reshard)[:60], why="unknown", matters=True))
+    shard = shard or "zero3"
+    size = split if type(split) is int and split > 0 else None
+    if not on:
+        shard = "none"
+    elif size is not None:
+        plan |= {"dp": replicate * size, "shard_degree": size * plan.get("cp", 1)}
+    elif replicate > 1 or "hybrid" in str(reshard).lower():
+        reader.assumptions.append("shards are split over all ranks: how many share one is not stated")
+    return plan | {"shard": shard}
+
+
+def _old_fsdp(reader: OptionReader, words: Mapping[str, str]) -> bool:
+    """`fsdp: "full_shard auto_wrap"` of the Trainer, or a list of such words."""
+    value = reader.take("train.fsdp")
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    if not re.search(r"shard|hybrid", text):
+        return False
+    for word, means in (("shard_grad_op", "SHARD_GRAD_OP"), ("hybrid", "HYBRID_SHARD"), ("full_shard", "FULL_SHARD")):
+        if word in text:
+            reader.options.setdefault(words["reshard"], means)
+            break
+    return True
+
+
+def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
+    zero = "deepspeed.zero_optimization"
+    shards = {str(stage): shard for shard, stage in STAGES.items()}
+    shard = reader.word(f"{zero}.stage", among=shards, default="none")
+    whole = shard == "zero3"
+    overlap = reader.switch(f"{zero}.overlap_comm", default=whole) and shard != "none"
+    plan: dict[str, Any] = {"shard": shard, "overlap": {"grad-reduce": overlap, "param-gather": overlap and whole}}
+    reader.take("accelerate.distributed_type", "accelerate.deepspeed_config.zero_stage")
+    plan["tp"] = reader.degree("deepspeed.tensor_parallel.autotp_size")
+    split = [words[name] for name in ("sp", "cp") if name in words] + words.get("cp_also", "").split()
+    plan["cp"] = reader.degree(*split, "deepspeed.sequence_parallel_size")
+    if plan["tp"] > 1:
+        plan["sequence_parallel"] = False
+        plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm", default=False)
+    if plan["cp"] > 1:  # DeepSpeed exchanges heads for sequence; a trainer without words for that has a ring of its own
+        plan["cp_kind"] = "all-to-all" if "sp" in words or "deepspeed.sequence_parallel_size" in reader else "ring"
+    device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
+    share = reader.word(f"{zero}.offload_optimizer.device", among=device, default=0.0)
+    if share:
+        share = reader.share(f"{zero}.offload_optimizer.ratio", default=1.0)
+    if reader.word(f"{zero}.offload_param.device", among=device, default=0.0):
+        why = "weights in host memory are not priced"
+        reader.notes.append(Unread(option=f"{zero}.offload_param.device", value="cpu", why=why, matters=True))
+    plan["offload"] = {"optimizer": share}
+    return plan
+
+
+def _memory(reader: OptionReader, words: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, Any]:
+    off = "recompute_off" in words
+    stated = reader.take(words["recompute"])
+    on = reader.switch(words["recompute"], default=words.get("recompute_default", "true") == "true" and not off)
+    if isinstance(stated, str) and stated.startswith("offload"):
+        on = True
+    again = (not on) if off else on
+    again = any(reader.switch(option, default=False) for option in CHECKPOINTING) or again
+    offload = dict(plan.get("offload", {}))
+    moved = reader.take(words["offload_activations"]) if "offload_activations" in words else False
+    if moved is True or (moved and str(moved).lower() != "false") or str(stated).lower().startswith("offload"):
+        offload["activations"] = 1.0
+    if "offload" in words and reader.switch(words["offload"], default=False):
+        offload["optimizer"] = 1.0
+    return {"recompute": "full" if again else "none", "offload": offload}
+
+
+def _formats(
+    reader: OptionReader, words: Mapping[str, str], wide: bool, zero: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    stored = "fp32"
+    for name in ("bf16", "fp16"):
+        asked = [reader.take(option) for option in (words[name], f"deepspeed.{name}.enabled")]
+        if any(value is True or str(value).lower() in ("true", "auto") for value in asked) and stored == "fp32":
+            stored = name
+    given = reader.take(words["mixed"]) if "mixed" in words else None
+    if str(given).lower() in ("bf16", "fp16", "fp8"):
+        stored = "fp16" if str(given).lower() == "fp16" else "bf16"
+    kept = SHORT.get(str(reader.take(words["dtype"])).lower()) if "dtype" in words else None
+    pure = "pure" in words and reader.switch(words["pure"], default=False)
+    half = "half" in words and reader.switch(words["half"], default=False)
+    pure = pure or half or (stored == "fp32" and kept in ("bf16", "fp16"))
+    if pure:
+        stored = "fp16" if half or kept == "fp16" else "bf16"
+    elif stored == "fp32" and "bf16_default" in words and reader.take(words["bf16"]) is None:
+        stored = "bf16"
+    optimizer = _optimizer(reader, words)
+    if zero:
+        gradients = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+        said = reader.word(
+            "deepspeed.communication_data_type", "deepspeed.data_types.grad_accum_dtype", among=gradients, default=None
+        )
+        reader.take("deepspeed.data_types.grad_accum_dtype")
+        optimizer["master"] = "none" if stored == "fp32" else "fp32"
+        return {"name": stored, "gradients": said or stored}, optimizer
+    if pure or stored == "fp32":
+        states = optimizer["states"] if optimizer["states"] == "int8" else stored
+        return {"name": stored, "gradients": stored}, optimizer | {"states": states, "master": "none"}
+    if wide:  # DDP: fp32 weights under autocast
+        precision = {"compute": stored, "weights": "fp32", "activations": stored, "kv": stored, "gradients": "fp32"}
+        return precision, optimizer | {"master": "none"}
+    return {"name": stored, "gradients": stored}, optimizer | {"master": "fp32"}
+
+
+def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
+    name = str(reader.take(words["optimizer"], default="adamw_torch_fused")).lower()
+    found = OPTIMIZERS.get(name)
+    if "muon" in words and "=" in words["muon"]:
+        option, _, value = words["muon"].partition("=")
+        if value == "true" and reader.switch(option, default=False):
+            found = OPTIMIZERS["muon"]
+    kind = str(reader.take("deepspeed.optimizer.type", default="")).lower()
+    if kind in ("muon", "lion", "sgd", "adafactor"):
+        found = (kind, "fp32")
+    if found is None:
+        reader.notes.append(Unread(option=words["optimizer"], value=name[:60], why="read as adamw", matters=True))
+    ours, states = found or ("adamw", "fp32")
+    return {"name": ours, "states": states}
+
+
+def _lora(reader: OptionReader, words: Mapping[str, str], task: Task) -> dict[str, Any]:
+    """The task, and its adapters."""
+    rank = reader.count(words["rank"])
+    value = reader.take(words["adapters"])
+    if task.name != "lora":
+        return {"task": task.name}
+    given = value.replace(" ", "").split(",") if isinstance(value, str) else value
+    names = [str(name)[:60] for name in given[:200]] if isinstance(given, list) else []
+    if not names or any(name in ALL for name in names) or task.everywhere:
+        targets = list(MODULES)
+    else:
+        targets = [target for target, parts in MODULES.items() if set(parts) & set(names)]
+        strange = [name for name in names if not any(name in parts for parts in MODULES.values())]
+        if strange:
+            why = "adapters on these are not priced"
+            reader.notes.append(Unread(option=words["adapters"], value=", ".join(strange)[:80], why=why, matters=True))
+    if value is None and not task.everywhere:
+        targets = ["qkv"]
+        reader.assumptions.append("adapters on q and v: the files do not say which")
+    return {"task": "lora", "lora": pick({"rank": rank or int(words.get("rank_default", "16")), "targets": targets})}

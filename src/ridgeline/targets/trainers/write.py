@@ -1,0 +1,473 @@
+"""Turn a Scenario into what software around transformers' Trainer can be told: who shards, the mesh, the batch.
+
+Such software splits data (DDP, FSDP2 or DeepSpeed), sequences and, some of it, matrices; it has no pipeline and holds
+experts whole. Ranks of an axis that it lacks take data of their own, and what that changes is a loss with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.workload import Train
+from ridgeline.targets.decisions import decisions_of, has_experts
+from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
+from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
+from ridgeline.targets.options import options
+from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.target import Export
+from ridgeline.targets.vendors import growing_segments
+from ridgeline.targets.yaml_text import yaml_text
+
+Backend = Literal["ddp", "fsdp2", "deepspeed"]
+# where `accelerate launch` keeps the mesh and FSDP, and its words for who shards
+MESH = "accelerate.parallelism_config.parallelism_config"
+FSDP = "accelerate.fsdp_config.fsdp"
+TYPES: dict[Backend, str] = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}
+STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerRun:
+    """One run as it is written.
+
+    shard      ranks that a shard is split over, context ranks not counted; `replicate` such groups hold copies
+    steps      microbatches that gradients are accumulated over
+    lost       what differs from the plan, and why
+    """
+
+    backend: Backend
+    stage: int
+    tp: int
+    cp: int
+    shard: int
+    replicate: int
+    micro: int
+    steps: int
+    lost: tuple[Lose, ...] = ()
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks."""
+        return self.shard * self.replicate
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one step."""
+        return self.micro * self.steps * self.dp
+
+
+def backend_of(scenario: Scenario) -> Backend:
+    """DeepSpeed where the plan's engine is it, or only it can: ZeRO-1, and heads exchanged for sequence."""
+    plan = scenario.plan
+    exchanged = plan.mesh.cp > 1 and plan.switches.cp_kind == "all-to-all"
+    if plan.engine == "deepspeed" or exchanged or (plan.sharding.shard == "zero1" and plan.mesh.dp > 1):
+        return "deepspeed"
+    return "fsdp2" if plan.sharding.shard != "none" or plan.mesh.cp > 1 else "ddp"
+
+
+def run_of(scenario: Scenario, can: Collection[tuple[str, str]]) -> TrainerRun:
+    """The run, for software that can split along these axes ("tp", "cp") with these backends."""
+    mesh, backend = scenario.plan.mesh, backend_of(scenario)
+    lost: list[Lose] = []
+    stage = STAGES[scenario.plan.sharding.shard]
+    cp = _able(mesh.cp, ("plan.cp", "plan.cp_kind"), (backend, "cp") in can, "sequences are not split", lost)
+    splits = (backend, "tp") in can and (backend != "deepspeed" or (stage < 3 and cp == 1))
+    tp = _able(mesh.tp, ("plan.tp",), splits, "matrices are not split, or not beside this sharding", lost)
+    if mesh.pp > 1:
+        why = "there is no pipeline: its ranks take data of their own"
+        lost += [Lose(f"plan.{name}", why) for name in ("pp", "schedule.*", "placement", "order", "overlap.pp")]
+    if backend == "fsdp2" and stage == 0:
+        stage = 2
+        lost.append(Lose("plan.shard", "context parallelism comes with FSDP2: written as zero2"))
+    dp = scenario.system.chips // (tp * cp)
+    if dp != mesh.dp:
+        lost.append(Lose("plan.dp", f"{dp} data-parallel ranks, for axes that are not there"))
+    shard = _shard(scenario, backend, cp, dp, lost)
+    if backend == "fsdp2" and tp > 1 and shard == 1:
+        shard = dp
+    micro, steps = _batch(scenario, dp, lost)
+    return TrainerRun(
+        backend=backend,
+        stage=stage,
+        tp=tp,
+        cp=cp,
+        shard=shard,
+        replicate=dp // shard,
+        micro=micro,
+        steps=steps,
+        lost=tuple(lost),
+    )
+
+
+def _able(degree: int, paths: tuple[str, ...], able: bool, why: str, lost: list[Lose]) -> int:
+    if degree == 1 or able:
+        return degree
+    lost += [Lose(path, f"{why}: these ranks take data of their own") for path in paths]
+    return 1
+
+
+def _shard(scenario: Scenario, backend: Backend, cp: int, dp: int, lost: list[Lose]) -> int:
+    """Data-parallel ranks that a shard is split over."""
+    plan = scenario.plan
+    if backend == "ddp":
+        return 1
+    whole = plan.shard_degree == plan.mesh.dp * plan.mesh.cp
+    if backend == "deepspeed":
+        if not whole and plan.sharding.shard != "none":
+            lost.append(Lose("plan.shard_degree", "states are split over all data-parallel ranks"))
+        return dp
+    wanted = dp if whole else plan.shard_degree // cp
+    fits = plan.shard_degree % cp == 0 and wanted > 1 and dp % wanted == 0
+    if not whole and not fits:
+        lost.append(Lose("plan.shard_degree", "a shard is split over whole context groups, and two ranks at least"))
+    if whole and dp != plan.mesh.dp:
+        lost.append(Lose("plan.shard_degree", "a shard is split over all data-parallel ranks"))
+    return wanted if fits or whole else dp
+
+
+def _batch(scenario: Scenario, dp: int, lost: list[Lose]) -> tuple[int, int]:
+    """Sequences of a microbatch and microbatches of a step, as near to the plan's as the ranks allow."""
+    work, micro = scenario.workload, scenario.plan.microbatch
+    assert isinstance(work, Train)
+    each = max(1, work.sequences // dp)
+    found = next(size for size in range(min(micro, each), 0, -1) if each % size == 0)
+    if found != micro:
+        lost.append(Lose("plan.microbatch", f"written as {found}, for {dp} data-parallel ranks"))
+    if each * dp != work.sequences:
+        why = f"{dp} data-parallel ranks do not share it: written as {each * dp}"
+        lost.append(Lose("workload.global_batch", why))
+    return found, each // found
+
+
+Words = Mapping[str, str]
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "adafactor": "adafactor", "lion": "lion_32bit"}
+FORMATS = ("bf16", "fp16", "fp32")
+LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+MODULES = LORA_NAMES[False]
+OWN = "what runs it is PyTorch, eager or compiled, or DeepSpeed"
+
+
+def engine_of(run: TrainerRun, compiled: bool) -> str:
+    """The engine whose habits such a run has."""
+    if run.backend == "deepspeed":
+        return "deepspeed"
+    return "torch-compile" if compiled else "torch-eager"
+
+
+def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
+    """Everything but the model's task, which each software has its own word for."""
+    yield from run.lost
+    for plain in (_model, _lora, _recompute, _optimizer):
+        yield from plain(scenario, words)
+    for part in (_pieces_batch, _offload, _formats, _switches):
+        yield from part(scenario, run, words)
+    yield from _experts(scenario)
+    yield from _zero(scenario, run, words) if run.backend == "deepspeed" else _sharded(run, words)
+
+
+def _model(scenario: Scenario, words: Words) -> Iterator[Piece]:
+    path = weights_of(scenario.model)
+    if path is None:
+        yield Say(words["model"], scenario.model.id)
+        yield Lose("model.*", "no published weights are known of it: name a folder whose config.json says the same")
+        return
+    yield Say(words["model"], path, "model.*")
+    if scenario.model.mtp is not None:
+        yield Lose("model.mtp*", "transformers leaves out blocks that predict further tokens")
+    if scenario.model.vision is not None and not sees(scenario, words):
+        yield Lose("model.vision*", "a batch of text does not run the encoder")
+
+
+def sees(scenario: Scenario, words: Words) -> bool:
+    """Whether images or videos reach the model's encoder: the trainer can, and the workload has some."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    return "images" in words and scenario.model.vision is not None and bool(work.images or work.videos)
+
+
+def _pieces_batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
+    """Packing joins documents; beside context parallelism it is refused, for the mask between them is dropped."""
+    work = scenario.workload
+    assert isinstance(work, Train)
+    yield Say(words["seq"], work.seq, "workload.seq")
+    packed = work.packed and (run.cp == 1 or "packed_cp" in words)
+    alone = packed and sees(scenario, words) and words["images"] == "alone"
+    packed = packed and not alone
+    for name in words["packed"].split():
+        yield Say(name, packed, "workload.packed")
+    if alone:
+        yield Lose("workload.packed", "refused beside images: one document fills a sequence")
+    elif packed != work.packed:
+        yield Lose("workload.packed", "refused beside context parallelism: one document fills a sequence")
+    yield Lose("workload.document", "how long documents are is a matter of the data")
+    if sees(scenario, words):
+        yield from media_of_the_data()
+    yield Fixed("workload.images", 0.0, "text only")
+    yield Say(words["micro"], run.micro, "plan.microbatch")
+    yield Say(words["steps"], run.steps, "workload.global_batch", "plan.dp")
+
+
+def _lora(scenario: Scenario, words: Words) -> Iterator[Piece]:
+    work = scenario.workload
+    assert isinstance(work, Train)
+    if work.lora is None:
+        return
+    yield Say(words["rank"], work.lora.rank, "workload.lora.rank")
+    names = list(dict.fromkeys(name for target in work.lora.targets for name in MODULES.get(target, ())))
+    value = ",".join(names) if "adapters_joined" in words else names
+    yield Say(words["adapters"], value, "workload.lora.targets")
+    if set(work.lora.targets) - set(MODULES):
+        yield Lose("workload.lora.targets", f"adapters go on {', '.join(MODULES)}")
+
+
+def _recompute(scenario: Scenario, words: Words) -> Iterator[Piece]:
+    cover = same_everywhere(scenario)
+    yield from changed(scenario, cover, "one way for all layers")
+    kept = cover.kind == "none"
+    yield Say(words["recompute"], kept if "recompute_off" in words else not kept, "plan.recompute.kind")
+    if cover.kind == "selective":
+        yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
+        yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
+    yield Fixed("plan.recompute.layers", None, "all layers")
+
+
+def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
+    share = scenario.plan.offload
+    if share.activations == 1 and "offload_activations" in words:
+        yield Say(words["offload_activations"], True, "plan.offload.activations")
+    yield Fixed("plan.offload.activations", 0.0, "all activations where there is an option for it, or none")
+    if share.optimizer == 1 and run.backend == "fsdp2":
+        yield Say(words["offload"], True, "plan.offload.optimizer")
+    elif share.optimizer and run.backend == "deepspeed" and run.stage and (share.optimizer == 1 or run.stage == 3):
+        yield Say("deepspeed.zero_optimization.offload_optimizer.device", "cpu", "plan.offload.optimizer")
+        yield Say("deepspeed.zero_optimization.offload_optimizer.pin_memory", True)
+        if share.optimizer < 1:
+            yield Say("deepspeed.zero_optimization.offload_optimizer.ratio", share.optimizer, "plan.offload.optimizer")
+    yield Fixed("plan.offload.optimizer", 0.0, "FSDP2 moves weights, gradients and states together; ZeRO its states")
+
+
+def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
+    """Mixed precision keeps fp32 weights that are cast as they are gathered (FSDP2) or used (DDP); or all is bf16."""
+    precision, work = scenario.plan.precision, scenario.workload
+    assert isinstance(work, Train)
+    stored = precision.weights.id if precision.weights.id in FORMATS else "bf16"
+    if run.backend == "ddp" and stored == "fp32" and precision.compute.id in FORMATS:
+        stored = precision.compute.id
+    master = work.optimizer.master.id if work.optimizer.master else "none"
+    own = run.backend != "deepspeed" and stored == "bf16" and master == "none"
+    own = own and work.optimizer.states.id == "bf16"
+    mixed = stored != "fp32" and not own
+    wide = run.backend == "ddp" and mixed and work.lora is None  # beside adapters, weights rest as they are
+    held = "fp32" if wide else stored
+    carried = [f"plan.precision.{path}" for path in ("weights", "compute", "activations")]
+    if "dtype" in words:
+        yield Say(words["dtype"], LONG["fp32" if mixed and work.lora is None else stored])
+    yield from _precision(stored, mixed, own, words, carried)
+    for path in ("weights", "compute", "activations"):
+        if getattr(precision, path).id != (held if path == "weights" else stored):
+            why = f"kept in {held}" if path == "weights" else f"products are multiplied in {stored}"
+            yield Lose(f"plan.precision.{path}", why)
+    yield Lose("plan.precision.scaling", "narrow formats are not written")
+    if run.backend == "deepspeed":
+        return
+    why = "gradients have the format that weights are kept in" if run.backend == "ddp" else "FSDP2 reduces in it"
+    yield Fixed("plan.precision.gradients", held, why)
+    yield Fixed("workload.optimizer.master", "fp32" if mixed and not wide else "none", f"kept in {held}")
+    yield Fixed("workload.optimizer.states", "bf16" if own else "fp32", "states have the format of what is updated")
+
+
+def _precision(stored: str, mixed: bool, own: bool, words: Words, carried: list[str]) -> Iterator[Piece]:
+    for name in ("bf16", "fp16"):
+        yield Say(words[name], mixed and stored == name, *carried)
+    if "mixed" in words:
+        yield Say(words["mixed"], stored if mixed else "no", *carried)
+    if "pure" in words:
+        yield Say(words["pure"], own)
+
+
+def _optimizer(scenario: Scenario, words: Words) -> Iterator[Piece]:
+    work = scenario.workload
+    assert isinstance(work, Train)
+    name = work.optimizer.name
+    if name == "muon" and "muon" in words:
+        option, _, value = words["muon"].partition("=")
+        yield Say(option, True if value == "true" else value, "workload.optimizer.name")
+    if name in OPTIMIZERS or "muon" not in words or name != "muon":
+        yield Say(words["optimizer"], OPTIMIZERS.get(name, OPTIMIZERS["adamw"]))
+    if name in OPTIMIZERS:
+        yield Say(words["optimizer"], OPTIMIZERS[name], "workload.optimizer.name")
+    yield Fixed("workload.optimizer.name", "adamw", f"written are {', '.join(OPTIMIZERS)}")
+
+
+def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
+    compiled = decisions_of(scenario)["plan.compiled"]
+    yield Say(words["compiled"], compiled, "plan.compiled")
+    yield Fixed("plan.engine", engine_of(run, compiled), OWN)
+    yield Say(words["attention"], words["flash"], "plan.attention")
+    if decisions_of(scenario)["plan.attention"] != "flash":
+        yield Lose("plan.attention", "scaled_dot_product_attention picks a flash kernel")
+    yield Fixed("plan.graph", "none", "kernels are issued one by one")
+    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+    yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
+
+
+def _experts(scenario: Scenario) -> Iterator[Piece]:
+    for axis in ("ep", "etp"):
+        yield Fixed(f"plan.{axis}", 1, "every rank holds all experts")
+    if has_experts(scenario.model):
+        yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
+    yield Fixed("plan.overlap.moe", False, "nothing is exchanged between experts")
+
+
+def _sharded(run: TrainerRun, words: Words) -> Iterator[Piece]:
+    """DDP or FSDP2 and the mesh."""
+    yield Fixed("plan.pp", 1, "one stage")
+    if run.backend == "ddp":
+        for axis in ("tp", "cp"):
+            yield Fixed(f"plan.{axis}", 1, "DDP splits data only")
+        yield Fixed("plan.shard", "none", "DDP: every rank holds everything")
+        yield Fixed("plan.overlap.grad-reduce", True, "DDP reduces buckets during the backward pass")
+        for name in ("param-gather", "tp", "cp", "offload"):
+            yield Fixed(f"plan.overlap.{name}", False, "DDP does not overlap it")
+        yield Fixed("plan.sequence_parallel", False, "DDP splits data only")
+        yield Fixed("plan.cp_kind", "ring", "DDP splits data only")
+        return
+    yield Say(words["fsdp"], 2, "plan.shard")
+    yield Say(words["reshard"], run.stage == 3, "plan.shard")
+    yield Say(words["shard"], run.shard, "plan.shard_degree", "plan.dp")
+    yield Say(words["replicate"], run.replicate, "plan.shard_degree", "plan.dp")
+    if "cp" in words:
+        yield Say(words["cp"], run.cp, "plan.cp")
+    if "tp" in words:
+        yield Say(words["tp"], run.tp, "plan.tp")
+    yield Fixed("plan.cp_kind", "ring", "keys go around a ring")
+    for axis in ("tp", "cp"):
+        yield Fixed(f"plan.{axis}", 1, "this software does not split along it")
+    yield Fixed("plan.sequence_parallel", False, "plans of transformers split matrices only")
+    for name in ("grad-reduce", "param-gather", "cp"):
+        yield Fixed(f"plan.overlap.{name}", True, "FSDP2 and its context parallelism do so by themselves")
+    for name in ("tp", "offload"):
+        yield Fixed(f"plan.overlap.{name}", False, "issued on the stream that computes")
+
+
+def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
+    """DeepSpeed's own file. Batches are written out: "auto" would leave them to the Trainer, which has the same."""
+    found = decisions_of(scenario)
+    zero = "deepspeed.zero_optimization"
+    yield Fixed("plan.pp", 1, "one stage")
+    yield Say(f"{zero}.stage", run.stage, "plan.shard")
+    yield Fixed("plan.shard_degree", run.dp * run.cp, "all data-parallel ranks")
+    yield Say("deepspeed.train_batch_size", run.sequences, "workload.global_batch")
+    yield Say("deepspeed.train_micro_batch_size_per_gpu", run.micro, "plan.microbatch")
+    yield Say("deepspeed.gradient_accumulation_steps", run.steps, "plan.dp")
+    if run.stage:
+        both = run.stage == 3
+        overlap = bool(found.get("plan.overlap.grad-reduce", True))
+        told = ("plan.overlap.grad-reduce", "plan.overlap.param-gather") if both else ("plan.overlap.grad-reduce",)
+        yield Say(f"{zero}.overlap_comm", overlap, *told)
+        if both and found.get("plan.overlap.param-gather", overlap) != overlap:
+            yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
+    yield Fixed("plan.overlap.grad-reduce", False, "without ZeRO gradients are reduced after the backward pass")
+    yield Fixed("plan.overlap.param-gather", False, "below stage 3 weights are gathered after the step")
+    yield from _zero_mesh(run, found, words)
+    yield from _zero_formats(scenario, run)
+
+
+def _zero_mesh(run: TrainerRun, found: Mapping[str, object], words: Words) -> Iterator[Piece]:
+    if run.cp > 1:
+        yield Say(words["sp"], run.cp, "plan.cp")
+        yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
+    if run.tp > 1:
+        yield Say("deepspeed.tensor_parallel.autotp_size", run.tp, "plan.tp")
+        yield Say("deepspeed.tensor_parallel.tp_overlap_comm", bool(found.get("plan.overlap.tp")), "plan.overlap.tp")
+    for axis in ("tp", "cp"):
+        yield Fixed(f"plan.{axis}", 1, "not split")
+    yield Fixed("plan.sequence_parallel", False, "AutoTP splits matrices only")
+    for name in ("cp", "tp"):
+        yield Fixed(f"plan.overlap.{name}", False, "DeepSpeed does not overlap it")
+    yield Fixed("plan.overlap.offload", True, "copies to the host have a stream of their own")
+
+
+def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+    stored = scenario.plan.precision.weights.id
+    stored = stored if stored in FORMATS else "bf16"
+    if stored != "fp32":
+        yield Say(f"deepspeed.{stored}.enabled", True, "plan.precision.weights")
+    gradients = str(decisions_of(scenario)["plan.precision.gradients"])
+    if gradients not in FORMATS or (not run.stage and gradients != stored):
+        yield Lose("plan.precision.gradients", f"without ZeRO they are added up in {stored}; bf16, fp16 or fp32")
+        gradients = stored
+    yield Say("deepspeed.communication_data_type", gradients, "plan.precision.gradients")
+    if run.stage:
+        yield Say("deepspeed.data_types.grad_accum_dtype", gradients, "plan.precision.gradients")
+    master = "none" if stored == "fp32" else "fp32"
+    yield Fixed("workload.optimizer.master", master, "16-bit weights get a copy in fp32, fp32 weights none")
+    yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
+
+
+ZERO = "deepspeed.json"
+STARTED = (
+    '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" '
+    '--num_machines "$NNODES" -m '
+)
+
+
+def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: Command) -> Export:
+    """The tables of options as files, and the launch scripts."""
+    ledger, title = gather(decisions_of(scenario), pieces), options(id).title
+    files = trainer_files(scenario, nested(ledger.options), title)
+    return exported(id, {**files, **scripts(scenario, command, title)}, ledger)
+
+
+def by_accelerate(scenario: Scenario, program: str, note: str) -> Command:
+    """`accelerate launch` of a Python module and its arguments, a process for each chip of the node."""
+    words = ("accelerate", "launch", "--config_file", "accelerate.yaml")
+    allocator = growing_segments(scenario.system)
+    return Command(words=words, per_chip=False, tail=f"{STARTED}{program}", before=note, environment=allocator)
+
+
+def by_torchrun(scenario: Scenario, program: tuple[str, ...], note: str) -> Command:
+    """torchrun of a Python module and its arguments."""
+    return Command(words=("-m", *program), before=note, environment=growing_segments(scenario.system))
+
+
+def trainer_files(scenario: Scenario, tables: Mapping[str, Any], title: str) -> dict[str, str]:
+    """The tables of options as the files they are named after."""
+    head = comment(header(scenario, title))
+    files = {f"{name}.yaml": head + yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}
+    if "deepspeed" in tables:
+        files[ZERO] = json.dumps(tables["deepspeed"], indent=2) + "\n"
+    return files
+
+
+def launch_pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
+    """What `accelerate launch` is told beside the mesh."""
+    nodes, _ = nodes_of(scenario.system)
+    kind = "NO" if scenario.system.chips == 1 and run.backend == "ddp" else TYPES[run.backend]
+    for option, value in (
+        ("compute_environment", "LOCAL_MACHINE"),
+        ("distributed_type", kind),
+        ("num_machines", nodes),
+        ("num_processes", scenario.system.chips),
+        ("machine_rank", 0),
+        ("main_training_function", "main"),
+        ("rdzv_backend", "static"),
+        ("same_network", True),
+    ):
+        yield Say(f"accelerate.{option}", value)
+    if kind != "NO":
+        yield Say("accelerate.distributed_type", kind, "plan.shard")
+    if run.backend == "fsdp2":
+        yield Say(f"{FSDP}_auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+        yield Say(f"{FSDP}_cpu_ram_efficient_loading", True)
+        yield Say(f"{FSDP}_state_dict_type", "SHARDED_STATE_DICT")
+    if run.backend == "deepspeed":
+        yield Say("accelerate.deepspeed_config.deepspeed_config_file", ZERO)
+        yield Say("accelerate.deepspeed_config.zero3_init_flag", run.stage == 3)
+        yield Say("accelerate.deepspeed_config.deepspeed_multinode_launcher", "standard")
