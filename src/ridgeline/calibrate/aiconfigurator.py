@@ -26,6 +26,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost.profile import Measurement, Profile
+from ridgeline.ir.kernel import Kernel
 
 PACKAGE = "aiconfigurator_core"
 SYSTEMS: Mapping[str, str] = MappingProxyType(
@@ -126,7 +127,8 @@ def products(chip: str) -> Iterator[Measurement]:
         for dtype, m, n, k, taken in zip(formats, *sizes, seconds, strict=True):
             if dtype in FORMATS:
                 dims = MappingProxyType({"m": int(m), "n": int(n), "k": int(k)})
-                yield Measurement(op="gemm", impl=source.library, dtype=FORMATS[dtype], dims=dims, seconds=float(taken))
+                kernel = Kernel(op="gemm", impl=source.library, dtype=FORMATS[dtype], dims=dims)
+                yield Measurement(kernel=kernel, seconds=float(taken))
 
 
 def attention(chip: str) -> Iterator[Measurement]:
@@ -149,7 +151,8 @@ def _attention(source: Source, op: str) -> Iterator[Measurement]:
         dims = {"batch": batch, "heads": heads, "kv_heads": kv, "query": 1 if decode else length}
         dims |= {"key": step + 1 if decode else length, "head_dim": width, "causal": int(not decode)}
         impl = "triton" if kernels[row] == "triton" else source.library
-        yield Measurement(op=op, impl=impl, dtype="bf16", dims=MappingProxyType(dims), seconds=float(seconds[row]))
+        kernel = Kernel(op=op, impl=impl, dtype="bf16", dims=MappingProxyType(dims))
+        yield Measurement(kernel=kernel, seconds=float(seconds[row]))
 
 
 def collectives(chip: str) -> Iterator[Measurement]:
@@ -166,9 +169,8 @@ def collectives(chip: str) -> Iterator[Measurement]:
             if op in COLLECTIVES and dtype == "half":
                 dims = MappingProxyType({"bytes": int(elements) * 2, "ranks": int(ranks), "nodes": 1})
                 words = MappingProxyType({"backend": "nccl"})
-                yield Measurement(
-                    op=COLLECTIVES[op], impl="nccl", dtype="fp16", dims=dims, seconds=float(taken), words=words
-                )
+                kernel = Kernel(op=COLLECTIVES[op], impl="nccl", dtype="fp16", dims=dims, words=words)
+                yield Measurement(kernel=kernel, seconds=float(taken))
 
 
 # sizes that are kept of tables with ten thousand shapes each: enough for efficiencies to be read between
@@ -188,7 +190,8 @@ PROMPT_LIBRARIES = ("trtllm", "vllm")
 def is_kept(row: Measurement) -> bool:
     """Whether a row stands on the coarse grid that a profile keeps.
 
-    >>> is_kept(Measurement(op="gemm", impl="trtllm", dtype="bf16", dims={"m": 4097, "n": 4096, "k": 4096}, seconds=1))
+    >>> odd = Kernel(op="gemm", impl="trtllm", dtype="bf16", dims={"m": 4097, "n": 4096, "k": 4096})
+    >>> is_kept(Measurement(kernel=odd, seconds=1))
     False
     """
     size = row.dims

@@ -22,10 +22,11 @@ import numpy as np
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
+from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration, owners, shipped
-from ridgeline.cost.kernel_roof import BYTES, Sheet, sheet_of
+from ridgeline.cost.kernel_roof import Sheet, sheet_of
 from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
 from ridgeline.cost.profile_surface import (
     FLASH,
@@ -37,6 +38,7 @@ from ridgeline.cost.profile_surface import (
     surface_of,
 )
 from ridgeline.hardware.load import CHIPS, chip
+from ridgeline.ir.kernel import LEAST_OUTPUT, Kernel, product_bytes
 from ridgeline.plan.engine import ENGINES
 
 KERNELS = "kernels.csv"
@@ -139,7 +141,7 @@ def _as_run(one: MeasuredKernel, rows: Sequence[Measurement]) -> Measurement:
     """
     kernel, held = one.kernel, chip(one.chip).cache.capacity
     m, n, k = (kernel.dims[side] for side in "mnk")
-    size = BYTES.get(kernel.dtype, 2.0) * (m * k + n * k) + 2.0 * m * n
+    size = product_bytes((m, n, k), 1, element_bytes(kernel.dtype), LEAST_OUTPUT)
     known = sum(row.figures.get("cold") == 0 for row in rows) >= FEWEST_WARM
     warm = known and is_own(one.row) and held is not None and size < held.value
     return replace(kernel, figures={"cold": 0.0}) if warm else kernel
@@ -167,7 +169,7 @@ class _Tables:
         for impl in impls:
             rows = self.own.get(_key(one.chip, one.kernel, impl), [])
             if one.kernel.op == "launch":  # of the same kind of call
-                rows = [row for row in rows if row.words.get("kind", "") in one.row["kernel"]]
+                rows = [row for row in rows if row.kernel.words.get("kind", "") in one.row["kernel"]]
             if rows:
                 yield "profile", rows, _sheet(one.chip)
         for impl in impls:
@@ -182,7 +184,7 @@ def _key(id: str, row: Measurement, impl: str = "") -> Key:
     dtype = "" if row.op in ("copy", "read", "write", "h2d", "d2h", "launch") else dtype
     name = impl or row.impl
     layout = {"torch_nn": "torch", "torch_nt": "torch"}.get(name, name) if row.op == "gemm" else name
-    return id, row.op, layout, dtype, row.dims.get("causal", 0) if row.op in FLASH else 0
+    return id, row.op, layout, dtype, int(row.dims.get("causal", 0)) if row.op in FLASH else 0
 
 
 def _same(row: Measurement, one: MeasuredKernel, id: str) -> bool:
@@ -268,10 +270,10 @@ def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
     return calibration.owned("memory", own) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
 
 
-def group_of(kernel: Measurement) -> str:
+def group_of(kernel: Kernel | Measurement) -> str:
     """What kernels are reported by: product, attention, or memory.
 
-    >>> group_of(Measurement(op="gemm", impl="torch", dtype="bf16", dims={}, seconds=1.0))
+    >>> group_of(Kernel(op="gemm", dims={}))
     'product'
     """
     if kernel.op in PRODUCTS:

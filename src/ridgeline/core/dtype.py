@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -99,6 +99,32 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+KERNEL_FORMATS: Mapping[str, str] = MappingProxyType({"fp8_block": "fp8-e4m3"})
+"""Formats that only tables of kernels know, by the format whose elements and peak they have."""
+# element types as torch names them, and as its profilers write them: key of the peak they are multiplied at, and bytes
+# of one stored element (4-bit ones come in pairs)
+TORCH_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "float64": ("fp64", 8), "float32": ("fp32", 4), "float16": ("fp16", 2), "bfloat16": ("bf16", 2),
+        "float8_e4m3fn": ("fp8", 1), "float8_e5m2": ("fp8", 1), "float8_e4m3fnuz": ("fp8", 1),
+        "float8_e5m2fnuz": ("fp8", 1), "float4_e2m1fn_x2": ("fp4", 1), "int8": ("int8", 1), "uint8": ("int8", 1),
+        "int16": ("int16", 2), "int32": ("int32", 4), "int64": ("int64", 8), "bool": ("bool", 1),
+    }
+)  # fmt: skip
+PROFILED_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        written: TORCH_TYPES[name]
+        for written, name in {
+            "double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+            "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+            "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
+            "c10::Float4_e2m1fn_x2": "float4_e2m1fn_x2", "signed char": "int8", "unsigned char": "uint8",
+            "short": "int16", "int": "int32", "long int": "int64", "long": "int64", "bool": "bool",
+        }.items()
+    }
+)  # fmt: skip
+SIXTEEN_BITS = ("bf16", "fp16")  # multiplied at the same peak wherever only one of the two is published
+
 
 def dtype(name: str) -> DType:
     """The format of that name or alias.
@@ -110,3 +136,26 @@ def dtype(name: str) -> DType:
     if found is None:
         raise UnknownId("dtype", name, [*DTYPES, *ALIASES], todo="see docs/concepts/dtypes.md")
     return found
+
+
+def peak_key(name: str, published: Container[str] = ()) -> str:
+    """The key of the peak at which a format is multiplied; of two 16-bit formats the one that is published.
+
+    >>> peak_key("nvfp4"), peak_key("fp8_block"), peak_key("fp16"), peak_key("fp16", ("bf16", "fp8"))
+    ('fp4', 'fp8', 'fp16', 'bf16')
+    """
+    known = DTYPES.get(ALIASES.get(name, KERNEL_FORMATS.get(name, name)))
+    key = known.peak if known is not None else name
+    if key in SIXTEEN_BITS and key not in published:
+        return next((other for other in SIXTEEN_BITS if other in published), key)
+    return key
+
+
+def element_bytes(name: str, default: float = 2.0) -> float:
+    """Bytes of one element of a kernel's format; `default` where a kernel states none.
+
+    >>> element_bytes("bf16"), element_bytes("fp8_block"), element_bytes("nvfp4"), element_bytes("")
+    (2.0, 1.0, 0.5625, 2.0)
+    """
+    known = DTYPES.get(ALIASES.get(name, KERNEL_FORMATS.get(name, name)))
+    return known.bytes_per_element if known is not None else default

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from ridgeline.core.dtype import peak_key
 from ridgeline.core.records import dataclass
-from ridgeline.cost.kernel_roof import PEAK_OF
 from ridgeline.cost.profile import LARGE_COPY, Measurement, Profile
 from ridgeline.hardware.chip import Chip
 
@@ -42,51 +42,35 @@ def _found(profile: Profile, chip: Chip | None) -> Iterator[Ceiling]:
     peaks = {key: quoted.value for key, quoted in chip.peak.items()} if chip else {}
     for dtype in FORMATS:
         rows = [row for row in profile.of("gemm") if row.dtype == dtype]
-        yield from _best(f"product {dtype}", "FLOP/s", rows, _product_flops, peaks.get(PEAK_OF[dtype]))
+        yield from _best(f"product {dtype}", "FLOP/s", rows, peaks.get(peak_key(dtype, peaks)))
     wide = peaks.get("bf16") or peaks.get("fp16")
     for op in ("attention_forward", "attention_backward"):
         for impl in dict.fromkeys(row.impl for row in profile.of(op)):
             rows = [row for row in profile.of(op) if row.impl == impl]
-            yield from _best(f"{op.replace('_', ' ')} {impl}", "FLOP/s", rows, _attention_flops, wide)
+            yield from _best(f"{op.replace('_', ' ')} {impl}", "FLOP/s", rows, wide)
     memory = chip.hbm.bandwidth.value if chip and chip.hbm.bandwidth else None
     for op in ("copy", "read", "write"):
         rows = [row for row in profile.of(op) if row.dims.get("bytes", 0) >= LARGE_COPY]
-        yield from _best(op, "B/s", rows, _moved, memory)
+        yield from _best(op, "B/s", rows, memory)
     host = chip.host.bandwidth.value if chip and chip.host.bandwidth else None
     for op in ("h2d", "d2h"):
         rows = [row for row in profile.of(op) if row.dims.get("pinned", 1)]
-        yield from _best(f"{op} pinned", "B/s", rows, _moved, host)
+        yield from _best(f"{op} pinned", "B/s", rows, host)
     for op in ("launch", "graph"):
         for row in profile.of(op):
-            kind = f"{op} {row.words.get('kind', row.impl)}"
+            kind = f"{op} {row.kernel.words.get('kind', row.impl)}"
             yield Ceiling(name=kind, unit="s", measured=row.seconds, datasheet=None, where=row.name)
 
 
-def _best(
-    name: str, unit: str, rows: Sequence[Measurement], work: Callable[[Measurement], float], sheet: float | None
-) -> Iterator[Ceiling]:
+def _best(name: str, unit: str, rows: Sequence[Measurement], sheet: float | None) -> Iterator[Ceiling]:
     """The row with the highest rate, where there is any."""
     if not rows:
         return
-    best = max(rows, key=lambda row: work(row) / row.seconds)
+    work = [float(row.kernel.flops if unit == "FLOP/s" else row.kernel.bytes) for row in rows]
+    place = max(range(len(rows)), key=lambda row: work[row] / rows[row].seconds)
+    best, amount = rows[place], work[place]
     power = best.figures.get("power_w")
     energy = best.figures.get("energy_j") or (power * best.seconds if power else None)
-    joules = energy / work(best) if energy else None
-    rate = work(best) / best.seconds
+    joules = energy / amount if energy else None
+    rate = amount / best.seconds
     yield Ceiling(name=name, unit=unit, measured=rate, datasheet=sheet, where=best.name, joules=joules)
-
-
-def _moved(row: Measurement) -> float:
-    return float(row.dims["bytes"] * (2 if row.op == "copy" else 1))
-
-
-def _product_flops(row: Measurement) -> float:
-    return 2.0 * row.dims["m"] * row.dims["n"] * row.dims["k"]
-
-
-def _attention_flops(row: Measurement) -> float:
-    """As publications count them: half of all pairs where causal, 2.5 times that backward."""
-    dims = row.dims
-    pairs = 4.0 * dims["batch"] * dims["heads"] * dims["query"] * dims["key"] * dims["head_dim"]
-    pairs /= 2 if dims.get("causal") else 1
-    return pairs * (2.5 if row.op == "attention_backward" else 1.0)

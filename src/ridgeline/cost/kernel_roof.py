@@ -11,39 +11,25 @@ A measured kernel over its roof is its efficiency, which varies little and smoot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.dtype import peak_key
 from ridgeline.core.records import dataclass
-from ridgeline.cost.kernels import flash_seconds
+from ridgeline.cost.kernels import TILES, flash_seconds
 from ridgeline.cost.machine import PEAKS, exponentials_per_s
-from ridgeline.cost.profile import ADAM_PASSES
 from ridgeline.hardware.chip import Chip
-from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA
+from ridgeline.ir.kernel import FLASH_BACKWARD, ROW_PASSES
+from ridgeline.ir.ops import FLASH_EXTRA
 
-TILE = (64.0, 64.0)  # what sides are rounded up to; a last wave that is not full costs nothing beyond, split-K fills it
+# what sides are rounded up to; a last wave that is not full costs nothing beyond, split-K fills it
+TILE = TILES[-1][:2]
 START = 120.0  # depth that starting and ending a tile costs
 ALIGNED = 8  # elements of a 16-byte read, of 16 bits each
 UNALIGNED = 2.5  # doublings that a product with an odd side stands apart
 SHARPNESS = 4.0  # how sharply the slower of products and traffic wins
 FLOOR = 1.8e-6  # seconds of a kernel that does next to nothing
-# passes over rows x columns elements: read and written
-PASSES: Mapping[str, float] = MappingProxyType(
-    {
-        "rmsnorm": 2.0, "layernorm": 2.0, "add_rmsnorm": 4.0, "swiglu": 3.0, "rope": 2.0, "softmax": 2.0,
-        "cross_entropy": 1.0, "embedding": 2.0, "add": 3.0,
-    }
-)  # fmt: skip
-MEMORY_PASSES: Mapping[str, float] = MappingProxyType({"copy": 2.0, "read": 1.0, "write": 1.0})
-BYTES: Mapping[str, float] = MappingProxyType(
-    {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "int8": 1, "nvfp4": 0.5625}
-)
-PEAK_OF: Mapping[str, str] = MappingProxyType(
-    {"fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8",
-     "int8": "int8", "nvfp4": "fp4"}
-)  # fmt: skip
 
 
 Units = tuple[Array, Array, Array]
@@ -60,15 +46,15 @@ class Sheet:
     exponentials: float
     host: float
 
-    def peak(self, key: str) -> float:
-        """Flops/s by peak; 0 where nobody published it."""
-        return dict(self.peaks).get(key, 0.0)
+    def peak(self, dtype: str) -> float:
+        """Flops/s of a format; 0 where nobody published it."""
+        rates = dict(self.peaks)
+        return rates.get(peak_key(dtype, rates), 0.0)
 
 
 def sheet_of(chip: Chip) -> Sheet:
     """A chip's data sheet; `MissingNumber` where it lacks its memory's rate."""
     peaks = {key: chip.peak[key].value for key in PEAKS if key in chip.peak}
-    peaks.setdefault("bf16", peaks.get("fp16", 0.0))
     return Sheet(
         peaks=tuple(peaks.items()),
         memory=chip.need("hbm.bandwidth").value,
@@ -143,25 +129,6 @@ def attention_coordinates(flops: Array, moved: Array, width: Array) -> Array:
     return np.stack([np.log2(flops / moved), 0.35 * np.log2(moved), 2.0 * np.log2(width)], axis=1)
 
 
-def decode_bytes(dims: Mapping[str, Array], size: float) -> Array:
-    """Bytes of keys and values that one new token of every sequence reads."""
-    moved: Array = 2 * dims["batch"] * dims["kv_heads"] * dims["key"] * dims["head_dim"] * size
-    return moved
-
-
-def kernel_bytes(op: str, dims: Mapping[str, Array], size: float) -> Array:
-    """Bytes that a kernel bound by memory moves once."""
-    if op == "attention_decode":
-        return decode_bytes(dims, size)
-    if op == "attention_latent":
-        return decode_bytes(dims, size) / 2  # keys and values are one
-    if op in PASSES:
-        return PASSES[op] * dims["rows"] * dims["columns"] * size
-    if op == "adamw":
-        return ADAM_PASSES * dims["parameters"] * size
-    return MEMORY_PASSES.get(op, 1.0) * dims["bytes"]
-
-
 def decode_coordinates(moved: Array, caches: Array, sharing: Array, width: Array) -> Array:
     """Where a decode's attention stands among others: doublings of its bytes, of cached heads, of query heads that
     share one, and of the head's size."""
@@ -175,6 +142,6 @@ def memory_coordinates(op: str, dims: Mapping[str, Array], moved: Array) -> Arra
     if op == "attention_decode":
         caches, sharing = dims["batch"] * dims["kv_heads"], dims["heads"] / dims["kv_heads"]
         return decode_coordinates(moved, caches, sharing, dims["head_dim"])
-    if op in PASSES:
+    if op in ROW_PASSES:
         return np.stack([size, 0.4 * np.log2(dims["columns"])], axis=1)
     return size[:, None]

@@ -25,6 +25,7 @@ from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
 from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.profile_prices import MeasuredOps
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS
+from ridgeline.ir.kernel import product_bytes
 from ridgeline.ir.ops import Collective, HostCopy
 
 # of a peak, however little power its flops take: the best share that any chip's large products were fitted at (0.92),
@@ -156,7 +157,7 @@ def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array |
     if (alignment < ALIGNED).any():
         rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
-    moved = ((m * k + k * n * weights) * size_in + m * n * size_out) * groups / at(rates.memory, own)
+    moved = product_bytes((m, n, k), groups, size_in, size_out, weights) / at(rates.memory, own)
     return np.maximum(compute, moved), moved > compute
 
 

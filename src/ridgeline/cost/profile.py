@@ -21,6 +21,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table, read_text, write_text
 from ridgeline.core.records import dataclass
 from ridgeline.cost.fingerprint import checked, with_fingerprint
+from ridgeline.ir.kernel import ADAM_PASSES, DIMS, OPS, WORDS, Kernel
 
 VERSION = 1
 BIGGEST_PROFILE = 32 * 1024 * 1024  # bytes
@@ -29,15 +30,8 @@ HEAD_LINES = 10  # of a file, which name the chip
 LONGEST_WORD = 200  # characters that are kept of any text
 MOST_WORDS = 60  # keys of a row, or of what describes a device
 LARGEST_SIZE = 2**53
-ADAM_PASSES = 7.0  # weight, gradient and both moments read; weight and moments written
 LARGE_COPY = 64 * 1024 * 1024  # bytes that no cache holds
 LONGEST_S = 1e5  # seconds; no kernel takes a day
-OPS = (
-    *("gemm", "grouped_gemm", "attention_forward", "attention_backward", "attention_decode"),
-    *("rmsnorm", "layernorm", "add_rmsnorm", "swiglu", "rope", "softmax", "cross_entropy", "embedding", "add"),
-    *("adamw", "copy", "read", "write", "h2d", "d2h", "launch", "graph"),
-    *("send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "overlap", "sustained"),
-)
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "products": OPS[:2],
@@ -50,11 +44,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "together": ("overlap", "sustained"),
     }
 )
-DIMS = (
-    *("groups", "m", "n", "k", "batch", "heads", "kv_heads", "query", "key", "head_dim", "causal"),
-    *("rows", "columns", "parameters", "bytes", "ranks", "nodes", "pinned"),
-)
-WORDS = ("kind", "backend", "beside")
 FIGURES = ("power_w", "energy_j", "clock_mhz", "slowdown", "beside_slowdown", "cold")
 EVERY = ""  # the chip of a profile whose device no catalog knows
 SHIPPED_PROFILES = Path(__file__).parent / "profiles"
@@ -63,26 +52,20 @@ TODO = "write one with `ridgeline characterize -o FILE`, or name none with --pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One kernel, copy or collective that was timed.
+    """A kernel, copy or collective and the seconds it took.
 
-    dims      its sizes by name, whole numbers (`causal` and `pinned` are 0 or 1)
     seconds   the median of `runs` runs; 0 where it failed, and `error` says why
     spread    how far runs lie apart, as a share of the median
     figures   power_w, energy_j, clock_mhz, slowdown where the device told
-    words     kind of call, backend of a collective, what ran beside it
     rank      whose chip it was, where several were measured
     """
 
-    op: str
-    impl: str
-    dtype: str
-    dims: Mapping[str, int]
+    kernel: Kernel
     seconds: float
     spread: float = 0.0
     runs: int = 1
     error: str = ""
     figures: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    words: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     rank: int | None = None
 
     @property
@@ -93,9 +76,27 @@ class Measurement:
     @property
     def name(self) -> str:
         """What was measured, as one text: the same for two profiles' rows that can be compared."""
-        sizes = " ".join(f"{key}={self.dims[key]}" for key in DIMS if key in self.dims)
-        said = " ".join(f"{key}={self.words[key]}" for key in WORDS if key in self.words)
-        return " ".join(part for part in (self.op, self.impl, self.dtype, sizes, said) if part)
+        return str(self.kernel)
+
+    @property
+    def op(self) -> str:
+        """The op of its kernel."""
+        return self.kernel.op
+
+    @property
+    def impl(self) -> str:
+        """Whose kernel it is."""
+        return self.kernel.impl
+
+    @property
+    def dtype(self) -> str:
+        """The format it computes in."""
+        return self.kernel.dtype
+
+    @property
+    def dims(self) -> Mapping[str, float]:
+        """Sizes of its kernel by name."""
+        return self.kernel.dims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one is itself: surfaces are kept by it
@@ -275,16 +276,18 @@ def _measurement(row: Mapping[str, Any]) -> Measurement:
     failed = row.get("ok") is False or not row.get("s")
     error = _word(row.get("why")) or _word(row.get("error")) if failed else ""
     return Measurement(
-        op=_word(row["op"]),
-        impl=_word(row.get("impl")),
-        dtype=_word(row.get("dtype")),
-        dims=MappingProxyType({key: int(row[key]) for key in DIMS if key in row}),
+        kernel=Kernel(
+            op=_word(row["op"]),
+            impl=_word(row.get("impl")),
+            dtype=_word(row.get("dtype")),
+            dims=MappingProxyType({key: int(row[key]) for key in DIMS if key in row}),
+            words=MappingProxyType({key: _word(row[key]) for key in WORDS if isinstance(row.get(key), str)}),
+        ),
         seconds=0.0 if failed else float(row["s"]),
         spread=float(row.get("spread") or 0.0),
         runs=int(row.get("runs") or 1),
         error=error or ("not measured" if failed else ""),
         figures=MappingProxyType({key: float(row[key]) for key in FIGURES if isinstance(row.get(key), (int, float))}),
-        words=MappingProxyType({key: _word(row[key]) for key in WORDS if isinstance(row.get(key), str)}),
         rank=row.get("rank"),
     )
 
@@ -327,7 +330,7 @@ def in_order(rows: Iterable[Measurement]) -> list[Measurement]:
 
 
 def _line(row: Measurement) -> dict[str, Any]:
-    line: dict[str, Any] = {"op": row.op, "impl": row.impl, "dtype": row.dtype, **row.dims, **row.words}
+    line: dict[str, Any] = {"op": row.op, "impl": row.impl, "dtype": row.dtype, **row.dims, **row.kernel.words}
     if row.ok:
         line |= {"s": float(f"{row.seconds:.5g}")}
         line |= {"spread": float(f"{row.spread:.3g}"), "runs": row.runs, "ok": True} if row.runs > 1 else {}

@@ -35,6 +35,7 @@ from ridgeline.cost.op_table import PHASES, OpTable
 from ridgeline.cost.profile import Measurement, Profile, profile_for
 from ridgeline.cost.profile_surface import LAYOUTS, Surface, fitted_share, surface_of
 from ridgeline.hardware.load import CHIPS, chip
+from ridgeline.ir.kernel import product_bytes, product_flops
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
 
@@ -210,7 +211,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             first, again = _distinct(np.vstack([shapes, phase[mine], cell[mine]]), len(machines.peak))
             mine_first = mine[first]
             m, n, k, groups, size_in, size_out, alignment, _, share, weights = table.matmuls[:, mine_first]
-            traffic = ((m * k + k * n * weights) * size_in + m * n * size_out) * groups
+            traffic = product_bytes((m, n, k), groups, size_in, size_out, weights)
             rows = cell[mine_first]
             peak = machines.peak[rows if len(machines.peak) > 1 else 0, PEAKS.index(key)]
             sizes = np.stack([m, n, k, groups])
@@ -220,7 +221,7 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             missed = np.log2(WHOLE_READ / alignment)
             where = np.column_stack([product_coordinates(sizes, missed), PHASE_STATE[phase[mine_first]]])
             ratio, away = surface.read(where)
-            least = 2 * m * n * k * groups / peak  # no product beats its data sheet
+            least = product_flops(m, n, k, groups) / peak  # no product beats its data sheet
             seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[again]
             distance[mine] = away[again]
     return seconds, distance

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.dtype import element_bytes
 from ridgeline.core.records import dataclass
 from ridgeline.cost import kernel_roof as roofs
 from ridgeline.cost.kernel_roof import Sheet
 from ridgeline.cost.profile import Measurement
+from ridgeline.ir.kernel import kernel_bytes, kernel_flops
 
 NEAR = 0.5  # doublings over which neighbours share in an answer
 NOTHING = -100.0  # exponents below add nothing; smaller ones make denormal numbers, which are slow
@@ -32,7 +34,6 @@ FLASH: Mapping[str, tuple[bool, ...]] = {
     "attention_both": (False, True),
 }
 """Whether each pass of an op is a backward one."""
-LATENT_ROPE = 64  # of a latent head's width, what values lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +82,15 @@ def product_state(rows: Sequence[Measurement]) -> Array:
 
 def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet) -> tuple[Array, Array]:
     """Seconds of kernels at data-sheet rates, and their coordinates."""
-    size = roofs.BYTES.get(dtype, 2.0)
-    peak = sheet.peak(roofs.PEAK_OF.get(dtype, dtype))
+    size = element_bytes(dtype)
+    peak = sheet.peak(dtype)
     count = len(next(iter(dims.values())))
     wide = np.full(count, peak or np.nan)
     memory = np.full(count, sheet.memory)
     if op in PRODUCTS:
         groups = dims.get("groups", np.ones(count))
         sizes = np.stack([dims["m"], dims["n"], dims["k"], groups])
-        m, n, k, _ = sizes
-        traffic = ((m * k + k * n) * size + m * n * max(size, 2.0)) * groups
+        traffic = kernel_bytes(op, dims, size)
         roof = roofs.product_roof(sizes, traffic, wide, memory, np.full(count, sheet.cores))
         place = roofs.product_coordinates(sizes, roofs.unaligned(sizes))
         return roof, place if op == "gemm" else np.column_stack([place, 0.4 * np.log2(groups)])
@@ -98,9 +98,9 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: Sheet)
         return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
     if op == "launch":
         return np.full(count, roofs.FLOOR), np.zeros((count, 1))
-    moved = roofs.kernel_bytes(op, dims, size)
+    moved = kernel_bytes(op, dims, size)
     if op == "attention_latent":
-        flops = 2 * dims["batch"] * dims["heads"] * dims["key"] * (2 * dims["head_dim"] - LATENT_ROPE)
+        flops = kernel_flops(op, dims)
         place = np.stack([np.log2(moved), np.log2(dims["batch"])], axis=1)
         return np.hypot(flops / wide, moved / sheet.memory) + roofs.FLOOR, place
     rate = sheet.host if op in ("h2d", "d2h") else sheet.memory

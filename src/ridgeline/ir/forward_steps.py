@@ -11,8 +11,6 @@ together. What it takes depends on four sums, so that any number of steps are co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -85,12 +83,3 @@ def chunk_pairs(tokens: float, context: float = 0.0) -> float:
     (131072.0, 655360.0)
     """
     return tokens * (context + tokens / 2)
-
-
-def prefill_chunks(seq: int, chunk: int, cached: int = 0) -> Sequence[tuple[int, int]]:
-    """The chunks of a prompt behind its cached prefix: tokens of each, and tokens before it.
-
-    >>> prefill_chunks(1200, 512, cached=100)
-    [(512, 100), (512, 612), (76, 1124)]
-    """
-    return [(min(chunk, seq - start), start) for start in range(cached, seq, chunk)]

@@ -14,20 +14,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from ridgeline.core.records import dataclass
-from ridgeline.ir.rank_ops import OpSize, RankOp
+from ridgeline.ir.kernel import Kernel
+from ridgeline.ir.rank_ops import RankOp, kind_of
 
-AT_ONCE = 4096  # combinations of ways that are tried
+MOST_COMBINATIONS = 4096  # of paths that are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedOp:
-    """One size: who expects it, how often, and how often it was traced; bytes where it is a sum of buckets."""
+    """One kernel: who expects it, how often, and how often it was traced; bytes where it is a sum of buckets."""
 
     label: str
-    size: OpSize
+    kernel: Kernel
     expected: int
     traced: int
     way: str = ""
@@ -64,71 +66,78 @@ class DryRun:
         return tuple((stage.pipeline_ranks[0], op) for stage in self.stages for op in stage.ops if not op.equal)
 
 
-def compare_ops(expected: Sequence[RankOp], traced: Mapping[OpSize, int]) -> tuple[ComparedOp, ...]:
-    """Every size that either side has. Of the ways that ops may go, those that differ least are taken."""
+Group = tuple[str, tuple[float, ...]]
+"""Op of a collective and the ranks it runs among."""
+
+
+def _group(kernel: Kernel) -> Group:
+    return kernel.op, tuple(kernel.dims.values())[:-1]
+
+
+def compare_ops(expected: Sequence[RankOp], traced: Mapping[Kernel, int]) -> tuple[ComparedOp, ...]:
+    """Every kernel that either side has. Of the paths that ops may take, those that differ least are chosen."""
     families: dict[str, list[str]] = {}
     for op in expected:
-        if op.ways:
+        if op.paths:
             names = families.setdefault(op.family or op.label, [""])
-            names.extend(way.name for way in op.ways if way.name not in names)
+            names.extend(path.name for path in op.paths if path.name not in names)
     best: tuple[ComparedOp, ...] | None = None
-    for tried, chosen in enumerate(product(*families.values())):
-        found = _compared(expected, Counter(traced), dict(zip(families, chosen, strict=True)))
-        wrong = sum(not one.equal for one in found)
-        if best is None or wrong < sum(not one.equal for one in best):
-            best = found
-        if not wrong or tried > AT_ONCE:
+    for attempt, chosen in enumerate(product(*families.values())):
+        rows = _compare(expected, Counter(traced), dict(zip(families, chosen, strict=True)))
+        differences = sum(not row.equal for row in rows)
+        if best is None or differences < sum(not row.equal for row in best):
+            best = rows
+        if not differences or attempt > MOST_COMBINATIONS:
             break
     return best or ()
 
 
-def _compared(expected: Sequence[RankOp], traced: Counter[OpSize], ways: Mapping[str, str]) -> tuple[ComparedOp, ...]:
-    counts: Counter[OpSize] = Counter()
-    labels: dict[OpSize, dict[str, None]] = defaultdict(dict)
-    taken: dict[OpSize, str] = {}
-    sums: dict[tuple[str, tuple[int, ...]], list[RankOp]] = defaultdict(list)
+def _compare(expected: Sequence[RankOp], traced: Counter[Kernel], chosen: Mapping[str, str]) -> tuple[ComparedOp, ...]:
+    """Rows for one choice of path in each family."""
+    counts: Counter[Kernel] = Counter()
+    labels: dict[Kernel, dict[str, None]] = defaultdict(dict)
+    path_names: dict[Kernel, str] = {}
+    sums: dict[Group, list[RankOp]] = defaultdict(list)
     for op in expected:
         if op.summed:
-            sums[op.size.kind, op.size.sizes[:-1]].append(op)
+            sums[_group(op.kernel)].append(op)
             continue
-        way = next((one for one in op.ways if one.name == ways.get(op.family or op.label)), None)
-        for size, times in way.ops if way else ((op.size, 1),):
-            counts[size] += times * op.count
-            labels[size][op.label] = None
-            if way:
-                taken[size] = way.name
+        path = next((path for path in op.paths if path.name == chosen.get(op.family or op.label)), None)
+        for kernel, times in path.kernels if path else ((op.kernel, 1),):
+            counts[kernel] += times * op.count
+            labels[kernel][op.label] = None
+            if path:
+                path_names[kernel] = path.name
     rows = [
         ComparedOp(
-            label=", ".join(labels[size]), size=size, expected=count, traced=_take(traced, size, count, sums),
-            way=taken.get(size, ""),
+            label=", ".join(labels[kernel]), kernel=kernel, expected=count,
+            traced=_take(traced, kernel, count, sums), way=path_names.get(kernel, ""),
         )
-        for size, count in counts.items()
+        for kernel, count in counts.items()
         if count
     ]  # fmt: skip
-    rows += [_summed(key, ops, traced) for key, ops in sums.items()]
-    rows += [
-        ComparedOp(label="", size=size, expected=0, traced=count) for size, count in sorted(traced.items()) if count
-    ]
+    rows += [_sum_buckets(group, ops, traced) for group, ops in sums.items()]
+    unexpected = sorted(traced.items(), key=lambda item: (kind_of(item[0]), tuple(item[0].dims.values())))
+    rows += [ComparedOp(label="", kernel=kernel, expected=0, traced=count) for kernel, count in unexpected if count]
     return tuple(rows)
 
 
-def _take(traced: Counter[OpSize], size: OpSize, count: int, sums: Iterable[tuple[str, tuple[int, ...]]]) -> int:
-    """How often a size was traced, which is accounted for; what is beyond may be a bucket of its kind."""
-    there = traced[size]
-    if there > count and (size.kind, size.sizes[:-1]) in sums:
-        traced[size] -= count
+def _take(traced: Counter[Kernel], kernel: Kernel, count: int, sums: Iterable[Group]) -> int:
+    """How often a kernel was traced, which is accounted for; what is beyond may be a bucket of its kind."""
+    there = traced[kernel]
+    if there > count and _group(kernel) in sums:
+        traced[kernel] -= count
         return count
-    del traced[size]
+    del traced[kernel]
     return there
 
 
-def _summed(key: tuple[str, tuple[int, ...]], ops: Sequence[RankOp], traced: Counter[OpSize]) -> ComparedOp:
-    """All that is left of a kind among the same ranks, in bytes."""
-    kind, who = key
-    mine = [size for size in traced if (size.kind, size.sizes[:-1]) == key]
-    there = sum(traced.pop(size) * size.bytes for size in mine)
-    wanted = sum(op.count * op.size.bytes for op in ops)
+def _sum_buckets(group: Group, ops: Sequence[RankOp], traced: Counter[Kernel]) -> ComparedOp:
+    """All that remains of a kind among the same ranks, in bytes."""
+    buckets = [kernel for kernel in traced if _group(kernel) == group]
+    there = sum(traced.pop(kernel) * int(kernel.dims["bytes"]) for kernel in buckets)
+    wanted = sum(op.count * int(op.kernel.dims["bytes"]) for op in ops)
     label = ", ".join(dict.fromkeys(op.label for op in ops))
-    return ComparedOp(
-        label=label, size=OpSize(kind, (*who, wanted)), expected=wanted, traced=there, way="buckets", summed=True
-    )
+    first = ops[0].kernel
+    whole = replace(first, dims={**first.dims, "bytes": wanted})
+    return ComparedOp(label=label, kernel=whole, expected=wanted, traced=there, way="buckets", summed=True)

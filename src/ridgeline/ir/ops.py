@@ -11,19 +11,20 @@ Nothing here knows a chip: `cost` prices ops.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.records import dataclass
+from ridgeline.ir.kernel import FLASH_BACKWARD as FLASH_BACKWARD
+from ridgeline.ir.kernel import Kernel, product_bytes, product_flops, stream_kernel
 
 Num: TypeAlias = int | float | NDArray[np.float64]
 
 # keys' worth of work a flash kernel does beyond what is visible, forward and backward: masked parts of tiles, starting
 # and ending a row of them; from causal kernels of 512 to 16384 tokens on an H200
 FLASH_EXTRA = (160.0, 320.0)
-FLASH_BACKWARD = 2.5  # products of a flash backward against its forward: five for two, one the recomputed scores
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 Axis = Literal["tp", "cp", "dp", "ep", "etp", "edp", "pp", "shard", "replica", "host"]
@@ -59,7 +60,13 @@ class MatMul:
     @property
     def flops(self) -> Num:
         """Two per multiply-add."""
-        return 2 * self.m * self.n * self.k * self.groups
+        return product_flops(self.m, self.n, self.k, self.groups)
+
+    @property
+    def stream_bytes(self) -> Num:
+        """Bytes of both operands and the result."""
+        sides = (self.m, self.n, self.k)
+        return product_bytes(sides, self.groups, self.in_bytes, self.out_bytes, self.weight_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +145,19 @@ class HostCopy:
 
 Op: TypeAlias = MatMul | Attend | Stream | Collective
 """What the passes of a section consist of."""
+
+
+def kernel_of(op: MatMul | Attend | Stream) -> Kernel:
+    """The kernel that an op of a single plan runs."""
+    moved = float(op.stream_bytes)
+    match op:
+        case MatMul():
+            sides = {"m": float(op.m), "n": float(op.n), "k": float(op.k), "groups": float(op.groups)}
+            return Kernel(op="gemm", dtype=op.peak, dims=sides, moved=moved)
+        case Attend():
+            name = "attention_backward" if op.backward else "attention_forward"
+            return Kernel(op=name, dtype="bf16", dims={"flops": float(op.flops)}, moved=moved)
+        case Stream():
+            return stream_kernel(moved)
+        case _:
+            assert_never(op)

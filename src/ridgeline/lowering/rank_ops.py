@@ -15,9 +15,10 @@ from math import prod
 
 import numpy as np
 
+from ridgeline.ir.kernel import Kernel
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op
 from ridgeline.ir.program import Program, Section, SectionRole
-from ridgeline.ir.rank_ops import OpSize, RankOp, Way, grouped_size, product_size
+from ridgeline.ir.rank_ops import OpPath, RankOp, attention_size, collective_size, grouped_size, product_size
 from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import plan_columns
@@ -57,7 +58,7 @@ def _rank_op(ctx: LoweringContext, section: Section, op: Op, count: int) -> Rank
     match op:
         case MatMul():
             ways = _parts(ctx, section, op)
-            return RankOp(label=op.label, size=matmul_size(op), count=count, ways=ways, family=_base(op.label))
+            return RankOp(label=op.label, kernel=matmul_size(op), count=count, paths=ways, family=_base(op.label))
         case Attend():
             return _attention(op, count)
         case Collective():
@@ -66,7 +67,7 @@ def _rank_op(ctx: LoweringContext, section: Section, op: Op, count: int) -> Rank
             return None
 
 
-def matmul_size(op: MatMul) -> OpSize:
+def matmul_size(op: MatMul) -> Kernel:
     """The size of a product; those of experts by the rows of all of them."""
     if _base(op.label) not in EXPERTS:
         return product_size(_n(op.groups), _n(op.m), _n(op.n), _n(op.k))
@@ -84,7 +85,7 @@ def _n(size: object) -> float:
     return float(np.asarray(size).reshape(-1)[0])
 
 
-def _parts(ctx: LoweringContext, section: Section, op: MatMul) -> tuple[Way, ...]:
+def _parts(ctx: LoweringContext, section: Section, op: MatMul) -> tuple[OpPath, ...]:
     """The products that one over a joined width stands for."""
     widths = _widths(ctx, section, _base(op.label))
     if len(widths) < 2:
@@ -92,7 +93,7 @@ def _parts(ctx: LoweringContext, section: Section, op: MatMul) -> tuple[Way, ...
     whole = _n(op.k if op.label.endswith(" dX") else op.n)
     shares = [whole * width / sum(widths) for width in widths]
     made = [replace(op, k=width) if op.label.endswith(" dX") else replace(op, n=width) for width in shares]
-    return (Way(name="joined", ops=tuple((matmul_size(part), 1) for part in made)),)
+    return (OpPath(name="joined", kernels=tuple((matmul_size(part), 1) for part in made)),)
 
 
 def _widths(ctx: LoweringContext, section: Section, label: str) -> tuple[float, ...]:
@@ -124,36 +125,35 @@ def _attention(op: Attend, count: int) -> RankOp | None:
         return None
     heads, queries, keys, wide, deep = map(_n, op.sizes)
     steps = round(_n(op.steps))
-    size = OpSize("attention dX" if op.backward else "attention", tuple(map(round, (heads, queries, keys, wide, deep))))
-    ways: tuple[Way, ...]
+    size = attention_size(heads, (queries, keys), (wide, deep), backward=op.backward)
+    ways: tuple[OpPath, ...]
     scores, values = product_size(heads, queries, keys, wide), product_size(heads, queries, deep, keys)
     if not op.backward:
-        ways = (Way(name="scores", ops=((scores, 1), (values, 1))),)
+        ways = (OpPath(name="scores", kernels=((scores, 1), (values, 1))),)
     else:
         d_queries = product_size(heads, queries, wide, keys)
         d_keys, d_values = product_size(heads, keys, wide, queries), product_size(heads, keys, deep, queries)
         d_scores = product_size(heads, queries, keys, deep)
         saved = ((d_queries, 1), (d_keys, 1), (d_values, 1), (d_scores, 1))
-        ways = (Way(name="scores", ops=(*saved, (scores, 1))), Way(name="scores saved", ops=saved))
+        ways = (OpPath(name="scores", kernels=(*saved, (scores, 1))), OpPath(name="scores saved", kernels=saved))
         ways = (ways[0],) if steps > 1 else ways
-    return RankOp(label=op.label, size=size, count=count * steps, ways=ways, family=op.label)
+    return RankOp(label=op.label, kernel=size, count=count * steps, paths=ways, family=op.label)
 
 
 def _collective(op: Collective, count: int) -> RankOp | None:
     ranks, stride, size = (round(_n(one)) for one in (op.ranks, op.stride, op.payload_bytes))
     if ranks == 1 or not size:
         return None
-    ways: tuple[Way, ...] = ()
+    ways: tuple[OpPath, ...] = ()
     if op.axis == "cp" and op.kind == "all-gather":
         hops = (ranks - 1) * (2 if op.label.endswith("dX") else 1)
         share = size // (ranks * (2 if op.label.endswith("dX") else 1))
-        ways = (Way(name="ring", ops=((OpSize("send", (stride, share)), hops),)),)
+        ways = (OpPath(name="ring", kernels=((collective_size("send", 2, stride, share), hops),)),)
     elif op.parts:
-        pieces = [OpSize(op.kind, (ranks, stride, round(size * _n(part)))) for part in op.parts]
-        ways = (Way(name="heads", ops=tuple((piece, 1) for piece in pieces)),)
-    if op.kind == "send":
-        return RankOp(label=op.label, size=OpSize("send", (stride, size)), count=count)
-    return RankOp(label=op.label, size=OpSize(op.kind, (ranks, stride, size)), count=count, ways=ways)
+        pieces = [collective_size(op.kind, ranks, stride, size * _n(part)) for part in op.parts]
+        ways = (OpPath(name="heads", kernels=tuple((piece, 1) for piece in pieces)),)
+    kernel = collective_size(op.kind, ranks, stride, size)
+    return RankOp(label=op.label, kernel=kernel, count=count, paths=ways if op.kind != "send" else ())
 
 
 def _sends(scenario: Scenario, program: Program, held: Sequence[Sequence[int]], rank: int) -> Iterator[RankOp]:
@@ -198,8 +198,8 @@ def _tied(op: Collective, own: Sequence[int], stages: int) -> Iterator[RankOp]:
     made = _collective(op, 1)
     if made is None or not ({0, stages - 1} & set(own)):
         return
-    size = OpSize("send", (made.size.sizes[1], made.size.bytes))
-    yield replace(made, ways=(Way(name="pair", ops=((size, 1),)),))
+    size = collective_size("send", 2, made.kernel.dims["stride"], made.kernel.dims["bytes"])
+    yield replace(made, paths=(OpPath(name="pair", kernels=((size, 1),)),))
 
 
 def _beside(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[RankOp]:
@@ -238,8 +238,8 @@ def _alike(scenario: Scenario, program: Program, often: Sequence[int]) -> Iterat
     size = round(float(params * plan.precision.weights.bytes_per_element))
     count = scenario.microbatches if each else 1
     if size:
-        op = OpSize("all-reduce", (mesh.tp, 1, size))
-        yield RankOp(label="sum gradients of weights held alike", size=op, count=count, summed=True)
+        op = collective_size("all-reduce", mesh.tp, 1, size)
+        yield RankOp(label="sum gradients of weights held alike", kernel=op, count=count, summed=True)
 
 
 def _is_alike(tensor: Tensor, *, split: bool) -> bool:

@@ -9,8 +9,7 @@ from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.cost.ceilings import ceilings
-from ridgeline.cost.kernel_roof import PEAK_OF
+from ridgeline.cost.ceilings import FORMATS, ceilings
 from ridgeline.cost.profile import profile_for, shipped_profiles
 from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
@@ -112,8 +111,7 @@ def measured_numbers(chip: Chip) -> Sheet:
     if profile is None:
         return {}
     beside = {"copy": "hbm.bandwidth", "h2d pinned": "host.bandwidth"}
-    beside |= {f"product {name}": f"peak.{key}" for name, key in PEAK_OF.items() if name == key or name == "nvfp4"}
-    beside["product fp16"] = "peak.fp16"
+    beside |= {f"product {name}": f"peak.{dtype(name).peak}" for name in FORMATS}
     return {
         beside[one.name]: {"value": one.measured, "unit": one.unit, "share": one.share, "where": one.where}
         for one in ceilings(profile, chip)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.ir.op_comparison import ComparedOp, DryRun
+from ridgeline.ir.rank_ops import kind_of, size_text
 from ridgeline.report.sheets.run import DrySheet, TracedOpSheet
 
 OWN = "ridgeline"
@@ -30,9 +31,9 @@ def dry_sheet(found: DryRun) -> DrySheet:
 def _op(one: ComparedOp) -> TracedOpSheet:
     return {
         "op": one.label,
-        "kind": one.size.kind,
-        "size": str(one.size),
-        "sizes": list(one.size.sizes),
+        "kind": kind_of(one.kernel),
+        "size": size_text(one.kernel),
+        "sizes": [int(size) for size in one.kernel.dims.values()],
         "expected": one.expected,
         "traced": one.traced,
         "way": one.way,

@@ -82,7 +82,7 @@ def characterize(
     world = find_world()
 
     def watch(count: int, total: int, case: Case) -> None:
-        progress(count, total, f"{case.op} {case.impl} {case.dtype}".strip())
+        progress(count, total, f"{case.kernel.op} {case.kernel.impl} {case.kernel.dtype}".strip())
 
     try:
         if world.ranks > 1:

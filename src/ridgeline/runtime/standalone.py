@@ -9,14 +9,15 @@ from pathlib import Path
 from ridgeline.runtime.probe.profile_file import replace_file
 from ridgeline.version import __version__
 
-PACKAGE = Path(__file__).parent / "probe"
+ROOT = Path(__file__).parents[1]
+PARTS = ("core/records.py", "core/errors.py", "core/dtype.py", "ir/kernel.py")  # what the probe imports beside itself
 START = "import sys\n\nfrom ridgeline.runtime.probe.__main__ import main\n\nsys.exit(main())\n"
 SHEBANG = b"#!/usr/bin/env python3\n"
 FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of zip files: the same sources give the same bytes
 
 
 def standalone() -> bytes:
-    """The zipapp: needs Python 3.10, torch and numpy, and nothing of Ridgeline."""
+    """The zipapp: needs Python 3.10, torch and numpy, and no Ridgeline that is installed."""
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as file:
         for name, text in _members():
@@ -34,8 +35,10 @@ def write_standalone(path: Path) -> int:
 
 
 def _members() -> list[tuple[str, str]]:
-    """Names and texts of what the file holds; the packages above the probe are empty ones."""
-    own = sorted(path for path in PACKAGE.iterdir() if path.suffix in (".py", ".json"))
+    """Names and texts of what the file holds; the packages above its modules are empty ones."""
+    probe = sorted(path for path in (ROOT / "runtime" / "probe").iterdir() if path.suffix in (".py", ".json"))
     stub = f'"""The measuring part of Ridgeline {__version__}."""\n'
-    found = [("__main__.py", START), ("ridgeline/__init__.py", stub), ("ridgeline/runtime/__init__.py", stub)]
-    return [*found, *((f"ridgeline/runtime/probe/{path.name}", path.read_text(encoding="utf-8")) for path in own)]
+    packages = [(f"ridgeline/{name}__init__.py", stub) for name in ("", "core/", "ir/", "runtime/")]
+    sources = [*(ROOT / part for part in PARTS), *probe]
+    texts = [(f"ridgeline/{path.relative_to(ROOT).as_posix()}", path.read_text(encoding="utf-8")) for path in sources]
+    return [("__main__.py", START), *packages, *texts]

@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 import numpy as np
 
-from ridgeline.core.dtype import dtype
+from ridgeline.core.dtype import dtype, peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.ceilings import ceilings
 from ridgeline.cost.estimate import OpEstimate, estimates
-from ridgeline.cost.kernel_roof import PEAK_OF
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
 from ridgeline.cost.price import price_ops, sustained_rates
@@ -34,7 +33,7 @@ from ridgeline.cost.profile import Profile, profile_for
 from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.hardware.load import system
 from ridgeline.hardware.system import System
-from ridgeline.ir.ops import Attend, Collective, MatMul, Op, Stream
+from ridgeline.ir.ops import Attend, Collective, MatMul, Op, kernel_of
 from ridgeline.ir.program import Program, Section, SectionRole
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
@@ -45,7 +44,6 @@ from ridgeline.sim.predict_step import default_calibration
 
 Phase = Literal["train", "prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("train", "prefill", "decode")
-SCORES_FLOPS = 0.0  # of a stream: its few flops are the vector unit's, under another roof
 LAST_TOKEN = ("logits",)  # products that inference runs for the last token of a prompt alone
 TRAINING_ONLY = ("loss",)
 
@@ -101,11 +99,6 @@ class Roofline:
             name = "memory" if op.bound == "memory" else op.peak
             shares[name] = shares.get(name, 0.0) + op.seconds / self.seconds
         return dict(sorted(shares.items(), key=lambda entry: -entry[1]))
-
-    @property
-    def used_peaks(self) -> tuple[str, ...]:
-        """Formats that the ops compute in."""
-        return tuple(dict.fromkeys(op.peak for op in self.ops if op.flops))
 
 
 def roofline(
@@ -209,15 +202,15 @@ def _summed(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
     often = dict(zip((section.name for section in program.sections), np.array(program.stages).sum(0), strict=True))
     found: dict[tuple[str, str, str], RoofOp] = {}
     for one in each:
-        sized = _sizes(one.op)
         times = float(often[one.section])
-        if sized is None or not times:
+        if isinstance(one.op, Collective) or not times:
             continue
-        flops, moved, peak = sized
+        kernel = kernel_of(one.op)
         key = (one.op.label, one.phase, one.estimate.bound)
         known = found.get(key)
         made = RoofOp(
-            label=one.op.label, phase=one.phase, peak=peak, count=times, flops=flops * times, moved=moved * times,
+            label=one.op.label, phase=one.phase, peak=kernel.dtype, count=times, flops=kernel.flops * times,
+            moved=kernel.bytes * times,
             seconds=one.estimate.seconds * times, bound=one.estimate.bound, evidence=one.estimate.evidence,
         )  # fmt: skip
         found[key] = made if known is None else _added(known, made)
@@ -227,22 +220,6 @@ def _summed(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
 def _added(one: RoofOp, other: RoofOp) -> RoofOp:
     sums = {name: getattr(one, name) + getattr(other, name) for name in ("count", "flops", "moved", "seconds")}
     return replace(one, evidence=min(one.evidence, other.evidence), **sums)
-
-
-def _sizes(op: Op) -> tuple[float, float, str] | None:
-    """Flops, bytes and peak of an op; None for what is no kernel of the chip."""
-    match op:
-        case MatMul():
-            m, n, k, groups = (float(np.asarray(side)) for side in (op.m, op.n, op.k, op.groups))
-            return 2 * m * n * k * groups, ((m * k + k * n) * op.in_bytes + m * n * op.out_bytes) * groups, op.peak
-        case Attend():
-            return float(np.asarray(op.flops)), float(np.asarray(op.stream_bytes)), "bf16"
-        case Stream():
-            return SCORES_FLOPS, float(np.asarray(op.stream_bytes)), ""
-        case Collective():
-            return None
-        case _:
-            assert_never(op)
 
 
 def _optimizer(moved: float, seconds: float) -> RoofOp:
@@ -259,7 +236,7 @@ def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Pro
     found = ceilings(profile, chip) if profile else ()
     best: dict[str, float] = {}
     for one in found:
-        key = PEAK_OF.get(one.name.removeprefix("product "), "") if one.name.startswith("product ") else ""
+        key = peak_key(one.name.removeprefix("product "), known) if one.name.startswith("product ") else ""
         if key in known:
             best[key] = max(best.get(key, 0.0), one.measured)
     memory = {one.name: one.measured for one in found if one.name == "copy"}

@@ -19,6 +19,7 @@ from ridgeline.calibrate.validation import Validation, errors_of
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.hardware.load import CHIPS, chip
+from ridgeline.ir.kernel import Kernel
 from ridgeline.report.validate import validation_sheet
 from ridgeline.report.validate_html import page
 
@@ -122,7 +123,7 @@ class TestBundled:
 
     def test_a_profile_comes_first(self) -> None:
         one = usable()
-        own = Measurement(op="gemm", impl="torch", dtype="bf16", dims=one.kernel.dims, seconds=1.0)
+        own = Measurement(kernel=Kernel(op="gemm", impl="torch", dtype="bf16", dims=one.kernel.dims), seconds=1.0)
         (price,) = price_kernels([one], {"h200-sxm": Profile(rows=(own,), chip="h200-sxm")})
         assert (price.how, price.seconds) == ("profile", pytest.approx(1.0))
 
@@ -164,4 +165,8 @@ def test_a_profile_of_another_chip_is_refused() -> None:
 def test_tables_of_strangers() -> None:
     with pytest.raises(InputError):
         folder_of("h10000")
-    assert is_kept(Measurement(op="gemm", impl="trtllm", dtype="bf16", dims={"m": 64, "n": 4096, "k": 4096}, seconds=1))
+    assert is_kept(
+        Measurement(
+            kernel=Kernel(op="gemm", impl="trtllm", dtype="bf16", dims={"m": 64, "n": 4096, "k": 4096}), seconds=1
+        )
+    )

@@ -29,6 +29,7 @@ from ridgeline.cost.profile import (
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
 from ridgeline.cost.profile_surface import END, REACH, columns_of, product_state, roof_and_place, surface_of
 from ridgeline.hardware.load import chip
+from ridgeline.ir.kernel import Kernel
 from ridgeline.plan.scenario_file import scenario
 from ridgeline.sim.predict_step import estimate, predict
 from ridgeline.sim.prediction import Prediction
@@ -44,9 +45,8 @@ TABLE = {
 
 
 def gemm(m: int, n: int, k: int, rate: float = 600e12, **more: Any) -> Measurement:
-    return Measurement(
-        op="gemm", impl="torch", dtype="bf16", dims={"m": m, "n": n, "k": k}, seconds=2.0 * m * n * k / rate, **more
-    )
+    kernel = Kernel(op="gemm", impl="torch", dtype="bf16", dims={"m": m, "n": n, "k": k})
+    return Measurement(kernel=kernel, seconds=2.0 * m * n * k / rate, **more)
 
 
 def profile(*rows: Measurement, name: str = "H200") -> Profile:
@@ -116,7 +116,7 @@ class TestFile:
     def test_what_is_written_is_read(self, tmp_path: Path) -> None:
         rows = (
             gemm(64, 128, 256, spread=0.03, runs=7),
-            Measurement(op="copy", impl="", dtype="", dims={"bytes": 9}, seconds=0.0, error="no"),
+            Measurement(kernel=Kernel(op="copy", impl="", dtype="", dims={"bytes": 9}), seconds=0.0, error="no"),
         )
         path = write(tmp_path / "a.json", profile_text(profile(*rows)))
         again = read_profile(path)
@@ -201,7 +201,7 @@ class TestSurface:
         assert distance[0] < 1e-6 < REACH < END < distance[1]
 
     def test_no_surface_without_a_peak(self) -> None:
-        rows = [replace(row, dtype="fp4?") for row in self.grid]
+        rows = [replace(row, kernel=replace(row.kernel, dtype="fp4?")) for row in self.grid]
         assert surface_of(rows, H200) is None
 
 
@@ -249,7 +249,7 @@ class TestPrices:
 
     def test_a_batch_of_rows_is_priced_as_one_prediction(self) -> None:
         grid = [gemm(2**m, 2**n, 2**k) for m in (10, 12) for n in (10, 12, 14) for k in (10, 12, 14)]
-        copy = Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2**31 / 4e12)
+        copy = Measurement(kernel=Kernel(op="copy", impl="torch", dims={"bytes": 2**30}), seconds=2**31 / 4e12)
         used = replace(shipped(), profiles=chosen_profiles(profile(*grid, copy)))
         built = [scenario(TABLE), scenario({**TABLE, "system": "1xh100-sxm"})]
         steps = StepBatch.of(built, used.profiles).steps(parameter_columns(used, built)).step_s
@@ -261,7 +261,7 @@ class TestPrices:
 
     def test_copies_set_the_share_of_memory(self) -> None:
         copies = [
-            Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2 * 2**30 / rate)
+            Measurement(kernel=Kernel(op="copy", impl="torch", dims={"bytes": 2**30}), seconds=2 * 2**30 / rate)
             for rate in (2.4e12,)
         ]
         used = replace(shipped(), profiles=chosen_profiles(profile(*copies)))

@@ -13,6 +13,7 @@ from jsonschema import validate
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
+from ridgeline.ir.kernel import Kernel
 from ridgeline.report.profile import profile_diff_sheet, profile_sheet
 from ridgeline.report.roofline import roofline_sheet
 from ridgeline.report.roofline_chart import page, write_chart
@@ -20,8 +21,10 @@ from ridgeline.report.sheets.profile import RooflineSheet
 from ridgeline.report.sheets.schema import sheet_schema
 
 ROWS = (
-    Measurement(op="gemm", impl="torch", dtype="bf16", dims={"m": 4096, "n": 4096, "k": 4096}, seconds=200e-6),
-    Measurement(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}, seconds=2**31 / 4.2e12),
+    Measurement(
+        kernel=Kernel(op="gemm", impl="torch", dtype="bf16", dims={"m": 4096, "n": 4096, "k": 4096}), seconds=200e-6
+    ),
+    Measurement(kernel=Kernel(op="copy", impl="torch", dtype="", dims={"bytes": 2**30}), seconds=2**31 / 4.2e12),
 )
 OWN = Profile(rows=ROWS, chip="h200-sxm", device={"name": "H200"}, taken="2025-01-01")
 

@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 from ridgeline.hardware.load import CHIPS
-from ridgeline.runtime.probe.case import Case, bytes_of, flops_of, row_key
+from ridgeline.runtime.probe.case import make_case, row_key
 from ridgeline.runtime.probe.grid import GROUPS, cases
 from ridgeline.runtime.probe.grid_links import link_cases
 from ridgeline.runtime.probe.profile_file import OPS, Journal, journal_path, profile_text, write_profile
 from ridgeline.runtime.probe.session import Outcome, measure_device
 from ridgeline.runtime.probe.supervisor import Settings
-from ridgeline.runtime.standalone import write_standalone
+from ridgeline.runtime.standalone import PARTS, write_standalone
 
 torch = pytest.importorskip("torch")
 
 MORTAL = """
 import os, signal, sys, time
 from ridgeline.runtime.probe import registry
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import make_case
 
 def die(case, bench):
     if case["how"] == "sleep":
@@ -40,16 +40,16 @@ def late(case, bench):
 registry.MEASURES |= {"die": die, "late": late}
 for how in ("SIGILL", "sleep"):
     impl = how  # another impl each, or the second death would end the family
-    registry.EXTRA.append(Case(op="die", impl=impl, dtype="", dims=(("how", how),), group="host", limit_s=1.0))
-registry.EXTRA.append(Case(op="late", impl="", dtype="", dims=(), group="host"))
+    registry.EXTRA.append(make_case(op="die", impl=impl, dtype="", dims=(("how", how),), group="host", limit_s=1.0))
+registry.EXTRA.append(make_case(op="late", impl="", dtype="", dims=(), group="host"))
 """
 KERNELS = (
-    Case(op="gemm", impl="torch", dtype="fp32", dims=(("m", 32), ("n", 48), ("k", 64)), group="gemm"),
-    Case(op="gemm", impl="torch_nt", dtype="fp32", dims=(("m", 32), ("n", 48), ("k", 64)), group="gemm"),
-    Case(op="rmsnorm", impl="torch", dtype="fp32", dims=(("rows", 8), ("columns", 256)), group="rows"),
-    Case(op="copy", impl="torch", dtype="fp32", dims=(("bytes", 1 << 16), ("cold", False)), group="memory"),
-    Case(op="launch", impl="torch", dtype="", dims=(("kind", "view"),), group="host"),
-    Case(op="launch", impl="torch", dtype="", dims=(("kind", "event"),), group="host"),
+    make_case(op="gemm", impl="torch", dtype="fp32", dims=(("m", 32), ("n", 48), ("k", 64)), group="gemm"),
+    make_case(op="gemm", impl="torch_nt", dtype="fp32", dims=(("m", 32), ("n", 48), ("k", 64)), group="gemm"),
+    make_case(op="rmsnorm", impl="torch", dtype="fp32", dims=(("rows", 8), ("columns", 256)), group="rows"),
+    make_case(op="copy", impl="torch", dtype="fp32", dims=(("bytes", 1 << 16), ("cold", False)), group="memory"),
+    make_case(op="launch", impl="torch", dtype="", dims=(("kind", "view"),), group="host"),
+    make_case(op="launch", impl="torch", dtype="", dims=(("kind", "event"),), group="host"),
 )
 
 
@@ -223,11 +223,11 @@ def test_the_grid_takes_every_group_first_and_every_case_once() -> None:
         "host",
         "optimizer",
     }
-    assert {case.op for case in made} | {case.op for case in link_cases(8, 2, "nccl")} == set(OPS)
-    dtypes = {case.dtype for case in made if case.op == "gemm"}
+    assert {case.kernel.op for case in made} | {case.kernel.op for case in link_cases(8, 2, "nccl")} == set(OPS)
+    dtypes = {case.kernel.dtype for case in made if case.kernel.op == "gemm"}
     assert dtypes == {"fp32", "tf32", "bf16", "fp16", "fp8", "int8"}
-    assert {case["m"] for case in made if case.op == "gemm"} >= {1, 8, 64, 4096, 16384}
-    assert any(case["n"] % 8 for case in made if case.op == "gemm")
+    assert {case["m"] for case in made if case.kernel.op == "gemm"} >= {1, 8, 64, 4096, 16384}
+    assert any(case["n"] % 8 for case in made if case.kernel.op == "gemm")
     assert all(case.group == "host" for case in cases(60 << 20, only=("host",)))
 
 
@@ -241,17 +241,17 @@ def test_groups_of_a_tier_end_together() -> None:
 
 def test_work_of_a_case() -> None:
     product = KERNELS[0]
-    assert flops_of(product) == 2 * 32 * 48 * 64
-    assert bytes_of(product) == 4 * (32 * 64 + 64 * 48 + 32 * 48)
+    assert product.kernel.flops == 2 * 32 * 48 * 64
+    assert product.kernel.bytes == 4 * (32 * 64 + 64 * 48 + 32 * 48)
     names = ("batch", "heads", "kv_heads", "query", "key", "head_dim", "causal")
     dims = tuple(zip(names, (2, 8, 2, 128, 128, 64, True), strict=True))
     forward, backward = (
-        Case(op=op, impl="flash", dtype="bf16", dims=dims, group="attention")
+        make_case(op=op, impl="flash", dtype="bf16", dims=dims, group="attention")
         for op in ("attention_forward", "attention_backward")
     )
-    assert flops_of(forward) == 2 * 8 * 128 * 128 * 64 * 4 / 2  # causal: half of the square
-    assert flops_of(backward) == 2.5 * flops_of(forward)
-    assert bytes_of(KERNELS[3]) == 2 << 16
+    assert forward.kernel.flops == 2 * 8 * 128 * 128 * 64 * 4 / 2  # causal: half of the square
+    assert backward.kernel.flops == 2.5 * forward.kernel.flops
+    assert KERNELS[3].kernel.bytes == 2 << 16
 
 
 def test_rows_are_written_in_one_order_whenever_they_were_taken(tmp_path: Path) -> None:
@@ -297,7 +297,9 @@ def test_the_standalone_file_needs_nothing_of_ridgeline(tmp_path: Path) -> None:
     assert write_standalone(file) == file.stat().st_size
     with zipfile.ZipFile(file) as packed:
         own = [name for name in packed.namelist() if name.startswith("ridgeline/")]
-        assert all(name.startswith("ridgeline/runtime/probe/") or name.endswith("__init__.py") for name in own)
+        parts = {f"ridgeline/{part}" for part in PARTS}
+        own = [name for name in own if name not in parts and not name.endswith("__init__.py")]
+        assert all(name.startswith("ridgeline/runtime/probe/") for name in own)
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     command = [
         sys.executable,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ridgeline.runtime.probe import supervisor
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import Case, make_case
 from ridgeline.runtime.probe.supervisor import Refused, Run, Settings, supervise
 
 READY = {"rates": {"flops": 1e12, "bytes": 1e11}, "free_bytes": 1 << 30, "cache_bytes": 1 << 20, "extra": []}
@@ -28,14 +28,14 @@ class Scripted:
     def receive(self, limit_s: float) -> dict[str, Any] | str:
         if "open" in self.asked:
             return {"ready": READY}
-        impl = self.asked["case"]["impl"]
+        impl = self.asked["case"]["identity"]["impl"]
         if impl == "dies":
             return "the process died of SIGILL"
         row = {
-            "op": self.asked["case"]["op"],
+            "op": self.asked["case"]["identity"]["op"],
             "impl": impl,
             "ok": impl != "lacks",
-            "m": dict(self.asked["case"]["dims"])["m"],
+            "m": self.asked["case"]["identity"]["m"],
         }
         return {"row": row, "poisoned": impl == "poisons"}
 
@@ -51,7 +51,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(impl: str, count: int, side: int = 8) -> list[Case]:
     dims = [(("m", at), ("n", side), ("k", side)) for at in range(1, count + 1)]
-    return [Case(op="gemm", impl=impl, dtype="bf16", dims=one, group="gemm") for one in dims]
+    return [make_case(op="gemm", impl=impl, dtype="bf16", dims=one, group="gemm") for one in dims]
 
 
 def took(cases: list[Case], minutes: float = 5.0) -> Run:
@@ -95,7 +95,7 @@ def test_rows_are_kept_as_they_come_and_those_of_an_earlier_run_are_not_taken_ag
 
 
 def test_the_time_box_ends_a_run(scripted: None) -> None:
-    small = Case(op="launch", impl="works", dtype="", dims=(("m", 0), ("n", 0), ("k", 0)), group="host")
+    small = make_case(op="launch", impl="works", dtype="", dims=(("m", 0), ("n", 0), ("k", 0)), group="host")
     run = took([small], minutes=1e-9)
     assert run.rows == []
     assert run.left == 1

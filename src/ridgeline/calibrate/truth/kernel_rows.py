@@ -21,6 +21,7 @@ from ridgeline.core.errors import near
 from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost.profile import Measurement
 from ridgeline.hardware.load import CHIPS
+from ridgeline.ir.kernel import Kernel
 
 LONGEST = 1e4  # seconds
 LARGEST = 2**40  # of any size
@@ -89,24 +90,26 @@ def _read(cells: RowCells) -> MeasuredKernel:
         raise Unusable(
             "precision", f"got {cells.text('precision')[:30]!r}, expected one of {', '.join(filter(None, FORMATS))}"
         )
-    op, dims, flops = _sizes(cells)
+    op, dims = _sizes(cells)
     if any(not 0 <= size <= LARGEST for size in dims.values()):
         raise Unusable("shape", f"got {row['shape'][:40]!r}, expected sizes up to {LARGEST:,}")
-    seconds = _seconds(cells, flops)
-    kernel = Measurement(op=op, impl=_library(row, op), dtype=dtype, dims=MappingProxyType(dims), seconds=seconds)
-    return MeasuredKernel(row=row, chip=CHIPS[chip].id, kernel=kernel, notes=tuple(cells.notes))
+    kernel = Kernel(op=op, impl=_library(row, op), dtype=dtype, dims=MappingProxyType(dims))
+    measured = Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
+    return MeasuredKernel(row=row, chip=CHIPS[chip].id, kernel=measured, notes=tuple(cells.notes))
 
 
-def _seconds(cells: RowCells, flops: float) -> float:
+def _seconds(cells: RowCells, kernel: Kernel) -> float:
     value, unit = cells.number("value"), cells.text("unit")
     if value is None:
         raise Unusable("value", "blank")
     scale = {"us": DECIMAL["u"], "ms": DECIMAL["m"], "s": 1.0}
-    rates = {"TFLOPS": DECIMAL["T"], "TB/s": DECIMAL["T"], "GB/s": DECIMAL["G"]}
+    rates = {"TB/s": DECIMAL["T"], "GB/s": DECIMAL["G"]}
     if unit in scale:
         seconds = value * scale[unit]
+    elif unit == "TFLOPS":
+        seconds = kernel.flops / (value * DECIMAL["T"])
     elif unit in rates:
-        seconds = flops / (value * rates[unit])
+        seconds = kernel.bytes / (value * rates[unit])
     else:
         raise Unusable("unit", f"got {unit[:20]!r}, expected us, ms, s, TFLOPS, TB/s or GB/s")
     if not 0 < seconds < LONGEST:
@@ -114,8 +117,8 @@ def _seconds(cells: RowCells, flops: float) -> float:
     return seconds
 
 
-Sizes = tuple[str, dict[str, int], float]
-"""The op, its sizes, and the flops or bytes that a rate counts."""
+Sizes = tuple[str, dict[str, int]]
+"""The op and its sizes."""
 
 
 def _sizes(cells: RowCells) -> Sizes:
@@ -147,11 +150,11 @@ def _product(lower: str, shape: str, said: dict[str, int]) -> Sizes:
         return _experts(said)
     if "groups" in said:
         m, n, k, groups = (_need(said, key) for key in ("mper", "n", "k", "groups"))
-        return "grouped_gemm", {"groups": groups, "m": m, "n": n, "k": k}, 2.0 * groups * m * n * k
+        return "grouped_gemm", {"groups": groups, "m": m, "n": n, "k": k}
     m, n, k = (said[key] for key in "mnk") if {"m", "n", "k"} <= said.keys() else _pair(shape, 3)
     if not m * n * k:
         raise Unusable("shape", f"got {shape[:40]!r}, expected sides above 0")
-    return "gemm", {"m": m, "n": n, "k": k}, 2.0 * m * n * k
+    return "gemm", {"m": m, "n": n, "k": k}
 
 
 def _experts(said: dict[str, int]) -> Sizes:
@@ -159,11 +162,7 @@ def _experts(said: dict[str, int]) -> Sizes:
     experts, gpus, width, inner, tokens = (_need(said, key) for key in ("e", "gpus", "h", "i", "tok/gpu"))
     top = 8
     groups, each = max(1, experts // max(1, gpus)), max(1, tokens * top * gpus // max(1, experts))
-    return (
-        "grouped_gemm",
-        {"groups": groups, "m": each, "n": 2 * inner, "k": width},
-        2.0 * groups * each * 2 * inner * width,
-    )
+    return "grouped_gemm", {"groups": groups, "m": each, "n": 2 * inner, "k": width}
 
 
 def _need(said: Mapping[str, int], key: str) -> int:
@@ -193,8 +192,7 @@ def _attention(cells: RowCells, lower: str, shape: str, said: dict[str, int]) ->
         op, causal = "attention_decode", False
     dims = {"batch": batch, "heads": heads, "kv_heads": kv, "query": 1 if decode else length, "key": length}
     dims |= {"head_dim": width, "causal": int(causal)}
-    share = {"attention_backward": 2.5, "attention_both": 3.5}.get(op, 1.0)
-    return op, dims, 4.0 * batch * heads * dims["query"] * length * width * share / (2 if causal else 1)
+    return op, dims
 
 
 def _latent(cells: RowCells, lower: str, said: dict[str, int]) -> Sizes:
@@ -202,12 +200,12 @@ def _latent(cells: RowCells, lower: str, said: dict[str, int]) -> Sizes:
     if "decode" in lower:
         batch, length = _need(said, "b"), _need(said, "kv")
         dims = {"batch": batch, "heads": 128, "kv_heads": 1, "query": 1, "key": length, "head_dim": 576, "causal": 0}
-        return "attention_latent", dims, 2.0 * batch * 128 * length * (576 + 512)
+        return "attention_latent", dims
     length = _need(said, "seqlen")
     heads, kv, width = (32, 8, 128) if "gqa" in lower else (128, 128, 160)  # 192 for scores and 128 for values
     dims = {"batch": 1, "heads": heads, "kv_heads": kv, "query": length, "key": length, "head_dim": width, "causal": 1}
     cells.note("one sequence: the batch is not stated")
-    return "attention_forward", dims, 2.0 * heads * length * length * width
+    return "attention_forward", dims
 
 
 def _stream(cells: RowCells, lower: str) -> Sizes:
@@ -217,7 +215,7 @@ def _stream(cells: RowCells, lower: str) -> Sizes:
     if passes is None:
         raise Unusable("kernel", f"got {lower[:40]!r}, expected copy, mul, add, triad or dot of BabelStream")
     op = "read" if lower.endswith("dot") else "copy"
-    return op, {"bytes": size * passes // (1 if op == "read" else 2)}, float(size * passes)
+    return op, {"bytes": size * passes // (1 if op == "read" else 2)}
 
 
 def _gpt3(part: str, shape: str) -> Sizes:
@@ -228,31 +226,31 @@ def _gpt3(part: str, shape: str) -> Sizes:
         if decode:
             raise Unusable("shape", "how many keys a decode step reads is not stated")
         n, k = (2048, 128) if part == "Q_mul_K" else (128, 2048)
-        return "grouped_gemm", {"groups": 8 * 24, "m": 2048, "n": n, "k": k}, 0.0
+        return "grouped_gemm", {"groups": 8 * 24, "m": 2048, "n": n, "k": k}
     sides = {"Wo_proj": (12288, 3072), "W1_proj": (12288, 12288), "W2_proj": (12288, 12288), "QKV": (9216, 12288)}
     if part in sides:
-        return "gemm", {"m": tokens, "n": sides[part][0], "k": sides[part][1]}, 0.0
+        return "gemm", {"m": tokens, "n": sides[part][0], "k": sides[part][1]}
     if part.startswith("LayerNorm") or part == "GeLU":
-        return "layernorm" if part != "GeLU" else "softmax", {"rows": tokens, "columns": 12288}, 0.0
+        return "layernorm" if part != "GeLU" else "softmax", {"rows": tokens, "columns": 12288}
     raise Unusable("kernel", f"got {part[:30]!r}, which is not known")
 
 
 def _row_op(cells: RowCells, lower: str, shape: str) -> Sizes:
     if lower in ROW_OPS:
         rows, columns = _pair(shape, 2)
-        return ROW_OPS[lower], {"rows": max(1, rows), "columns": max(1, columns)}, 0.0
+        return ROW_OPS[lower], {"rows": max(1, rows), "columns": max(1, columns)}
     if lower == "copy":
         rows, columns = _pair(shape, 2)
-        return "copy", {"bytes": max(1, rows * columns * 2)}, 0.0
+        return "copy", {"bytes": max(1, rows * columns * 2)}
     whole = re.fullmatch(r"\s*(?:bytes=|parameters=)?(\d{1,15})(?:\s*B)?\s*", shape)
     if whole and int(whole[1]) > 0:
         size = int(whole[1])
         if lower.startswith("adamw"):
-            return "adamw", {"parameters": size}, 0.0
+            return "adamw", {"parameters": size}
         if lower.startswith(("h2d", "d2h")):
-            return lower[:3], {"bytes": size, "pinned": int("page" not in cells.text("library_version"))}, 0.0
+            return lower[:3], {"bytes": size, "pinned": int("page" not in cells.text("library_version"))}
         if lower.startswith("launch"):
-            return "launch", {}, 0.0
+            return "launch", {}
     raise Unusable("kernel", f"got {lower[:40]!r} of {shape[:40]!r}, for which no formula is known")
 
 

@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ridgeline.core.dtype import TORCH_TYPES
+from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel, attention_kernel, product_kernel, stream_kernel
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.capture import Modules, Place
 from ridgeline.runtime.bringup.contracts import is_view
 from ridgeline.runtime.bringup.guard import host_result
 from ridgeline.runtime.bringup.observations import OpSpeed, Rates, Speed, Stretch
-from ridgeline.runtime.bringup.roofline import Work, seconds_at_best, work_of
 
 SLOW, POSSIBLE = 0.3, 1.0
 TRUST = 1.05  # of a roof: clocks of hosts and devices agree no better
@@ -34,6 +35,12 @@ ROUNDS, ROUND_S, MOST_CALLS = 3, 4e-3, 50
 CACHES = 4.0  # times a cache: larger work comes from memory
 VIEWS = frozenset(("aten._unsafe_view.default", "aten._reshape_alias.default", "aten.lift_fresh.default"))
 STRETCH = 4  # launch-bound ops in a row that are worth naming
+# ops that move rows of a table, not the table; ops that only write
+PICKED = frozenset(("embedding", "gather", "index", "index_select", "nll_loss_forward"))
+FILLED = frozenset((
+    "nll_loss_backward", "zeros_like", "ones_like", "full_like", "zero_", "fill_", "empty_like", "zeros", "ones",
+    "full",
+))  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -42,7 +49,7 @@ class _Seen:
     place: Place
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
-    work: Work
+    kernel: Kernel
     seconds: float
     spread: float
     calls: int = 0
@@ -77,7 +84,7 @@ class Timer(TorchDispatchMode):  # type: ignore[misc]
             seconds, spread = timed(lambda: func(*again[0], **again[1]), self.wait, self.rounds)
             self.seen[key] = _Seen(
                 func=func, place=place, dtype=_dtype(tensors, result), shapes=tuple(tuple(x.shape) for x in tensors),
-                work=work_of(func, args, kwargs, result), seconds=seconds, spread=spread,
+                kernel=call_kernel(func, args, kwargs, result), seconds=seconds, spread=spread,
             )  # fmt: skip
         self.seen[key].calls += 1
         self.order.append((key, place))
@@ -127,10 +134,10 @@ def speed_of(timer: Timer, device: str, rates: Rates | None, tokens: tuple[int, 
 
 
 def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
-    best = seconds_at_best(one.work, rates) if rates is not None else None
+    best = seconds_at_best(one.kernel, rates) if rates is not None else None
     roof, bound = best if best is not None else (None, "")
     share = None if roof is None else roof / one.seconds
-    cached = rates is not None and one.work.bytes < CACHES * rates.cache_bytes
+    cached = rates is not None and one.kernel.bytes < CACHES * rates.cache_bytes
     hard = bound == "compute" or not cached  # a cache may beat memory's roof
     small = roof is not None and roof < nothing  # the work is less than the way to it
     if one.seconds <= (SMALL if small else LAUNCH) * nothing:
@@ -144,7 +151,7 @@ def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
         flag = "slow"
     return OpSpeed(
         op=str(one.func), dtype=one.dtype, shapes=one.shapes, module=one.place.module, phase=one.place.phase,
-        calls=one.calls, seconds=one.seconds, spread=one.spread, flops=one.work.flops, bytes=one.work.bytes,
+        calls=one.calls, seconds=one.seconds, spread=one.spread, flops=float(one.kernel.flops), bytes=one.kernel.bytes,
         bound=bound, roof_s=roof, share=share, flag=flag,
     )  # fmt: skip
 
@@ -177,3 +184,53 @@ def _dtype(tensors: list[Tensor], result: Any) -> str:
 
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
+
+
+def call_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Kernel:
+    """The kernel of one call; tensors that are both argument and result count twice, as they are read and written."""
+    name = str(func._schema.name).removeprefix("aten::").partition(".")[0]
+    inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    moved = sum(_bytes(x) for x in inputs) + sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
+    written = sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
+    if name in PICKED:  # rows, not the table
+        moved = 2 * written
+    elif name in FILLED:
+        moved = written
+    first = next((x for x in inputs if x.is_floating_point()), inputs[0] if inputs else None)
+    form = "" if first is None else str(first.dtype).removeprefix("torch.")
+    dtype = TORCH_TYPES.get(form, ("", 0))[0]
+    if dtype == "fp32" and torch.get_float32_matmul_precision() != "highest":
+        dtype = "tf32"
+    return _matrix_kernel(name, args, kwargs, (dtype, float(moved))) or stream_kernel(float(moved), dtype)
+
+
+def _bytes(x: Tensor) -> int:
+    """Memory that is touched: an expanded dim is read once."""
+    touched = int(x.element_size())
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        touched *= int(size) if stride else 1
+    return touched
+
+
+def _matrix_kernel(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], traffic: tuple[str, float]
+) -> Kernel | None:
+    """A product or an attention by the shapes of its operands; None for every other op. traffic = format, bytes."""
+    if name in PRODUCT_OPERANDS:
+        a, b = (args[at] for at in PRODUCT_OPERANDS[name])
+        return product_kernel(a.shape, b.shape, *traffic)
+    if "scaled_dot_product" not in name or "math" in name:
+        return None
+    backward = name.endswith("backward")
+    q, k, v = args[1:4] if backward else args[:3]
+    causal = bool(kwargs.get("is_causal", any(a is True for a in args)))
+    lengths, widths = (q.shape[-2], k.shape[-2]), (q.shape[-1], v.shape[-1])
+    dtype, moved = traffic
+    return attention_kernel(
+        q.shape[0] * q.shape[1], lengths, widths, dtype, causal=causal, backward=backward, moved=moved
+    )
+
+
+def seconds_at_best(kernel: Kernel, rates: Rates) -> tuple[float, str] | None:
+    """The roof and what it is: compute or memory; None where the rates do not say."""
+    return kernel.roof(rates.flops_per_s.get(kernel.dtype), rates.bytes_per_s)

@@ -69,10 +69,8 @@ class _Plain:
         spent = time.monotonic() - self.began
         if spent >= self.next:
             self.next = spent + 20
-            dims = " ".join(f"{name}={value}" for name, value in case.dims)
             print(
-                f"{spent:5.0f} s of {self.minutes * 60:.0f}  {count} of {total}  tier {case.tier}  "
-                f"{case.op} {case.impl} {case.dtype} {dims}",
+                f"{spent:5.0f} s of {self.minutes * 60:.0f}  {count} of {total}  tier {case.tier}  {case.kernel}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ridgeline.runtime.probe.case import Case, bytes_of
+from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernel import DTYPES, Bench, Lacking, Prepared, relative_error, sets_for, tolerance_of
 
 BACKENDS = {
@@ -33,12 +33,12 @@ LONGEST_WHOLE_CHECK = 4096  # tokens up to which a head's gradients are checked 
 def forward(case: Case, bench: Bench) -> Prepared:
     """Attention of a training or prefill step, or of decode where there is one query a sequence."""
     run = _runner(case)
-    sets = [_inputs(case, bench) for _ in range(sets_for(bench, bytes_of(case)))]
+    sets = [_inputs(case, bench) for _ in range(sets_for(bench, case.kernel.bytes))]
     return Prepared(
         calls=[_bind(run, one) for one in sets],
-        set_bytes=bytes_of(case),
+        set_bytes=case.kernel.bytes,
         check=lambda: _check_forward(run(*sets[0]), *sets[0], causal=case["causal"]),
-        tolerance=tolerance_of(case.dtype),
+        tolerance=tolerance_of(case.kernel.dtype),
     )
 
 
@@ -46,7 +46,7 @@ def backward(case: Case, bench: Bench) -> Prepared:
     """Gradients of q, k and v given that of the output; the forward is not counted."""
     run = _runner(case)
     made = []
-    for _ in range(sets_for(bench, 2 * bytes_of(case))):
+    for _ in range(sets_for(bench, 2 * case.kernel.bytes)):
         leaves = [one.detach().requires_grad_() for one in _inputs(case, bench)]
         out = run(*leaves)
         made.append((out, leaves, torch.randn_like(out)))
@@ -56,9 +56,9 @@ def backward(case: Case, bench: Bench) -> Prepared:
 
     return Prepared(
         calls=[bind(*one) for one in made],
-        set_bytes=bytes_of(case),
+        set_bytes=case.kernel.bytes,
         check=lambda: _check_backward(case, *made[0]),
-        tolerance=2 * tolerance_of(case.dtype),
+        tolerance=2 * tolerance_of(case.kernel.dtype),
     )
 
 
@@ -73,22 +73,22 @@ def _bind(run: Callable[..., Any], inputs: Any) -> Callable[[], Any]:
 def _inputs(case: Case, bench: Bench) -> list[Any]:
     batch, head_dim = case["batch"], case["head_dim"]
     heads = ((case["query"], case["heads"]), (case["key"], case["kv_heads"]), (case["key"], case["kv_heads"]))
-    options = {"device": bench.backend.name, "dtype": DTYPES[case.dtype]}
-    if case.impl.endswith(HEADS_FIRST):
+    options = {"device": bench.backend.name, "dtype": DTYPES[case.kernel.dtype]}
+    if case.kernel.impl.endswith(HEADS_FIRST):
         return [torch.randn(batch, count, tokens, head_dim, **options) for tokens, count in heads]
     return [torch.randn(batch, tokens, count, head_dim, **options).transpose(1, 2) for tokens, count in heads]
 
 
 def _runner(case: Case) -> Callable[..., Any]:
     causal, grouped = case["causal"], case["heads"] != case["kv_heads"]
-    if case.impl == "flex":
+    if case.kernel.impl == "flex":
         return _flex(causal, grouped)
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        chosen = getattr(SDPBackend, BACKENDS[case.impl.removesuffix(HEADS_FIRST)])
+        chosen = getattr(SDPBackend, BACKENDS[case.kernel.impl.removesuffix(HEADS_FIRST)])
     except (ImportError, AttributeError):
-        raise Lacking(f"torch {torch.__version__} has no attention backend {case.impl!r}") from None
+        raise Lacking(f"torch {torch.__version__} has no attention backend {case.kernel.impl!r}") from None
     extra = {"enable_gqa": True} if grouped else {}
 
     def run(q: Any, k: Any, v: Any) -> Any:

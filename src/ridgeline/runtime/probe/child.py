@@ -16,14 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, TextIO
 
 import torch
 
 from ridgeline.runtime.probe import registry
 from ridgeline.runtime.probe.backend import Backend, open_backend
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import Case, read_case
 from ridgeline.runtime.probe.describe import describe
 from ridgeline.runtime.probe.kernel import Bench
 from ridgeline.runtime.probe.power import open_meter
@@ -51,7 +50,7 @@ def main() -> int:
         "free_bytes": backend.free_bytes(),
         "timer": "graph" if backend.graph is not None else "events" if backend.event else "host",
         "rates": rates(backend),
-        "extra": [asdict(one) for one in registry.EXTRA],
+        "extra": [one.message() for one in registry.EXTRA],
     }
     _tell(answers, {"ready": ready})
     gc.freeze()  # what is imported stays: collecting after every case looks at its own tensors only
@@ -68,11 +67,6 @@ def open_bench(backend: Backend, seconds: float, seed: int) -> Bench:
     torch.manual_seed(seed)
     meter = open_meter(backend.type, backend.module, backend.index)
     return Bench(backend=backend, meter=meter, seconds=seconds or (0.08 if backend.event else 0.15), seed=seed)
-
-
-def read_case(table: dict[str, Any]) -> Case:
-    """A case as its parent sent it."""
-    return Case(**{**table, "dims": tuple((name, value) for name, value in table["dims"])})
 
 
 def run(case: Case, bench: Bench) -> tuple[dict[str, Any], bool]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import Case, make_case
 from ridgeline.runtime.probe.grid_device import device_cases
 
 GROUPS = ("gemm", "grouped", "attention", "rows", "optimizer", "memory", "host", "overlap", "sustained", "interconnect")
@@ -33,7 +33,7 @@ def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Ca
     made += device_cases(cache_bytes)
     seen: dict[str, Case] = {}
     for case in made:
-        late = kind == "cpu" and case.impl == "compiled"  # half a minute each
+        late = kind == "cpu" and case.kernel.impl == "compiled"  # half a minute each
         if not only or case.group in only:
             seen.setdefault(case.key(), replace(case, tier=3) if late else case)
     return _in_turns(seen.values())
@@ -59,15 +59,15 @@ def _in_turns(made: Iterable[Case]) -> list[Case]:
     return [case for *_, case in sorted(placed, key=lambda one: one[:3])]
 
 
-def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "") -> Case:
-    dims = (("m", m), ("n", n), ("k", k))
-    return Case(op="gemm", impl=impl or IMPLS.get(dtype, "torch"), dtype=dtype, dims=dims, group="gemm", tier=tier)
+def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "", **state: bool) -> Case:
+    dims = (("m", m), ("n", n), ("k", k), *state.items())
+    return make_case(op="gemm", impl=impl or IMPLS.get(dtype, "torch"), dtype=dtype, dims=dims, group="gemm", tier=tier)
 
 
 def _gemms() -> Iterator[Case]:
-    for one in _every_gemm():
-        if 2.0 * one["m"] * one["n"] * one["k"] <= MOST_FLOPS:
-            yield one
+    for case in _every_gemm():
+        if case.kernel.flops <= MOST_FLOPS:
+            yield case
 
 
 def _every_gemm() -> Iterator[Case]:
@@ -129,11 +129,9 @@ def _from_cache() -> Iterator[Case]:
         (1024, 1024),
     )
     for (n, k), m in product(weights, (64, 256, 1, 128, 1024, 16, 512, 2048)):
-        one = _gemm("bf16", m, n, k, 1)
-        yield replace(one, dims=(*one.dims, ("cold", False)))
+        yield _gemm("bf16", m, n, k, 1, cold=False)
         if m in (128, 1024):
-            one = _gemm("fp8", m, n, 2 * k, 1)
-            yield replace(one, dims=(*one.dims, ("cold", False)))
+            yield _gemm("fp8", m, n, 2 * k, 1, cold=False)
 
 
 def _vocabulary() -> Iterator[Case]:
@@ -159,17 +157,17 @@ def _grouped() -> Iterator[Case]:
             if 2.0 * groups * m * n * k <= MOST_FLOPS and (impl == "grouped_mm" or m in (64, 512, 2048)):
                 tier = 0 if at < 2 and m in (512, 64) else 1 if m in (64, 128, 512, 2048) else 2
                 dims = (("groups", groups), ("m", m), ("n", n), ("k", k))
-                yield Case(op="grouped_gemm", impl=impl, dtype="bf16", dims=dims, group="grouped", tier=tier)
+                yield make_case(op="grouped_gemm", impl=impl, dtype="bf16", dims=dims, group="grouped", tier=tier)
 
 
 def _attend(
     op: str, impl: str, batch: int, layout: Sequence[int], query: int, key: int, causal: bool, tier: int
 ) -> Case:
     heads, kv_heads, head_dim = layout
-    dims = (("batch", batch), ("heads", heads), ("kv_heads", kv_heads), ("query", query), ("key", key))
-    dims += (("head_dim", head_dim), ("causal", causal))  # type: ignore[assignment]
+    dims = (("batch", batch), ("heads", heads), ("kv_heads", kv_heads), ("query", query), ("key", key),
+            ("head_dim", head_dim), ("causal", causal))  # fmt: skip
     limit = COMPILE_LIMIT_S if impl == "flex" else 60.0
-    return Case(op=op, impl=impl, dtype="bf16", dims=dims, group="attention", tier=tier, limit_s=limit)
+    return make_case(op=op, impl=impl, dtype="bf16", dims=dims, group="attention", tier=tier, limit_s=limit)
 
 
 LAYOUTS = ((32, 8, 128), (32, 32, 128), (64, 8, 128), (16, 16, 64), (16, 16, 256), (24, 24, 192), (64, 8, 64))
@@ -217,7 +215,7 @@ def _decode() -> Iterator[Case]:
 def _row(op: str, impl: str, rows: int, columns: int, tier: int, dtype: str = "bf16") -> Case:
     dims = (("rows", rows), ("columns", columns))
     limit = COMPILE_LIMIT_S if impl == "compiled" else 60.0
-    return Case(op=op, impl=impl, dtype=dtype, dims=dims, group="rows", tier=tier, limit_s=limit)
+    return make_case(op=op, impl=impl, dtype=dtype, dims=dims, group="rows", tier=tier, limit_s=limit)
 
 
 def _rows() -> Iterator[Case]:
@@ -249,4 +247,4 @@ def _optimizer() -> Iterator[Case]:
         for impl, dtype in (("fused", "fp32"), ("foreach", "fp32"), ("fused", "bf16")):
             dims = (("parameters", parameters),)
             tier = 0 if at == 0 and dtype == "fp32" else 1 if impl == "fused" else 2
-            yield Case(op="adamw", impl=impl, dtype=dtype, dims=dims, group="optimizer", tier=tier)
+            yield make_case(op="adamw", impl=impl, dtype=dtype, dims=dims, group="optimizer", tier=tier)

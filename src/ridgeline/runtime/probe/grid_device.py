@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import Case, make_case
 
 KINDS = ("kernel", "matmul", "linear", "copy", "view", "empty", "autograd", "event", "sync", "roundtrip", "eager")
 MOST_SETS = 48
@@ -18,7 +18,7 @@ def device_cases(cache_bytes: int) -> list[Case]:
 
 
 def _made(op: str, group: str, tier: int, impl: str = "torch", dtype: str = "", **dims: Any) -> Case:
-    return Case(op=op, impl=impl, dtype=dtype, dims=tuple(dims.items()), group=group, tier=tier)
+    return make_case(op=op, impl=impl, dtype=dtype, dims=tuple(dims.items()), group=group, tier=tier)
 
 
 def _memory(cache_bytes: int) -> Iterator[Case]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import Case, make_case
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 SIZES = (1 << 20, 1 << 26, 1 << 13, 1 << 23, 1 << 28, 1 << 16, 1 << 10, 1 << 18, 1 << 30)
@@ -29,4 +29,4 @@ def link_cases(ranks: int, nodes: int, backend: str) -> list[Case]:
 
 
 def _made(op: str, tier: int, dtype: str = "bf16", **dims: Any) -> Case:
-    return Case(op=op, impl="torch", dtype=dtype, dims=tuple(dims.items()), group="interconnect", tier=tier)
+    return make_case(op=op, impl="torch", dtype=dtype, dims=tuple(dims.items()), group="interconnect", tier=tier)

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from ridgeline.runtime.probe import registry, together
 from ridgeline.runtime.probe.backend import Backend, open_backend
-from ridgeline.runtime.probe.case import Case
-from ridgeline.runtime.probe.child import open_bench, read_case
+from ridgeline.runtime.probe.case import Case, read_case
+from ridgeline.runtime.probe.child import open_bench
 from ridgeline.runtime.probe.kernel import Bench, Lacking
 from ridgeline.runtime.probe.many_ranks import BROKEN
 from ridgeline.runtime.probe.timing import summary
@@ -99,13 +99,13 @@ def _follow(bench: Bench, store: Any) -> None:
 def _take(case: Case, bench: Bench) -> dict[str, Any]:
     """Results of a case that all ranks run; what the backend lacks all of them lack."""
     try:
-        if case.op == "overlap":
+        if case.kernel.op == "overlap":
             size = case["bytes"]
             call = collective(case["beside"], size, bench)[0]
             return together.overlap(case, bench, call, agree=lambda value: _slowest(value, bench))
-        if case.op == "send_recv":
+        if case.kernel.op == "send_recv":
             return _send_recv(case, bench)
-        call, check = collective(case.op, case["bytes"], bench)
+        call, check = collective(case.kernel.op, case["bytes"], bench)
         call()
         bench.backend.synchronize()
         if not check():

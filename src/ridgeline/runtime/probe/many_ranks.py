@@ -101,7 +101,7 @@ def _lead(child: Child, left: list[Case], rows: list[dict[str, Any]], until: flo
     while left and time.monotonic() < until:
         case = left.pop(0)
         watch(len(rows), total, case)
-        child.send({"case": {**asdict(case), "dims": [list(one) for one in case.dims]}})
+        child.send({"case": case.message()})
         answer = child.receive(case.limit_s + 60)
         if isinstance(answer, str):
             why = "the process group fell apart: a rank died" if answer.endswith(f"code {BROKEN}") else answer

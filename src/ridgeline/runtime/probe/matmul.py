@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ridgeline.runtime.probe.case import Case, bytes_of
+from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernel import (
     DTYPES,
     Bench,
@@ -33,29 +33,29 @@ def gemm(case: Case, bench: Bench) -> Prepared:
 
     A case that says `cold` false uses one set again and again, so that a small product finds its factors in the cache.
     """
-    if case.dtype == "tf32" and bench.backend.type != "cuda":
+    if case.kernel.dtype == "tf32" and bench.backend.type != "cuda":
         raise Lacking("tf32 is a mode of CUDA's matrix units")
-    torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = case.kernel.dtype == "tf32"
     makers = {"scaled_mm": _scaled_set, "int_mm": _int_set}
-    make = makers.get(case.impl, _plain_set)
-    count = sets_for(bench, bytes_of(case)) if dict(case.dims).get("cold", True) else 1
+    make = makers.get(case.kernel.impl, _plain_set)
+    count = sets_for(bench, case.kernel.bytes) if case.kernel.dims.get("cold", True) else 1
     first = make(case, bench)
     sets = [first, *(make(case, bench) for _ in range(count - 1))]
     return Prepared(
         calls=[each[0] for each in sets],
-        set_bytes=bytes_of(case),
+        set_bytes=case.kernel.bytes,
         check=lambda: _check(*first),
-        tolerance=tolerance_of(case.dtype),
+        tolerance=tolerance_of(case.kernel.dtype),
     )
 
 
 def _plain_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
     """Call, output, and the two factors as [m, k] and [k, n]."""
-    m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.dtype]
-    x = random(bench, *((k, m) if case.impl == "torch_nt" else (m, k)), dtype=dtype)
-    w = random(bench, *((n, k) if case.impl == "torch" else (k, n)), dtype=dtype)
-    left = x.t() if case.impl == "torch_nt" else x
-    right = w.t() if case.impl == "torch" else w
+    m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.kernel.dtype]
+    x = random(bench, *((k, m) if case.kernel.impl == "torch_nt" else (m, k)), dtype=dtype)
+    w = random(bench, *((n, k) if case.kernel.impl == "torch" else (k, n)), dtype=dtype)
+    left = x.t() if case.kernel.impl == "torch_nt" else x
+    right = w.t() if case.kernel.impl == "torch" else w
     out = torch.full((m, n), float("nan"), device=bench.backend.name, dtype=dtype)
     return (lambda: torch.mm(left, right, out=out)), out, left, right
 
@@ -108,14 +108,14 @@ def _wide(values: Any) -> Any:
 def grouped_gemm(case: Case, bench: Bench) -> Prepared:
     """Products of equal size side by side, one for every expert a rank holds."""
     groups, m, n, k = case["groups"], case["m"], case["n"], case["k"]
-    dtype = DTYPES[case.dtype]
-    if case.impl == "grouped_mm" and not hasattr(torch, "_grouped_mm"):
+    dtype = DTYPES[case.kernel.dtype]
+    if case.kernel.impl == "grouped_mm" and not hasattr(torch, "_grouped_mm"):
         raise Lacking(f"torch {torch.__version__} has no _grouped_mm")
 
     def one_set() -> tuple[Any, Any, Any]:
         x = random(bench, groups * m, k, dtype=dtype)
         w = random(bench, groups, n, k, dtype=dtype)
-        if case.impl == "grouped_mm":
+        if case.kernel.impl == "grouped_mm":
             ends = torch.arange(1, groups + 1, device=bench.backend.name, dtype=torch.int32) * m
             return (lambda: torch._grouped_mm(x, w.transpose(1, 2), offs=ends)), x, w
         out = torch.empty(groups * m, n, device=bench.backend.name, dtype=dtype)
@@ -127,7 +127,7 @@ def grouped_gemm(case: Case, bench: Bench) -> Prepared:
 
         return loop, x, w
 
-    sets = [one_set() for _ in range(sets_for(bench, bytes_of(case)))]
+    sets = [one_set() for _ in range(sets_for(bench, case.kernel.bytes))]
     call, x, w = sets[0]
 
     def check() -> float:
@@ -137,4 +137,4 @@ def grouped_gemm(case: Case, bench: Bench) -> Prepared:
         return relative_error(out[at * m : (at + 1) * m][rows], reference)
 
     calls = [each[0] for each in sets]
-    return Prepared(calls=calls, set_bytes=bytes_of(case), check=check, tolerance=tolerance_of(case.dtype))
+    return Prepared(calls=calls, set_bytes=case.kernel.bytes, check=check, tolerance=tolerance_of(case.kernel.dtype))

@@ -25,16 +25,16 @@ SUM_ERROR = 1e-2  # of a sum of normal numbers, over the root of their count
 def traffic(case: Case, bench: Bench) -> dict[str, Any]:
     """The row of a copy, read or write on the device."""
     size = case["bytes"] // 4
-    per_set = case["bytes"] * (2 if case.op == "copy" else 1)
+    per_set = case["bytes"] * (2 if case.kernel.op == "copy" else 1)
     count = sets_for(bench, per_set) if case["cold"] else 1
     sources = [torch.randn(size, device=bench.backend.name) for _ in range(count)]
     calls: list[Call]
-    if case.op == "copy":
+    if case.kernel.op == "copy":
         targets = [torch.full_like(one, float("nan")) for one in sources]
         calls = [partial(torch.mul, one, 1.0, out=out) for one, out in zip(sources, targets, strict=True)]
         calls[0]()
         right = bool(torch.equal(sources[0], targets[0]))
-    elif case.op == "read":
+    elif case.kernel.op == "read":
         calls = [one.sum for one in sources]
         wanted = float(sources[0].double().sum()) if bench.backend.type != "mps" else float(sources[0].sum())
         right = abs(float(calls[0]()) - wanted) < SUM_ERROR * max(size**0.5, 1.0)
@@ -58,7 +58,7 @@ def host_copy(case: Case, bench: Bench) -> dict[str, Any]:
     host = torch.randint(0, 255, (size,), dtype=torch.uint8)
     host = host.pin_memory() if pinned else host
     device = torch.randint(0, 255, (size,), dtype=torch.uint8, device=bench.backend.name)
-    source, target = (host, device) if case.op == "h2d" else (device, host)
+    source, target = (host, device) if case.kernel.op == "h2d" else (device, host)
     target.copy_(source)
     bench.backend.synchronize()
     if not torch.equal(host, device.cpu()):

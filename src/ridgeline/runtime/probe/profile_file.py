@@ -14,14 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ridgeline.ir.kernel import OPS
+
 VERSION = 1
-OPS = (
-    *("gemm", "grouped_gemm", "attention_forward", "attention_backward", "attention_decode"),
-    *("rmsnorm", "layernorm", "add_rmsnorm", "swiglu", "rope", "softmax", "cross_entropy", "embedding", "add"),
-    *("adamw", "copy", "read", "write", "h2d", "d2h", "launch", "graph"),
-    *("send_recv", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "overlap", "sustained"),
-)
-"""The ops a profile may hold, in the order in which it holds them; those of a plug-in come after."""
 
 
 def journal_path(profile: Path) -> Path:

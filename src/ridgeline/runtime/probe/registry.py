@@ -37,9 +37,9 @@ EXTRA: list[Case] = []
 
 def take(case: Case, bench: Bench) -> dict[str, Any]:
     """The results of one case; whatever it raises is its caller's to report."""
-    if case.op in KERNELS:
-        return measure(KERNELS[case.op](case, bench), bench)
-    return MEASURES[case.op](case, bench)
+    if case.kernel.op in KERNELS:
+        return measure(KERNELS[case.kernel.op](case, bench), bench)
+    return MEASURES[case.kernel.op](case, bench)
 
 
 def reason(wrong: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ridgeline.runtime.probe.case import Case, bytes_of
+from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernel import (
     DTYPES,
     Bench,
@@ -87,65 +87,65 @@ FUNCTIONS: dict[str, Function] = {
 
 def row_op(case: Case, bench: Bench) -> Prepared:
     """A row op ready to run."""
-    function = FUNCTIONS[case.op]
-    if case.impl == "compiled":
+    function = FUNCTIONS[case.kernel.op]
+    if case.kernel.impl == "compiled":
         torch._dynamo.reset()
         run: Function = torch.compile(function, dynamic=False)
     else:
         run = function
-    sets = [_inputs(case, bench) for _ in range(sets_for(bench, bytes_of(case)))]
+    sets = [_inputs(case, bench) for _ in range(sets_for(bench, case.kernel.bytes))]
 
     def bind(inputs: Sequence[Any]) -> Callable[[], Any]:
         return lambda: run(*inputs)
 
     return Prepared(
         calls=[bind(each) for each in sets],
-        set_bytes=bytes_of(case),
+        set_bytes=case.kernel.bytes,
         check=lambda: _check(case, run(*sets[0]), sets[0]),
-        tolerance=tolerance_of(case.dtype),
+        tolerance=tolerance_of(case.kernel.dtype),
     )
 
 
 def _inputs(case: Case, bench: Bench) -> list[Any]:
-    rows, columns, dtype, device = case["rows"], case["columns"], DTYPES[case.dtype], bench.backend.name
-    if case.op == "embedding":
+    rows, columns, dtype, device = case["rows"], case["columns"], DTYPES[case.kernel.dtype], bench.backend.name
+    if case.kernel.op == "embedding":
         table = random(bench, WORDS, columns, dtype=dtype)
         return [table, torch.randint(WORDS, (rows,), device=device)]
-    if case.op == "rope":
+    if case.kernel.op == "rope":
         angles = torch.rand(rows, 1, HEAD_DIM, device=device)
         x = random(bench, rows, columns // HEAD_DIM, HEAD_DIM, dtype=dtype)
         return [x, angles.cos().to(dtype), angles.sin().to(dtype)]
     x = random(bench, rows, columns, dtype=dtype)
-    if case.op == "cross_entropy":
+    if case.kernel.op == "cross_entropy":
         return [x, torch.randint(columns, (rows,), device=device)]
-    if case.op in ("swiglu", "add"):
+    if case.kernel.op in ("swiglu", "add"):
         return [x, random(bench, rows, columns, dtype=dtype)]
-    if case.op == "softmax":
+    if case.kernel.op == "softmax":
         return [x]
     weight = random(bench, columns, dtype=dtype)
-    return [x, random(bench, rows, columns, dtype=dtype), weight] if case.op == "add_rmsnorm" else [x, weight]
+    return [x, random(bench, rows, columns, dtype=dtype), weight] if case.kernel.op == "add_rmsnorm" else [x, weight]
 
 
 def _check(case: Case, found: Any, inputs: Sequence[Any]) -> float:
     """Sampled rows against the same function in fp32; the loss whole."""
-    if case.op == "cross_entropy":
+    if case.kernel.op == "cross_entropy":
         return relative_error(found, functional.cross_entropy(inputs[0].double(), inputs[1]))
-    if case.op == "embedding":
+    if case.kernel.op == "embedding":
         return relative_error(found[-1], inputs[0][inputs[1][-1]])
     rows = some(case["rows"], min(16, case["rows"])).to(inputs[0].device)
     picked = [one[rows].float() if one.dim() > 1 else one.float() for one in inputs]
-    wanted = FUNCTIONS[case.op](*picked)
+    wanted = FUNCTIONS[case.kernel.op](*picked)
     pairs = zip(found, wanted, strict=True) if isinstance(found, tuple) else [(found, wanted)]
     return max(relative_error(one[rows], reference) for one, reference in pairs)
 
 
 def adamw(case: Case, bench: Bench) -> Prepared:
     """One step of AdamW over tensors that sum to `parameters`; states have the format of the parameters."""
-    size, dtype = case["parameters"] // PARAMETER_TENSORS, DTYPES[case.dtype]
+    size, dtype = case["parameters"] // PARAMETER_TENSORS, DTYPES[case.kernel.dtype]
     made = [random(bench, size, dtype=dtype, scale=0.02).requires_grad_() for _ in range(PARAMETER_TENSORS)]
     for one in made:
         one.grad = torch.randn_like(one)
-    fused = case.impl == "fused"
+    fused = case.kernel.impl == "fused"
     settings: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
     capturable = bench.backend.graph is not None
     try:
@@ -159,4 +159,6 @@ def adamw(case: Case, bench: Bench) -> Prepared:
         wanted = before * (1 - 1e-3 * 0.1) - 1e-3 * gradient / (gradient.abs() + 1e-8)
         return relative_error(made[-1].detach()[-256:], wanted)
 
-    return Prepared(calls=[optimizer.step], set_bytes=bytes_of(case), check=check, tolerance=tolerance_of(case.dtype))
+    return Prepared(
+        calls=[optimizer.step], set_bytes=case.kernel.bytes, check=check, tolerance=tolerance_of(case.kernel.dtype)
+    )

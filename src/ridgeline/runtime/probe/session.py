@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.runtime.probe.case import Case
+from ridgeline.runtime.probe.case import Case, read_case
 from ridgeline.runtime.probe.grid import cases
 from ridgeline.runtime.probe.profile_file import Journal, journal_path, write_profile
 from ridgeline.runtime.probe.supervisor import Settings, Watch, supervise, unwatched
@@ -44,7 +44,7 @@ def measure_device(
     journal = Journal(journal_path(output), resume)
 
     def plan(ready: dict[str, Any]) -> Sequence[Case]:
-        extra = [Case(**{**one, "dims": tuple(map(tuple, one["dims"]))}) for one in ready["extra"]]
+        extra = [read_case(one) for one in ready["extra"]]
         own = list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
         return [*extra, *own]
 

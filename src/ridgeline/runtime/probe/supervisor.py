@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ridgeline.runtime.probe.case import Case, buffer_bytes_of, bytes_of, flops_of
+from ridgeline.runtime.probe.case import Case, buffer_bytes_of
 
 START_LIMIT_S = 300.0
 DEATHS, REFUSALS = 2, 3  # of one op, impl and format without success, after which the rest of them is left out
@@ -148,13 +148,13 @@ class Run:
 
     def wanted(self, case: Case) -> bool:
         """Whether a case is still to be taken and worth trying."""
-        family = (case.op, case.impl, case.dtype)
+        family = (case.kernel.op, case.kernel.impl, case.kernel.dtype)
         hopeless = self.successes[family] == 0 and self.failures[family] >= REFUSALS
         return not (case.key() in self.done or hopeless or self.deaths[family] >= DEATHS)
 
     def note(self, case: Case, row: dict[str, Any], died: bool = False) -> None:
         """Keep a row, and what it says about its kind."""
-        family = (case.op, case.impl, case.dtype)
+        family = (case.kernel.op, case.kernel.impl, case.kernel.dtype)
         self.rows.append(row)
         self.done.add(case.key())
         self.keep(case.key(), row)
@@ -189,7 +189,7 @@ def supervise(
                 continue
             watch(taken, len(planned), case)
             child = child or run.open()
-            child.send({"case": {**asdict(case), "dims": [list(one) for one in case.dims]}})
+            child.send({"case": case.message()})
             answer = child.receive(case.limit_s)
             if isinstance(answer, str):
                 run.note(case, {**case.identity(), "ok": False, "why": answer}, died=True)
@@ -211,5 +211,5 @@ def supervise(
 def affordable(case: Case, run: Run) -> bool:
     """Whether a call is expected to be short, and its buffers to fit."""
     rates, free = run.ready["rates"], float(run.ready["free_bytes"])
-    call_s = max(flops_of(case) / float(rates["flops"]), bytes_of(case) / float(rates["bytes"]))
+    call_s = max(case.kernel.flops / float(rates["flops"]), case.kernel.bytes / float(rates["bytes"]))
     return call_s <= run.settings.minutes * 60 * SLOWEST_SHARE and buffer_bytes_of(case) <= MEMORY_SHARE * free

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ridgeline.runtime.probe.case import Case, bytes_of
+from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernel import DTYPES, Bench, Lacking, random
 from ridgeline.runtime.probe.matmul import gemm
 from ridgeline.runtime.probe.timing import summary
@@ -39,7 +40,7 @@ def overlap(
     backend = bench.backend
     if backend.stream is None or backend.event is None:
         raise Lacking(f"{backend.name} has no streams that run side by side")
-    m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.dtype]
+    m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.kernel.dtype]
     x, w = random(bench, m, k, dtype=dtype), random(bench, k, n, dtype=dtype)
     out = torch.empty(m, n, device=backend.name, dtype=dtype)
     partner = partner or _copy(case, bench)
@@ -116,7 +117,7 @@ def sustained(case: Case, bench: Bench) -> dict[str, Any]:
     for call in calls:
         call()
     backend.synchronize()
-    if case.impl == "burst":
+    if case.kernel.impl == "burst":
         samples = []
         for _ in range(3):
             time.sleep(REST_S)
@@ -137,16 +138,16 @@ def sustained(case: Case, bench: Bench) -> dict[str, Any]:
 
 
 def _long_calls(case: Case, bench: Bench) -> list[Call]:
-    if "bytes" in dict(case.dims):
+    if "bytes" in case.kernel.dims:
         source = torch.randn(case["bytes"] // 4, device=bench.backend.name)
         target = torch.empty_like(source)
         return [lambda: torch.mul(source, 1.0, out=target)]
-    impl = {"fp8": "scaled_mm", "int8": "int_mm"}.get(case.dtype, "torch")
-    product = Case(op="gemm", impl=impl, dtype=case.dtype, dims=case.dims, group=case.group)
+    impl = {"fp8": "scaled_mm", "int8": "int_mm"}.get(case.kernel.dtype, "torch")
+    product = replace(case, kernel=replace(case.kernel, op="gemm", impl=impl))
     prepared = gemm(product, bench)
     if not prepared.check() <= prepared.tolerance:
         raise Lacking("wrong result of the product")
-    assert bytes_of(product) > 0
+    assert product.kernel.bytes > 0
     return list(prepared.calls[:2])
 
 

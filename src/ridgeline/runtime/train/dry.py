@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ridgeline.ir.rank_ops import OpSize
+from ridgeline.ir.kernel import Kernel
+from ridgeline.ir.rank_ops import collective_size
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.schedules import build, virtual_stages_by_rank
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
@@ -41,7 +42,7 @@ class TracedStage:
     """What a rank of some pipeline ranks, which all do the same, executes in a step."""
 
     pipeline_ranks: tuple[int, ...]
-    ops: Mapping[OpSize, int]
+    ops: Mapping[Kernel, int]
 
 
 def trace_step(request: Request, blueprint: Blueprint) -> tuple[TracedStage, ...]:
@@ -65,7 +66,7 @@ def _work(blueprint: Blueprint, stage: int, own: Sequence[int]) -> tuple[object,
     return (*layers, covered, stage == 0, stage == last, stage - 1 in own, stage + 1 in own)
 
 
-def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[OpSize]:
+def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[Kernel]:
     """What rank 0 of a pipeline stage's ranks executes in a step, by size."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     many = request.scenario.microbatches
@@ -124,7 +125,7 @@ def _forget_meshes() -> None:
         getattr(where, name, lambda: None)()
 
 
-def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[OpSize]:
+def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[Kernel]:
     stepper = Stepper(assembly=assembly, microbatches=microbatches)
     with TracedOps(_padded(assembly)) as traced:
         stepper.gradients(_batch(request, assembly.layout, microbatches))
@@ -138,7 +139,7 @@ def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
     return Batch(tokens=tokens, targets=_targets(request.scenario.model, shape), total=work.tokens)
 
 
-def _pipelined(assembly: Assembly, request: Request) -> Counter[OpSize]:
+def _pipelined(assembly: Assembly, request: Request) -> Counter[Kernel]:
     """Each action of the rank's table by what its stage does for it."""
     layout, plan = assembly.layout, assembly.blueprint.plan
     work, many = request.train, request.scenario.microbatches
@@ -146,7 +147,7 @@ def _pipelined(assembly: Assembly, request: Request) -> Counter[OpSize]:
     table = build(plan.schedule.name, stages=plan.mesh.pp, microbatches=many, chunks=plan.schedule.chunks)
     stepper = Stepper(assembly=assembly, microbatches=many, total=work.tokens)
     runtime = pipeline(assembly, table, shape, stepper._loss)
-    found: Counter[OpSize] = Counter()
+    found: Counter[Kernel] = Counter()
     for stage in runtime._stages:
         seen = _stage_actions(assembly, stage, shape, stepper)
         for action in _flat(runtime.pipeline_order_with_comms[layout.pp.index]):
@@ -165,7 +166,7 @@ def _flat(actions: Any) -> Iterator[Any]:
 
 def _stage_actions(
     assembly: Assembly, stage: Any, shape: tuple[int, int], stepper: Stepper
-) -> Mapping[str, Counter[OpSize]]:
+) -> Mapping[str, Counter[Kernel]]:
     """Ops of each kind of action of one virtual stage; a whole backward counts with its weights' half."""
     module, padded = stage.submod, _padded(assembly)
     sharded = hasattr(module, "unshard")
@@ -206,11 +207,11 @@ def _targets(model: ModelSpec, shape: tuple[int, int]) -> Tensor:
     return torch.zeros((shape[0], 1 + further, shape[1]) if further else shape, dtype=torch.int64)
 
 
-def _sent(assembly: Assembly, tensor: Tensor) -> Counter[OpSize]:
+def _sent(assembly: Assembly, tensor: Tensor) -> Counter[Kernel]:
     """One send of a stage's output, or of its input's gradient, to the neighbour in the pipeline."""
     mesh = assembly.blueprint.plan.mesh
     stride = mesh.ranks // mesh.pp
-    return Counter({OpSize("send", (stride, tensor.numel() * tensor.element_size())): 1})
+    return Counter({collective_size("send", 2, stride, tensor.numel() * tensor.element_size()): 1})
 
 
 def _padded(assembly: Assembly) -> dict[int, int]:

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.ir.rank_ops import OpSize, grouped_size, product_size
+from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel
+from ridgeline.ir.rank_ops import attention_size, collective_size, grouped_size, product_size
 
 ATTENTION = ("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
              "_scaled_dot_product_cudnn_attention")  # fmt: skip
@@ -43,7 +44,7 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, padded: Mapping[int, int] | None = None) -> None:
         super().__init__()
-        self.seen: Counter[OpSize] = Counter()
+        self.seen: Counter[Kernel] = Counter()
         self.padded = padded or {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -54,21 +55,20 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
             self.seen[size] += 1
         return out
 
-    def _size(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OpSize | None:
+    def _size(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kernel | None:
         space, _, op = name.partition("::")
         if space != "aten":
             return self._collective(name, args)
-        if op in ("mm", "bmm"):
-            return _product(args[0], args[1])
-        if op in ("addmm", "baddbmm"):
-            return _product(args[1], args[2])
+        if op in PRODUCT_OPERANDS:
+            left, right = PRODUCT_OPERANDS[op]
+            return _product(args[left], args[right])
         if name == GROUPED:
             return _grouped(args[0], args[1], kwargs.get("offs", args[2] if len(args) > 2 else None))
         if op.startswith(ATTENTION):
             return _attention(args, backward=op.endswith("backward"))
         return None
 
-    def _collective(self, name: str, args: Sequence[Any]) -> OpSize | None:
+    def _collective(self, name: str, args: Sequence[Any]) -> Kernel | None:
         if name not in COLLECTIVES:
             return None
         kind, whole = COLLECTIVES[name]
@@ -77,7 +77,8 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         if not tensors or len(ranks) < 2:
             return None
         if kind == "send":
-            return OpSize(kind, (abs(ranks[args[2]] - dist.get_rank()), tensors[0].numel() * tensors[0].element_size()))
+            stride = abs(ranks[args[2]] - dist.get_rank())
+            return collective_size(kind, 2, stride, tensors[0].numel() * tensors[0].element_size())
         payload = max(tensors, key=Tensor.numel) if whole else tensors[-1]
         elements = self.padded.get(payload.numel(), payload.numel())
         if elements == 1 or not payload.is_floating_point():
@@ -85,16 +86,16 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         stride, size = ranks[1] - ranks[0], elements * payload.element_size()
         if kind == "all-gather" and "functional" in name:
             size *= len(ranks)
-        return OpSize(kind, (len(ranks), stride, size))
+        return collective_size(kind, len(ranks), stride, size)
 
 
-def _product(left: Tensor, right: Tensor) -> OpSize | None:
+def _product(left: Tensor, right: Tensor) -> Kernel | None:
     *groups, m, k = left.shape
     n = right.shape[-1]
     return None if min(m, n, k) == 1 else product_size(groups[0] if groups else 1, m, n, k)
 
 
-def _grouped(left: Tensor, right: Tensor, ends: Tensor | None) -> OpSize | None:
+def _grouped(left: Tensor, right: Tensor, ends: Tensor | None) -> Kernel | None:
     if right.dim() == 3:
         return grouped_size(right.shape[0], left.shape[0], right.shape[1], right.shape[2])
     groups = ends.shape[0] if ends is not None else 1
@@ -109,11 +110,10 @@ def _grouped_output(left: Tensor, right: Tensor, offs: Tensor | None = None, *_:
     return left.new_empty(offs.shape[0], left.shape[0], right.shape[1])
 
 
-def _attention(args: Sequence[Any], *, backward: bool) -> OpSize:
+def _attention(args: Sequence[Any], *, backward: bool) -> Kernel:
     q, k, v = args[1:4] if backward else args[:3]
     batch, heads, queries, wide = q.shape
-    kind = "attention dX" if backward else "attention"
-    return OpSize(kind, (batch * heads, queries, k.shape[2], wide, v.shape[3]))
+    return attention_size(batch * heads, (queries, k.shape[2]), (wide, v.shape[3]), backward=backward)
 
 
 def _tensors(args: Sequence[Any]) -> list[Tensor]:

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
+from ridgeline.ir.kernel import Kernel
 from ridgeline.trace.analysis.inference import Inference
-from ridgeline.trace.analysis.op_flops import op_work
-from ridgeline.trace.analysis.op_work import OpWork
+from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analysis.served_shapes import PricedSpan
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.classes import GRAPH
@@ -46,7 +46,7 @@ class CapturedOp:
     call: int
     op: str = ""
     operands: str = ""
-    work: OpWork | None = None
+    kernel: Kernel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +98,10 @@ def _capture(line: Timeline, calls: NDArray[np.intp], above: NDArray[np.int32]) 
             if at < 0:
                 break
             code = int(line.detail.shape.at(np.array([at]))[0])
-            work = op_work(line.names[line.name[at]], line.detail.shapes[code]) if code >= 0 else None
+            work = op_kernel(line.names[line.name[at]], line.detail.shapes[code]) if code >= 0 else None
             if work is not None:
                 shape = line.detail.shapes[code]
-                told = CapturedOp(call=at, op=line.names[line.name[at]], operands=operands_of(shape), work=work)
+                told = CapturedOp(call=at, op=line.names[line.name[at]], operands=operands_of(shape), kernel=work)
                 firsts.update([dims[0] for dims in shape.dims[:1] if len(dims) > 1 and isinstance(dims[0], int)])
                 break
             at = int(above[at])
@@ -134,8 +134,8 @@ def replayed_spans(
 
 def _joined(rows: Sequence[int], chosen: Capture, call: int) -> Iterator[PricedSpan]:
     for row, one in zip(rows, chosen.launches, strict=True):
-        if one.work is not None:
-            yield PricedSpan(row=row, op=one.op, operands=one.operands, work=one.work, call=(call, one.call))
+        if one.kernel is not None:
+            yield PricedSpan(row=row, op=one.op, operands=one.operands, kernel=one.kernel, call=(call, one.call))
 
 
 def _tokens(line: Timeline, call: int, engine: Inference | None) -> int:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Mask
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.analysis.op_flops import op_work
-from ridgeline.trace.analysis.op_work import OpWork
+from ridgeline.ir.kernel import Kernel
+from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.served_shapes import PricedSpan
 from ridgeline.trace.arrays import Codes
@@ -118,18 +118,18 @@ def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -
     """Rates of spans whose work a model or a capture tells."""
     groups: dict[tuple[str, str, float], list[PricedSpan]] = {}
     for one in priced:
-        groups.setdefault((one.op, one.operands, one.work.size_bytes), []).append(one)
+        groups.setdefault((one.op, one.operands, one.kernel.bytes), []).append(one)
     for (op, operands, _), spans in groups.items():
         rows = np.array([one.row for one in spans], np.intp)
         duration = line.durations_ns(rows)
         calls = len({one.call for one in spans})
         total = max(1, int(duration.sum()))
-        work = spans[0].work
+        work = spans[0].kernel
         bound, roof = _roof(work, work.dtype, chip)
         longest = rows[np.argsort(-duration, kind="stable")[:LONGEST]]
         yield OpRate(
             op=op, operands=operands, dtype=work.dtype, class_=line.classes[int(line.class_[longest[0]])], calls=calls,
-            total_ns=total, flops=work.flops, size_bytes=work.size_bytes, bound=bound,
+            total_ns=total, flops=work.flops, size_bytes=work.bytes, bound=bound,
             efficiency=None if roof is None else roof * DECIMAL["G"] * calls / total, rows=tuple(longest.tolist()),
             by_model=True, chip=chip.id if chip else None,
         )  # fmt: skip
@@ -145,9 +145,9 @@ def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) ->
     known = np.flatnonzero(op >= 0)
     _, inverse, counts = np.unique(op[known], return_inverse=True, return_counts=True)
     for place, share in zip(known.tolist(), counts[inverse].tolist(), strict=True):
-        wanted = op_work(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
+        wanted = op_kernel(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
         if wanted is not None:
-            found[linked[place]] = round(wanted.size_bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
+            found[linked[place]] = round(wanted.bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
     return found
 
 
@@ -181,7 +181,7 @@ def _has_price(line: Timeline, verdict: dict[tuple[int, int], bool], name: int, 
         return False
     known = verdict.get((name, shape))
     if known is None:
-        known = verdict[name, shape] = op_work(line.names[name], line.detail.shapes[shape]) is not None
+        known = verdict[name, shape] = op_kernel(line.names[name], line.detail.shapes[shape]) is not None
     return known
 
 
@@ -190,7 +190,7 @@ def _rate(
 ) -> OpRate:
     shape = line.detail.shapes[code]
     name = line.names[int(line.name[op[0]])]
-    wanted = op_work(name, shape)
+    wanted = op_kernel(name, shape)
     assert wanted is not None
     calls = np.unique(op)
     total = max(1, int(duration.sum()))
@@ -208,7 +208,7 @@ def _rate(
         calls=len(calls),
         total_ns=total,
         flops=wanted.flops,
-        size_bytes=wanted.size_bytes,
+        size_bytes=wanted.bytes,
         bound=bound,
         efficiency=None if roof is None else roof * DECIMAL["G"] * len(calls) / total,
         rows=tuple(dict.fromkeys(longest.tolist())),
@@ -216,13 +216,10 @@ def _rate(
     )
 
 
-def _roof(wanted: OpWork, dtype: str, chip: Chip | None) -> tuple[str | None, float | None]:
+def _roof(kernel: Kernel, dtype: str, chip: Chip | None) -> tuple[str | None, float | None]:
     """What bounds one call on this chip, and the seconds it takes at least."""
     if chip is None or chip.hbm.bandwidth is None:
         return None, None
-    memory = wanted.size_bytes / chip.hbm.bandwidth.value
     peak = chip.peak.get(dtype)
-    if wanted.flops and peak is None:
-        return None, None
-    compute = wanted.flops / peak.value if peak is not None else 0.0
-    return ("compute", compute) if compute > memory else ("memory", memory)
+    roof = kernel.roof(peak.value if peak is not None else None, chip.hbm.bandwidth.value)
+    return (roof[1], roof[0]) if roof is not None else (None, None)

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
+from ridgeline.ir.kernel import Kernel, stream_kernel
 from ridgeline.trace.analysis.inference import EngineStep, Inference
-from ridgeline.trace.analysis.op_work import OpWork
 from ridgeline.trace.timeline import KERNEL, Timeline
 
 PART = re.compile(r"split_?k_?reduce|reduce_?kernel|finalize|scatter|_reduce_|combine", re.IGNORECASE)
@@ -72,7 +72,7 @@ class PricedSpan:
     row: int
     op: str
     operands: str
-    work: OpWork
+    kernel: Kernel
     call: tuple[int, int]
     """Spans of one call share it."""
 
@@ -127,7 +127,7 @@ def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: Se
         norms += classes[place] == "norm"
         if priced is not None and not (parts[place] and classes[place] in ("matmul", "attention")):
             call = (step.row, row)
-            found.append(PricedSpan(row=row, op=priced[0], operands=priced[1], work=priced[2], call=call))
+            found.append(PricedSpan(row=row, op=priced[0], operands=priced[1], kernel=priced[2], call=call))
         elif parts[place] and found and classes[place] in ("matmul", "attention"):
             found.append(replace(found[-1], row=row))
     return found
@@ -166,8 +166,8 @@ class _Pricing:
 
     def of(
         self, id: str, product: str, after: str, layer: int, kernel: tuple[str, int]
-    ) -> tuple[str, str, OpWork] | None:
-        """Label, operands and work of a kernel: ``product`` where it is one, ``after`` the last product before it."""
+    ) -> tuple[str, str, Kernel] | None:
+        """Label, operands and kernel: ``product`` where it is one, ``after`` the last product before it."""
         name, place = kernel
         if product:
             return self._product(product, name)
@@ -185,11 +185,11 @@ class _Pricing:
         }.get(id)
         return self._moved(*moved) if moved is not None and tokens and moved[1] else None
 
-    def _moved(self, label: str, width: int, times: float) -> tuple[str, str, OpWork]:
+    def _moved(self, label: str, width: int, times: float) -> tuple[str, str, Kernel]:
         tokens = self.step.tokens
-        return label, f"{tokens}x{width}", OpWork(flops=0.0, size_bytes=tokens * width * ACTS * times, dtype="bf16")
+        return label, f"{tokens}x{width}", stream_kernel(tokens * width * ACTS * times, "bf16")
 
-    def _product(self, product: str, kernel: str) -> tuple[str, str, OpWork]:
+    def _product(self, product: str, name: str) -> tuple[str, str, Kernel]:
         model, tokens = self.model, self.step.tokens
         shape = {
             "o": (model.query, model.hidden), "gate-up": (model.hidden, 2 * model.ffn // model.tp),
@@ -205,15 +205,16 @@ class _Pricing:
         times, tables = 1, 1
         if product.startswith("experts"):
             times, tables = model.chosen, min(model.experts, tokens * model.chosen)
-        weight = FOUR_BYTES if FOUR.search(kernel) else 1.0 if EIGHT.search(kernel) else 2.0
-        work = OpWork(
-            flops=2.0 * rows * times * k * n,
-            size_bytes=rows * times * (k + n) * ACTS + tables * k * n * weight,
+        weight = FOUR_BYTES if FOUR.search(name) else 1.0 if EIGHT.search(name) else 2.0
+        kernel = Kernel(
+            op="gemm",
             dtype="fp8" if weight == 1.0 else "bf16",
+            dims={"m": rows * times, "n": n, "k": k},
+            moved=rows * times * (k + n) * ACTS + tables * k * n * weight,
         )
-        return f"{product} product", f"{rows * times}x{k} {k}x{n}", work
+        return f"{product} product", f"{rows * times}x{k} {k}x{n}", kernel
 
-    def _attention(self, layer: int) -> tuple[str, str, OpWork] | None:
+    def _attention(self, layer: int) -> tuple[str, str, Kernel] | None:
         model, step = self.model, self.step
         window = model.windows[layer % len(model.windows)] if model.windows else 0
         scores = keys = 0.0
@@ -225,7 +226,11 @@ class _Pricing:
                 seen = min(seen, one.queries * window)
             scores += seen
             keys += min(one.keys, one.requests * window + one.queries) if window else one.keys
-        flops = 4.0 * scores * model.query
+        dims = {"pairs": scores, "head_dim": model.query}
         size = (step.tokens * 2 * model.query + keys * 2 * model.keys) * ACTS
         width = f"{step.tokens}x{model.heads // model.tp}x{model.head_dim}"
-        return "attention", f"{width} {round(keys)}x{model.keys}", OpWork(flops=flops, size_bytes=size, dtype="bf16")
+        return (
+            "attention",
+            f"{width} {round(keys)}x{model.keys}",
+            Kernel(op="attention_forward", dtype="bf16", dims=dims, moved=size),
+        )

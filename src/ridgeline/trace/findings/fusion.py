@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.analysis.fused_chains import further_passes, reduction_passes
-from ridgeline.trace.analysis.op_flops import op_work
+from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.roofline import SOFTMAX
 from ridgeline.trace.call_stack import launching_ops
@@ -57,7 +57,7 @@ def _fused_ns(facts: Facts) -> float:
     for op_row, code in {
         (int(o), int(c)) for o, c in zip(op.tolist(), shape.tolist(), strict=True) if o >= 0 and c >= 0
     }:
-        work = op_work(line.names[int(line.name[op_row])], line.detail.shapes[code])
+        work = op_kernel(line.names[int(line.name[op_row])], line.detail.shapes[code])
         if work is not None:
             flops, dtype = flops + work.flops, work.dtype
             sizes = [dims for dims in line.detail.shapes[code].dims if len(dims) > 2 and not isinstance(dims[0], tuple)]

@@ -21,8 +21,7 @@ from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
 from ridgeline.runtime.bringup.devices import open_device  # noqa: E402
 from ridgeline.runtime.bringup.inventory import Recorder, decomposed, inventory_of, unsupported  # noqa: E402
 from ridgeline.runtime.bringup.observations import Rates, rates_of  # noqa: E402
-from ridgeline.runtime.bringup.roofline import seconds_at_best, work_of  # noqa: E402
-from ridgeline.runtime.bringup.speed import Timer, speed_of  # noqa: E402
+from ridgeline.runtime.bringup.speed import Timer, call_kernel, seconds_at_best, speed_of  # noqa: E402  # noqa: E402
 from ridgeline.runtime.bringup.supervise import bringup  # noqa: E402
 from ridgeline.runtime.bringup.survey import warned  # noqa: E402
 
@@ -98,7 +97,7 @@ def test_an_op_that_is_several_on_the_device_is_named() -> None:
 
 def test_a_product_has_a_roof() -> None:
     a, b = torch.ones(512, 1024, dtype=torch.bfloat16), torch.ones(1024, 256, dtype=torch.bfloat16)
-    work = work_of(A.mm.default, (a, b), {}, a @ b)
+    work = call_kernel(A.mm.default, (a, b), {}, a @ b)
     assert work.flops == 2 * 512 * 1024 * 256
     assert work.bytes == 2 * (512 * 1024 + 1024 * 256 + 512 * 256)
     seconds, bound = seconds_at_best(work, rates_of(chip("h200-sxm")))
@@ -106,7 +105,7 @@ def test_a_product_has_a_roof() -> None:
     assert seconds == pytest.approx(work.bytes / 4.8e12)
     assert seconds_at_best(work, Rates(name="x", bytes_per_s=1.0)) is None
     causal = (torch.ones(2, 4, 64, 32),) * 3
-    work = work_of(A._scaled_dot_product_flash_attention.default, (*causal, 0.0, True), {}, causal[0])
+    work = call_kernel(A._scaled_dot_product_flash_attention.default, (*causal, 0.0, True), {}, causal[0])
     assert work.flops == 2 * 4 * 64 * 64 * 4 * 32 / 2
 
 

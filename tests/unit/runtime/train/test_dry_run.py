@@ -18,7 +18,7 @@ from run_worlds import MODELS, Case
 
 import ridgeline
 from ridgeline.ir.op_comparison import ComparedOp, DryRun
-from ridgeline.ir.rank_ops import OpSize
+from ridgeline.ir.rank_ops import attention_size, collective_size, product_size, size_text
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble-h1", "zbv", "dualpipe-v")
 SMALL: list[tuple[str, dict[str, Any]]] = [
@@ -71,7 +71,8 @@ def traced(name: str, table: dict[str, Any], sequences: int = 0) -> DryRun:
 def wrong(cases: list[Case]) -> list[str]:
     """What differs in any of the cases."""
     return [
-        f"{name} {plan}: pipeline rank {rank}: {op.label} {op.size}: {op.expected} expected, {op.traced} traced"
+        f"{name} {plan}: pipeline rank {rank}: {op.label} {size_text(op.kernel)}: {op.expected} expected, "
+        f"{op.traced} traced"
         for name, plan in cases
         for rank, op in traced(name, dict(plan)).differences
     ]
@@ -100,11 +101,11 @@ def test_two_layers_of_an_8b_on_1024_ranks() -> None:
     )
     assert found.ranks == 1024
     assert not found.differences
-    sizes = {op.size for stage in found.stages for op in stage.ops}
+    sizes = {op.kernel for stage in found.stages for op in stage.ops}
     # 8192 tokens through a quarter of 14336 gate columns, halved by tp 8; a layer's tokens over eight tensor ranks
-    assert OpSize("product", (1, 8192, 14336 // 8, 4096)) in sizes
-    assert OpSize("all-gather", (8, 1, 8192 * 4096 * 2)) in sizes
-    assert OpSize("attention", (32 // 8, 8192, 8192, 128, 128)) in sizes
+    assert product_size(1, 8192, 14336 // 8, 4096) in sizes
+    assert collective_size("all-gather", 8, 1, 8192 * 4096 * 2) in sizes
+    assert attention_size(32 // 8, (8192, 8192), (128, 128), backward=False) in sizes
 
 
 def test_a_runtime_that_does_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_a_runtime_that_does_otherwise_is_found(monkeypatch: pytest.MonkeyPatch)
     enter = stage.enter
     monkeypatch.setattr(stage, "enter", lambda x, layout: enter(x, layout) + 0 * enter(x, layout))
     found = traced("dense", {"tp": 2}, sequences=1)
-    differences: dict[str, ComparedOp] = {str(op.size): op for _, op in found.differences}
+    differences: dict[str, ComparedOp] = {size_text(op.kernel): op for _, op in found.differences}
     more = differences["all-gather 2 ranks, stride 1, 8,192 B"]
     assert more.traced == more.expected + 1
     assert "gather tokens" in more.label

@@ -10,8 +10,8 @@ from traces import write
 
 import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.trace.analysis.custom_op_flops import custom_work
 from ridgeline.trace.analysis.graph_captures import captures
+from ridgeline.trace.analysis.library_op_kernels import library_op_kernel
 from ridgeline.trace.analysis.served_shapes import ServedModel
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.read.readers import read_timeline
@@ -188,11 +188,11 @@ class TestCapture:
     ],
 )  # fmt: skip
 def test_ops_of_engines(op: str, dims: Any, types: Any, flops: float, size: float) -> None:
-    found = custom_work(op, RecordedShape(dims=dims, types=types))
+    found = library_op_kernel(op, RecordedShape(dims=dims, types=types))
     assert found is not None
-    assert (found.flops, found.size_bytes) == (flops, size)
+    assert (found.flops, found.bytes) == (flops, size)
 
 
 @pytest.mark.parametrize("op", ["my::op", "vllm::moe_forward", "_C::cutlass_scaled_mm"])
 def test_what_is_not_known_has_no_price(op: str) -> None:
-    assert custom_work(op, RecordedShape(dims=((7,), ()), types=(BF16, "Scalar"))) is None
+    assert library_op_kernel(op, RecordedShape(dims=((7,), ()), types=(BF16, "Scalar"))) is None

@@ -10,7 +10,7 @@ from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Span, Timeline
-from ridgeline.trace.analysis.op_flops import op_work
+from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analyze import Analysis, analyze
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.side_tables import RecordedShape
@@ -66,13 +66,13 @@ class TestRates:
     def test_formulas(
         self, op: str, dims: tuple[tuple[int, ...], ...], concrete: tuple[str, ...], flops: float
     ) -> None:
-        found = op_work(op, RecordedShape(dims=dims, types=("float",) * len(dims), concrete=concrete))
+        found = op_kernel(op, RecordedShape(dims=dims, types=("float",) * len(dims), concrete=concrete))
         assert found is not None
         assert found.flops == flops
 
     @pytest.mark.parametrize("dims", [(), ((3,),), ((3, 4), (5, 6)), ((3, 4), ((4, 5),))])
     def test_operands_that_do_not_fit_have_no_rate(self, dims: tuple[tuple[int, ...], ...]) -> None:
-        assert op_work("aten::mm", RecordedShape(dims=dims, types=("float",) * 2)) is None
+        assert op_kernel("aten::mm", RecordedShape(dims=dims, types=("float",) * 2)) is None
 
     def test_nesting_by_hand(self) -> None:
         times = {"a": (0, 100), "b": (10, 40), "c": (12, 20), "d": (30, 35), "e": (60, 90), "f": (200, 210)}

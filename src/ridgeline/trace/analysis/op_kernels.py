@@ -17,30 +17,34 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from ridgeline.trace.analysis.custom_op_flops import custom_work
-from ridgeline.trace.analysis.op_work import SIZES, OpWork
+from ridgeline.core.dtype import PROFILED_TYPES
+from ridgeline.ir.kernel import PRODUCT_OPERANDS, Kernel, attention_kernel, product_kernel, stream_kernel
+from ridgeline.trace.analysis.library_op_kernels import library_op_kernel
 from ridgeline.trace.side_tables import RecordedShape
 
-Formula = Callable[[RecordedShape], OpWork | None]
+Formula = Callable[[RecordedShape], Kernel | None]
 
 
-def op_work(op: str, shape: RecordedShape) -> OpWork | None:
+def op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
     """What an op with these operands asks for; None where no formula is known or the operands do not say.
 
     >>> shape = RecordedShape(dims=((128, 64), (64, 32)), types=("c10::BFloat16", "c10::BFloat16"))
-    >>> op_work("aten::mm", shape)
-    OpWork(flops=524288, size_bytes=28672, dtype='bf16')
+    >>> kernel = op_kernel("aten::mm", shape)
+    >>> kernel.flops, kernel.bytes, kernel.dtype
+    (524288, 28672, 'bf16')
     """
     formula = FORMULAS.get(op)
     try:
-        found = formula(shape) if formula is not None else None if op.startswith("aten::") else custom_work(op, shape)
+        found = (
+            formula(shape) if formula is not None else None if op.startswith("aten::") else library_op_kernel(op, shape)
+        )
     except (IndexError, TypeError, ValueError, ZeroDivisionError):
         return None
-    return found if found is not None and 0 <= found.flops < 1e21 and 0 < found.size_bytes < 1e15 else None
+    return found if found is not None and 0 <= found.flops < 1e21 and 0 < found.bytes < 1e15 else None
 
 
 def _type(shape: RecordedShape, at: int) -> tuple[str, int]:
-    known = SIZES.get(shape.types[at])
+    known = PROFILED_TYPES.get(shape.types[at])
     if known is None:
         raise ValueError(shape.types[at])
     return known
@@ -49,51 +53,52 @@ def _type(shape: RecordedShape, at: int) -> tuple[str, int]:
 def _product(left: int, right: int) -> Formula:
     """[.., m, k] x [.., k, n] at these positions."""
 
-    def formula(shape: RecordedShape) -> OpWork | None:
+    def formula(shape: RecordedShape) -> Kernel | None:
         a, b = shape.dims[left], shape.dims[right]
-        *batch, m, k = a
-        if len(a) < 2 or len(b) < 2 or b[-2] != k:
+        if len(a) < 2 or len(b) < 2:
             return None
-        n, many = b[-1], prod(batch)
         (dtype, one), (_, two) = _type(shape, left), _type(shape, right)
-        out = max(one, two, 2)
-        moved = many * m * k * one + (many if len(b) > 2 else 1) * k * n * two + many * m * n * out
-        return OpWork(flops=2 * many * m * n * k, size_bytes=moved, dtype=dtype)
+        weights = b[-2] * b[-1] * (prod(a[:-2]) if len(b) > 2 else 1)
+        moved = prod(a) * one + weights * two + prod(a[:-1]) * b[-1] * max(one, two, 2)
+        return product_kernel(a, b, dtype, moved)
 
     return formula
 
 
-def _linear(shape: RecordedShape) -> OpWork | None:
+def _linear(shape: RecordedShape) -> Kernel | None:
     a, weight = shape.dims[0], shape.dims[1]
     if len(weight) != 2 or a[-1] != weight[1]:
         return None
     m, k, n = prod(a[:-1]), a[-1], weight[0]
     (dtype, one), (_, two) = _type(shape, 0), _type(shape, 1)
-    return OpWork(flops=2 * m * n * k, size_bytes=m * k * one + k * n * two + m * n * one, dtype=dtype)
+    return product_kernel((m, k), (k, n), dtype, m * k * one + k * n * two + m * n * one)
 
 
-def _grouped(shape: RecordedShape) -> OpWork | None:
+def _grouped(shape: RecordedShape) -> Kernel | None:
     a, b = shape.dims[0], shape.dims[1]
     dtype, size = _type(shape, 0)
     if len(a) == 2 and len(b) == 3:  # rows of all groups behind each other
         m, k, n = a[0], a[1], b[2]
-        return OpWork(flops=2 * m * n * k, size_bytes=(m * k + prod(b) + m * n) * size, dtype=dtype)
+        moved = (m * k + prod(b) + m * n) * size
+        return Kernel(op="grouped_gemm", dtype=dtype, dims={"rows": m, "n": n, "k": k}, moved=moved)
     return None
 
 
 def _attention(query: int, causal: int, *, heads_first: bool = True, backward: bool = False) -> Formula:
     """Attention with query, key and value at successive positions and the causal switch among the scalars."""
 
-    def formula(shape: RecordedShape) -> OpWork | None:
+    def formula(shape: RecordedShape) -> Kernel | None:
         q, k, v = shape.dims[query : query + 3]
         if min(len(q), len(k), len(v)) < 4:
             return None
         dtype, size = _type(shape, query)
         heads, seq = (1, 2) if heads_first else (2, 1)
-        half = 0.5 if shape.concrete[causal].lower() in ("true", "1") else 1.0
-        once = 2 * q[0] * q[heads] * q[seq] * k[seq] * (q[3] + v[3]) * half
+        masked = shape.concrete[causal].lower() in ("true", "1")
         moved = (prod(q) + prod(k) + prod(v) + prod(q[:3]) * v[3]) * size
-        return OpWork(flops=once * 2.5 if backward else once, size_bytes=moved * 2 if backward else moved, dtype=dtype)
+        return attention_kernel(
+            q[0] * q[heads], (q[seq], k[seq]), (q[3], v[3]), dtype, causal=masked, backward=backward,
+            moved=moved * 2 if backward else moved,
+        )  # fmt: skip
 
     return formula
 
@@ -102,7 +107,7 @@ def _convolution(image: int, *, stride: int, padding: int, factor: int = 1) -> F
     """A convolution with image and weight at successive positions; dilation stands behind both stride and padding."""
     places = (stride, padding, max(stride, padding) + 1)
 
-    def formula(shape: RecordedShape) -> OpWork | None:
+    def formula(shape: RecordedShape) -> Kernel | None:
         x, weight = shape.dims[image], shape.dims[image + 1]
         if len(x) != len(weight) or len(x) < 3:
             return None
@@ -112,9 +117,10 @@ def _convolution(image: int, *, stride: int, padding: int, factor: int = 1) -> F
             for size, window, step, pad, gap in zip(x[2:], weight[2:], steps, pads, spread, strict=True)
         ]
         dtype, size = _type(shape, image)
-        out = x[0] * weight[0] * prod(sides)
-        moved = (prod(x) + prod(weight) + out) * size
-        return OpWork(flops=factor * 2 * out * prod(weight[1:]), size_bytes=factor * moved, dtype=dtype)
+        pixels, channels = x[0] * prod(sides), weight[0]
+        moved = (prod(x) + prod(weight) + pixels * channels) * size
+        dims = {"groups": factor, "m": pixels, "n": channels, "k": prod(weight[1:])}
+        return Kernel(op="convolution", dtype=dtype, dims=dims, moved=factor * moved)
 
     return formula
 
@@ -126,11 +132,11 @@ def _numbers(text: str) -> list[int]:
 def _elementwise(writes: int = 1) -> Formula:
     """Every tensor operand read once, the largest shape written ``writes`` times; a list of tensors is read whole."""
 
-    def formula(shape: RecordedShape) -> OpWork | None:
+    def formula(shape: RecordedShape) -> Kernel | None:
         sizes: list[int] = []
         largest, dtype, width = 0, "", 0
         for dims, name in zip(shape.dims, shape.types, strict=False):
-            known = SIZES.get(name)
+            known = PROFILED_TYPES.get(name)
             if known is None or not dims:
                 continue
             count = _count(dims)
@@ -139,24 +145,24 @@ def _elementwise(writes: int = 1) -> Formula:
                 largest, (dtype, width) = count, known
         if not largest:
             return None
-        return OpWork(flops=0.0, size_bytes=sum(sizes) + writes * largest * width, dtype=dtype)
+        return stream_kernel(sum(sizes) + writes * largest * width, dtype)
 
     return formula
 
 
-def _rows(shape: RecordedShape) -> OpWork | None:
+def _rows(shape: RecordedShape) -> Kernel | None:
     """Rows of a table by their numbers, read and written once; the numbers are the last operand with dims."""
     table, numbers = shape.dims[0], next(dims for dims in reversed(shape.dims[1:]) if dims)
     dtype, size = _type(shape, 0)
-    return OpWork(flops=0.0, size_bytes=2 * prod(numbers) * prod(table[1:]) * size, dtype=dtype)
+    return stream_kernel(2 * prod(numbers) * prod(table[1:]) * size, dtype)
 
 
 def _added_rows(values: int) -> Formula:
     """Rows added to a table where their numbers say: values read, the table's rows read and written."""
 
-    def formula(shape: RecordedShape) -> OpWork | None:
+    def formula(shape: RecordedShape) -> Kernel | None:
         dtype, size = _type(shape, values)
-        return OpWork(flops=0.0, size_bytes=3 * prod(shape.dims[values]) * size, dtype=dtype)
+        return stream_kernel(3 * prod(shape.dims[values]) * size, dtype)
 
     return formula
 
@@ -164,11 +170,11 @@ def _added_rows(values: int) -> Formula:
 def _states(times: float) -> Formula:
     """An optimizer over lists of tensors: weights, gradients and states; what is changed moves twice."""
 
-    def formula(shape: RecordedShape) -> OpWork | None:
+    def formula(shape: RecordedShape) -> Kernel | None:
         lists = [dims for dims in shape.dims if dims and isinstance(dims[0], tuple)]
         if not lists:
             return None
-        return OpWork(flops=0.0, size_bytes=sum(map(_count, lists)) * 4 * times, dtype="fp32")
+        return stream_kernel(sum(map(_count, lists)) * 4 * times, "fp32")
 
     return formula
 
@@ -200,15 +206,7 @@ _ONCE = (
     "_foreach_copy_", "_foreach_norm", "_foreach_zero_",
 )  # fmt: skip
 FORMULAS: Mapping[str, Formula] = {
-    "aten::mm": _product(0, 1),
-    "aten::bmm": _product(0, 1),
-    "aten::matmul": _product(0, 1),
-    "aten::addmm": _product(1, 2),
-    "aten::addmm_": _product(1, 2),
-    "aten::_addmm_activation": _product(1, 2),
-    "aten::baddbmm": _product(1, 2),
-    "aten::_scaled_mm": _product(0, 1),
-    "aten::_int_mm": _product(0, 1),
+    **{f"aten::{name}": _product(*places) for name, places in PRODUCT_OPERANDS.items()},
     "aten::linear": _linear,
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _grouped,

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from ridgeline.trace.analysis.op_work import SIZES, OpWork
+from ridgeline.core.dtype import PROFILED_TYPES
+from ridgeline.ir.kernel import Kernel, stream_kernel
 from ridgeline.trace.side_tables import RecordedShape
 
 SPACES = (
@@ -50,11 +51,11 @@ BYTE = ("signed char", "unsigned char", "c10::Float4_e2m1fn_x2")
 Tensor = tuple[tuple[int, ...], str]
 
 
-def custom_work(op: str, shape: RecordedShape) -> OpWork | None:
+def library_op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
     """What an op of an engine or a library asks for; None where its kind is not known or the operands do not fit.
 
     >>> shape = RecordedShape(dims=((46, 2880), (201088, 2880), ()), types=("c10::BFloat16", "c10::BFloat16", ""))
-    >>> custom_work("vllm::rocm_unquantized_gemm", shape).flops == 2 * 46 * 2880 * 201088
+    >>> library_op_kernel("vllm::rocm_unquantized_gemm", shape).flops == 2 * 46 * 2880 * 201088
     True
     """
     kind = next((kind for kind, pattern in KINDS if pattern.search(op)), None)
@@ -70,27 +71,27 @@ def custom_work(op: str, shape: RecordedShape) -> OpWork | None:
     if kind.startswith("attention"):
         return _attention(tensors, shape, backward=kind.endswith("backward"))
     if kind in ("cache", "rope"):
-        wide = [one for one in tensors if len(one[0]) >= 2 and one[1] in SIZES][:2]
+        wide = [one for one in tensors if len(one[0]) >= 2 and one[1] in PROFILED_TYPES][:2]
         return _moved(wide, 2.0)
     return _moved(tensors, 2.0 if kind == "in place" else 1.0)
 
 
 def _tensors(shape: RecordedShape) -> Iterator[Tensor]:
     for dims, kind in zip(shape.dims, shape.types, strict=False):
-        if dims and kind in SIZES and all(isinstance(one, int) for one in dims) and prod(dims) > 0:
+        if dims and kind in PROFILED_TYPES and all(isinstance(one, int) for one in dims) and prod(dims) > 0:
             yield dims, kind
 
 
-def _moved(tensors: list[Tensor], times: float) -> OpWork | None:
+def _moved(tensors: list[Tensor], times: float) -> Kernel | None:
     """Every operand so many times."""
-    sizes = sorted(((prod(dims) * SIZES[kind][1], kind) for dims, kind in tensors), reverse=True)
+    sizes = sorted(((prod(dims) * PROFILED_TYPES[kind][1], kind) for dims, kind in tensors), reverse=True)
     if not sizes:
         return None
     moved = sum(size for size, _ in sizes)
-    return OpWork(flops=0.0, size_bytes=moved * times, dtype=SIZES[sizes[0][1]][0])
+    return stream_kernel(moved * times, PROFILED_TYPES[sizes[0][1]][0])
 
 
-def _product(tensors: list[Tensor]) -> OpWork | None:
+def _product(tensors: list[Tensor]) -> Kernel | None:
     wide = [(dims if len(dims) == 2 else (prod(dims[:-1]), dims[-1]), kind) for dims, kind in tensors if len(dims) >= 2]
     if len(wide) < 2:
         return None
@@ -107,9 +108,10 @@ def _product(tensors: list[Tensor]) -> OpWork | None:
         return None
     packed = kind in BYTE and other in BYTE and "Float4" in kind
     k = k * 2 if packed else k
-    one, two = SIZES[kind][1], SIZES[other][1]
+    one, two = PROFILED_TYPES[kind][1], PROFILED_TYPES[other][1]
     moved = left[0] * left[1] * one + prod(right) * two + left[0] * n * 2
-    return OpWork(flops=2 * left[0] * n * k, size_bytes=moved, dtype="fp4" if packed else SIZES[kind][0])
+    dims = {"m": left[0], "n": n, "k": k}
+    return Kernel(op="gemm", dtype="fp4" if packed else PROFILED_TYPES[kind][0], dims=dims, moved=moved)
 
 
 def _fits(left: tuple[int, ...], right: tuple[int, ...]) -> int | None:
@@ -117,7 +119,7 @@ def _fits(left: tuple[int, ...], right: tuple[int, ...]) -> int | None:
     return right[0] if right[1] == left[1] else right[1] if right[0] == left[1] else None
 
 
-def _experts(tensors: list[Tensor]) -> OpWork | None:
+def _experts(tensors: list[Tensor]) -> Kernel | None:
     weights = [(dims, kind) for dims, kind in tensors if len(dims) == 3]
     hidden = next(((dims, kind) for dims, kind in tensors if len(dims) == 2), None)
     if hidden is None or not weights or (len(weights) > 1 and weights[0][0][0] != weights[1][0][0]):
@@ -132,17 +134,17 @@ def _experts(tensors: list[Tensor]) -> OpWork | None:
         packed = kind in BYTE and columns != width and rows != width
         own += rows * columns * (2 if packed else 1)
     experts = min(weights[0][0][0], tokens * chosen)
-    size = sum(experts * prod(dims[1:]) * SIZES[kind][1] for dims, kind in weights[:2])
-    acts = tokens * width * SIZES[hidden[1]][1] * (1 + chosen)
-    return OpWork(flops=2 * tokens * chosen * own, size_bytes=size + acts, dtype=SIZES[hidden[1]][0])
+    size = sum(experts * prod(dims[1:]) * PROFILED_TYPES[kind][1] for dims, kind in weights[:2])
+    acts = tokens * width * PROFILED_TYPES[hidden[1]][1] * (1 + chosen)
+    dims = {"rows": tokens * chosen, "n": own, "k": 1}  # all weights that one token's expert multiplies it with
+    return Kernel(op="grouped_gemm", dtype=PROFILED_TYPES[hidden[1]][0], dims=dims, moved=size + acts)
 
 
-def _attention(tensors: list[Tensor], shape: RecordedShape, *, backward: bool) -> OpWork | None:
+def _attention(tensors: list[Tensor], shape: RecordedShape, *, backward: bool) -> Kernel | None:
     heads = [(dims, kind) for dims, kind in tensors if len(dims) in (3, 4)][1 if backward else 0 :]
     if len(heads) < 3:
         return None
     (q, kind), (k, _), (v, _) = heads[:3]
-    half = 0.5 if _causal(shape) else 1.0
     if min(len(q), len(k), len(v)) == 4:
         scores = q[0] * q[2] * q[1] * k[1]
     elif len(q) == len(k) == 3:
@@ -150,10 +152,12 @@ def _attention(tensors: list[Tensor], shape: RecordedShape, *, backward: bool) -
         scores = q[1] * q[0] * k[0] // max(1, offsets[0] if offsets else 1)
     else:
         return None
-    flops = 2 * scores * (q[-1] + v[-1]) * half
-    size = (prod(q) * 2 + prod(k) + prod(v)) * SIZES[kind][1]
-    return OpWork(
-        flops=flops * 2.5 if backward else flops, size_bytes=size * (2 if backward else 1), dtype=SIZES[kind][0]
+    size = (prod(q) * 2 + prod(k) + prod(v)) * PROFILED_TYPES[kind][1]
+    return Kernel(
+        op="attention_backward" if backward else "attention_forward",
+        dtype=PROFILED_TYPES[kind][0],
+        dims={"pairs": scores, "head_dim": q[-1], "value_dim": v[-1], "causal": int(_causal(shape))},
+        moved=size * (2 if backward else 1),
     )
 
 
