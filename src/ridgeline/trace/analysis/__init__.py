@@ -9,7 +9,7 @@ what_if            how long it would take with one thing changed
 stragglers         skew of every collective, who comes last, pipeline bubbles (`pipeline_bubbles`)
 exclusive_time     each nanosecond of a chip in one place: what `diff` compares
 phases             forward, backward, optimizer, and the layer, of measured work
-roofline           achieved rates against the chip's roof (`op_flops`, `chip_names`)
+roofline           achieved rates against the chip's roof (`op_kernels`, `chip_names`)
 join_counters      kernels with their hardware counters
 memory_peaks       when memory peaked, and what had grown until then
 """
