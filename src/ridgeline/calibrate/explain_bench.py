@@ -22,7 +22,7 @@ import numpy as np
 
 from ridgeline.calibrate.request_log import LogErrors, fit_request_log, scheduled_by
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Serve
 from ridgeline.serving.arrivals import closed_loop
 from ridgeline.serving.bench_result import BenchRun
@@ -115,12 +115,11 @@ def explain_bench(
 
 def requests_of(run: BenchRun, scenario: Scenario) -> tuple[Request, ...]:
     """The load of a run: as sent; as many users as the client's limit; or the scenario's own where it does not tell."""
-    assert isinstance(scenario.workload, Serve)
     lengths = list(zip(run.prompt_tokens.tolist(), run.output_tokens.tolist(), strict=True))
     if run.max_concurrency is not None and not isfinite(run.request_rate):
         return tuple(closed_loop(run.requests, lengths, users=run.max_concurrency, seed=0))
     if run.sent_s is None:
-        return load_of(scenario.workload)
+        return load_of(serving(scenario).workload)
     return tuple(
         plain_request(index=index, arrival_s=float(sent), prompt_tokens=prompt, output_tokens=output)
         for index, (sent, (prompt, output)) in enumerate(zip(run.sent_s, lengths, strict=True))

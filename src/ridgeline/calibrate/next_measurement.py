@@ -27,7 +27,7 @@ from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
 from ridgeline.plan.engine import OVERLAPS
 from ridgeline.plan.mesh import Mesh
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.sim import Impossible, Prediction, StepBatch, default_calibration, predict, sensitivities
 
@@ -147,8 +147,7 @@ def _runs(target: _Target) -> Iterator[Candidate]:
 
 def _variants(scenario: Scenario) -> Iterator[tuple[str, str, Scenario]]:
     """The scenario and cheaper or other runs of the same software and machine; some cannot run."""
-    plan, work, model = scenario.plan, scenario.workload, scenario.model
-    assert isinstance(work, Train)
+    plan, work, model = scenario.plan, training(scenario).workload, scenario.model
     measure = f"{STEPS} steps; step time as [measured] step_time_s, or a trace with --anchor TRACE@SCENARIO"
     yield "the scenario itself", measure, scenario
     yield from _one_node(scenario, measure)

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.scenario import serving
 from ridgeline.report.cells import DASH, bar, blocks, clean, grid, headed, listed, percent
 from ridgeline.report.plan_sheet import Took
 from ridgeline.report.plot import Axis, Dot, scatter
@@ -34,8 +34,7 @@ def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet
     assert found.best is not None
     assert found.why is not None
     search = found.chosen.search
-    work = search.scenario.workload
-    assert isinstance(work, Serve)
+    work = serving(search.scenario).workload
     searches = [one.search for one in found.outcomes]
     others = [one for one in search.verified if one is not found.best]
     others += [one.best for one in searches if one is not search and one.best is not None]

@@ -8,8 +8,8 @@ from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity
 from ridgeline.plan.check import check
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Objective, Serve
+from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.serve import Objective
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
 from ridgeline.serving.fleet import FleetRun
 from ridgeline.serving.fleet_loop import Progress, simulate_fleet
@@ -74,8 +74,7 @@ def predict_serving(
 
     sample   keep queues and cache over time, for a timeline
     """
-    work = scenario.workload
-    assert isinstance(work, Serve)
+    work = serving(scenario).workload
     reasons = tuple(check(scenario))
     if reasons:
         return Impossible(scenario=scenario, reasons=reasons)
@@ -103,8 +102,7 @@ def served_by(
 
     `give_up` raises `Hopeless` as soon as these limits cannot be kept any more.
     """
-    work = scenario.workload
-    assert isinstance(work, Serve)
+    work = serving(scenario).workload
     until = max((request.arrival_s for request in requests), default=0.0)
     misses = Misses(give_up, requests, FRONT_END_S) if give_up is not None else None
     fleet = fleet_of(scenario, instances, until)

@@ -16,8 +16,7 @@ from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
 from ridgeline.plan.check import check
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.serving.deployment import Instance, Priced, instances_of, unservable
 from ridgeline.serving.remedies import changes
 from ridgeline.serving.replica import Sample
@@ -138,8 +137,7 @@ def why_slow(found: ServingPrediction, priced: Priced | None = None) -> WhySlow:
 
 def _looked_at(found: ServingPrediction) -> tuple[Metric, float]:
     """The limit that is missed most, or TTFT at p99."""
-    work = found.scenario.workload
-    assert isinstance(work, Serve)
+    work = serving(found.scenario).workload
     over = {name: kept.found / kept.limit for name, kept in found.kept.items()}
     worst = max(over, key=lambda name: over[name], default="ttft")
     metric: Metric = "e2e" if worst == "e2e" else "tpot" if worst in ("tpot", "itl") else "ttft"
@@ -266,8 +264,7 @@ def _outcome(scenario: Scenario, requests: tuple[Request, ...], priced: Priced |
 
 def _least(found: ServingPrediction) -> dict[str, float]:
     """Percentiles of requests that never meet: no deployment of this kind is faster."""
-    work = found.scenario.workload
-    assert isinstance(work, Serve)
+    work = serving(found.scenario).workload
     step = max(len(found.requests) // ALONE, 1)
     alone = tuple(
         replace(request, arrival_s=place * APART_S, after=None)

@@ -33,7 +33,7 @@ from ridgeline.models.facts import training_flops_per_token
 from ridgeline.models.tower_flops import audio_flops, encoder_flops, image_flops, latent_flops
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Offload
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.sim.closed_form.stage_mix import stage_mixes
 from ridgeline.sim.closed_form.step import StepTimes, step_seconds
@@ -260,9 +260,8 @@ def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
 
 def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool) -> Utilization:
     """MFU and HFU of a step, with the conventions they are counted by."""
-    plan, system, work = scenario.plan, scenario.system, scenario.workload
+    plan, system, work = scenario.plan, scenario.system, training(scenario).workload
     mesh = plan.mesh
-    assert isinstance(work, Train)
     each = training_flops_per_token(scenario.model, work.document_tokens, causal, scenario.source).total
     halved = causal and scenario.model.causal
     notes = ["causal attention counted at half" if halved else "attention counted over all pairs of tokens"]

@@ -20,7 +20,7 @@ import numpy as np
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.errors import InputError
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
 from ridgeline.plan.serve import Poisson, Serve
 from ridgeline.serving.load import load_of
@@ -156,8 +156,7 @@ def _vllm(row: Row) -> dict[str, Any]:
 
 
 def _requests(row: Row, built: Scenario) -> tuple[Request, ...]:
-    work = built.workload
-    assert isinstance(work, Serve)
+    work = serving(built).workload
     rates = [_number(rate) or 1.0 for rate in row["x_rate"].split(";")]
     given = _number(row["x_requests"])
     if len(rates) == 1:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from ridgeline.core.errors import RidgelineError
 from ridgeline.models.spec import ModelSpec, Moe
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.train.numerics import Numerics, all_blocks, usual_numerics
 
@@ -81,8 +81,7 @@ class Request:
     @property
     def train(self) -> Train:
         """The workload, which `refuse` has seen to be training."""
-        assert isinstance(self.scenario.workload, Train)
-        return self.scenario.workload
+        return training(self.scenario).workload
 
 
 def make_request(scenario: Scenario, options: Options, numerics: Numerics | None = None) -> Request:

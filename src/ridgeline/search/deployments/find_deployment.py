@@ -18,8 +18,8 @@ from math import ceil, inf
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Precision
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Objective, Serve
+from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.bound import Bound, bound_of
 from ridgeline.search.deployments.candidate import (
     Candidate,
@@ -116,8 +116,7 @@ def find_deployment(
 
     goal   cost, chips: the fewest chips that hold the load; goodput: the highest rate that all chips hold
     """
-    work = scenario.workload
-    assert isinstance(work, Serve)
+    work = serving(scenario).workload
     bench = Bench(base=scenario, load=searched_load(work), objective=work.objective, priced=priced or Priced())
     watch(Progress(phase="search", what="best cases of every replica"))
     bounds = [bound_of(scenario, one, bench.load, work.objective, bench.priced) for one in shapes(scenario, space)]
@@ -146,8 +145,7 @@ def find_deployment(
 
 def _busier(bench: Bench, bounds: Sequence[Bound]) -> Bench:
     """A generated load of as many requests as keep all chips busy for a while."""
-    chips, work = bench.base.system.chips, bench.base.workload
-    assert isinstance(work, Serve)
+    chips, work = bench.base.system.chips, serving(bench.base).workload
     rate = max((one.rate * (chips // one.shape.chips) for one in bounds), default=0.0)
     many = int(min(max(rate * BUSY_S, len(bench.load.requests)), MOST_MADE))
     asked = replace(work, requests=many)

@@ -18,9 +18,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.engine import ENGINES
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, described_engine
-from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings, parents_first, parse_value
 from ridgeline.search.deployments.candidate import GOALS, Goal
 from ridgeline.search.deployments.pins import pinned_space, pinned_table, searched_keys
@@ -228,8 +227,7 @@ def _case(request: DeploymentRequest, system: str | None, engine: str | None) ->
     notes = [f"engine = {usual}: not given"] if engine is None and described_engine(table) is None else []
     if not any(key.split(".")[0] == "precision" for key in request.pins):
         notes.append("precision is searched: what narrow formats do to answers is not judged; pin plan.precision=bf16")
-    work = built.workload
-    assert isinstance(work, Serve)
+    work = serving(built).workload
     built = replace(built, assumptions=(*notes, *built.assumptions))
     shared = bool(work.prefix) or _traced(table["workload"])
     space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, found)

@@ -10,8 +10,8 @@ import numpy as np
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.records import dataclass
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Objective, Serve
+from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of
@@ -154,8 +154,7 @@ class Bench:
 
     def _asked(self, shape: Shape, limits: Objective) -> Scenario:
         made = shape.pooled(self.base, (shape.pool("both", 1),))
-        work = made.workload
-        assert isinstance(work, Serve)
+        work = serving(made).workload
         return replace(made, workload=replace(work, objective=limits))
 
     def length(self, rate: float, tpot_s: float) -> int:

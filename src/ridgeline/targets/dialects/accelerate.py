@@ -9,8 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.imports.command_line import value_of
 from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables
@@ -73,8 +72,7 @@ def write(scenario: Scenario) -> Export:
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     yield from runs_on(scenario, ID)
     words = dict(WORDS, flash="sdpa") if run.cp > 1 else dict(WORDS)
     if run.backend == "deepspeed":

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.imports.option_reader import holds, model_in, only
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.ledger import Piece, Say
@@ -57,8 +56,7 @@ def write(scenario: Scenario) -> Export:
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     yield from runs_on(scenario, ID)
     yield from common(scenario, run, WORDS)
     if run.backend == "fsdp2":

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Norm
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick
@@ -213,8 +212,7 @@ def sequence_ranks(scenario: Scenario) -> tuple[int, str]:
 
 def _batch(scenario: Scenario) -> Iterator[Piece]:
     """train_batch_size = micro batch x accumulation x data-parallel ranks; the ranks follow from the launcher."""
-    work, mesh = scenario.workload, scenario.plan.mesh
-    assert isinstance(work, Train)
+    work, mesh = training(scenario).workload, scenario.plan.mesh
     if work.images or work.videos or work.audio_s:
         yield from media_of_the_data()
         yield Lose("workload.towers", SCRIPT, yours=True)
@@ -259,7 +257,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
     mesh, switches = scenario.plan.mesh, scenario.plan.switches
-    assert isinstance(scenario.workload, Train)
     if mesh.ep > 1:
         yield Say("expert_parallel.enabled", True, "plan.ep")
         yield Say("expert_parallel.autoep_size", mesh.ep, "plan.ep")
@@ -349,8 +346,7 @@ def _gradients(scenario: Scenario, gradients: str, stored: str) -> Iterator[Piec
 
 
 def _optimizer(scenario: Scenario) -> Iterator[Piece]:
-    work, stage = scenario.workload, STAGES[scenario.plan.sharding.shard]
-    assert isinstance(work, Train)
+    work, stage = training(scenario).workload, STAGES[scenario.plan.sharding.shard]
     name, states = work.optimizer.name, work.optimizer.states.id
     kind = "SGD" if name == "momentum" else OPTIMIZERS[name]
     yield Say("optimizer.type", kind, "workload.optimizer.name")

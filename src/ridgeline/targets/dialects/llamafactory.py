@@ -8,8 +8,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.accelerate import commands, fsdp_parts, with_chips, words_of
 from ridgeline.targets.imports.option_reader import holds, model_in, only, tables
 from ridgeline.targets.imports.run_files import around
@@ -79,8 +78,7 @@ def write(scenario: Scenario) -> Export:
 
 
 def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     yield from runs_on(scenario, ID)
     words = dict(WORDS)
     if run.backend != "fsdp2":

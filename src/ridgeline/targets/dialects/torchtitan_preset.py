@@ -8,7 +8,6 @@ from pprint import pformat
 from typing import Any
 
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.read import functions, is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
@@ -150,8 +149,7 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Products in a narrow format come from converters that the registry applies; they want compiled blocks."""
-    found, work = decisions_of(scenario), scenario.workload
-    assert isinstance(work, Train)
+    found = decisions_of(scenario)
     means = {("fp8-e4m3", "row"): "float8", ("mxfp8", "block"): "mx"}
     compute, scaling = found["plan.precision.compute"], found.get("plan.precision.scaling")
     family = means.get((compute, str(scaling)))

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serve import Serve
+from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.targets.decisions import replicas_of
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.launchers.launch import nodes_of
@@ -60,8 +59,7 @@ def model_path(scenario: Scenario) -> str:
 
 def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piece]:
     """The load, the model, and what no engine is told."""
-    assert isinstance(scenario.workload, Serve)
-    yield from load_pieces(scenario.workload)
+    yield from load_pieces(serving(scenario).workload)
     yield from runs_on(scenario, target)
     yield Fixed("plan.engine", engine, f"what runs it is {options(engine).target}")
     weights = model_path(scenario)

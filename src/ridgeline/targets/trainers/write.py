@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nested
@@ -133,8 +132,7 @@ def _shard(scenario: Scenario, backend: Backend, cp: int, dp: int, lost: list[Lo
 
 def _batch(scenario: Scenario, dp: int, lost: list[Lose]) -> tuple[int, int]:
     """Sequences of a microbatch and microbatches of a step, as near to the plan's as the ranks allow."""
-    work, micro = scenario.workload, scenario.plan.microbatch
-    assert isinstance(work, Train)
+    work, micro = training(scenario).workload, scenario.plan.microbatch
     each = max(1, work.sequences // dp)
     found = next(size for size in range(min(micro, each), 0, -1) if each % size == 0)
     if found != micro:
@@ -186,15 +184,13 @@ def _model(scenario: Scenario, words: Words) -> Iterator[Piece]:
 
 def sees(scenario: Scenario, words: Words) -> bool:
     """Whether images or videos reach the model's encoder: the trainer can, and the workload has some."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     return "images" in words and scenario.model.vision is not None and bool(work.images or work.videos)
 
 
 def _pieces_batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     """Packing joins documents; beside context parallelism it is refused, for the mask between them is dropped."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     yield Say(words["seq"], work.seq, "workload.seq")
     packed = work.packed and (run.cp == 1 or "packed_cp" in words)
     alone = packed and sees(scenario, words) and words["images"] == "alone"
@@ -214,8 +210,7 @@ def _pieces_batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator
 
 
 def _lora(scenario: Scenario, words: Words) -> Iterator[Piece]:
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     if work.lora is None:
         return
     yield Say(words["rank"], work.lora.rank, "workload.lora.rank")
@@ -254,8 +249,7 @@ def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
 
 def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     """Mixed precision keeps fp32 weights that are cast as they are gathered (FSDP2) or used (DDP); or all is bf16."""
-    precision, work = scenario.plan.precision, scenario.workload
-    assert isinstance(work, Train)
+    precision, work = scenario.plan.precision, training(scenario).workload
     stored = precision.weights.id if precision.weights.id in FORMATS else "bf16"
     if run.backend == "ddp" and stored == "fp32" and precision.compute.id in FORMATS:
         stored = precision.compute.id
@@ -292,8 +286,7 @@ def _precision(stored: str, mixed: bool, own: bool, words: Words, carried: list[
 
 
 def _optimizer(scenario: Scenario, words: Words) -> Iterator[Piece]:
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     name = work.optimizer.name
     if name == "muon" and "muon" in words:
         option, _, value = words["muon"].partition("=")

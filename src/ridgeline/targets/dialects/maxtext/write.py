@@ -13,8 +13,7 @@ from ridgeline.models.load import MODELS
 from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Moe, Norm
 from ridgeline.plan.engine import ENGINES, OVERLAPS
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.maxtext.names import (
     BY_QWIX,
@@ -69,8 +68,7 @@ def on_tpu(system: System) -> bool:
 
 def batch(scenario: Scenario) -> Iterator[Piece]:
     """A pipeline cuts its microbatches out of one batch of all chips; without one gradients are accumulated."""
-    work, plan = scenario.workload, scenario.plan
-    assert isinstance(work, Train)
+    work, plan = training(scenario).workload, scenario.plan
     yield Say("max_target_length", work.seq, "workload.seq")
     sequences, steps = work.sequences, scenario.microbatches
     if plan.mesh.pp > 1:
@@ -226,8 +224,7 @@ def exchange(scenario: Scenario, between: int) -> Iterator[Piece]:
 
 
 def _no_ring(scenario: Scenario) -> str:
-    work, cp = scenario.workload, scenario.plan.mesh.cp
-    assert isinstance(work, Train)
+    work, cp = training(scenario).workload, scenario.plan.mesh.cp
     latent = any(isinstance(block.mixer, LatentAttention) for block in scenario.model.blocks)
     if cp % 2 or work.seq % (cp * cp):
         return f"a ring takes an even number of ranks, and sequences that {cp} squared divides"
@@ -423,8 +420,7 @@ def _name(model: ModelSpec) -> str | None:
 
 def _work(scenario: Scenario) -> Iterator[Piece]:
     """What is trained, and by which optimizer."""
-    work, name = scenario.workload, _name(scenario.model)
-    assert isinstance(work, Train)
+    work, name = training(scenario).workload, _name(scenario.model)
     yield Say("packing", work.packed, "workload.packed")
     yield Lose("workload.document", "how long documents are is a matter of the data")
     if work.packed and not on_tpu(scenario.system):
@@ -490,8 +486,7 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights rest in weight_dtype and are cast to dtype for every product: fp32 weights are the master copy."""
-    precision, work, found = scenario.plan.precision, scenario.workload, decisions_of(scenario)
-    assert isinstance(work, Train)
+    precision, work, found = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
     stored, states = precision.weights.id, work.optimizer.states.id
     own = stored != "fp32" and work.optimizer.master is None
     yield Say("dtype", LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")

@@ -12,7 +12,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.plan import NARROW, Recompute
 from ridgeline.plan.resolve import resolve
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
@@ -179,8 +179,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
 
 def batch(scenario: Scenario) -> Iterator[Piece]:
     """Sequences, and what is trained on them."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     yield Say("--seq-length", work.seq, "workload.seq")
     yield Say("--micro-batch-size", scenario.plan.microbatch, "plan.microbatch")
     yield Say("--global-batch-size", work.sequences, "workload.global_batch")
@@ -195,8 +194,7 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
 
 def optimizer(scenario: Scenario) -> Iterator[Piece]:
     """Adam with decoupled decay, or SGD; formats of what they keep."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     kind, states, path = work.optimizer.name, work.optimizer.states.id, "workload.optimizer"
     names = {"adamw": "adam", "momentum": "sgd", "sgd": "sgd"}
     if kind == "adam":

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, Moe
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.names import flags_of
 from ridgeline.targets.dialects.megatron.write import ALLOCATOR, fusions, graph_environment, pieces, queues
@@ -277,8 +276,7 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
 
 def lora(scenario: Scenario) -> Iterator[Piece]:
     """Adapters of the model's linear layers, by Bridge's names; nothing where it has others or there are none."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     if work.lora is None or not all(isinstance(block.mixer, Attention) for block in scenario.model.blocks):
         return
     if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks) and set(work.lora.targets) - {"qkv", "out"}:

@@ -9,8 +9,7 @@ from typing import Any
 from ridgeline.models.numerics import numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron import write as plan_words
 from ridgeline.targets.dialects.megatron.names import flags_of
@@ -126,8 +125,7 @@ def _sparse(scenario: Scenario, kind: int) -> bool:
 
 def optimizer(scenario: Scenario) -> Iterator[Piece]:
     """States in fp32, or in bf16 for adam; no copy of weights in another format."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     for piece in plan_words.optimizer(scenario):
         about = getattr(piece, "path", "") or " ".join(getattr(piece, "paths", ()))
         if "states" not in about and "master" not in about:

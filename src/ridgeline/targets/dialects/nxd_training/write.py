@@ -13,7 +13,7 @@ from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
 from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.plan import Recompute
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.maxtext.write import plain_block
@@ -108,8 +108,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
 
 def batch(scenario: Scenario) -> Iterator[Piece]:
     """Sequences, and what is trained on them."""
-    work = scenario.workload
-    assert isinstance(work, Train)
+    work = training(scenario).workload
     yield Say("data.micro_batch_size", scenario.plan.microbatch, "plan.microbatch")
     yield Say("data.global_batch_size", work.sequences, "workload.global_batch")
     yield Say("model.encoder_seq_length", work.seq, "workload.seq")
@@ -131,8 +130,7 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
 
 def formats(scenario: Scenario) -> Iterator[Piece]:
     """Mixed precision keeps fp32 masters and gradients, with zero1 only; else everything is bf16, or fp32."""
-    precision, work, found = scenario.plan.precision, scenario.workload, decisions_of(scenario)
-    assert isinstance(work, Train)
+    precision, work, found = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
     sharded, gradients = scenario.plan.sharding.shard != "none", found["plan.precision.gradients"]
     stored = "fp32" if precision.weights.id == "fp32" else "bf16"
     master = work.optimizer.master.id if work.optimizer.master else "none"

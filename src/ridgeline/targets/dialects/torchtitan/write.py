@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from ridgeline.core.toml_text import toml_text
 from ridgeline.models.load import MODELS
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.workload import Train
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
 from ridgeline.targets.imports.option_reader import nested
@@ -96,8 +95,7 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
 
 def _training(scenario: Scenario) -> Iterator[Piece]:
     """A pipeline takes its microbatches out of one local batch; without one gradients are accumulated."""
-    work, plan = scenario.workload, scenario.plan
-    assert isinstance(work, Train)
+    work, plan = training(scenario).workload, scenario.plan
     yield Say("training.seq_len", work.seq, "workload.seq")
     yield Say("training.global_batch_size", work.sequences, "workload.global_batch")
     if plan.mesh.pp > 1:
@@ -245,8 +243,7 @@ def one_in(scenario: Scenario) -> int:
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
-    precision, work = scenario.plan.precision, scenario.workload
-    assert isinstance(work, Train)
+    precision, work = scenario.plan.precision, training(scenario).workload
     stored = "fp32" if precision.weights.id == "fp32" else "bf16"
     long = {"fp32": "float32", "bf16": "bfloat16"}
     own = stored == "bf16" and work.optimizer.master is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ridgeline.core.dtype import dtype
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention, LatentAttention
-from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, layout_of
@@ -147,8 +147,7 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _optimizer(scenario: Scenario) -> Iterator[Piece]:
-    work, offload, found = scenario.workload, scenario.plan.offload, decisions_of(scenario)
-    assert isinstance(work, Train)
+    work, offload, found = training(scenario).workload, scenario.plan.offload, decisions_of(scenario)
     name = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}.get(work.optimizer.name)
     if name:
         yield Say(f"{OPTIM}.optimizer", name, "workload.optimizer.name")
@@ -232,8 +231,7 @@ def _launch(scenario: Scenario, title: str) -> str:
 
 def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     """What both backends take."""
-    work, plan = scenario.workload, scenario.plan
-    assert isinstance(work, Train)
+    work, plan = training(scenario).workload, scenario.plan
     nodes, each = nodes_of(scenario.system)
     others = list(runs_on(scenario, ID))
     yield from others
@@ -346,8 +344,7 @@ def _memory(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _write_formats(scenario: Scenario) -> Iterator[Piece]:
-    precision, work = scenario.plan.precision, scenario.workload
-    assert isinstance(work, Train)
+    precision, work = scenario.plan.precision, training(scenario).workload
     stored = "fp16" if precision.weights.id == "fp16" else "bf16"
     own = work.optimizer.master is None
     yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], "plan.precision.weights")
