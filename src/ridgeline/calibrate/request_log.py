@@ -60,7 +60,6 @@ class LogFit:
 
     errors     with the numbers fitted on all requests
     held_out   of the requests that ended last, with numbers from those that ended first (half and half)
-    anchored   of this log under numbers from another one
     """
 
     log: RequestLog
@@ -68,6 +67,8 @@ class LogFit:
     errors: LogErrors
     held_out: LogErrors | None
     own: bool = True
+
+    JSON = "kind='request log' log=log.name version=log.version ranks=log.ranks own numbers=cost errors held_out"
 
 
 def fit_request_log(log: RequestLog) -> LogFit:

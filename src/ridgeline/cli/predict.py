@@ -99,30 +99,30 @@ def predict(
 
 def _print_prediction(prediction: AnyPrediction, json: bool) -> None:
     """Print what was predicted: a step of training, one of an inference engine, requests; or why it cannot run."""
-    from ridgeline.report.predict import draw_prediction, impossible_sheet, prediction_sheet
     from ridgeline.sim.prediction import Impossible, Prediction
 
-    if isinstance(prediction, Impossible):
-        if json:
-            print_json(impossible_sheet(prediction))
+    if json:
+        print_json(prediction)
+        if isinstance(prediction, Impossible):
             raise typer.Exit(2)
+        return
+    if isinstance(prediction, Impossible):
         _refuse(prediction)
     if isinstance(prediction, Prediction):
-        sheet = prediction_sheet(prediction)
-        print_json(sheet) if json else draw_prediction(sheet, console())
+        from ridgeline.report.predict import draw_prediction
+
+        draw_prediction(prediction, console())
         return
     from ridgeline.sim.phase_prediction import PhasePrediction
 
     if isinstance(prediction, PhasePrediction):
-        from ridgeline.report.phase import draw_phase, phase_sheet
+        from ridgeline.report.phase import draw_phase
 
-        phase = phase_sheet(prediction)
-        print_json(phase) if json else draw_phase(phase, console())
+        draw_phase(prediction, console())
         return
-    from ridgeline.report.serve import draw_serving, serving_sheet
+    from ridgeline.report.serve import draw_serving
 
-    serving = serving_sheet(prediction)
-    print_json(serving) if json else draw_serving(serving, console())
+    draw_serving(prediction, console())
 
 
 def timeline(

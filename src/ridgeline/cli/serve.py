@@ -21,15 +21,12 @@ LONG = 20_000  # requests from which a bar is shown
 def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -> None:
     """Print why the slow requests of a scenario are slow."""
     from ridgeline.api import priced_of
-    from ridgeline.report.serve import draw_why_slow, why_slow_sheet
+    from ridgeline.report.serve import draw_why_slow
     from ridgeline.serving.why_slow import why_slow
 
     priced = priced_of(calibration)
-    sheet = why_slow_sheet(why_slow(_sampled(scenario, priced), priced))
-    if json:
-        print_json(sheet)
-        return
-    draw_why_slow(sheet, console())
+    why = why_slow(_sampled(scenario, priced), priced)
+    print_json(why) if json else draw_why_slow(why, console())
 
 
 def timeline_serve(scenario: Scenario, output: Path | None, html: Path | None, *, json: bool) -> None:
@@ -52,7 +49,7 @@ def timeline_serve(scenario: Scenario, output: Path | None, html: Path | None, *
 def validate_log(path: Path, anchor: Sequence[str], *, json: bool) -> None:
     """Fit, or hold against another log's numbers, a log of measured requests."""
     from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
-    from ridgeline.report.serve import draw_request_log, request_log_sheet
+    from ridgeline.report.serve import draw_request_log
     from ridgeline.serving.request_log import read_request_log
 
     log = read_request_log(path)
@@ -60,11 +57,7 @@ def validate_log(path: Path, anchor: Sequence[str], *, json: bool) -> None:
         found = apply_request_log(log, fit_request_log(read_request_log(Path(anchor[-1]))))
     else:
         found = fit_request_log(log)
-    sheet = request_log_sheet(found)
-    if json:
-        print_json(sheet)
-        return
-    draw_request_log(sheet, console())
+    print_json(found) if json else draw_request_log(found, console())
 
 
 def _sampled(scenario: Scenario, priced: Priced) -> ServingPrediction:

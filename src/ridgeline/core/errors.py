@@ -43,6 +43,15 @@ class Problem:
         return f"{place + ': ' if place else ''}got {self.given}, expected {self.expected}{todo}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An input that cannot be used as it is, and every reason; exit code 2."""
+
+    problems: tuple[Problem, ...]
+
+    JSON = "possible=false problems"
+
+
 class InputError(RidgelineError):
     """The input cannot be used as it is; `problems` holds every reason."""
 

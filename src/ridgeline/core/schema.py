@@ -140,8 +140,9 @@ def _path_hint(kind: Any, path: Sequence[str]) -> Any:
     hint, optional = kind, False
     for attribute in path:
         optional |= _optional(hint)
-        hints_of_options = [_attribute_hint(option, attribute) for option in _options(hint)]
-        hint = Union[tuple(hints_of_options)]  # noqa: UP007
+        options = _options(hint)
+        owners = [option for option in options if has_attribute(option, attribute)] or options
+        hint = Union[tuple(_attribute_hint(owner, attribute) for owner in owners)]  # noqa: UP007
     return hint | None if optional else hint
 
 
@@ -165,6 +166,12 @@ def _attribute_hint(kind: Any, attribute: str) -> Any:
         hint = get_args(hint)[0]
     given = dict(zip(getattr(owner, "__parameters__", ()), get_args(kind), strict=False))
     return given.get(hint, hint)
+
+
+def has_attribute(kind: Any, attribute: str) -> bool:
+    """Whether values of a class have an attribute, as a field or otherwise."""
+    owner = get_origin(kind) or kind
+    return hasattr(owner, attribute) or (isinstance(owner, type) and attribute in hints(owner))
 
 
 def return_hint(getter: Any) -> Any:

@@ -11,11 +11,14 @@ from ridgeline.core.schema import Schema, result_schema
 
 RESULTS: Mapping[str, str] = MappingProxyType(
     {
+        "predict": "sim.prediction.Prediction sim.phase_prediction.PhasePrediction "
+        "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
         "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
         "trace.read.memory_snapshot.MemoryRecord",
+        "validate": "calibrate.request_log.LogFit",
         "query": "trace.span_query.QueryAnswer",
         "diff": "trace.diff.Diff trace.diff.DiffRuns",
-        "explain": "calibrate.explain.Explanation",
+        "explain": "calibrate.explain.Explanation serving.why_slow.WhySlow",
     }
 )
 """The classes of a verb's results. Where there are several they differ in `kind` or `possible`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table
 from ridgeline.report.scale import Scale
-from ridgeline.report.serve import METRICS, serving_sheet
+from ridgeline.report.serve import METRICS
 from ridgeline.serving.replica import Sample
 from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import ServingPrediction
@@ -49,44 +49,41 @@ class _Axis:
 
 def serving_page(found: ServingPrediction) -> str:
     """The whole page; every piece of text from a scenario is escaped."""
-    sheet = serving_sheet(found)
-    about = sheet["scenario"]
+    scenario, metrics = found.scenario, found.metrics
     until = max(found.metrics.duration_s, 1e-9)
     axis = _Axis(scale=Scale(low=0.0, high=until, start=NAMES, end=WIDE - RIGHT), until=until)
     told = (
-        (f"{sheet['requests']:,}", "requests"),
-        (f"{sheet['requests_per_s']:.2f}/s", "answered"),
-        (f"{sheet['output_tokens_per_s']:,.0f}/s", "output tokens"),
-        (format_quantity(sheet["ttft_s"]["p99"], "s"), "TTFT p99"),
-        (format_quantity(sheet["tpot_s"]["p99"], "s"), "TPOT p99"),
-        (percent(sheet["hit_share"]), "prefix hits"),
+        (f"{metrics.requests:,}", "requests"),
+        (f"{metrics.requests_per_s:.2f}/s", "answered"),
+        (f"{metrics.output_tokens_per_s:,.0f}/s", "output tokens"),
+        (format_quantity(metrics.ttft.figures["p99"], "s"), "TTFT p99"),
+        (format_quantity(metrics.tpot.figures["p99"], "s"), "TPOT p99"),
+        (percent(metrics.hit_share), "prefix hits"),
     )
-    title = f"{about['model']} on {about['system']}"
+    title = f"{scenario.model.id} on {scenario.system.name}"
     body = (
-        f"<h1>Requests under load: {escaped(about['name'] or title)}</h1>{facts(told)}"
-        f"<p>{escaped(title)}, {escaped(about['engine'])}, {about['chips']} chip(s).</p>"
-        f"{_metrics(sheet)}{_where(sheet)}"
+        f"<h1>Requests under load: {escaped(scenario.name or title)}</h1>{facts(told)}"
+        f"<p>{escaped(title)}, {escaped(scenario.plan.engine)}, {found.run.chips} chip(s).</p>"
+        f"{_metrics(found)}{_where(metrics.time)}"
         f"<h2>Requests over time</h2><p>{_legend()}</p>{''.join(_replicas(found, axis))}"
     )
     return document(title=f"Ridgeline: {title}", body=body, style=STYLE)
 
 
-def _metrics(sheet: object) -> str:
-    assert isinstance(sheet, dict)
-    heads = list(sheet["ttft_s"])
-    rows = [(name, *(format_quantity(sheet[key][head], "s") for head in heads)) for key, name in METRICS.items()]
-    kept = [
-        (one["metric"].upper(), f"p{one['percentile']:g}", format_quantity(one["limit_s"], "s"),
-         format_quantity(one["found_s"], "s"), "kept" if one["met"] else "missed")
-        for one in sheet["objective"]
+def _metrics(prediction: ServingPrediction) -> str:
+    figures = {name: getattr(prediction.metrics, key).figures for key, name in METRICS.items()}
+    heads = list(prediction.metrics.ttft.figures)
+    rows = [(name, *(format_quantity(row[head], "s") for head in heads)) for name, row in figures.items()]
+    limits = [
+        (limit.metric.upper(), f"p{limit.percentile:g}", format_quantity(limit.limit, "s"),
+         format_quantity(limit.found, "s"), "kept" if limit.met else "missed")
+        for limit in prediction.limits
     ]  # fmt: skip
-    goals = table(("objective", "percentile", "limit", "found", ""), kept) if kept else ""
+    goals = table(("objective", "percentile", "limit", "found", ""), limits) if limits else ""
     return f"<h2>Metrics</h2>{table(('', *heads), rows)}{goals}"
 
 
-def _where(sheet: object) -> str:
-    assert isinstance(sheet, dict)
-    parts = sheet["time_s"]
+def _where(parts: Mapping[str, float]) -> str:
     whole = sum(parts.values()) or 1.0
     rows = [
         (name, format_quantity(value, "s"), percent(value / whole), MEANINGS[name])

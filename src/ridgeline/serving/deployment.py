@@ -64,6 +64,11 @@ class Instance:
     longest: int
     notes: tuple[str, ...] = ()
 
+    JSON = """
+        role tokens=memory.tokens blocks=memory.blocks block_size=memory.block_size weights_bytes=memory.weights
+        kv_bytes=memory.kv_bytes kv_bytes_per_token=memory.kv_bytes_per_token
+    """
+
     @property
     def chips(self) -> int:
         return self.scenario.plan.mesh.ranks

@@ -30,6 +30,18 @@ class Spread:
     std: float
     percentiles: dict[float, float]
 
+    JSON = "mean median std percentiles=percentiles_by_share"
+
+    @property
+    def percentiles_by_share(self) -> dict[str, float]:
+        """Seconds by percentile, 99 or 99.9."""
+        return {f"{share:g}": seconds for share, seconds in self.percentiles.items()}
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The mean, and percentiles as p99."""
+        return {"mean": self.mean, **{f"p{share:g}": seconds for share, seconds in self.percentiles.items()}}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMetrics:

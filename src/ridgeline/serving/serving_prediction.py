@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ridgeline.core.errors import InputError, MissingNumber
@@ -30,12 +32,36 @@ FRONT_END_S = 8e-3  # sent until queued, and first token until received: TTFT p5
 class Kept:
     """One limit of the objective, and what the run took at its percentile, in seconds."""
 
+    metric: str
+    percentile: float
     limit: float
     found: float
+
+    JSON = "metric percentile limit_s=limit found_s=found met"
 
     @property
     def met(self) -> bool:
         return self.found <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTitle:
+    """What serves.
+
+    chips      of all replicas
+    mesh       degrees above 1 of the first replica, by axis
+    replicas   how many, by role
+    """
+
+    scenario: Scenario
+    chips: int
+    mesh: Mapping[str, int]
+    replicas: Mapping[str, int]
+
+    JSON = """
+        name=scenario.name model=scenario.model.id system=scenario.system.name chips engine=scenario.plan.engine
+        precision=scenario.plan.precision.compute mesh replicas router=scenario.plan.serving.router
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +82,40 @@ class ServingPrediction:
     goodput_share: float | None
     cost_per_million_tokens_usd: float | None
     assumptions: tuple[str, ...]
+
+    JSON = """
+        kind='serving' possible=true scenario=title requests=metrics.requests duration_s=metrics.duration_s
+        requests_per_s=metrics.requests_per_s output_tokens_per_s=metrics.output_tokens_per_s
+        tokens_per_s=metrics.tokens_per_s tokens_per_s_per_chip ttft_s=metrics.ttft.figures
+        tpot_s=metrics.tpot.figures itl_s=metrics.itl.figures e2e_s=metrics.e2e.figures goodput=metrics.goodput
+        goodput_share objective=limits met time_s=metrics.time hit_share=metrics.hit_share preemptions
+        steps=run.served.steps cache=instances chip_seconds=run.chip_seconds transfer_bytes=run.transfer_bytes
+        retried=run.retried replica_changes cost_per_million_tokens_usd assumptions
+    """
+
+    @property
+    def title(self) -> ServedTitle:
+        """What serves."""
+        replicas: Counter[str] = Counter()
+        for instance in self.instances:
+            replicas[instance.role] += instance.count
+        mesh = self.instances[0].scenario.plan.mesh.split
+        return ServedTitle(scenario=self.scenario, chips=self.run.chips, mesh=mesh, replicas=dict(replicas))
+
+    @property
+    def limits(self) -> tuple[Kept, ...]:
+        """Limits of the objective, and whether each is met."""
+        return tuple(self.kept.values())
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request lost its cache and was computed again."""
+        return int(self.run.served.preemptions.sum())
+
+    @property
+    def replica_changes(self) -> list[tuple[float, float]]:
+        """Seconds and the number of replicas from then on."""
+        return [(at, float(count)) for at, count in self.run.replicas]
 
     @property
     def met(self) -> bool:
@@ -118,7 +178,12 @@ def served_by(
         run=run,
         metrics=metrics,
         kept={
-            name: Kept(limit=limit, found=getattr(metrics, name).percentiles[work.objective.percentile])
+            name: Kept(
+                metric=name,
+                percentile=work.objective.percentile,
+                limit=limit,
+                found=getattr(metrics, name).percentiles[work.objective.percentile],
+            )
             for name, limit in work.objective.limits.items()
         },
         goodput_share=None if metrics.goodput is None else metrics.goodput * metrics.duration_s / metrics.requests,

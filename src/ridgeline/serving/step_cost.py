@@ -24,7 +24,7 @@ class StepCost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearStepCost:
-    """A step cost of five numbers:
+    """A step cost of five numbers, in seconds.
 
         seconds = step + decode x requests + kv x cached tokens read + prefill x tokens + attention x pairs
 

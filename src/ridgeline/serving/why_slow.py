@@ -84,6 +84,8 @@ class Remedy:
     goodput: float | None
     chips: int
 
+    JSON = "change found_s=found goodput chips"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhySlow:
@@ -107,6 +109,11 @@ class WhySlow:
     remedies: tuple[Remedy, ...]
     least: dict[str, float]
     kept_rate: float | None
+
+    JSON = """
+        kind='why slow' scenario=prediction.title metric percentile found_s=found met=prediction.met
+        objective=prediction.limits cause slow_s=slow usual_s=usual slowest queue remedies least_s=least kept_rate
+    """
 
     @property
     def cause(self) -> str:

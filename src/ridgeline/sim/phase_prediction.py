@@ -28,7 +28,7 @@ from ridgeline.plan.workload import Decode, Prefill
 from ridgeline.sim.fates import unused_networks
 from ridgeline.sim.forward_price import PARTS, ForwardSeconds, price_forward
 from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memory
-from ridgeline.sim.prediction import Bill, Impossible, Part
+from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts
 from ridgeline.sim.prediction_interval import Interval
 
 HOUR = parse_quantity("1 h", "s")
@@ -49,13 +49,30 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePrediction:
+class PhaseTitle:
+    """What is predicted.
+
+    mesh   degrees above 1, by axis
+    """
+
+    scenario: Scenario
+
+    JSON = """
+        name=scenario.name phase=scenario.workload.kind model=scenario.model.id system=scenario.system.name
+        chips=scenario.system.chips seq=scenario.workload.seq sequences=scenario.workload.sequences
+        mesh=scenario.plan.mesh.split precision=scenario.plan.precision.compute
+        weights=scenario.plan.precision.weights kv=scenario.plan.precision.kv engine=scenario.plan.engine
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePrediction(StepParts):
     """One prefill, or one decode step, of a scenario. The parts of `breakdown` sum to `step_time_s`.
 
     step_time_s    from the first prompt token to the last one's answer, or one decode step
     steps          engine steps in it
     tokens         prompt tokens read, or tokens written (accepted drafts among them)
-    per_user       tokens/s of one request; of a prefill, prompt tokens/s of the batch over its sequences
+    tokens_per_s_per_user   tokens/s of one request; of a prefill, prompt tokens/s of the batch over its sequences
     curve          decode: the same context at other batches, up to what fits
     """
 
@@ -71,6 +88,17 @@ class PhasePrediction:
     evidence: Evidence
     curve: tuple[CurvePoint, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+    JSON = """
+        kind='phase' possible=true scenario=title step_time_s steps tokens tokens_per_s tokens_per_s_per_user
+        tokens_per_s_per_chip cost_per_million_tokens_usd energy_j=bill.energy_j breakdown=seconds_by_part parts
+        bounds memory cached_tokens fits curve interval evidence assumptions
+    """
+
+    @property
+    def title(self) -> PhaseTitle:
+        """What is predicted."""
+        return PhaseTitle(scenario=self.scenario)
 
     @property
     def fits(self) -> bool:
@@ -96,14 +124,6 @@ class PhasePrediction:
     def cost_per_million_tokens_usd(self) -> float | None:
         """What a million of these tokens cost at the chips' price; None without one."""
         return None if self.bill.cost_usd is None else self.bill.cost_usd / self.tokens * MILLION
-
-    @property
-    def bounds(self) -> dict[Bound, float]:
-        """Seconds by what limits them, the largest first."""
-        seconds: dict[Bound, float] = {}
-        for part in self.breakdown:
-            seconds[part.bound] = seconds.get(part.bound, 0.0) + part.seconds
-        return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
 
 
 def predict_phase(

@@ -29,6 +29,8 @@ class Part:
     bound: Bound
     meaning: str
 
+    JSON = "bound meaning"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilization:
@@ -107,6 +109,8 @@ class ContendedCollective:
     exposed_s: float
     added_s: float
 
+    JSON = "* factor"
+
     @property
     def factor(self) -> float:
         """Together over alone."""
@@ -122,6 +126,8 @@ class NetworkContention:
     collectives: tuple[ContendedCollective, ...]
     closed_form_s: float
 
+    JSON = "topology paths closed_form_s added_s step_time_s collectives"
+
     @property
     def added_s(self) -> float:
         """Seconds a step, the worst collective of each part counted."""
@@ -136,8 +142,55 @@ class NetworkContention:
         return self.closed_form_s + self.added_s
 
 
+class StepParts:
+    """What a breakdown of a step says in other words."""
+
+    __slots__ = ()
+    breakdown: tuple[Part, ...]
+
+    @property
+    def seconds_by_part(self) -> dict[str, float]:
+        """Seconds by part; they sum to `step_time_s`."""
+        return {part.name: part.seconds for part in self.breakdown}
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """What each part is, and what limits it: compute, memory, network or host."""
+        return {part.name: part for part in self.breakdown}
+
+    @property
+    def bounds(self) -> dict[Bound, float]:
+        """Seconds by what limits them, the largest first."""
+        seconds: dict[Bound, float] = {}
+        for part in self.breakdown:
+            seconds[part.bound] = seconds.get(part.bound, 0.0) + part.seconds
+        return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class TrainTitle:
+    """What is predicted.
+
+    mesh   degrees above 1, by axis
+    """
+
+    scenario: Scenario
+
+    JSON = """
+        name=scenario.name model=scenario.model.id system=scenario.system.name chips=scenario.system.chips
+        seq=scenario.workload.seq sequences=scenario.workload.sequences microbatches=scenario.microbatches
+        mesh=scenario.plan.mesh.split shard=scenario.plan.sharding.shard recompute
+        precision=scenario.plan.precision.compute engine=scenario.plan.engine
+    """
+
+    @property
+    def recompute(self) -> str:
+        """What the backward pass computes again."""
+        return str(self.scenario.plan.recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction(StepParts):
     """One step of a scenario. The parts of `breakdown` sum to `step_time_s`.
 
     network   what contention adds, where collectives were simulated; `step_time_s` is without it
@@ -156,6 +209,22 @@ class Prediction:
     kernels: KernelEvidence | None = None
     network: NetworkContention | None = None
 
+    JSON = """
+        kind='prediction' possible=true scenario=title step_time_s tokens_per_s_per_chip mfu=utilization.mfu
+        hfu=utilization.hfu model_tflops_per_chip=model_flops_per_s_per_chip/T peak_memory_bytes=memory.peak_bytes
+        memory=memory.fullest.bytes_by_kind breakdown=seconds_by_part interval assumptions evidence fits
+        headroom_bytes=memory.headroom_bytes capacity_bytes=memory.capacity_bytes
+        activations=memory.fullest.activations host_bytes=memory.host_bytes
+        host_capacity_bytes=memory.known_host_capacity_bytes stages=memory.stages bounds parts
+        conventions=utilization.conventions energy_j=bill.energy_j cost_usd=bill.cost_usd
+        tokens=scenario.workload.tokens network? anchor? kernels?
+    """
+
+    @property
+    def title(self) -> TrainTitle:
+        """What is predicted."""
+        return TrainTitle(scenario=self.scenario)
+
     @property
     def fits(self) -> bool:
         """Whether the fullest chip's peak is within its memory, and what is offloaded within the host's."""
@@ -173,14 +242,6 @@ class Prediction:
         """Model flops, without recompute, of one chip in one second."""
         return self.utilization.model_flops / (self.step_time_s * self.scenario.system.chips)
 
-    @property
-    def bounds(self) -> Mapping[Bound, float]:
-        """Seconds of the step by what limits them, the largest first."""
-        seconds: dict[Bound, float] = {}
-        for part in self.breakdown:
-            seconds[part.bound] = seconds.get(part.bound, 0.0) + part.seconds
-        return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible:
@@ -188,6 +249,8 @@ class Impossible:
 
     scenario: Scenario
     reasons: tuple[Problem, ...]
+
+    JSON = "kind='prediction' possible=false problems=reasons"
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.reasons))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ridgeline
+from ridgeline.core.encode import to_json
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.step_part import StepPart
@@ -18,7 +19,6 @@ from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.plan.workload import Prefill
-from ridgeline.report.predict import prediction_sheet
 from ridgeline.sim.closed_form.pipeline_time import send_seconds
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
 from ridgeline.sim.predict_step import default_calibration, predict, price
@@ -266,7 +266,7 @@ def test_timeline_of_too_many_actions_is_refused() -> None:
 
 
 def test_sheet_is_plain_json_with_the_promised_keys() -> None:
-    sheet = prediction_sheet(predicted(example()))
+    sheet = to_json(predicted(example()))
     promised = {
         "step_time_s", "tokens_per_s_per_chip", "mfu", "hfu", "model_tflops_per_chip", "peak_memory_bytes", "memory",
         "breakdown", "interval", "assumptions", "evidence",

@@ -21,13 +21,10 @@ from ridgeline.report.sheets.collective import (
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
-from ridgeline.report.sheets.phase import PhaseSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
-from ridgeline.report.sheets.predict import ImpossibleSheet, PredictionSheet, RefusalSheet
 from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
 from ridgeline.report.sheets.run import DrySheet, EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
 from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
-from ridgeline.report.sheets.serve import RequestLogSheet, ServingSheet, WhySlowSheet
 from ridgeline.report.sheets.serving import ReplaySheet
 from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
 
@@ -39,9 +36,8 @@ UNITS = ("", "_s", "_us", "_bytes")
 # what a verb prints; where there are several, they differ in `kind` or `possible`
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "predict": (PredictionSheet, PhaseSheet, ServingSheet, ImpossibleSheet, RefusalSheet),
         "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet, NextSheet, ReplaySheet, RequestLogSheet),
+        "validate": (ValidationSheet, NextSheet, ReplaySheet),
         "fit": (FitWithSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
@@ -56,7 +52,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
             VerificationSheet,
             CollectiveRunSheet,
         ),
-        "explain": (BenchExplanationSheet, WhySlowSheet),
+        "explain": (BenchExplanationSheet,),
         "characterize": (CharacterizationSheet, StandaloneSheet),
         "preflight": (PreflightSheet,),
         "pack": (PackSheet,),
@@ -69,7 +65,7 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
 def sheet_schema(verb: str) -> Schema:
     """The schema of what a verb prints with `--json`; the tables inside are definitions of their own.
 
-    >>> sheet_schema("predict")["$defs"]["StepPartSheet"]["required"]
+    >>> sheet_schema("predict")["$defs"]["Part"]["required"]
     ['bound', 'meaning']
     """
     from ridgeline.report.results import results_of

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import isfinite
 
 import numpy as np
 
@@ -67,6 +68,8 @@ class StageMemory:
     moment: str
     state: Mapping[str, float]
 
+    JSON = "stage=rank peak_bytes in_flight moment"
+
     @property
     def peak_bytes(self) -> float:
         """All kinds."""
@@ -100,6 +103,11 @@ class Memory:
     def peak_bytes(self) -> float:
         """The highest peak of all ranks."""
         return self.fullest.peak_bytes
+
+    @property
+    def known_host_capacity_bytes(self) -> float | None:
+        """Memory of a host; None where the catalog does not say."""
+        return self.host_capacity_bytes if isfinite(self.host_capacity_bytes) else None
 
     @property
     def allocated_bytes(self) -> float:

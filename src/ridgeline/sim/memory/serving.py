@@ -67,6 +67,11 @@ class ServingMemory:
     blocks: int
     block_size: int
 
+    JSON = """
+        capacity_bytes=capacity weights_bytes=weights activations_bytes=activations graphs_bytes=graphs
+        runtime_bytes=runtime cache_bytes=kv_bytes kv_bytes_per_token state_bytes tokens blocks block_size
+    """
+
     @property
     def fits(self) -> bool:
         """Whether anything is left for a cache."""
