@@ -137,7 +137,7 @@ def table(rows: list[Row]) -> str:
     for one in rows:
         gain = "" if one["measured"] is None else f"{one['measured']:.1%}"
         right = "yes" if one["right"] else "**no**"
-        first = one["first"].replace("|", "\\|")
+        first = one["first"].partition(":")[0].replace("|", "\\|")  # its kind; `analyze` says the rest
         told = f" {one['after']} |" if after else ""
         lines.append(f"| {one['id']} | {one['cause']} | {first} | {right} | {one['promised']:.1%} | {gain} |{told}")
     good = sum(one["right"] for one in rows)

@@ -166,14 +166,16 @@ def engines_table(found: Sequence[tuple[Told, tuple[OtherEngine, ...]]]) -> str:
 
 
 def sources(runs: Sequence[Told]) -> str:
-    """Where each run is told of, how its figure counts, and what was settled beyond its row."""
-    rows = ["| run | source | its figure | settled, assumed |", "|---|---|---|---|"]
+    """Where runs are described, how their figures count, and what was settled beyond their rows; equal rows as one."""
+    ids: dict[tuple[str, str, str], list[str]] = {}
     for one in runs:
         row = one.run.row
         notes = [note for note in one.scenario.assumptions if "blank in the table" in note or "unknown in the" in note]
         settled = "; ".join([*([one.run.why] if one.run.why else []), *notes]) or "–"
         where_from = f"{row['source']}, {row['source_url_or_repo_path']}"
-        rows.append(f"| `{row.id}` | {where_from} | {row['flops_convention']} | {settled} |")
+        ids.setdefault((where_from, row["flops_convention"], settled), []).append(f"`{row.id}`")
+    rows = ["| runs | source | its figure | settled, assumed |", "|---|---|---|---|"]
+    rows += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in ids.items()]
     return "\n".join(rows)
 
 
