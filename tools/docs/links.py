@@ -1,4 +1,4 @@
-"""Check that every relative link of a Markdown page names a file of the repository and, behind #, one of its headings."""
+"""Check that every relative link of a Markdown page names a file of the repository and, behind #, a heading of it."""
 
 from __future__ import annotations
 
