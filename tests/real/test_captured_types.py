@@ -21,8 +21,8 @@ from ridgeline import predict, scenario
 from ridgeline.core.errors import InputError
 from ridgeline.models.facts import forward_flops_per_token
 from ridgeline.models.hf import READERS, from_config
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count
-from ridgeline.models.recurrent import recurrent_parts
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.prediction import Prediction
 from tools.docs import architectures
@@ -156,9 +156,6 @@ def test_products_of_recurrent_and_compressed_types_are_the_readers_to_the_last_
     scans = 0.0
     for block, layers in spec.counts():
         for mixer in block.mixers:
-            if isinstance(mixer, Recurrence):
-                scans += layers * recurrent_parts(mixer, spec.hidden).scan_flops
-            elif isinstance(mixer, Mamba2):
-                mixed = mixer.inner + 2 * mixer.groups * mixer.state
-                scans += layers * (5.0 * mixer.inner * mixer.state + 2 * mixer.conv * mixed)
+            recurrent = mixer_parts(mixer, spec.hidden).recurrent
+            scans += layers * recurrent.flops if recurrent and isinstance(mixer, Mamba2 | Recurrence) else 0
     assert flops == pytest.approx(parts.total - parts.scores - scans, rel=1e-6)

@@ -74,7 +74,6 @@ INTERIOR = {
     "lowering": (
         ("context", "sublayer"),
         ("tensor_splits",),
-        ("mixer_placements",),
         ("plan_columns", "placements", "attention_core", "casts", "tensor_boundary"),
         ("state_scan", "modulation"),
         ("mixer_parts", "ffn", "ends", "step_ops"),

@@ -17,9 +17,8 @@ from ridgeline.lowering.context import LoweringContext, matmul, stream
 from ridgeline.lowering.mixer_parts import MixerParts, assembled
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides
-from ridgeline.models.compressed import index_pooled
-from ridgeline.models.spec import CompressedAttention
-from ridgeline.models.visible import mean_entries
+from ridgeline.models.attended_tokens import mean_visible
+from ridgeline.models.spec import CompressedAttention, Indexer
 
 LOGIT_BYTES = 4.0  # index scores, summed over heads, and the indices of what is picked
 
@@ -116,3 +115,21 @@ def _scores(ctx: LoweringContext, mixer: CompressedAttention) -> Passes:
         backward=True,
     )  # fmt: skip
     return [*index, *forward], [*backward, learn]
+
+
+def index_pooled(mixer: CompressedAttention, indexer: Indexer) -> int:
+    """Elements of a token that an indexer pools into its own entries."""
+    return (2 if mixer.overlap else 1) * indexer.head_dim
+
+
+def mean_entries(
+    mixer: CompressedAttention, context: int, causal: bool = True, queries: int | None = None
+) -> tuple[float, float, float]:
+    """Near tokens and pooled entries that a query sees on average, and entries that are scored for it."""
+    near = mean_visible(context, mixer.window, causal=causal, queries=queries)
+    if not mixer.rate:
+        return near, 0.0, 0.0
+    picked = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
+    pooled = mean_visible(context, picked, causal=causal, queries=queries) / mixer.rate
+    scored = mean_visible(context, causal=causal, queries=queries) / mixer.rate
+    return near, pooled, scored if mixer.indexer and not mixer.indexer.shared else 0.0

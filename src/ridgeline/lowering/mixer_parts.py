@@ -20,10 +20,8 @@ from ridgeline.lowering.context import (
 )
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import Sides, tensor_boundary
-from ridgeline.models.compressed import compressed_alike
-from ridgeline.models.mixer_parameters import indexer_params, mixer_params, normed_vectors
-from ridgeline.models.recurrent import recurrent_parts
-from ridgeline.models.spec import Attention, CompressedAttention, LatentAttention, Mixer, Recurrence
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.spec import Attention, LatentAttention, Mixer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,29 +76,15 @@ def assembled(ctx: LoweringContext, mixer: Mixer, parts: MixerParts, sides: Side
 def held_params(ctx: LoweringContext, mixer: Mixer) -> Num:
     """Parameters of a mixer on one tensor rank: its share, and copies of what ranks hold alike.
 
-        attention   (all + (c - 1) G (d + v) (h + bias) + (tp - 1) a) / tp
-        latent      (all + (tp - 1) (h (q + k + r) + q + k + i)) / tp     latents, their norms and an indexer are whole
-        others      (all + (tp - 1) w) / tp                               w = what every rank holds alike
+        (all + (c - 1) s + (tp - 1) w) / tp
 
-    c = max(1, tp / G): ranks with the same heads, a = norms of a head and the bias of the output, G = kv_heads,
-    d, v = size of a key and a value, h = hidden, q, k = latents of queries and of keys, r = rope_dim,
-    i = parameters of an indexer.
+    c = max(1, tp / G): ranks with the same of G key-value heads, s = parameters of those heads, w = parameters that
+    every rank holds.
     """
-    tp, hidden = ctx.degrees.tp, ctx.model.hidden
-    more: Num = 0
-    if isinstance(mixer, Attention):
-        keys = mixer.projected_kv
-        alike = normed_vectors(mixer) * mixer.head_dim * (mixer.qk_norm == "head") + hidden * mixer.out_bias
-        more = np.maximum(0.0, tp / mixer.kv_heads - 1) * keys * (hidden + mixer.qkv_bias) + (tp - 1) * alike
-    elif isinstance(mixer, LatentAttention):
-        latents = mixer.q_rank + mixer.kv_rank
-        alike = hidden * (latents + mixer.rope_dim) + latents + indexer_params(mixer.indexer, mixer.q_rank, hidden)
-        more = (tp - 1) * alike
-    elif isinstance(mixer, Recurrence):
-        more = (tp - 1) * recurrent_parts(mixer, hidden).whole
-    elif isinstance(mixer, CompressedAttention):
-        more = (tp - 1) * compressed_alike(mixer, hidden)
-    return (mixer_params(mixer, hidden) + more) / tp
+    tp, parts = ctx.degrees.tp, mixer_parts(mixer, ctx.model.hidden)
+    shared, heads = parts.shared
+    more = np.maximum(0.0, tp / heads - 1) * shared + (tp - 1) * parts.replicated
+    return (parts.params + more) / tp
 
 
 def _score_bytes(ctx: LoweringContext, mixer: Mixer) -> Num:

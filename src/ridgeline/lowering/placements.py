@@ -12,56 +12,21 @@ those of ops and parameters: tests hold every product of a section against the w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
 from typing import assert_never
 
 from ridgeline.ir.ops import Num
 from ridgeline.ir.program import SectionKey, SectionRole
 from ridgeline.ir.tensors import Split, Tensor
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.lowering.mixer_placements import attention_tensors, mixer_tensors
 from ridgeline.lowering.tensor_splits import hidden_activation, inner_activation, norm_weights, over_tp
+from ridgeline.models.ffn_parts import FfnParts, ffn_parts
+from ridgeline.models.mixer_parts import attention_parts, mixer_parts
 from ridgeline.models.params import modulation_inputs
+from ridgeline.models.parts import MixerParts, SplitAxis, Weight
 from ridgeline.models.sizing import EncoderInput
-from ridgeline.models.spec import (
-    Audio,
-    Block,
-    Encoder,
-    Ffn,
-    Mlp,
-    Moe,
-    Vision,
-)
-
-# which weights a product of `lowering` multiplies with, by its label
-WEIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "qkv": ("attention.query.weight", "attention.key_value.weight"),
-        "attention out": ("attention.out.weight",),
-        "cross query": ("cross.query.weight",),
-        "cross key-value": ("cross.key_value.weight",),
-        "cross out": ("cross.out.weight",),
-        "latent down": ("attention.latent.weight",),
-        "query up": ("attention.query_up.weight",),
-        "key-value up": ("attention.key_value_up.weight",),
-        "index query": ("indexer.query.weight",),
-        "index key and weights": ("indexer.key.weight", "indexer.head_weights"),
-        "state in": ("mamba.in.weight",),
-        "state out": ("mamba.out.weight",),
-        "delta in": ("delta.in.weight",),
-        "delta out": ("delta.out.weight",),
-        "up": ("mlp.up.weight",),
-        "down": ("mlp.down.weight",),
-        "experts up": ("experts.up.weight",),
-        "experts down": ("experts.down.weight",),
-        "router": ("router.weight",),
-        "projection": ("projection.weight",),
-        "embedding projection": ("embedding.projection.weight",),
-        "head projection": ("head.projection.weight",),
-    }
-)
+from ridgeline.models.spec import Audio, Block, Encoder, Vision
 
 
 def section_tensors(ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]:
@@ -111,62 +76,39 @@ def _block(ctx: LoweringContext, block: Block) -> Iterator[Tensor]:
         )
     for place in range(block.norms):
         yield from norm_weights(f"norm.{place}", block.norm, ctx.model.hidden)
-    for mixer in block.mixers:
-        yield from mixer_tensors(ctx, mixer)
+    hidden = ctx.model.hidden
+    for parts in (mixer_parts(mixer, hidden) for mixer in block.mixers):
+        yield from _mixer(ctx, parts)
     if block.cross is not None:
-        for tensor in attention_tensors(ctx, block.cross):
-            yield replace(tensor, name=tensor.name.replace("attention.", "cross.", 1))
+        yield from _mixer(ctx, attention_parts(block.cross, hidden, "cross"))
     if block.ffn is not None:
-        yield from _ffn(ctx, block.ffn)
+        yield from _ffn(ctx, ffn_parts(block.ffn, hidden))
     if block.extra:
         yield Tensor(name="extra", dims=(block.extra,))
     if block.captured and block.captured.params:
         yield Tensor(name="captured", dims=(block.captured.params,))
 
 
-def _ffn(ctx: LoweringContext, ffn: Ffn) -> Iterator[Tensor]:
-    match ffn:
-        case Mlp():
-            yield from _dense(ctx, "mlp", ffn.hidden, ffn.gated, ffn.bias)
-        case Moe():
-            yield from _experts(ctx, ffn)
-        case _:
-            assert_never(ffn)
+def _mixer(ctx: LoweringContext, parts: MixerParts) -> Iterator[Tensor]:
+    """Weights of a mixer, what its core hands on, and the summand that leaves it."""
+    yield from (_tensor(ctx, weight) for weight in parts.weights)
+    core = "scan" if parts.recurrent else "scores"
+    yield inner_activation(ctx, f"{parts.name}.{core}.out", parts.inner)
+    yield hidden_activation(ctx, f"{parts.name}.out", partial=True)
 
 
-def _dense(ctx: LoweringContext, name: str, width: int, gated: bool, bias: bool) -> Iterator[Tensor]:
-    hidden, wide = ctx.model.hidden, width * (1 + gated)
-    yield Tensor(name=f"{name}.up.weight", dims=(wide, hidden), splits=over_tp(ctx, 0))
-    if bias:
-        yield Tensor(name=f"{name}.up.bias", dims=(wide,), splits=over_tp(ctx, 0))
-    yield inner_activation(ctx, f"{name}.inner", width)
-    yield Tensor(name=f"{name}.down.weight", dims=(hidden, width), splits=over_tp(ctx, 1))
-    if bias:
-        yield Tensor(name=f"{name}.down.bias", dims=(hidden,))
-    yield hidden_activation(ctx, f"{name}.out", partial=True)
+def _ffn(ctx: LoweringContext, parts: FfnParts) -> Iterator[Tensor]:
+    yield from (_tensor(ctx, weight) for weight in parts.weights)
+    if parts.dense is not None:
+        yield inner_activation(ctx, f"{parts.dense.name}.inner", parts.dense.width)
+        yield hidden_activation(ctx, f"{parts.dense.name}.out", partial=True)
 
 
-def _experts(ctx: LoweringContext, moe: Moe) -> Iterator[Tensor]:
-    hidden, inner, wide = ctx.model.hidden, moe.latent or ctx.model.hidden, moe.hidden * (1 + moe.gated)
-    each = Split(dim=0, axis="ep", degree=ctx.degrees.ep)
-
-    def inside(dim: int) -> tuple[Split, ...]:
-        return (each, Split(dim=dim, axis="etp", degree=ctx.degrees.etp))
-
-    yield Tensor(name="router.weight", dims=(moe.choices, hidden))
-    if moe.router_bias:
-        yield Tensor(name="router.bias", dims=(moe.choices,))
-    if moe.latent:
-        yield Tensor(name="experts.latent.weight", dims=(2, moe.latent, hidden))
-    yield Tensor(name="experts.up.weight", dims=(moe.experts, wide, inner), splits=inside(1))
-    yield Tensor(name="experts.down.weight", dims=(moe.experts, inner, moe.hidden), splits=inside(2))
-    if moe.bias:
-        yield Tensor(name="experts.up.bias", dims=(moe.experts, wide), splits=inside(1))
-        yield Tensor(name="experts.down.bias", dims=(moe.experts, inner), splits=(each,))
-    if moe.shared_hidden:
-        yield from _dense(ctx, "shared_expert", moe.shared_hidden, moe.gated, False)
-    if moe.shared_gate:
-        yield Tensor(name="shared_expert.gate.weight", dims=(1, hidden))
+def _tensor(ctx: LoweringContext, weight: Weight) -> Tensor:
+    """A weight with the degrees of the axes that split it."""
+    degrees: dict[SplitAxis, Num] = {"tp": ctx.degrees.tp, "ep": ctx.degrees.ep, "etp": ctx.degrees.etp}
+    splits = tuple(Split(dim=dim, axis=axis, degree=degrees[axis], units=weight.units) for dim, axis in weight.splits)
+    return Tensor(name=weight.name, dims=weight.dims, splits=splits)
 
 
 def _embedding(ctx: LoweringContext) -> Iterator[Tensor]:

@@ -10,7 +10,9 @@ from ridgeline.ir.ops import MatMul, Op
 from ridgeline.lowering.context import LoweringContext, matmul, tensor_collective
 from ridgeline.lowering.mixer_parts import MixerParts, convolution_and_gate
 from ridgeline.lowering.state_scan import recurrence_scan
-from ridgeline.models.recurrent import Projection, RecurrentParts, recurrent_parts
+from ridgeline.models.parts import MixerParts as ModelParts
+from ridgeline.models.parts import Projection
+from ridgeline.models.recurrent_parts import recurrence_parts as recurrent_parts
 from ridgeline.models.spec import Recurrence
 
 
@@ -22,7 +24,7 @@ def projected(ctx: LoweringContext, one: Projection) -> MatMul:
     return matmul(ctx, one.label, ctx.tokens, outputs, inputs)
 
 
-def summed_over_ranks(ctx: LoweringContext, parts: RecurrentParts) -> list[Op]:
+def summed_over_ranks(ctx: LoweringContext, parts: ModelParts) -> list[Op]:
     """What tensor ranks sum up before the scan: steps that all channels make together; the backward sums gradients."""
     if isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1:
         return []
@@ -33,8 +35,11 @@ def summed_over_ranks(ctx: LoweringContext, parts: RecurrentParts) -> list[Op]:
 def lower_recurrence(ctx: LoweringContext, mixer: Recurrence) -> MixerParts:
     """Products, convolution, scan and gate of a recurrent mixer."""
     parts, tp = recurrent_parts(mixer, ctx.model.hidden), ctx.degrees.tp
-    into, out = [projected(ctx, one) for one in parts.into], projected(ctx, parts.out)
-    around = convolution_and_gate(ctx, ctx.tokens * parts.convolved / tp, ctx.tokens * parts.gated / tp)
+    assert parts.recurrent is not None
+    into, out = [projected(ctx, one) for one in parts.into], projected(ctx, parts.out[0])
+    around = convolution_and_gate(
+        ctx, ctx.tokens * parts.recurrent.convolved / tp, ctx.tokens * parts.recurrent.gated / tp
+    )
     sums = summed_over_ranks(ctx, parts)
     return MixerParts(
         into=into,
@@ -42,5 +47,5 @@ def lower_recurrence(ctx: LoweringContext, mixer: Recurrence) -> MixerParts:
         around=([*around[0], *sums], [*around[1], *sums]),
         core=recurrence_scan(ctx, mixer),
         biased=[into[0], out] if mixer.bias else [],
-        saved=ctx.tokens * parts.saved / tp * ctx.precision.activations.bytes_per_element,
+        saved=ctx.tokens * parts.saved.split / tp * ctx.precision.activations.bytes_per_element,
     )

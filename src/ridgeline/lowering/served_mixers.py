@@ -26,8 +26,7 @@ from ridgeline.lowering.recurrences import projected, summed_over_ranks
 from ridgeline.lowering.state_scan import delta_scan, recurrence_scan, ssd_scan
 from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.lowering.tensor_boundary import BOTH, Sides, tensor_boundary
-from ridgeline.models.cache import entry_elements
-from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.recurrent_parts import recurrence_parts as recurrent_parts
 from ridgeline.models.spec import (
     Attention,
     CompressedAttention,
@@ -295,10 +294,11 @@ def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> Parts:
 
 def _recurrence(ctx: LoweringContext, mixer: Recurrence) -> Parts:
     parts, tp = recurrent_parts(mixer, ctx.model.hidden), ctx.degrees.tp
+    assert parts.recurrent is not None
     scan = recurrence_scan(_prompts(ctx), mixer)[0]
-    core = _recurrent(ctx, scan, parts.convolved / tp, parts.gated / tp, parts.state / tp)
+    core = _recurrent(ctx, scan, parts.recurrent.convolved / tp, parts.recurrent.gated / tp, parts.recurrent.state / tp)
     into = [projected(ctx, one) for one in parts.into]
-    return into, [*summed_over_ranks(ctx, parts), *core], [projected(ctx, parts.out)]
+    return into, [*summed_over_ranks(ctx, parts), *core], [projected(ctx, parts.out[0])]
 
 
 def _compressed(ctx: LoweringContext, mixer: CompressedAttention) -> Parts:
@@ -369,6 +369,14 @@ def _prompts(ctx: LoweringContext) -> LoweringContext:
     assert ctx.forward is not None
     own = ForwardWork(steps=ctx.forward.steps, tokens=ctx.forward.steps.prefill_tokens, dp=ctx.forward.dp)
     return replace(ctx, forward=own)
+
+
+def entry_elements(mixer: CompressedAttention) -> float:
+    """Elements a token that compressed attention keeps of it beyond its window."""
+    if not mixer.rate:
+        return 0.0
+    index = mixer.indexer.head_dim if mixer.indexer and not mixer.indexer.shared else 0
+    return (mixer.head_dim + index) / mixer.rate
 
 
 def _active(size: Num) -> Num:

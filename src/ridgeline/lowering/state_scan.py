@@ -19,7 +19,7 @@ from typing import assert_never
 from ridgeline.ir.ops import Attend, Num
 from ridgeline.lowering.attention_core import Passes
 from ridgeline.lowering.context import LoweringContext
-from ridgeline.models.recurrent import recurrent_parts
+from ridgeline.models.recurrent_parts import recurrence_parts as recurrent_parts
 from ridgeline.models.spec import GatedDeltaNet, Mamba2, Recurrence
 
 DELTA_CHUNK = 64  # of flash-linear-attention's gated delta rule
@@ -158,8 +158,9 @@ def channel_scan(ctx: LoweringContext, mixer: Recurrence) -> Passes:
     channel come and go, and what all channels share; the backward runs the recurrence again and reads twice as much."""
     tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     parts = recurrent_parts(mixer, ctx.model.hidden)
-    conv = 2.0 * mixer.conv * parts.convolved if mixer.conv else 0.0
-    flops = ctx.tokens * (parts.scan_flops - conv) / tp
+    assert parts.recurrent is not None
+    conv = 2.0 * mixer.conv * parts.recurrent.convolved if mixer.conv else 0.0
+    flops = ctx.tokens * (parts.recurrent.flops - conv) / tp
     moved = ctx.tokens * (4 * mixer.inner / tp + 2 * mixer.key_dim) * size
     scan = Attend(label="channel scan", flops=flops, stream_bytes=moved, head_dim=MASK_TILE, scan=True)
     back = Attend(

@@ -200,7 +200,7 @@ RecurrentForm = Literal["selective", "lightning", "kda", "mlstm", "wkv", "short-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """A recurrent mixer of another kind: a state of key_dim x value_dim numbers a head (`ridgeline.models.recurrent`).
+    """A recurrent mixer of another kind: a state of key_dim x value_dim numbers a head (`models.recurrent_parts`).
 
     form      selective   Mamba 1: every channel is a head, key_dim its state; steps of every token through `rank`
               lightning   MiniMax: linear attention whose state decays at a fixed rate, a norm and a gate behind it

@@ -6,12 +6,10 @@ moves at the least is below.
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from ridgeline.core.dtype import DType
 from ridgeline.core.records import dataclass
+from ridgeline.models.attended_tokens import mean_visible
 from ridgeline.models.cache import (
-    kept_tokens,
     kv_cache_bytes,
     kv_cache_bytes_per_token,
     read_elements,
@@ -25,19 +23,10 @@ from ridgeline.models.flops import (
     head_flops,
     training_flops_per_token,
 )
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count, moe_params
-from ridgeline.models.spec import (
-    Attention,
-    CompressedAttention,
-    GatedDeltaNet,
-    LatentAttention,
-    Mamba2,
-    Mixer,
-    ModelSpec,
-    Moe,
-    Recurrence,
-)
-from ridgeline.models.visible import mean_visible
+from ridgeline.models.parts import MixerParts
+from ridgeline.models.spec import ModelSpec, Moe
 
 __all__ = [
     "FlopCount",
@@ -114,32 +103,21 @@ def arithmetic_intensity_decode(spec: ModelSpec, batch: int, context: int, dtype
     flops, read = head_flops(spec) + 2.0 * spec.embedding.further_weights, 0.0
     for block, layers in spec.counts():
         layer = block_flops(block, spec.hidden, 0, causal=False).total
-        flops += layers * (layer + sum(_decode_scores(mixer, context) for mixer in block.mixers))
-        read += layers * read_elements(block, context)
+        parts = [mixer_parts(mixer, spec.hidden) for mixer in block.mixers]
+        flops += layers * (layer + sum(_decode_scores(mixer, context) for mixer in parts))
+        read += layers * read_elements(block, spec.hidden, context)
     cache = read * dtype.bytes_per_element + kv_cache_bytes_per_token(spec, dtype) + 2 * state_bytes(spec, dtype)
     weights = _touched_weights(spec, batch) * dtype.bytes_per_element
     return Intensity(flops=batch * flops, weight_bytes=weights, cache_bytes=batch * cache)
 
 
-def _decode_scores(mixer: Mixer, context: int) -> float:
+def _decode_scores(parts: MixerParts, context: int) -> float:
     """Score flops of one new token that sees a cache of `context` tokens."""
-    match mixer:
-        case Attention():
-            return 2.0 * kept_tokens(mixer, context) * mixer.heads * (mixer.head_dim + mixer.value_dim)
-        case LatentAttention():
-            picked = min(context, mixer.indexer.topk) if mixer.indexer else context
-            index = mixer.indexer.heads * mixer.indexer.head_dim if mixer.indexer and not mixer.indexer.shared else 0
-            return 2.0 * picked * mixer.heads * (2 * mixer.kv_rank + mixer.rope_dim) + 2.0 * context * index
-        case CompressedAttention():
-            entries = context / mixer.rate if mixer.rate else 0.0
-            chosen = min(entries, mixer.indexer.topk) if mixer.indexer else entries
-            index = mixer.indexer.heads * mixer.indexer.head_dim if mixer.indexer and not mixer.indexer.shared else 0
-            seen = kept_tokens(mixer, context) + chosen
-            return 4.0 * seen * mixer.heads * mixer.head_dim + 2.0 * entries * index
-        case Mamba2() | GatedDeltaNet() | Recurrence():
-            return 0.0
-        case _:
-            assert_never(mixer)
+    flops = 0.0
+    for seen in parts.attended:
+        entries = sum((min(context, span.window) if span.window else context) / span.rate for span in seen.spans)
+        flops += 2.0 * entries * seen.heads * seen.decode_width
+    return flops
 
 
 def _touched_weights(spec: ModelSpec, tokens: int) -> float:

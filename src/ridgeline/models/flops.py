@@ -9,27 +9,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import lru_cache
-from typing import assert_never
 
 from ridgeline.core.records import dataclass
-from ridgeline.models.compressed import compressed_weights
-from ridgeline.models.recurrent import recurrent_parts
-from ridgeline.models.spec import (
-    Attention,
-    Block,
-    Captured,
-    CompressedAttention,
-    Ffn,
-    GatedDeltaNet,
-    LatentAttention,
-    Mamba2,
-    Mixer,
-    Mlp,
-    ModelSpec,
-    Moe,
-    Recurrence,
-)
-from ridgeline.models.visible import mean_entries, mean_visible
+from ridgeline.models.attended_tokens import mean_visible
+from ridgeline.models.ffn_parts import ffn_parts
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.parts import MixerParts
+from ridgeline.models.spec import Block, Captured, Ffn, ModelSpec, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +113,8 @@ def head_flops(spec: ModelSpec) -> float:
 def block_flops(block: Block, hidden: int, context: int, causal: bool, source: int = 0) -> FlopCount:
     """Flops of one token in one layer; of cross attention what works on the layer's own tokens, keys and values not."""
     mixer = FlopCount()
-    for one in block.mixers:
-        mixer = mixer + _mixer_flops(one, hidden, context, causal)
+    for own in block.mixers:
+        mixer = mixer + _mixer_flops(mixer_parts(own, hidden), context, causal)
     if block.cross is not None:
         wide = block.cross.heads * (block.cross.head_dim + block.cross.value_dim)
         mixer = mixer + FlopCount(projections=2.0 * hidden * wide, scores=2.0 * source * wide)
@@ -159,69 +145,28 @@ def captured_flops(part: Captured, context: int, causal: bool = True) -> float:
 
 
 def _ffn_flops(ffn: Ffn, hidden: int) -> FlopCount:
-    match ffn:
-        case Mlp():
-            return FlopCount(mlp=2.0 * (3 if ffn.gated else 2) * hidden * ffn.hidden)
-        case Moe():
-            matrices = 3 if ffn.gated else 2
-            visited = ffn.topk * (ffn.latent or hidden) * ffn.hidden + hidden * ffn.shared_hidden
-            around = hidden * (ffn.choices + ffn.shared_gate + 2 * ffn.latent)
-            return FlopCount(experts=2.0 * matrices * visited, router=2.0 * around)
-        case _:
-            assert_never(ffn)
+    """Two for each element of the matrices that a token passes: all dense ones, `topk` of the experts."""
+    parts = ffn_parts(ffn, hidden)
+    dense = parts.dense.up.elements + parts.dense.down.elements if parts.dense else 0
+    if not isinstance(ffn, Moe):
+        return FlopCount(mlp=2.0 * dense)
+    expert = sum(weight.elements for weight in parts.experts) // ffn.experts
+    router = sum(weight.elements for weight in parts.router)
+    return FlopCount(experts=2.0 * (ffn.topk * expert + dense), router=2.0 * router)
 
 
-def _mixer_flops(mixer: Mixer, hidden: int, context: int, causal: bool) -> FlopCount:
-    match mixer:
-        case Attention():
-            wide = mixer.heads * (mixer.head_dim * (2 if mixer.gate else 1) + mixer.value_dim)
-            keys = mixer.projected_kv
-            seen = mean_visible(context, mixer.window, mixer.chunked, causal and mixer.causal)
-            scores = 2 * seen * mixer.heads * (mixer.head_dim + mixer.value_dim)
-            return FlopCount(projections=2.0 * hidden * (wide + keys), scores=scores)
-        case LatentAttention():
-            return _latent_flops(mixer, hidden, context, causal)
-        case CompressedAttention():
-            return _compressed_flops(mixer, hidden, context, causal)
-        case Mamba2():
-            states = 2 * mixer.groups * mixer.state
-            matrices = hidden * (3 * mixer.inner + states + mixer.heads)
-            conv = mixer.conv * (mixer.inner + states)
-            # a state element decays (1), takes up the token (2) and is read (2); chunked kernels do more
-            return FlopCount(state=2.0 * (matrices + conv) + 5.0 * mixer.inner * mixer.state)
-        case GatedDeltaNet():
-            keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
-            matrices = hidden * (2 * keys + 3 * values + 2 * mixer.value_heads)
-            conv = mixer.conv * (2 * keys + values)
-            # as above, and the delta rule first reads what the key holds (2)
-            return FlopCount(state=2.0 * (matrices + conv) + 7.0 * values * mixer.key_dim)
-        case Recurrence():
-            parts = recurrent_parts(mixer, hidden)
-            return FlopCount(state=2.0 * parts.weights + parts.scan_flops)
-        case _:
-            assert_never(mixer)
+def _mixer_flops(parts: MixerParts, context: int, causal: bool) -> FlopCount:
+    """Two for each element of its matrices, and those of its scores or its recurrence.
 
-
-def _latent_flops(mixer: LatentAttention, hidden: int, context: int, causal: bool) -> FlopCount:
-    """Expanded form: 2*(q path + h*(c+r) + c*H*(n+v) + H*v*h) and 2*seen*H*(n+r+v); the indexer scores all tokens."""
-    key = mixer.nope_dim + mixer.rope_dim
-    queries = mixer.q_rank * (hidden + mixer.heads * key) if mixer.q_rank else hidden * mixer.heads * key
-    latent = hidden * (mixer.kv_rank + mixer.rope_dim)
-    expand = mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.v_dim)
-    projections = 2.0 * (queries + latent + expand + mixer.heads * mixer.v_dim * hidden)
-    topk = mixer.indexer.topk if mixer.indexer else 0
-    scores = 2.0 * mean_visible(context, topk, causal=causal) * mixer.heads * (key + mixer.v_dim)
-    if mixer.indexer and not mixer.indexer.shared:
-        index = mixer.indexer.heads * mixer.indexer.head_dim
-        key_and_weights = hidden * (mixer.indexer.head_dim + mixer.indexer.heads)
-        projections += 2.0 * ((mixer.q_rank or hidden) * index + key_and_weights)
-        scores += 2.0 * mean_visible(context, causal=causal) * index
-    return FlopCount(projections=projections, scores=scores)
-
-
-def _compressed_flops(mixer: CompressedAttention, hidden: int, context: int, causal: bool) -> FlopCount:
-    """2 * weights of its products, 2*n*H*2*d of the entries it attends to, 2*n'*I*i of those an indexer scores."""
-    near, pooled, scored = mean_entries(mixer, context, causal)
-    index = mixer.indexer.heads * mixer.indexer.head_dim if mixer.indexer else 0
-    scores = 4.0 * (near + pooled) * mixer.heads * mixer.head_dim + 2.0 * scored * index
-    return FlopCount(projections=2.0 * compressed_weights(mixer, hidden), scores=scores)
+    scores   sum of 2 * n * H * w        n = entries that a query sees, H = heads, w = widths of a score's products
+    """
+    products = 2.0 * parts.matrix_elements
+    if parts.recurrent is not None:
+        return FlopCount(state=products + parts.recurrent.flops)
+    scores = 0.0
+    for seen in parts.attended:
+        entries = sum(
+            mean_visible(context, span.window, span.chunked, causal and span.causal) / span.rate for span in seen.spans
+        )
+        scores += 2.0 * entries * seen.heads * seen.width
+    return FlopCount(projections=products, scores=scores)

@@ -8,10 +8,11 @@ A parameter is a trained tensor element: buffers that training only adjusts (a r
 from __future__ import annotations
 
 from dataclasses import astuple, fields
-from typing import assert_never
 
 from ridgeline.core.records import dataclass
-from ridgeline.models.mixer_parameters import mixer_params
+from ridgeline.models.ffn_parts import ffn_parts
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.parts import Weight
 from ridgeline.models.spec import (
     Audio,
     Block,
@@ -143,25 +144,23 @@ def block_params(block: Block, hidden: int) -> int:
 
 def block_parts(block: Block, hidden: int) -> ParamCount:
     """Parameters of one layer by part."""
-    many = block.streams
+    streams = block.streams
     parts = ParamCount(
-        attention=many * sum(mixer_params(mixer, hidden) for mixer in block.mixers)
-        + (mixer_params(block.cross, hidden) if block.cross else 0),
-        norms=many * block.norms * block.norm.params(hidden),
-        extra=many * modulation_params(block, hidden) + block.extra + (block.captured.params if block.captured else 0),
+        attention=streams * sum(mixer_parts(mixer, hidden).params for mixer in block.mixers)
+        + (mixer_parts(block.cross, hidden).params if block.cross else 0),
+        norms=streams * block.norms * block.norm.params(hidden),
+        extra=streams * modulation_params(block, hidden)
+        + block.extra
+        + (block.captured.params if block.captured else 0),
     )
-    match block.ffn:
-        case None:
-            return parts
-        case Mlp():
-            return parts + ParamCount(mlp=many * ffn_params(block.ffn, hidden))
-        case Moe():
-            moe = moe_params(block.ffn, hidden)
-            return parts + ParamCount(
-                experts=moe.experts, visited=moe.visited, shared_experts=moe.shared_experts, router=moe.router
-            )
-        case _:
-            assert_never(block.ffn)
+    if block.ffn is None:
+        return parts
+    if isinstance(block.ffn, Mlp):
+        return parts + ParamCount(mlp=streams * ffn_params(block.ffn, hidden))
+    moe = moe_params(block.ffn, hidden)
+    return parts + ParamCount(
+        experts=moe.experts, visited=moe.visited, shared_experts=moe.shared_experts, router=moe.router
+    )
 
 
 def modulation_params(block: Block, hidden: int) -> int:
@@ -177,43 +176,31 @@ def modulation_inputs(block: Block, hidden: int) -> int:
 def ffn_params(ffn: Ffn, hidden: int) -> int:
     """Parameters of one feed-forward part, all experts included.
 
-        mlp:  m*h*f + bias*((m-1)*f + h)          moe: see `moe_params`
-
-    h = hidden, f = width inside, m = 3 matrices when gated and 2 when not.
-
     >>> ffn_params(Mlp(hidden=14336), 4096)
     176160768
     """
-    match ffn:
-        case Mlp():
-            return _matrices(hidden, ffn.hidden, ffn.gated, ffn.bias)
-        case Moe():
-            return moe_params(ffn, hidden).total
-        case _:
-            assert_never(ffn)
+    return _elements(ffn_parts(ffn, hidden).weights)
 
 
 def moe_params(moe: Moe, hidden: int) -> MoeParams:
     """Parameters of one mixture of experts.
 
-        one expert  m*l*f + bias*((m-1)*f + l)        experts  E * one expert         visited  K * one expert
-        shared      m*h*s                             router   h*C + router_bias*C + shared_gate*h + latent*2*h*l
-
-    h = hidden, l = latent width or h, f = width inside an expert, s = width of the shared part, E = experts, K = topk,
-    C = E and choices that do nothing, m = 3 matrices when gated and 2 when not. The shared part has no biases.
-
     >>> mixtral = moe_params(Moe(experts=8, topk=2, hidden=14336), 4096)
     >>> mixtral.experts, mixtral.visited, mixtral.router
     (1409286144, 352321536, 32768)
     """
-    expert = _matrices(moe.latent or hidden, moe.hidden, moe.gated, moe.bias)
-    router = hidden * moe.choices + moe.choices * moe.router_bias
+    parts = ffn_parts(moe, hidden)
+    experts = _elements((*parts.experts, *parts.expert_biases))
     return MoeParams(
-        experts=moe.experts * expert,
-        visited=moe.topk * expert,
-        shared_experts=_matrices(hidden, moe.shared_hidden, moe.gated, False),
-        router=router + hidden * moe.shared_gate + 2 * hidden * moe.latent,
+        experts=experts,
+        visited=moe.topk * (experts // moe.experts),
+        shared_experts=parts.dense.params if parts.dense else 0,
+        router=_elements((*parts.router, *parts.router_bias)),
     )
+
+
+def _elements(weights: tuple[Weight, ...]) -> int:
+    return sum(weight.elements for weight in weights)
 
 
 def vision_params(vision: Vision) -> int:
@@ -240,11 +227,6 @@ def mtp_params(mtp: Mtp, hidden: int) -> int:
     40
     """
     return mtp.depth * (block_params(mtp.block, hidden) + 2 * hidden * hidden + 3 * mtp.block.norm.params(hidden))
-
-
-def _matrices(width: int, inner: int, gated: bool, bias: bool) -> int:
-    into = 2 if gated else 1
-    return (into + 1) * width * inner + (into * inner + width if bias else 0)
 
 
 def _embedding_params(spec: ModelSpec) -> int:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from typing import Any, assert_never
 
 from ridgeline.core.errors import Problem, not_among
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.parts import MixerParts
 from ridgeline.models.spec import Mlp, Moe
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.media import media
 from ridgeline.plan.mesh import DP_LAST, ORDERS
-from ridgeline.plan.mixer_degrees import divides, split_heads, traded_heads, whole
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES, requirement
 from ridgeline.plan.serve import Serve
@@ -98,13 +99,13 @@ def order(scenario: Scenario) -> Iterator[Problem]:
 
 def tensor(scenario: Scenario) -> Iterator[Problem]:
     """Heads and feed-forward widths are split over tp; keys may be replicated instead."""
-    tp = scenario.plan.mesh.tp
+    tp, hidden = scenario.plan.mesh.tp, scenario.model.hidden
     encoder = scenario.model.encoder
     for block in (*scenario.model.blocks, *((encoder.block,) if encoder else ())):
         for mixer in (*block.mixers, *((block.cross,) if block.cross else ())):
-            yield from split_heads(mixer, tp)
+            yield from _tensor_heads(mixer_parts(mixer, hidden), tp)
         if tp > 1 and block.captured and block.captured.mixes:
-            yield whole("plan.tp", tp, scenario.model.capture is not None)
+            yield _captured_whole("plan.tp", tp, scenario.model.capture is not None)
         match block.ffn:
             case Mlp():
                 yield from divides("plan.tp", tp, block.ffn.hidden, "the feed-forward width")
@@ -131,10 +132,66 @@ def context(scenario: Scenario) -> Iterator[Problem]:
         expected = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
         yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
     if cp > 1 and any(block.captured and block.captured.mixes for block in scenario.model.blocks):
-        yield whole("plan.cp", cp, scenario.model.capture is not None)
+        yield _captured_whole("plan.cp", cp, scenario.model.capture is not None)
     if cp > 1:
         mixers = [mixer for block in scenario.model.blocks for mixer in block.mixers]
-        yield from traded_heads(mixers, tp, cp, plan.switches.cp_kind == "all-to-all")
+        described = [mixer_parts(mixer, scenario.model.hidden) for mixer in mixers]
+        yield from _context_heads(described, tp, cp, plan.switches.cp_kind == "all-to-all")
+
+
+def divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
+    """A problem unless `value` divides `total`; proposes the nearest values that would."""
+    if total % value:
+        divisors = [part for part in range(1, min(total, 4 * value) + 1) if total % part == 0]
+        below, above = [part for part in divisors if part < value], [part for part in divisors if part > value]
+        nearest = [str(part) for part in (*below[-1:], *above[:1])]
+        yield Problem(
+            path=path, given=str(value), expected=f"a divisor of {what} ({total})", todo=f"use {' or '.join(nearest)}"
+        )
+
+
+def _tensor_heads(mixer: MixerParts, tp: int) -> Iterator[Problem]:
+    """What tensor ranks split of a mixer must come out even; keys, groups and key heads may be replicated instead."""
+    if mixer.splits.whole and tp > 1:
+        yield _unsplit("plan.tp", tp, mixer.splits.whole)
+        return
+    for heads in mixer.splits.tensor:
+        if not heads.shared:
+            yield from divides("plan.tp", tp, heads.count, heads.name)
+        elif heads.count % tp and tp % heads.count:
+            expected = f"a divisor or a multiple of {heads.name} ({heads.count})"
+            yield Problem(path="plan.tp", given=str(tp), expected=expected)
+
+
+def _context_heads(mixers: Iterable[MixerParts], tp: int, cp: int, exchanged: bool) -> Iterator[Problem]:
+    """Context ranks of state-space and delta-rule layers trade heads for sequence, and those of attention where
+    `exchanged` says so (all-to-all); other recurrences have no context ranks."""
+    for mixer in mixers:
+        splits = mixer.splits
+        if splits.recurrence:
+            yield _unsplit("plan.cp", cp, splits.recurrence)
+            return
+        if splits.traded:
+            what, todo = "the heads of recurrent layers ({}), which they exchange for sequence", "use less cp"
+        else:
+            what, todo = "attention heads ({}), which all-to-all exchanges", 'use cp_kind = "ring"'
+        if (splits.traded or exchanged) and splits.context % (tp * cp):
+            expected = f"tp x cp to divide {what.format(splits.context)}"
+            yield Problem(path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo=todo)
+
+
+def _unsplit(path: str, degree: int, recurrence: str) -> Problem:
+    """A recurrence that no framework runs on several ranks."""
+    expected = f"1: no framework splits a {recurrence} recurrence over such ranks"
+    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
+
+
+def _captured_whole(path: str, degree: int, captured: bool) -> Problem:
+    """Layers that are known op by op, and whose tokens see each other: there is no form of them that ranks share."""
+    why = "the model was captured, and how ranks would share" if captured else "no framework has ranks share"
+    unknown = " could not be told" if captured else ""
+    expected = f"1: {why} a mixer of its layers{unknown}"
+    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
 
 
 def batch(scenario: Scenario) -> Iterator[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import Problem
@@ -16,18 +15,9 @@ from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
 from ridgeline.models import facts
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count
-from ridgeline.models.spec import (
-    Attention,
-    CompressedAttention,
-    GatedDeltaNet,
-    LatentAttention,
-    Mamba2,
-    Mixer,
-    ModelSpec,
-    Moe,
-    Recurrence,
-)
+from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.engine import FUSIONS, OVERLAPS, Engine
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
@@ -174,42 +164,10 @@ def mixer_label(spec: ModelSpec) -> str:
     found: dict[str, None] = {}
     for block in spec.blocks:
         if block.mixers:
-            found[" beside ".join(_mixer_label(mixer) for mixer in block.mixers)] = None
+            found[" beside ".join(mixer_parts(mixer, spec.hidden).title for mixer in block.mixers)] = None
         elif block.captured and block.captured.mixes:
             found["captured"] = None
     return "; ".join(found)
-
-
-FORMS = {
-    "selective": "Mamba", "lightning": "lightning attention", "kda": "Kimi delta attention", "mlstm": "mLSTM",
-    "wkv": "WKV", "short-conv": "short convolution",
-}  # fmt: skip
-
-
-def _mixer_label(mixer: Mixer) -> str:
-    match mixer:
-        case Attention():
-            kind = "MHA" if mixer.kv_heads == mixer.heads else "MQA" if mixer.kv_heads == 1 else "GQA"
-            both = "" if mixer.causal else ", both ways"
-            seen = f", window {mixer.window}" if mixer.window else ""
-            shared = ", keys of another layer" if mixer.kv_shared else ""
-            return f"{kind} {mixer.heads}/{mixer.kv_heads}{seen}{both}{shared}"
-        case LatentAttention():
-            sparse = f", top {mixer.indexer.topk} tokens" if mixer.indexer else ""
-            return f"MLA {mixer.heads} heads, latent {mixer.kv_rank}+{mixer.rope_dim}{sparse}"
-        case CompressedAttention():
-            far = f", {mixer.rate} tokens an entry" if mixer.rate else ""
-            picked = f", top {mixer.indexer.topk} entries" if mixer.indexer else ""
-            return f"compressed {mixer.heads}/1, window {mixer.window}{far}{picked}"
-        case Mamba2():
-            return f"Mamba-2 {mixer.heads}x{mixer.head_dim}, state {mixer.state}"
-        case GatedDeltaNet():
-            return f"gated delta net {mixer.value_heads} heads"
-        case Recurrence():
-            sizes = f"{mixer.key_dim}x{mixer.value_dim}" if mixer.value_dim > 1 else f"state {mixer.key_dim}"
-            return f"{FORMS[mixer.form]} {mixer.heads}" + ("" if mixer.form in ("wkv", "short-conv") else f", {sizes}")
-        case _:
-            assert_never(mixer)
 
 
 def experts_label(spec: ModelSpec) -> str:

@@ -11,10 +11,13 @@ import ridgeline
 from ridgeline.ir.ops import MatMul
 from ridgeline.ir.program import Program, Section
 from ridgeline.ir.tensors import Split, Tensor
-from ridgeline.lowering.placements import WEIGHTS, data_parallel_split
+from ridgeline.lowering.placements import data_parallel_split
 from ridgeline.lowering.program import lower
+from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.load import MODELS, model
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count
+from ridgeline.models.spec import ModelSpec
 
 TEXT = sorted(MODELS)
 SPREAD = [
@@ -60,21 +63,30 @@ def test_tensors_are_the_models_parameters(name: str) -> None:
 @pytest.mark.parametrize(("name", "plan"), SPREAD)
 def test_products_have_the_size_of_the_weights_they_read(name: str, plan: dict[str, Any]) -> None:
     """Rows x columns of every forward product on one rank are the elements of its weights there."""
-    seen = 0
+    compared, described = 0, product_weights(model(name))
     for section in lowered(name, plan).sections:
-        held = {tensor.name: tensor for tensor in weights(section)}
+        tensors = {tensor.name: tensor for tensor in weights(section)}
         for op in section.forward:
-            if isinstance(op, MatMul) and op.label in WEIGHTS:
-                names = [own for own in _names(op.label) if own in held]
-                local = sum(float(np.asarray(held[own].local_elements)) for own in names)
-                assert float(np.asarray(op.n * op.k * op.groups)) == pytest.approx(local), (section.name, op.label)
-                seen += 1
-    assert seen >= 4
+            if isinstance(op, MatMul) and op.label in described:
+                local = [tensors[name].local_elements for name in described[op.label] if name in tensors]
+                assert float(np.asarray(op.n * op.k * op.groups)) == pytest.approx(float(np.sum(local))), op.label
+                compared += 1
+    assert compared >= 4
 
 
-def _names(label: str) -> tuple[str, ...]:
-    own = WEIGHTS[label]
-    return own + tuple(name.replace("mlp.", "shared_expert.") for name in own if name.startswith("mlp."))
+def product_weights(spec: ModelSpec) -> dict[str, set[str]]:
+    """Names of the weights that a product multiplies with, by its label."""
+    ends = ("projection", "embedding projection", "head projection")
+    names = {label: {f"{label.replace(' ', '.')}.weight"} for label in (*ends, "experts up", "experts down", "router")}
+    for block in spec.blocks:
+        mixers = [mixer_parts(mixer, spec.hidden) for mixer in block.mixers]
+        dense = ffn_parts(block.ffn, spec.hidden).dense if block.ffn else None
+        for product in (
+            *(one for parts in mixers for one in parts.products),
+            *((dense.up, dense.down) if dense else ()),
+        ):
+            names.setdefault(product.label, set()).update(weight.name for weight in product.weights)
+    return names
 
 
 @pytest.mark.parametrize(("name", "plan"), SPREAD)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.models.mixer_parameters import mixer_params
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import (
     ParamCount,
     block_params,
@@ -78,21 +78,22 @@ def test_deepseek_v3_has_671_billion_and_37_active() -> None:
         (Attention(heads=2, kv_heads=1, head_dim=4, v_head_dim=2), 8, 8 * (8 + 4 + 2) + 32),
         (Attention(heads=2, kv_heads=1, head_dim=4, keys_as_values=True), 8, 192 - 32),
         (replace(LATENT, q_rank=0), 7168, 7168 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168),
-        (replace(LATENT, bias=True), 7168, mixer_params(LATENT, 7168) + 1536 + 576 + 7168),
+        (replace(LATENT, bias=True), 7168, mixer_parts(LATENT, 7168).params + 1536 + 576 + 7168),
         (Mamba2(heads=2, head_dim=4, state=3), 8, 8 * (16 + 6 + 2) + 14 * 5 + 6 + 8 + 64),
         (Mamba2(heads=2, head_dim=4, state=3, conv_bias=False, proj_bias=True), 8, 192 + 14 * 4 + 6 + 8 + 64 + 32),
         (GatedDeltaNet(key_heads=1, value_heads=2, key_dim=4, value_dim=4), 8, 8 * 28 + 64 + 4 + 4 + 64),
     ],
 )
 def test_mixers(mixer: Mixer, hidden: int, expected: int) -> None:
-    assert mixer_params(mixer, hidden) == expected
+    assert mixer_parts(mixer, hidden).params == expected
 
 
 def test_an_indexer_counts_only_where_it_is() -> None:
     indexer = Indexer(heads=64, head_dim=128, topk=2048)
-    own = mixer_params(replace(LATENT, indexer=indexer), 7168) - mixer_params(LATENT, 7168)
+    own = mixer_parts(replace(LATENT, indexer=indexer), 7168).params - mixer_parts(LATENT, 7168).params
     assert own == 1536 * 64 * 128 + 7168 * 128 + 256 + 7168 * 64
-    assert mixer_params(replace(LATENT, indexer=replace(indexer, shared=True)), 7168) == mixer_params(LATENT, 7168)
+    shared = replace(LATENT, indexer=replace(indexer, shared=True))
+    assert mixer_parts(shared, 7168).params == mixer_parts(LATENT, 7168).params
 
 
 def test_feed_forward_parts() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ridgeline.models.mixer_parameters import mixer_params
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.spec import GatedDeltaNet, Mamba2, Recurrence
 from ridgeline.runtime.capture.graph import Shapes
 
@@ -35,7 +35,7 @@ def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, h
             continue
         total = sum(prod(shape) for name, shape in shapes.items() if name.startswith(f"{path}."))
         for form in FORMS:
-            part = next((one for one in form(module) if total == mixer_params(one, hidden)), None)
+            part = next((one for one in form(module) if total == mixer_parts(one, hidden).params), None)
             if part is not None:
                 return FoundState(part=part, path=path)
     return None

@@ -8,8 +8,8 @@ By pipeline stage; an instance holds as many tokens as its fullest stage. Not co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import floor
-from typing import assert_never
 
 import numpy as np
 
@@ -18,23 +18,11 @@ from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
-from ridgeline.models.cache import entry_elements
+from ridgeline.models.ffn_parts import ffn_parts
+from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import block_params
-from ridgeline.models.recurrent import recurrent_parts
-from ridgeline.models.spec import (
-    Attention,
-    Audio,
-    Block,
-    CompressedAttention,
-    GatedDeltaNet,
-    LatentAttention,
-    Mamba2,
-    Mixer,
-    Mlp,
-    Moe,
-    Recurrence,
-    Vision,
-)
+from ridgeline.models.parts import CacheRow
+from ridgeline.models.spec import Audio, Block, Vision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import GIB, ServingLimits, serving_limits
 from ridgeline.sim.memory.peak import capacity_of
@@ -190,45 +178,34 @@ def activation_bytes(scenario: Scenario, limits: ServingLimits) -> float:
 
 def _width(block: Block, hidden: int) -> float:
     """Elements that the widest part of a layer makes of a token before they are reduced."""
-    ffn = 0.0
-    match block.ffn:
-        case Mlp():
-            ffn = block.ffn.hidden * (2 + block.ffn.gated)
-        case Moe():
-            ffn = block.ffn.topk * (block.ffn.hidden * (2 + block.ffn.gated) + hidden)
-        case None:
-            pass
-    match block.mixer:
-        case Attention():
-            return max(ffn, 2.0 * block.mixer.heads * block.mixer.head_dim)
-        case LatentAttention():
-            return max(ffn, 3.0 * block.mixer.heads * (block.mixer.nope_dim + block.mixer.rope_dim))
-        case _:
-            return max(ffn, 4.0 * hidden)
+    ffn = ffn_parts(block.ffn, hidden).widest if block.ffn else 0
+    mixer = mixer_parts(block.mixer, hidden).widest if block.mixer else 0
+    return float(max(ffn, mixer or 4 * hidden))
 
 
 def cached_bytes(scenario: Scenario, block: Block) -> float:
     """Bytes of one cached token of a layer on one tensor rank; 0 where a window or a state bounds them."""
-    recorded = block.captured.cached * scenario.plan.precision.kv.bytes_per_element if block.captured else 0.0
-    return sum(_cached_bytes(scenario, mixer) for mixer in block.mixers) + recorded
+    size = scenario.plan.precision.kv.bytes_per_element
+    growing = [row for row in _cache_rows(scenario, block) if not _is_windowed(scenario, row)]
+    recorded = block.captured.cached * size if block.captured else 0.0
+    return sum(_row_bytes(scenario, row) for row in growing) + recorded
 
 
-def _cached_bytes(scenario: Scenario, mixer: Mixer) -> float:
-    tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
-    match mixer:
-        case Attention():
-            if not mixer.cached_kv or (mixer.window and drops_windows(scenario)):
-                return 0.0
-            return _kv(mixer, tp) * size
-        case LatentAttention():
-            index = mixer.indexer.head_dim if mixer.indexer else 0
-            return (mixer.kv_rank + mixer.rope_dim) * size + index
-        case CompressedAttention():
-            return entry_elements(mixer) * size
-        case Mamba2() | GatedDeltaNet() | Recurrence():
-            return 0.0
-        case _:
-            assert_never(mixer)
+def _cache_rows(scenario: Scenario, block: Block) -> list[CacheRow]:
+    rows = (row for mixer in block.mixers for row in mixer_parts(mixer, scenario.model.hidden).cache)
+    return [row for row in rows if row.written]
+
+
+def _is_windowed(scenario: Scenario, row: CacheRow) -> bool:
+    """Whether the cache forgets what lies behind the window of a row."""
+    return row.window > 0 and (row.rolling or drops_windows(scenario))
+
+
+def _row_bytes(scenario: Scenario, row: CacheRow) -> float:
+    """Bytes of a row on one tensor rank for one token: its share of the heads, a whole one at least, or all of it."""
+    heads = max(row.heads / scenario.plan.mesh.tp, 1.0) / row.heads if row.heads else 1.0
+    size = 1.0 if row.narrow else scenario.plan.precision.kv.bytes_per_element
+    return row.elements * heads / row.rate * size
 
 
 def drops_windows(scenario: Scenario) -> bool:
@@ -239,31 +216,11 @@ def drops_windows(scenario: Scenario) -> bool:
 def request_bytes(scenario: Scenario, block: Block) -> float:
     """Bytes of a layer that a request holds whatever its length: the window of sliding attention, or a state, and what
     cross attention made of its source."""
-    tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
-    crossing = scenario.source * _kv(block.cross, tp) * size if block.cross else 0.0
-    return crossing + sum(_own_bytes(scenario, mixer) for mixer in block.mixers)
-
-
-def _own_bytes(scenario: Scenario, mixer: Mixer) -> float:
-    tp, size = scenario.plan.mesh.tp, scenario.plan.precision.kv.bytes_per_element
-    match mixer:
-        case Attention():
-            slides = mixer.cached_kv and drops_windows(scenario)
-            return mixer.window * _kv(mixer, tp) * size if slides else 0.0
-        case Mamba2():
-            return mixer.inner * mixer.state / tp * STATE_BYTES
-        case GatedDeltaNet():
-            return mixer.value_heads * mixer.key_dim * mixer.value_dim / tp * STATE_BYTES
-        case Recurrence():
-            return recurrent_parts(mixer, scenario.model.hidden).state / tp * STATE_BYTES
-        case CompressedAttention():
-            return mixer.window * mixer.head_dim * size
-        case LatentAttention():
-            return 0.0
-        case _:
-            assert_never(mixer)
-
-
-def _kv(mixer: Attention, tp: int) -> float:
-    """Elements of a token's keys and values on one tensor rank, a whole head at least."""
-    return max(mixer.kv_heads / tp, 1.0) * (mixer.head_dim + mixer.value_dim)
+    windowed = [row for row in _cache_rows(scenario, block) if _is_windowed(scenario, row)]
+    bounded = sum(row.window * _row_bytes(scenario, row) for row in windowed)
+    parts = [mixer_parts(mixer, scenario.model.hidden).recurrent for mixer in block.mixers]
+    state = sum(part.state / scenario.plan.mesh.tp * STATE_BYTES for part in parts if part)
+    if block.cross is None:
+        return bounded + state
+    (row,) = mixer_parts(replace(block.cross, causal=True), scenario.model.hidden).cache
+    return scenario.source * _row_bytes(scenario, row) + bounded + state

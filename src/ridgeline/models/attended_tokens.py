@@ -1,8 +1,6 @@
-"""How many tokens or pooled entries a query sees, averaged over a sequence."""
+"""How many tokens a query sees, averaged over a sequence."""
 
 from __future__ import annotations
-
-from ridgeline.models.blocks import CompressedAttention
 
 
 def mean_visible(
@@ -32,25 +30,3 @@ def mean_visible(
         whole, rest = divmod(context, window)
         return (whole * window * window + rest * rest) / (2 * context if causal else context)
     return window - window * window / (2 * context) if causal else float(window)
-
-
-def mean_entries(
-    mixer: CompressedAttention, context: int, causal: bool = True, queries: int | None = None
-) -> tuple[float, float, float]:
-    """What a query of compressed attention sees on average: near tokens, pooled entries, and entries that are scored.
-
-        near   mean_visible(s, w)        pooled   mean_visible(s, k * m) / m        scored   mean_visible(s) / m
-
-    s = context, w = window, m = tokens of an entry, k = entries that an indexer picks (none: all).
-
-    >>> flash = CompressedAttention(heads=64, head_dim=512, q_rank=1024, window=128, rate=128, o_groups=8, o_rank=1024)
-    >>> mean_entries(flash, 8192)
-    (127.0, 32.0, 0.0)
-    """
-    near = mean_visible(context, mixer.window, causal=causal, queries=queries)
-    if not mixer.rate:
-        return near, 0.0, 0.0
-    picked = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
-    far = mean_visible(context, picked, causal=causal, queries=queries) / mixer.rate
-    scored = mean_visible(context, causal=causal, queries=queries) / mixer.rate
-    return near, far, scored if mixer.indexer and not mixer.indexer.shared else 0.0
