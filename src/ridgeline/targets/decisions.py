@@ -22,31 +22,10 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve
 from ridgeline.plan.workload import Train
+from ridgeline.targets.tables import names
 
 # parts that few models have: decisions where a model has them, and a target that does not speak of them loses them
-RARE = frozenset(
-    {
-        "causal",
-        "key_bias",
-        "softcap",
-        "chunk",
-        "cross",
-        "head",
-        "encoder",
-        "audio",
-        "companions",
-        "streams",
-        "modulation",
-        "modulation_width",
-        "latent_space",
-        "kv_shared",
-        "gated_norm",
-        "beside",
-        "idle",
-        "further_rows",
-        "further_weights",
-    }
-)
+RARE = frozenset(names("decisions", "rare"))
 LABELS = ("model.id", "model.name", "model.source", "model.numerics")  # what a model is called decides nothing
 
 

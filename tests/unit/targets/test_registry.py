@@ -42,7 +42,7 @@ def test_naming_the_targets_imports_none() -> None:
         "assert list(TARGETS) == list(IDS) and 'megatron' in TARGETS and len(TARGETS) == len(IDS)\n"
         "own = {name for name in sys.modules if name.startswith('ridgeline')}\n"
         "door = {'ridgeline.core', 'ridgeline.core.door', 'ridgeline.targets', 'ridgeline.targets.registry'}\n"
-        "assert own == {'ridgeline', 'ridgeline.version', *door}, own\n"
+        "assert own <= {'ridgeline', 'ridgeline.version', *door}, own\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -16,11 +16,10 @@ from ridgeline.targets.imports.option_reader import OptionReader, model_in, tabl
 from ridgeline.targets.imports.run_files import RunFiles, around
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.ledger import Piece, Say
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.trainers.read import Task, beside, gathered, read_run, zero_file
 from ridgeline.targets.trainers.write import (
-    FSDP,
-    MESH,
     TrainerRun,
     by_accelerate,
     common,
@@ -32,33 +31,7 @@ from ridgeline.targets.vendors import runs_on
 
 ID = "accelerate"
 
-WORDS = {
-    "model": "train.model_name_or_path",
-    "dtype": "train.dtype",
-    "attention": "train.attn_implementation",
-    "flash": "flash_attention_2",
-    "seq": "train.max_length",
-    "packed": "train.packing",
-    "images": "alone",
-    "micro": "train.per_device_train_batch_size",
-    "steps": "train.gradient_accumulation_steps",
-    "bf16": "train.bf16",
-    "fp16": "train.fp16",
-    "mixed": "accelerate.mixed_precision",
-    "recompute": "train.gradient_checkpointing",
-    "optimizer": "train.optim",
-    "compiled": "train.torch_compile",
-    "rank": "train.lora_r",
-    "adapters": "train.lora_target_modules",
-    "offload_activations": "train.activation_offloading",
-    "fsdp": f"{FSDP}_version",
-    "reshard": f"{FSDP}_reshard_after_forward",
-    "offload": f"{FSDP}_offload_params",
-    "shard": f"{MESH}_dp_shard_size",
-    "replicate": f"{MESH}_dp_replicate_size",
-    "cp": f"{MESH}_cp_size",
-    "sp": f"{MESH}_sp_size",
-}
+WORDS = table_words("accelerate", "words")
 
 
 CAN = frozenset({("fsdp2", "cp"), ("deepspeed", "cp"), ("deepspeed", "tp")})
@@ -91,14 +64,7 @@ STARTS = re.compile(r"accelerate launch|\btrl (sft|dpo|grpo)\b|--per_device_trai
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed", "python", "python3", "trl", "llamafactory-cli")
 STARTERS = ("torch.distributed.", "accelerate.")  # modules that start a program
 # part of a program's name -> what it does instead of training a decoder
-OTHER_WORK = {
-    r"\blm[_-]eval\b|evaluat|\beval\w*\.py": "an evaluation",
-    r"run_(glue|squad|ner|swag|mlm|xnli|qa)\w*\.py|text_classification": "training of an encoder for a task",
-    r"diffusion|text_to_image|dreambooth|image_classification|speech|wav2vec|whisper": "a model of images or sound",
-    r"generat\w*\.py|inference\w*\.py": "generation of text",
-    r"open_instruct/(grpo|ppo)\w*\.py": "reinforcement learning in a loop of its own",
-    r"reward_model\w*\.py": "training of a reward model",
-}
+OTHER_WORK = table_words("accelerate", "other_work")
 # programs and machines whose words look like the Trainer's and mean other things
 OTHER_SOFTWARE = re.compile(
     r"\bXLA_USE_SPMD=1|\bPJRT_DEVICE=TPU|\bNEURON_(CC|RT|FUSE|EXTRACT)_\w+|open_instruct/(olmo_core_\w+|dpo)\.py"
@@ -243,14 +209,7 @@ INLINE = {
 GPT2: Mapping[str, Mapping[str, int]] = {
     "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
 }
-READ_WORDS = {
-    **WORDS,
-    "tp": "accelerate.parallelism_config.parallelism_config_tp_size",
-    "seq_also": "train.max_seq_length train.model_max_length train.block_size train.max_seq_len",
-    "seq_default": "1024",
-    "reshard_also": "accelerate.fsdp_config.fsdp_sharding_strategy",
-    "recompute_default": "false",
-}
+READ_WORDS = table_words("accelerate", "read_words")
 
 
 def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

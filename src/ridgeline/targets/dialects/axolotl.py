@@ -9,6 +9,7 @@ from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.imports.option_reader import holds, model_in, only
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.ledger import Piece, Say
+from ridgeline.targets.tables import words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.trainers.read import Task, gathered, read_run, zero_file
 from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, run_of, trainer_export
@@ -16,33 +17,7 @@ from ridgeline.targets.vendors import runs_on
 
 ID = "axolotl"
 
-WORDS = {
-    "model": "train.base_model",
-    "attention": "train.attn_implementation",
-    "flash": "flash_attention_2",
-    "seq": "train.sequence_len",
-    "packed": "train.sample_packing",
-    "packed_cp": "its ring keeps documents apart",
-    "micro": "train.micro_batch_size",
-    "steps": "train.gradient_accumulation_steps",
-    "bf16": "train.bf16",
-    "fp16": "train.fp16",
-    "pure": "train.bfloat16",
-    "recompute": "train.gradient_checkpointing",
-    "optimizer": "train.optimizer",
-    "muon": "train.optimizer=muon",
-    "compiled": "train.torch_compile",
-    "rank": "train.lora_r",
-    "adapters": "train.lora_target_modules",
-    "offload_activations": "train.activation_offloading",
-    "fsdp": "train.fsdp_version",
-    "reshard": "train.fsdp_config.reshard_after_forward",
-    "offload": "train.fsdp_config.offload_params",
-    "shard": "train.dp_shard_size",
-    "replicate": "train.dp_replicate_size",
-    "cp": "train.context_parallel_size",
-    "tp": "train.tensor_parallel_size",
-}
+WORDS = words("axolotl", "words")
 
 
 CAN = frozenset({("fsdp2", "cp"), ("fsdp2", "tp")})
@@ -79,19 +54,7 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
         yield Say(f"train.{option}", value)
 
 
-READ_WORDS = {
-    **WORDS,
-    "seq_default": "512",
-    "micro_default": "1",
-    "rank_default": "8",
-    "half": "train.float16",
-    "ep": "train.expert_parallel_size",
-    "bf16_default": "its schema says auto",
-    "recompute_default": "false",
-    "fsdp_also": "train.fsdp_config.fsdp_version",
-    "reshard_also": "train.fsdp_config.sharding_strategy train.fsdp_config.fsdp_sharding_strategy",
-    "cp_also": "train.sequence_parallel_degree",
-}
+READ_WORDS = {**WORDS, **words("axolotl", "read_words")}
 OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulation_steps", "datasets", "adapter")
 
 

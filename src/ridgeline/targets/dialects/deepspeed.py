@@ -15,6 +15,8 @@ from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
+from ridgeline.targets.tables import template
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.vendors import growing_segments, runs_on, vendor_of
 
@@ -27,69 +29,7 @@ CP = "sequence_parallel_size"
 
 
 TRAIN = "train.py"
-BODY = '''
-import argparse
-import json
-import os
-import random
-
-import deepspeed
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
-
-SEQ = {seq}
-RECOMPUTE = {recompute}  # every layer, as planned
-STEPS = int(os.environ.get("STEPS", "50"))
-
-
-def model_config():
-    """The model: another by its name or folder in MODEL."""
-    named = os.environ.get("MODEL", {published!r})
-    return AutoConfig.from_pretrained(named) if named else {own}
-
-
-def sequence(seed, vocab):
-    """Made-up tokens that count upwards; replace by your data."""
-    start = random.Random(seed).randrange(vocab)
-    return (torch.arange(SEQ) + start) % vocab
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--local_rank", type=int, default=-1)
-    args = deepspeed.add_config_arguments(parser).parse_args()
-    with open(args.deepspeed_config) as file:
-        config = json.load(file)
-    stage = config.get("zero_optimization", {{}}).get("stage", 0)
-    deepspeed.init_distributed()
-    found = model_config()
-    with deepspeed.zero.Init(config_dict_or_path=args.deepspeed_config, enabled=stage == 3):
-        model = AutoModelForCausalLM.from_config(found)
-    if RECOMPUTE:
-        model.gradient_checkpointing_enable()
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=[part for part in model.parameters() if part.requires_grad], config=config
-    )
-    tensor = config.get("tensor_parallel", {{}}).get("autotp_size", 1)
-    rank = torch.distributed.get_rank() // tensor  # ranks that split matrices see the same data
-    micro, steps = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
-    for step in range(STEPS):
-        total = 0.0
-        for part in range(steps):
-            seeds = [(rank * steps + part) * micro + row for row in range(micro)]
-            tokens = torch.stack([sequence(seed, found.vocab_size) for seed in seeds]).to(engine.device)
-            loss = engine(input_ids=tokens, labels=tokens, use_cache=False).loss
-            engine.backward(loss)
-            engine.step()
-            total += loss.item() / steps
-        if torch.distributed.get_rank() == 0:
-            print(f"step {{step}} loss {{total:.4f}}", flush=True)
-    torch.distributed.barrier()
-
-
-if __name__ == "__main__":
-    main()
-'''
+BODY = template("deepspeed_train.txt")
 
 
 def train_script(scenario: Scenario, title: str) -> str | None:
@@ -370,25 +310,7 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
 
 
 # what a configuration says that a scenario has no place for
-APART = {
-    "scheduler.*": "learning rates decide nothing about speed",
-    "optimizer.params.*": "learning rates decide nothing about speed",
-    "gradient_clipping": "clipping is not priced apart",
-    "*_bucket_size": "bucket sizes are not priced",
-    "zero_optimization.*": "a tuning knob of ZeRO that is not priced",
-    "fp16.*": "loss scaling decides nothing about speed",
-    "bf16.*": "a detail of bf16 training that is not priced",
-    "activation_checkpointing.*": "a detail of how checkpoints are stored that is not priced",
-    "steps_per_print": "logging",
-    "wall_clock_breakdown": "logging",
-    "*profiler*": "logging",
-    "tensorboard.*": "logging",
-    "wandb.*": "logging",
-    "comms_logger.*": "logging",
-    "compile.*": "how the graph is compiled is not priced",
-    "expert_parallel.*": "how experts are found in the model is not priced",
-    "tensor_parallel.*": "how matrices are found in the model is not priced",
-}
+APART = table_words("deepspeed", "apart")
 
 
 def read(files: Files) -> Imported:

@@ -25,6 +25,7 @@ from ridgeline.targets.serving.launch import Launch, commands_of, launch_script,
 from ridgeline.targets.serving.load import BENCH, bench_script
 from ridgeline.targets.serving.pieces import Replica, chips_taken, common_pieces, model_path, replica_of
 from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
 
@@ -193,14 +194,7 @@ def _flat(arguments: Mapping[str, Any]) -> list[str]:
 
 READERS = {"vllm": vllm_engine, "sglang": sglang_engine, "tensorrt-llm": tensorrt_engine}
 FRONTEND = "dynamo.frontend"
-APART = {
-    "http-*": "where the frontend listens decides nothing",
-    "host": "where the server listens decides nothing",
-    "port": "where the server listens decides nothing",
-    "kv-transfer-config": "how the cache is moved follows from the system's links",
-    "disaggregation-*": "how the cache is moved follows from the system's links",
-    "*": "an option that is not priced",
-}
+APART = table_words("dynamo", "apart")
 AXES = ("tp", "pp", "ep")
 
 

@@ -13,11 +13,10 @@ from ridgeline.targets.dialects.accelerate import commands, fsdp_parts, with_chi
 from ridgeline.targets.imports.option_reader import holds, model_in, only, tables
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.ledger import Lose, Piece, Say
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
 from ridgeline.targets.trainers.read import Task, beside, gathered, read_run, zero_file
 from ridgeline.targets.trainers.write import (
-    FSDP,
-    MESH,
     ZERO,
     TrainerRun,
     by_accelerate,
@@ -32,33 +31,7 @@ from ridgeline.targets.vendors import runs_on
 
 ID = "llamafactory"
 
-WORDS = {
-    "model": "train.model_name_or_path",
-    "attention": "train.flash_attn",
-    "flash": "fa2",
-    "seq": "train.cutoff_len",
-    "packed": "train.packing train.neat_packing",
-    "images": "packed with text",
-    "micro": "train.per_device_train_batch_size",
-    "steps": "train.gradient_accumulation_steps",
-    "bf16": "train.bf16",
-    "fp16": "train.fp16",
-    "pure": "train.pure_bf16",
-    "mixed": "accelerate.mixed_precision",
-    "recompute": "train.disable_gradient_checkpointing",
-    "recompute_off": "the option switches it off",
-    "optimizer": "train.optim",
-    "muon": "train.use_muon=true",
-    "compiled": "train.torch_compile",
-    "rank": "train.lora_rank",
-    "adapters": "train.lora_target",
-    "adapters_joined": "names joined by commas",
-    "fsdp": f"{FSDP}_version",
-    "reshard": f"{FSDP}_reshard_after_forward",
-    "offload": f"{FSDP}_offload_params",
-    "shard": f"{MESH}_dp_shard_size",
-    "replicate": f"{MESH}_dp_replicate_size",
-}
+WORDS = table_words("llamafactory", "words")
 STAGES = {"pretrain": "pt", "finetune": "sft", "lora": "sft"}
 
 

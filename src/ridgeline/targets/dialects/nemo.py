@@ -14,6 +14,9 @@ from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.imports.model_names import named_by
 from ridgeline.targets.imports.option_reader import chips_named, flatten, holds, model_in, only
 from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.tables import names as table_names
+from ridgeline.targets.tables import values
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported
 
 # keys whose value is Megatron's option of that name
@@ -23,19 +26,7 @@ SAME = (
 )  # fmt: skip
 NORMS = {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "low_precision_layernorm": "LayerNorm"}
 NORMS |= {"rmsnorm": "RMSNorm"}
-ACTIVATIONS: Mapping[str, dict[str, Any]] = {
-    "gelu": {},
-    "approx-gelu": {},
-    "openai-gelu": {},
-    "swiglu": {"swiglu": True},
-    "fast-swiglu": {"swiglu": True},
-    "silu": {"swiglu": True},
-    "geglu": {"geglu": True},
-    "fast-geglu": {"geglu": True},
-    "reglu": {"glu-activation": "reglu"},
-    "squared-relu": {"squared-relu": True},
-    "squared_relu": {"squared-relu": True},
-}
+ACTIVATIONS = values("nemo", "activations")
 POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "none": "none", "alibi": "none"}
 TOKENIZERS = {"sentencepiece": "SentencePieceTokenizer", "gpt2bpetokenizer": "GPT2BPETokenizer"}
 
@@ -134,51 +125,13 @@ def _reduced(text: str, name: str, known: Mapping[str, Any]) -> Any:
 
 ID = "nemo"
 # keys of `model` -> options of Megatron's command line that take the same value
-NAMES = {
-    "tensor_model_parallel_size": "tensor-model-parallel-size",
-    "pipeline_model_parallel_size": "pipeline-model-parallel-size",
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "context_parallel_size": "context-parallel-size",
-    "expert_model_parallel_size": "expert-model-parallel-size",
-    "micro_batch_size": "micro-batch-size",
-    "global_batch_size": "global-batch-size",
-    "encoder_seq_length": "seq-length",
-    "rampup_batch_size": "rampup-batch-size",
-    "activations_checkpoint_granularity": "recompute-granularity",
-    "activations_checkpoint_method": "recompute-method",
-    "activations_checkpoint_num_layers": "recompute-num-layers",
-    "sequence_parallel": "sequence-parallel",
-    "ub_tp_comm_overlap": "tp-comm-overlap",
-    "optim.overlap_grad_sync": "overlap-grad-reduce",
-    "optim.overlap_param_sync": "overlap-param-gather",
-    "moe_grouped_gemm": "moe-grouped-gemm",
-    "moe_token_dispatcher_type": "moe-token-dispatcher-type",
-    "use_tp_pp_dp_mapping": "use-tp-pp-dp-mapping",
-}
+NAMES = table_words("nemo", "names")
 SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
 OPTIMIZERS = {"sgd": "sgd"}
 FSDP = {"full": "optim_grads_params", "hybrid": "optim_grads_params", "grad": "optim_grads"}
-OTHERS = {
-    "encoder": "an encoder and a decoder",
-    "bert_binary_head": "an encoder",
-    "vision": "a vision model",
-    "vision_pretraining_type": "a vision model",
-    "mm_cfg": "a model that sees images",
-    "unet": "a diffusion model",
-    "unet_config": "a diffusion model",
-    "retro": "retrieval beside a decoder",
-    "reward_model_type": "a reward model",
-    "dpo": "preference pairs (DPO)",
-    "ppo": "reinforcement learning",
-}
+OTHERS = table_words("nemo", "others")
 # words of a run's name that say what it does beside training
-NAMED = {
-    r"conver(t|sion)": "conversion of checkpoints",
-    r"(^|[_/])eval(uation)?([_/]|$)|human_eval_results": "an evaluation",
-    r"(^|_)rm(_|$)|reward": "a reward model",
-    r"(^|_)m?t5(_|$)": "an encoder and a decoder",
-    r"(^|_)distill": "distillation from a teacher",
-}
+NAMED = table_words("nemo", "named")
 # models whose layers no key of the file spells, by the words that name them
 UNSPELLED = ("griffin", "recurrentgemma", "hyena", "mamba", "gemma2", "gemma-2-")
 LORA = {"attention_qkv": "qkv", "attention_dense": "out", "mlp_fc1": "up", "mlp_fc2": "down"}
@@ -310,15 +263,7 @@ def _is_left(key: str, value: Any) -> bool:
     return not known and value not in (None, False) and name not in WORDS
 
 
-WORDS = frozenset(
-    {
-        "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
-        "max_position_embeddings", "normalization", "activation", "bias", "share_embeddings_and_output_weights",
-        "position_embedding_type", "num_moe_experts", "moe_router_topk", "fp8", "fp8_e4m3", "fp8_hybrid", "fsdp",
-        "fsdp_sharding_strategy", "overlap_p2p_comm", "qk_layernorm", "window_size", "override_vocab_size",
-        "moe_ffn_hidden_size",
-    }
-)  # fmt: skip
+WORDS = frozenset(table_names("nemo", "words"))
 
 
 def _world(said: Mapping[str, Any], source: str) -> int | None:

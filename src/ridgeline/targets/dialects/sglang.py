@@ -31,6 +31,8 @@ from ridgeline.targets.serving.pieces import (
     replica_of,
 )
 from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.tables import names as table_names
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 
 ID = "sglang"
@@ -48,17 +50,7 @@ SWITCHES = {
     "enable_priority_scheduling": "requests are served in the order they come unless told otherwise",
     "disable_priority_preemption": "a larger priority takes seats unless told otherwise",
 }
-NUMBERS = (
-    "chunked_prefill_size",
-    "max_prefill_tokens",
-    "max_running_requests",
-    "max_total_tokens",
-    "mem_fraction_static",
-    "page_size",
-    "schedule_policy",
-    "schedule_conservativeness",
-    "priority_scheduling_preemption_threshold",
-)
+NUMBERS = table_names("sglang", "numbers")
 
 
 WORDS = FormatWords(
@@ -172,19 +164,7 @@ def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
 PROGRAMS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("launch_server.py",), ROUTED)
 POLICIES = {"cache_aware": "prefix-aware", "round_robin": "round-robin", "power_of_two": "least-loaded"}
-APART = {
-    "host": "where the server listens decides nothing",
-    "port": "where the server listens decides nothing",
-    "api-key": "who may ask decides nothing",
-    "served-model-name": "a name decides nothing",
-    "trust-remote-code": "where code comes from decides nothing",
-    "nnodes": "nodes follow from the system",
-    "node-rank": "nodes follow from the system",
-    "dist-init-addr": "nodes follow from the system",
-    "*log*": "logging decides nothing here",
-    "tokenizer*": "tokenizing is not priced",
-    "*": "an SGLang option that is not priced",
-}
+APART = table_words("sglang", "apart")
 
 
 def read(files: Files) -> Imported:

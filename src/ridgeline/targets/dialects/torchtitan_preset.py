@@ -16,6 +16,7 @@ from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, exported, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.vendors import growing_segments, runs_on
 
@@ -23,13 +24,7 @@ ID = "torchtitan-preset"
 
 REGISTRY = "model_registry"
 # an option of a job file -> where a preset says it
-MOVED = {
-    "model.name": f"{REGISTRY}.family",
-    "model.flavor": f"{REGISTRY}.flavor",
-    "model.hf_assets_path": "hf_assets_path",
-    "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
-    "parallelism.expert_parallel_comm_backend": f"{REGISTRY}.moe_comm_backend",
-}
+MOVED = table_words("torchtitan-preset", "moved")
 # options of a job file that a preset has no place for
 GONE = (
     "parallelism.context_parallel_rotate_method",

@@ -34,20 +34,14 @@ from ridgeline.targets.serving.pieces import (
     wide_format,
 )
 from ridgeline.targets.serving.reader import imported, json_option, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.tables import names as table_names
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 
 ID = "vllm"
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-KV_DTYPES = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp8-e4m3": "fp8_e4m3",
-    "fp8-e5m2": "fp8_e5m2",
-    "int8": "int8_per_token_head",
-    "int4": "int4_per_token_head",
-    "nvfp4": "nvfp4",
-}
+KV_DTYPES = table_words("vllm", "kv_dtypes")
 # weights that are quantised while they are loaded: (compute, weights, what shares a scale) -> method
 ONLINE = {
     ("fp8-e4m3", "fp8-e4m3", "tensor"): "fp8_per_tensor",
@@ -64,17 +58,7 @@ ONLINE = {
 STORED = {"modelopt_fp4": ("nvfp4", "nvfp4"), "mxfp4": ("bf16", "mxfp4"), "modelopt_mxfp8": ("mxfp8", "mxfp8")}
 GRAPHS = {"none": "NONE", "partial": "PIECEWISE", "full": "FULL"}
 SWITCHES = ("enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "scheduler_reserve_full_isl")
-NUMBERS = (
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "max_model_len",
-    "block_size",
-    "gpu_memory_utilization",
-    "num_gpu_blocks_override",
-    "scheduling_policy",
-    "long_prefill_token_threshold",
-    "watermark",
-)
+NUMBERS = table_names("vllm", "numbers")
 
 
 def option(knob: str) -> str:
@@ -231,19 +215,7 @@ COUNT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([kmgt])|(\d{1,12})([KMGT])")
 POWERS = "kmgt"
 MODES = {word: kind for kind, word in GRAPHS.items()} | {"FULL_DECODE_ONLY": "full", "FULL_AND_PIECEWISE": "full"}
 """What a mode of graphs does with decode steps."""
-APART = {
-    "host": "where the server listens decides nothing",
-    "port": "where the server listens decides nothing",
-    "api-key": "who may ask decides nothing",
-    "served-model-name": "a name decides nothing",
-    "trust-remote-code": "where code comes from decides nothing",
-    "master-*": "nodes follow from the system",
-    "nnodes": "nodes follow from the system",
-    "node-rank": "nodes follow from the system",
-    "*log*": "logging decides nothing here",
-    "tokenizer*": "tokenizing is not priced",
-    "*": "a vLLM option that is not priced",
-}
+APART = table_words("vllm", "apart")
 
 
 def read(files: Files) -> Imported:

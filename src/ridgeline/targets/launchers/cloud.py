@@ -18,6 +18,7 @@ from ridgeline.targets.launchers.launch import (
     job_name,
     nodes_of,
 )
+from ridgeline.targets.tables import template, words
 from ridgeline.targets.target import Files
 from ridgeline.targets.vendors import vendor_of
 from ridgeline.targets.yaml_text import manifest_text
@@ -25,32 +26,7 @@ from ridgeline.targets.yaml_text import manifest_text
 END = "RIDGELINE_END"
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 # chips of the catalog by the names that SkyPilot's catalogs give them
-ACCELERATORS = {
-    **{f"h100-{form}": "H100" for form in ("sxm", "pcie")},
-    **{f"a100-80-{form}": "A100-80GB" for form in ("sxm", "pcie")},
-    **{f"a100-40-{form}": "A100" for form in ("sxm", "pcie")},
-    **dict.fromkeys(("v100-16-sxm", "v100-32-sxm"), "V100"),
-    "h200-sxm": "H200",
-    "b200-sxm": "B200",
-    "b300-sxm": "B300",
-    "gb200-nvl72": "GB200",
-    "gb300-nvl72": "GB300",
-    "gh200-96": "GH200",
-    "l40s": "L40S",
-    "l4": "L4",
-    "t4": "T4",
-    "a10": "A10",
-    "rtx3090": "RTX3090",
-    "rtx4090": "RTX4090",
-    "rtxpro6000": "RTXPRO6000",
-    "mi300x": "MI300X",
-    "mi325x": "MI325X",
-    "mi355x": "MI355X",
-    "gaudi2": "Gaudi2",
-    "trn1": "Trainium",
-    "trn2": "Trainium2",
-    "inferentia2": "Inferentia2",
-}
+ACCELERATORS = words("launchers", "accelerators")
 
 
 def skypilot(scenario: Scenario, files: Files, job: JobRequest) -> str:
@@ -112,40 +88,7 @@ def azureml(scenario: Scenario, files: Files, job: JobRequest) -> str:
     return comment((*header(scenario, "Azure ML"), *note)) + manifest_text(made)
 
 
-RAY = '''\
-"""Start one process on each node of a Ray cluster, which runs launch.sh there: `python launch_ray.py [WORDS]`."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import ray
-from ray.train import RunConfig, ScalingConfig, get_context
-from ray.train.torch import TorchConfig, TorchTrainer
-
-FOLDER = Path(__file__).resolve().parent
-NODES, EACH, RESOURCE = {nodes}, {each}, {resource!r}
-
-
-def on_node(config):
-    place = dict(os.environ, NNODES=str(NODES), NODE_RANK=str(get_context().get_world_rank()), MASTER_PORT="29400")
-    subprocess.run(["bash", "launch.sh", *config["words"]], env=place, timeout=config["time"], check=True)
-
-
-if __name__ == "__main__":
-    ray.init(runtime_env={{"working_dir": str(FOLDER)}})
-    workers = {{"CPU": 1, RESOURCE: EACH}}
-    scaling = ScalingConfig(
-        num_workers=NODES, use_gpu=RESOURCE == "GPU", resources_per_worker=workers, placement_strategy="{strategy}"
-    )
-    run = RunConfig(name={name!r}{storage})
-    config = {{"words": sys.argv[1:], "time": {time!r}}}
-    gloo = TorchConfig(backend="gloo")  # the ranks that launch.sh starts make groups of their own
-    TorchTrainer(
-        on_node, train_loop_config=config, torch_config=gloo, scaling_config=scaling, run_config=run
-    ).fit()
-'''
+RAY = template("ray_train.txt")
 
 
 def ray_train(scenario: Scenario, files: Files, job: JobRequest) -> str:

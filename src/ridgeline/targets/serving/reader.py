@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
@@ -17,36 +16,13 @@ from ridgeline.targets.imports.option_reader import OptionReader, model_in
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.serving.launch import commands_of
 from ridgeline.targets.serving.load import read_load
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
 SCHEDULES = "scheduling that is not simulated"
 CACHES = "a KV cache that is not simulated"
 COSTS = "work that is not priced"
-MATTERS: Mapping[str, str] = MappingProxyType(
-    {
-        # vLLM
-        "prefill-schedule-interval": SCHEDULES, "max-num-scheduled-tokens": SCHEDULES, "max-num-active-seqs": SCHEDULES,
-        "max-num-queued-*": SCHEDULES, "scheduler-cls": SCHEDULES, "long-prefill-token-threshold-adaptive": SCHEDULES,
-        "performance-mode": SCHEDULES, "dp-sync-interval": SCHEDULES, "stream-interval": SCHEDULES,
-        "max-num-partial-prefills": SCHEDULES, "max-long-partial-prefills": SCHEDULES, "num-scheduler-steps": SCHEDULES,
-        "scheduler-delay-factor": SCHEDULES, "num-lookahead-slots": SCHEDULES, "preemption-mode": SCHEDULES,
-        "prefix-match-unit": CACHES, "prefix-cache-retention-interval": CACHES, "kv-transfer-config": CACHES,
-        "kv-offloading-*": CACHES, "kv-cache-memory-bytes": CACHES, "kv-cache-dtype-skip-layers": CACHES,
-        "swap-space": CACHES, "enable-dbo": COSTS, "ubatch-size": COSTS, "enable-eplb": COSTS, "enable-lora": COSTS,
-        "cpu-offload-gb": COSTS, "offload-*": COSTS, "*context-parallel-size": COSTS,
-        # SGLang
-        "enable-mixed-chunk": SCHEDULES, "prefill-decode-interval*": SCHEDULES, "*prefill-delayer*": SCHEDULES,
-        "prefill-max-requests": SCHEDULES, "num-continuous-decode-steps": SCHEDULES,
-        "enable-dynamic-chunking": SCHEDULES, "scheduler-recv-interval": SCHEDULES, "retraction-policy": SCHEDULES,
-        "max-queued-requests": SCHEDULES,
-        "schedule-low-priority-values-first": SCHEDULES, "num-reserved-decode-tokens": SCHEDULES,
-        "pp-max-micro-batch-size": SCHEDULES, "pp-async-batch-depth": SCHEDULES, "disaggregation-mode": SCHEDULES,
-        "radix-eviction-policy": CACHES, "enable-hierarchical-cache": CACHES, "enable-hicache": CACHES,
-        "enable-lmcache": CACHES, "swa-full-tokens-ratio": CACHES, "*mamba-cache-size": CACHES, "dcp-size": COSTS,
-        "attn-cp-size": COSTS, "enable-two-batch-overlap": COSTS, "enable-single-batch-overlap": COSTS,
-        "enable-torch-compile": COSTS, "moe-dense-tp-size": COSTS,
-    }
-)  # fmt: skip
+MATTERS = table_words("serving", "matters")
 """Names or patterns of options, without their dashes -> what they change."""
 QUIET = ("false", "none", "null", "'none'", "'null'", "0")
 

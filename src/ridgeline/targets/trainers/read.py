@@ -16,6 +16,8 @@ from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.imports.model_names import named_by_beginning
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.tables import word_lists
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 from ridgeline.targets.trainers.write import MODULES, STAGES
 
@@ -88,17 +90,7 @@ def trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | N
 
 
 # what transformers calls an optimizer -> (ours, the format of its states)
-OPTIMIZERS = {
-    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"), ("adamw", "fp32")),
-    **dict.fromkeys(("adamw_torch_npu_fused", "adamw_torch_xla", "paged_adamw_32bit", "adamw"), ("adamw", "fp32")),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adamw_torch_8bit"), ("adamw", "int8")),
-    **dict.fromkeys(("adamw_anyprecision", "stable_adamw", "schedule_free_adamw"), ("adamw", "fp32")),
-    **dict.fromkeys(("lion_32bit", "paged_lion_32bit", "lion_pytorch"), ("lion", "fp32")),
-    **dict.fromkeys(("lion_8bit", "paged_lion_8bit"), ("lion", "int8")),
-    "adafactor": ("adafactor", "fp32"),
-    "sgd": ("sgd", "fp32"),
-    "muon": ("muon", "fp32"),
-}
+OPTIMIZERS = word_lists("trainers", "optimizers")
 ALL = ("all", "all-linear", "all_linear")
 # the format that weights are loaded in -> training in mixed precision keeps fp32 instead
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "bf16", "bf16": "bf16", "fp16": "fp16"}
@@ -116,54 +108,7 @@ CHECKPOINTING = (
     "train.fsdp_config.activation_checkpointing",
     "train.fsdp_config.fsdp_activation_checkpointing",
 )
-APART = {
-    "train.learning_rate": "learning rates decide nothing about speed",
-    "train.lr_*": "learning rates decide nothing about speed",
-    "train.*lr*": "learning rates decide nothing about speed",
-    "train.warmup*": "learning rates decide nothing about speed",
-    "train.weight_decay": "learning rates decide nothing about speed",
-    "train.adam_*": "learning rates decide nothing about speed",
-    "train.max_grad_norm": "clipping is not priced apart",
-    "train.*eval*": "evaluation is not part of a step",
-    "train.val_*": "evaluation is not part of a step",
-    "train.*save*": "checkpoints are not part of a step",
-    "train.output_dir": "where output goes",
-    "train.*log*": "logging",
-    "train.report_to": "logging",
-    "train.wandb*": "logging",
-    "train.run_name": "logging",
-    "train.plot_loss": "logging",
-    "train.*dataset*": "which data decides nothing about speed",
-    "train.template": "which data decides nothing about speed",
-    "train.*chat_template*": "which data decides nothing about speed",
-    "train.*token*": "which data decides nothing about speed",
-    "train.*preprocessing*": "reading data is not part of a step",
-    "train.dataloader*": "reading data is not part of a step",
-    "train.*epochs": "how many steps is not part of one",
-    "train.max_steps": "how many steps is not part of one",
-    "train.max_samples": "how many steps is not part of one",
-    "train.*seed": "seeds decide nothing about speed",
-    "train.do_*": "a training step is what is read",
-    "train.trust_remote_code": "where code comes from decides nothing about speed",
-    "train.lora_alpha": "how adapters are scaled decides nothing about speed",
-    "train.lora_dropout": "dropout is not priced apart",
-    "train.push_to_hub": "where output goes",
-    "train.hub_*": "where output goes",
-    "train.resume_from_checkpoint": "checkpoints are not part of a step",
-    "train.ddp_timeout": "timeouts",
-    "train.overwrite*": "where output goes",
-    "train.special_tokens*": "which data decides nothing about speed",
-    "train.tf32": "fp32 products beside mixed precision are few",
-    "train.gradient_checkpointing_kwargs*": "how recompute is written is not priced",
-    "train.fsdp_config.*": "how FSDP wraps and loads is not priced",
-    "accelerate.*": "how processes are started",
-    "deepspeed.*_bucket_size": "bucket sizes are not priced",
-    "deepspeed.scheduler*": "learning rates decide nothing about speed",
-    "deepspeed.optimizer.params*": "learning rates decide nothing about speed",
-    "deepspeed.zero_optimization.*": "a tuning knob of ZeRO that is not priced",
-    "deepspeed.fp16.*": "loss scaling decides nothing about speed",
-    "deepspeed.*": "logging and checks",
-}
+APART = table_words("trainers", "apart")
 MATTERS = (
     "*.load_in_4bit", "*.load_in_8bit", "*4bit*", "*8bit*", "*.quantization*", "*.use_liger*", "*.enable_liger*",
     "*.unsloth*", "*.vision_tower",

@@ -56,6 +56,7 @@ from ridgeline.targets.imports.option_reader import (
 )
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
 TRAINS = r"pre_train\.train|MaxText[./]train|[./]train\.py|train_sft|sft_train|\$EXECUTABLE"
@@ -70,31 +71,7 @@ ALTERED = {"grpo": "reinforcement learning", "rl": "reinforcement learning", "di
 LORA_RANK = 16  # where adapters are switched on and nothing says their rank
 TUNES = r"train_sft|sft_train"
 MANY = frozenset({"per_device_batch_size", "ici_fsdp_parallelism", "max_target_length", "remat_policy", "model_name"})
-APART = {
-    "base_config": "the file this one changes",
-    "run_name": "where output goes",
-    "base_output_directory": "where output goes",
-    "steps": "how many steps is not part of one",
-    "*checkpoint*": "checkpoints are not part of a step",
-    "dataset*": "which data decides nothing about speed",
-    "tokenizer*": "the tokenizer decides nothing about speed",
-    "*profiler*": "logging",
-    "*log*": "logging",
-    "*learning_rate*": "learning rates decide nothing about speed",
-    "adam_*": "learning rates decide nothing about speed",
-    "reuse_example_batch": "which data decides nothing about speed",
-    "use_iota_embed": "how the embedding is looked up is not priced apart",
-    "max_segments_per_seq": "documents in a sequence are not counted",
-    "scan_layers": "how layers are compiled is not priced",
-    "use_qwix_quantization": "which library quantizes is not priced",
-    "use_tokamax_splash": "which flash kernel runs is not priced",
-    "context_parallel_load_balance": "the load is taken as balanced",
-    "sa_block_*": "tile sizes are not priced",
-    "gradient_clipping_threshold": "clipping is not priced apart",
-    "lora.*": "how adapters are made decides nothing about speed",
-    "hardware": "the system says it",
-    "*xla_flags*": "compiler flags are not read",
-}
+APART = table_words("maxtext", "apart")
 
 
 def read(files: Files) -> Imported:

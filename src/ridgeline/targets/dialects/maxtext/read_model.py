@@ -19,20 +19,12 @@ from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader, tables
 from ridgeline.targets.imports.run_files import RunFiles, around
 from ridgeline.targets.imports.shell_eval import read_script
+from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.target import Files, Unread
 
 PLAIN_BLOCKS = ("llama2", "mistral", "mixtral", "default", "qwen2", "qwen3", "qwen3_moe", "gpt3")
 # options of a model file beside its dimensions
-DESCRIBES = frozenset(
-    {
-        "head_dim", "mlp_activations", "vocab_size", "enable_dropout", "logits_via_embedding",
-        "normalization_layer_epsilon",
-        "decoder_block", "rope_max_timescale", "num_experts", "num_experts_per_tok", "attention_type", "q_lora_rank",
-        "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_experts",
-        "first_num_dense_layers",
-        "use_qk_norm", "attention_bias", "sliding_window_size", "mtp_num_layers",
-    }
-)  # fmt: skip
+DESCRIBES = frozenset(table_names("maxtext", "describes"))
 PAIRED = ("longcat-flash", "gemma2-")  # models of which MaxText counts two layers as one
 
 
@@ -269,17 +261,7 @@ def spare_axis(options: Mapping[str, Any]) -> str:
     return max(even, key=lambda axis: degrees[axis]) if even else ""
 
 
-INNER = (
-    "data",
-    "fsdp",
-    "fsdp_transpose",
-    "context_usp_ulysses",
-    "tensor",
-    "tensor_sequence",
-    "context",
-    "pipeline",
-    "expert",
-)
+INNER = table_names("maxtext", "inner")
 AXES = ("fsdp", "data", "tensor", "context", "expert")
 
 

@@ -16,6 +16,7 @@ from ridgeline.targets.imports.run_files import RunFiles, around
 from ridgeline.targets.imports.shell_eval import Script, read_script
 from ridgeline.targets.imports.shell_expand import shown, split_words
 from ridgeline.targets.options import options
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
@@ -29,22 +30,7 @@ FOREIGN = re.compile(r"--hidden_width\b|--num_key_value_heads\b|\b(ds_train|fine
 ARGUMENTS = ("MODEL_ARGS", "model_args")
 GENERATES = "generation of text"
 SEES = "a model that sees"
-OTHER_WORK = {
-    "perform-rl-step": "reinforcement learning",
-    "encoder-num-layers": "a model with an encoder",
-    "encoder-seq-length": "a model with an encoder",
-    "decoder-num-layers": "a model with an encoder",
-    "vision-model-type": SEES,
-    **dict.fromkeys(("img-h", "patch-size", "vision-tower", "image-folder", "disable-vision-class-token"), SEES),
-    **dict.fromkeys(("grpo-group-size", "grpo-iterations", "langrl-env-config"), "reinforcement learning"),
-    "is-pairwise-dataset": "training by preferences",
-    **dict.fromkeys(("retro-project-dir", "retro-workdir", "retro-tasks", "retro-add-retriever"), "retrieval"),
-    "biencoder-projection-dim": "retrieval",
-    "export-kd-teacher-load": "distillation from a teacher",
-    "kd": "distillation from a teacher",
-    "mos": "distillation from a teacher",
-    **dict.fromkeys(("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length"), GENERATES),
-}
+OTHER_WORK = table_words("megatron", "other_work")
 # of MindSpeed-LLM's --stage
 PREFERENCES = dict.fromkeys(("dpo", "simpo", "orm", "prm", "rm"), "training by preferences") | dict.fromkeys(
     ("ppo", "ray_ppo", "ray_grpo", "ray_online_dpo", "trl_ppo"), "reinforcement learning"
@@ -52,30 +38,7 @@ PREFERENCES = dict.fromkeys(("dpo", "simpo", "orm", "prm", "rm"), "training by p
 ENCODERS = {"bert": "an encoder", "t5": "a model with an encoder", "retro": "retrieval"} | dict.fromkeys(
     ("vit", "multimodal", "mimo"), "a model that sees"
 )
-PROGRAMS = {
-    "pretrain_bert": "an encoder",
-    "pretrain_t5": "a model with an encoder",
-    "pretrain_retro": "retrieval",
-    "pretrain_ict": "retrieval",
-    "pretrain_vision": "a model that sees",
-    "pretrain_vlm": "a model that sees",
-    "pretrain_mimo": "a model that sees",
-    "tasks/": "a task for classification",
-    "generate": GENERATES,
-    "text_gen": GENERATES,
-    "eval": "an evaluation",
-    "convert": "a conversion of checkpoints",
-    "hf2": "a conversion of checkpoints",
-    "2hf": "a conversion of checkpoints",
-    "2mcore": "a conversion of checkpoints",
-    "_hf_to_mg": "a conversion of checkpoints",
-    "_mg_to_hf": "a conversion of checkpoints",
-    "checkpoint_reshap": "a conversion of checkpoints",
-    "preprocess": "preparation of data",
-    "analyze_data": "preparation of data",
-    "train_rl": "reinforcement learning",
-    "inference": GENERATES,
-}
+PROGRAMS = table_words("megatron", "programs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,12 @@ import re
 from fnmatch import fnmatchcase
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.targets.tables import names, words
 
 ID = "megatron"
 
 # a part of a layer -> the module that is recomputed
-MODULES = {
-    "attention": "core_attn",
-    "norm": "layernorm",
-    "activation": "moe_act",
-    "mlp": "mlp",
-    "moe": "moe",
-    "latent-up": "mla_up_proj",
-}
+MODULES = words("megatron", "modules")
 # of optimizer states
 STATES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8-e4m3": "fp8"}
 # of Megatron-FSDP
@@ -104,92 +98,7 @@ def _repeated(found: re.Match[str]) -> str:
 
 
 # options that change the step; the rest of what is not read decides nothing about it
-CHANGES = (
-    "fine-grained-activation-offloading",
-    "offload-modules",
-    "delay-offload-until-cuda-graph",
-    "swap-attention",
-    "reuse-fp32-param",
-    "moe-alltoall-overlap-comm",
-    "moe-hierarchical-alltoallv",
-    "moe-shared-expert-overlap",
-    "moe-zero-memory",
-    "moe-layer-recompute",
-    "spec",
-    "experimental-attention-variant",
-    "hetero*",
-    "heterogeneous*",
-    "shared-expert-gate",
-    "interleave-sliding-window",
-    "post-norm",
-    "input-embeds-norm",
-    "output-embeds-norm",
-    "attention-output-gate",
-    "hierarchical-context-parallel-sizes",
-    "hybrid-context-parallel",
-    "moe-expert-capacity-factor",
-    "moe-pad-expert-input-to-capacity",
-    "distribute-saved-activations",
-    "defer-embedding-wgrad-compute",
-    "bitfit",
-    "tp-2d",
-    "tp-x",
-    "tp-y",
-    "ulysses-degree-in-cp",
-    "mla-swap-*",
-    "delay-wgrad-compute",
-    "cpu-offloading*",
-    "offload-optimizer-states",
-    "freeze-*",
-    "lora*",
-    "peft*",
-    "first-last-layers-bf16",
-    "num-layers-at-*-in-bf16",
-    "hyper-connection*",
-    "use-hyper-connections",
-    "csa-*",
-    "dsa-*",
-    "mla-*-indexer*",
-    "enable-mhc",
-    "step-batch-size-schedule",
-    "enable-zbh1-pipeline",
-    "enable-zero-bubble*",
-    "stage",
-    "outer-dp-sharding-strategy",
-    "enable-full-sharding-in-hsdp",
-    "encoder-*",
-    "vision-*",
-    "ds-sequence-parallel-fpdt*",
-    "curriculum-learning*",
-    "random-ltd",
-    "use-tutel",
-    "mos",
-    "create-moe-param-group",
-    "mlp-type",
-    "topk",
-    "memory-centric*",
-    "partition-activations",
-    "checkpoint-in-cpu",
-    "rl-*",
-    "zero-stage",
-    "zero-reduce-scatter",
-    "zero-contigious-gradients",
-    "no-pipeline-parallel",
-    "use-torch-fsdp2",
-    "num-distributed-optimizer-instances",
-    "recompute-modules",
-    "model.hybrid*",
-    "model.mamba_s*",
-    "model.mamba_h*",
-    "model.mamba_n*",
-    "model.experimental*",
-    "model.fine_grained*",
-    "model.offload_modules",
-    "model.attention_output_gate",
-    "model.moe_shared_expert_overlap",
-    "model.freeze*",
-    "*.delay_wgrad_compute",
-)
+CHANGES = names("megatron", "changes")
 HARMLESS_VALUES = frozenset({"False", "None", "0", "0.0", "''", "", "[]", "none", "'no_shard'"})
 
 

@@ -24,16 +24,12 @@ from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_m
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.options import Options, options
+from ridgeline.targets.tables import names as table_names
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import DIALECTS, Files, Imported, Unread
 
 LONGEST = ("inference-max-seq-length", "inference-max-sequence-length", "max-length", "seq-length")
-MOST = (
-    "inference-dynamic-batching-max-requests",
-    "inference-max-requests",
-    "inference-max-batch-size",
-    "max-batch-size",
-    "micro-batch-size",
-)
+MOST = table_names("megatron", "most")
 WRITTEN = ("num-tokens-to-generate", "tokens-to-generate", "max-new-tokens", "out-seq-length")
 KEPT = ("tp", "pp", "ep", "etp", "engine", "attention", "moe_dispatch", "sequence_parallel")
 DECODE_FORMATS = ("compute", "weights", "activations", "kv", "scaling")
@@ -336,21 +332,7 @@ def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str
 NOT_PRICED = "decides nothing that a scenario holds"
 CHANGES = "changes the step, and a scenario has no place for it"
 # old names of options, which scripts still use
-OLDER = {
-    "model-parallel-size": "tensor-model-parallel-size",
-    "batch-size": "micro-batch-size",
-    "fp8-hybrid": "fp8-format",
-    "use-distributed-optimizer-v2": "use-distributed-optimizer",
-    "num-layers-per-virtual-stage": "num-layers-per-virtual-pipeline-stage",
-    "target-expert-parallel-size": "expert-model-parallel-size",
-    "pipe-parallel-size": "pipeline-model-parallel-size",
-    "num-key-value-heads": "num-query-groups",
-    "n-head-kv": "num-query-groups",
-    "sliding-window": "window-size",
-    "cpu-optimizer": "optimizer-cpu-offload",
-    "overlapped-distributed-optimizer": "use-distributed-optimizer",
-    "causal-lm": "untie-embeddings-and-output-weights",
-}
+OLDER = table_words("megatron", "older")
 # of Pai-Megatron-Patch's program, whose pattern means other layers than Megatron-Core's
 QWEN3_NEXT = {"num-layers": 96, "hidden-size": 2048, "num-experts": 512, "moe-router-topk": 10}
 GROUPED = ("num-key-value-heads", "n-head-kv")  # options that switch on what they count

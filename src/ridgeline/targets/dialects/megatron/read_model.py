@@ -12,48 +12,16 @@ from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.dialects.megatron.names import POSITIONS, flags_of, layout_of
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader
+from ridgeline.targets.tables import sizes as table_sizes
 
 # Megatron's and its dialects' kinds of tokenizer that have one vocabulary
-TOKENIZERS = {
-    "GPT2BPETokenizer": 50257,
-    "BertWordPieceLowerCase": 30522,
-    "BertWordPieceCase": 28996,
-    "Llama2Tokenizer": 32000,
-    "LLama2Tokenizer": 32000,
-    "LLamaTokenizer": 32000,
-    "LlamaTokenizer": 32000,
-    "Llama3Tokenizer": 128256,
-    "LLama3Tokenizer": 128256,
-    "Qwen2Tokenizer": 151936,
-    "Qwen3Tokenizer": 151936,
-    "DeepSeekV2Tokenizer": 102400,
-    "DeepSeekV3Tokenizer": 129280,
-    "MistralTokenizer": 32000,
-    "MixtralTokenizer": 32000,
-    "QwenTokenizer": 151936,
-    "QwenVLTokenizer": 151936,
-    "Qwen2VLTokenizer": 151936,
-    "BaichuanTokenizer": 64000,
-    "BloomTokenizerFromHF": 250880,
-    "FalconTokenizer": 65024,
-    "OPTTokenizer": 50272,
-    "StarcoderTokenizerFromHF": 49152,
-    "YiTokenizer": 64000,
-    "ChatGLMTokenizerFromHF": 130528,
-    "IcetkGLM130BTokenizer": 150528,
-}
+TOKENIZERS = table_sizes("megatron", "tokenizers")
 GUESSED = {"SentencePieceTokenizer": 32000, "GPTSentencePieceTokenizer": 32000, "TikTokenizer": 131072}
 USUAL = 50257
 PATCHED = "patch-tokenizer-type"  # of Pai-Megatron-Patch, which loads it from the model's folder
 NAMED_BY = ("tokenizer-model", "tokenizer-name-or-path", "hf-tokenizer-name-or-path", "tokenizer-path")
 # families of models that share a tokenizer, by what stands in its name
-FAMILIES = {
-    r"nemotron[-_ ]?(3|nano|h)": 131072,
-    r"llama[-_ ]?3": 128256,
-    r"llama[-_ ]?2": 32000,
-    r"qwen[-_ ]?3": 151936,
-    r"deepseek[-_ ]?(v3|r1)": 129280,
-}
+FAMILIES = table_sizes("megatron", "families")
 
 
 def named_by_tokenizer(reader: OptionReader) -> str | None:

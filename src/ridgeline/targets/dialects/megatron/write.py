@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from ridgeline.models.spec import Moe
@@ -23,6 +22,7 @@ from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admitted, exported, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normalized, price
+from ridgeline.targets.tables import values as table_values
 from ridgeline.targets.target import Export
 from ridgeline.targets.yaml_text import yaml_text
 
@@ -434,21 +434,7 @@ ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"  # how many queues lead from a host to its chip
 CHECKOUT = "# MEGATRON_LM is a checkout of NVIDIA/Megatron-LM, as a whole path or below this folder.\n"
 # what a first run needs beside the decisions: made-up data, few steps, throughput in the log
-RUN: Mapping[str, Any] = MappingProxyType(
-    {
-        "--mock-data": True,
-        "--tokenizer-type": "NullTokenizer",
-        "--train-iters": 50,
-        "--lr": "1.0e-4",
-        "--attention-dropout": 0.0,
-        "--hidden-dropout": 0.0,
-        "--log-interval": 1,
-        "--log-throughput": True,
-        "--eval-iters": 0,
-        "--manual-gc": True,
-        "--manual-gc-interval": 100,
-    }
-)
+RUN = table_values("megatron", "run")
 
 
 def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) -> Iterator[Piece]:

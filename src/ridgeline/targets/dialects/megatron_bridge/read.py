@@ -44,6 +44,7 @@ from ridgeline.targets.imports.python_values import (
     shown,
 )
 from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.target import Files, Imported
 
 DEEPEST = 8  # objects inside each other
@@ -256,23 +257,7 @@ def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]]
 NAMES = {field: option for option, field in FIELDS.items()}
 FORMATS = {code: word for word, code in DTYPES.items()}
 SIDES = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-SECTIONS = frozenset(
-    (
-        "train",
-        "ddp",
-        "optimizer",
-        "scheduler",
-        "dataset",
-        "logger",
-        "tokenizer",
-        "checkpoint",
-        "rng",
-        "dist",
-        "comm_overlap",
-        "validation",
-        "rerun_state_machine",
-    )
-)
+SECTIONS = frozenset(table_names("megatron-bridge", "sections"))
 PATTERNS = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
 NO_DECODER = re.compile(r"\b(Wan|Flux|DiT|Dit|Diffusion|Mimo|MIMO)\w*(Provider|Config)\b")
 ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")

@@ -20,26 +20,12 @@ from ridgeline.targets.dialects.megatron.names import MODULES, layout_of, patter
 from ridgeline.targets.dialects.megatron.read import settings_of, with_model
 from ridgeline.targets.dialects.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.imports.model_names import known_as
+from ridgeline.targets.tables import word_lists
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported
 
 LONGCAT = ("moe-with-double-attention", "enable-mla-scale-q-lora", "enable-mla-scale-kv-lora", "num-zero-experts")
-DEEPSEEK4 = {
-    "hidden_size": "hidden-size",
-    "num_hidden_layers": "num-layers",
-    "num_attention_heads": "num-attention-heads",
-    "head_dim": "qk-head-dim",
-    "q_lora_rank": "q-lora-rank",
-    "sliding_window": "sliding-window-size",
-    "o_groups": "o-groups",
-    "o_lora_rank": "o-lora-rank",
-    "index_n_heads": "index-n-heads",
-    "index_head_dim": "index-head-dim",
-    "index_topk": "index-topk",
-    "n_routed_experts": "num-experts",
-    "num_experts_per_tok": "moe-router-topk",
-    "moe_intermediate_size": "moe-ffn-hidden-size",
-    "hc_mult": "hc-mult",
-}
+DEEPSEEK4 = table_words("mindspeed", "deepseek4")
 NOTED = (
     *("n-hash-layers", "enable-mhc", "hc-mult", "kv-compress", "o-groups", "o-lora-rank", "sliding-window-size"),
     *("compress-ratios", "enable-dsa-indexer", "index-n-heads", "index-head-dim", "index-topk", "spec", "mtp-spec"),
@@ -116,18 +102,7 @@ OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if
 # files of layers whose layers are those that the options spell
 PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "phi35_moe", "plm", "minimax", "hunyuan", "gemma2", "grok")
 GATED_SPECS = ("qwen3_next", "qwen2_moe")  # whose shared expert has a gate
-ADAPTED = {
-    "linear_qkv": ("qkv",),
-    "query_key_value": ("qkv",),
-    "linear_q": ("qkv",),
-    "linear_proj": ("out",),
-    "dense": ("out",),
-    "linear_fc1": ("up", "gate"),
-    "dense_h_to_4h": ("up", "gate"),
-    "gate_proj": ("gate",),
-    "linear_fc2": ("down",),
-    "dense_4h_to_h": ("down",),
-}
+ADAPTED = word_lists("mindspeed", "adapted")
 INDEXER = ("n-heads", "head-dim", "topk")
 EXCHANGES = {algorithm: kind for kind, algorithm in ALGORITHMS.items()}
 

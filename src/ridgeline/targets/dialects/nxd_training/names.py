@@ -7,6 +7,7 @@ tensor degree in the file is the plan's times the cores of a chip.
 from __future__ import annotations
 
 from ridgeline.hardware.system import System
+from ridgeline.targets.tables import values
 
 ID = "nxd-training"
 ENGINE = "nxd"
@@ -20,15 +21,7 @@ CP = f"{MESH}.context_parallel_size"
 EP = f"{MESH}.expert_model_parallel_size"
 PEFT = "model_alignment_strategy.peft"
 # parts of a layer -> the modules that selective recompute names, of Llama and of Mixtral
-MODULES = {
-    "llama": {
-        "attention": "CoreAttention",
-        "norm": "LlamaRMSNorm",
-        "mlp": "LlamaMLP",
-        "activation": "ActivationMultiplyMLP",
-    },
-    "mixtral": {"attention": "CoreAttention", "norm": "MixtralRMSNorm"},
-}
+MODULES = values("nxd-training", "modules")
 ADAPTERS = {"qkv": "qkv_proj", "out": "o_proj", "up": "gate_up_proj", "gate": "gate_up_proj", "down": "down_proj"}
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 WIDE = "adamw_fp32OptState"  # AdamW whose states are fp32 whatever the weights are

@@ -39,6 +39,7 @@ from ridgeline.targets.imports.model_names import known_as, named_by
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, holds, model_in, only, pick
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.launchers.launch import system_in
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
 PARTS = {word: part for names in MODULES.values() for part, word in names.items()}
@@ -159,27 +160,7 @@ SPELLED = (
     "num_attention_heads", "ffn_hidden_size", "num_kv_heads", "normalization", "activation", "has_bias", "kv_channels",
     "share_embeddings_and_output_weights", "position_embedding_type", "sliding_window_size",
 )  # fmt: skip
-APART = {
-    "exp_manager.*": "logging and checkpoints are not part of a step",
-    "trainer.*": "how long a run is decides nothing about a step",
-    "data.*": "which data decides nothing about speed",
-    "model.optim.*": "learning rates decide nothing about speed",
-    "model.*dropout*": "dropout is not priced apart",
-    "model.init_method_std": "how weights begin decides nothing about speed",
-    "model.use_scaled_init_method": "how weights begin decides nothing about speed",
-    "model.use_cpu_initialization": "how weights begin decides nothing about speed",
-    "model.weight_init_only": "how weights begin decides nothing about speed",
-    "model.do_layer_norm_weight_decay": "learning rates decide nothing about speed",
-    "model.layernorm_epsilon": "a number that costs nothing",
-    "model.rope_theta": "a number that costs nothing",
-    "model.moe.*": "how experts are balanced is not priced",
-    "model_alignment_strategy.peft.*": "how adapters are scaled and saved decides nothing about speed",
-    "model_alignment_strategy.*": "how answers are told apart decides nothing about speed",
-    "precision.*": "taken by precision.type manual alone",
-    "compiler_*": "how programs are compiled is not priced",
-    "name": "names decide nothing",
-    "seed": "seeds decide nothing about speed",
-}
+APART = table_words("nxd-training", "apart")
 
 
 def recognises(files: Files) -> bool:

@@ -38,6 +38,7 @@ from ridgeline.targets.launchers.launch import TORCHRUN, Command, comment, heade
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, nearest
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
 from ridgeline.targets.yaml_text import yaml_text
@@ -221,14 +222,7 @@ NOTE = (
     "# COMPILE=1 compiles the programs of a first run ahead of time; words after the script's name override keys."
 )
 # what AWS's own script sets: the network of several nodes, and memory of the host
-ENVIRONMENT = {
-    "FI_EFA_FORK_SAFE": "1",
-    "FI_EFA_USE_DEVICE_RDMA": "1",
-    "FI_PROVIDER": "efa",
-    "HYDRA_FULL_ERROR": "1",
-    "MALLOC_ARENA_MAX": "128",
-    "XLA_DISABLE_FUNCTIONALIZATION": "0",
-}
+ENVIRONMENT = table_words("nxd-training", "environment")
 # what a first run needs beside the decisions
 RUN: dict[str, Any] = {
     "seed": 1234,

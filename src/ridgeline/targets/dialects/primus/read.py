@@ -26,6 +26,7 @@ from ridgeline.targets.imports.option_reader import tables
 from ridgeline.targets.imports.run_files import Around, around
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import system_in
+from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.target import Files, Imported
 
 LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "linear_fc1", "down": "linear_fc2"}
@@ -68,14 +69,7 @@ def with_adapters(found: Imported, lora: Any) -> Imported:
 
 
 OPTIONS = {field.rpartition(".")[2]: option for option, field in FIELDS.items() if not field.startswith("comm_overlap")}
-STATED = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_length",
-)
+STATED = table_names("primus", "stated")
 COMMON: Mapping[str, Any] = {
     "use_distributed_optimizer": True,
     "overlap_grad_reduce": True,

@@ -13,6 +13,8 @@ from ridgeline.targets.dialects.megatron.write_model import is_hybrid, pattern, 
 from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admitted, exported, gather
 from ridgeline.targets.options import options
+from ridgeline.targets.tables import values
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
 from ridgeline.targets.yaml_text import yaml_text
@@ -20,30 +22,14 @@ from ridgeline.targets.yaml_text import yaml_text
 ID = "primus"
 
 # names of Megatron's configuration -> options of its command line; `no-` where false is the option
-NAMES = {
-    "fp8": "fp8-format",
-    "fp4": "fp4-format",
-    "num-moe-experts": "num-experts",
-    "hybrid-override-pattern": "hybrid-layer-pattern",
-    "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
-}
+NAMES = table_words("primus", "names")
 OPPOSITE = {
     "add-bias-linear": "disable-bias-linear",
     "overlap-p2p-comm": "no-overlap-p2p-communication",
     "gradient-accumulation-fusion": "no-gradient-accumulation-fusion",
 }
 # what Megatron does without the option, where Primus's own files (pre_trainer, language_model) would say otherwise
-PLAIN = {
-    "add_bias_linear": True,
-    "bf16": False,
-    "finetune": False,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "sequence_parallel": False,
-    "swiglu": False,
-    "untie_embeddings_and_output_weights": False,
-    "use_distributed_optimizer": False,
-}
+PLAIN = values("primus", "plain")
 
 
 FILE = "primus.yaml"

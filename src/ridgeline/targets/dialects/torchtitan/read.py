@@ -23,6 +23,7 @@ from ridgeline.targets.imports.python_builtins import copied
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import MISSING, Function, Made, Module, Outside, Unknown, is_known, shown
 from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
 # the class of activation_checkpoint -> its words in a job file
@@ -32,13 +33,7 @@ RECOMPUTE = {
     "MemoryBudgetAC": {"mode": "memory_budget"},
     "None": {"mode": "none"},
 }
-CONVERTER_CLASSES = {
-    "Float8LinearConverter": "quantize.linear.float8",
-    "Float8GroupedExpertsConverter": "quantize.grouped_mm.float8",
-    "NVFP4LinearConverter": "quantize.linear.nvfp4",
-    "MXFP8LinearConverter": "quantize.linear.mx",
-    "MXFP8GroupedExpertsConverter": "quantize.grouped_mm.mx",
-}
+CONVERTER_CLASSES = table_words("torchtitan", "converter_classes")
 FAMILIES = ("llama3", "llama4", "qwen3_5", "qwen3", "deepseek_v3", "gpt_oss", "kimi_k2_7", "kimi_k2")
 KEPT = ("training", "parallelism", "compile")
 
@@ -201,34 +196,7 @@ def _adapters(converter: Made) -> dict[str, Any]:
 __all__ = ["functions", "read", "read_job", "recognises"]
 
 COMPONENTS = "compile.components"
-APART = {
-    "job.*": "where output goes",
-    "profiling.*": "logging",
-    "metrics.*": "logging",
-    "comm.*": "timeouts and traces",
-    "debug.*": "seeds and checks",
-    "validation.*": "a training step has no validation in it",
-    "checkpoint.*": "checkpoints are not part of a step",
-    "lr_scheduler.*": "learning rates decide nothing about speed",
-    "optimizer.*": "learning rates decide nothing about speed",
-    "training.max_norm": "clipping is not priced apart",
-    "training.steps": "how many steps is not part of one",
-    "training.dataset*": "which data decides nothing about speed",
-    "training.warmup_steps": "learning rates decide nothing about speed",
-    "training.gc_*": "garbage collection is not priced",
-    "model.norm_type": "the flavor says it",
-    "model.tokenizer*": "the tokenizer decides nothing about speed",
-    "*.filter_fqns": "which products stay in bf16 is not priced",
-    "*float8*": "a detail of float8 that is not priced",
-    "quantize.*": "a detail of a narrow format that is not priced",
-    "training.disable_cuda_graphs": "graphs of this trainer are not priced",
-    "parallelism.spmd_backend": "how placements are tracked is not priced",
-    "parallelism.disable_loss_parallel": "the loss over split logits is not priced apart",
-    "parallelism.context_parallel_load_balancer": "the load is taken as balanced",
-    "fault_tolerance.*": "replicas that come and go are not priced",
-    "experimental.*": "code from outside is not read",
-    "activation_checkpoint.*": "a detail of recompute that is not priced",
-}
+APART = table_words("torchtitan", "apart")
 
 
 def read(files: Files) -> Imported:

@@ -30,17 +30,11 @@ from ridgeline.targets.imports.option_reader import (
     tables,
 )
 from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
 PROGRAM = re.compile(r"verl\.trainer\.(fsdp_)?sft_trainer|verl/trainer/(fsdp_)?sft_trainer")
-MOVED = {
-    "model.partial_pretrain": f"{MODEL}.path",
-    "ulysses_sequence_parallel_size": f"{ACTOR}.ulysses_sequence_parallel_size",
-    "use_remove_padding": f"{MODEL}.use_remove_padding",
-    "engine": "engine",
-    "engine.strategy": "engine",
-    "model.strategy": "engine",
-}
+MOVED = table_words("verl", "moved")
 ENGINES = {"megatron": MEGATRON, "veomni": f"{ACTOR}.veomni"}
 OLDER = re.compile(r"fsdp_sft_trainer")  # which pads, and takes its microbatch in sequences
 
@@ -210,30 +204,7 @@ DEFAULT_MODEL = "deepseek-llm-7b"  # of verl's own configuration
 PLACEHOLDER = re.compile(r"\$|your|path[_-]?to|/path/|^\W*(ref_)?model_?path\W*$|<", re.IGNORECASE)
 UPDATE = ("actor_rollout_ref.", "model.", "data.")
 STRATEGIES = ("", "fsdp", "fsdp2", "megatron", "veomni")
-APART = {
-    "actor_rollout_ref.rollout.*": "how responses are generated is not part of the update",
-    "actor_rollout_ref.ref.*": "the reference model is not part of the update",
-    "critic.*": "the critic is not part of the update",
-    "reward*": "rewards are not part of the update",
-    "algorithm.*": "the algorithm around the update is not priced",
-    "data.*": "which data decides nothing about speed",
-    "trainer.*": "logging and checkpoints",
-    f"{ACTOR}.optim.*": "learning rates and details of the optimizer",
-    f"{ACTOR}.entropy_checkpointing": "recompute of the entropy is not priced apart",
-    f"{ACTOR}.entropy_from_logits_with_chunking": "how the entropy is computed is not priced apart",
-    f"{LAYER}.account_for_*": "changes the step: a layer's place in the pipeline is not moved",
-    f"{ACTOR}.*coef*": "the loss decides nothing about speed",
-    f"{ACTOR}.*clip*": "the loss decides nothing about speed",
-    f"{ACTOR}.*loss*": "the loss decides nothing about speed",
-    "*.param_offload": "moved between phases, not during the update",
-    "*.optimizer_offload": "moved between phases, not during the update",
-    "*.grad_offload": "moved between phases, not during the update",
-    f"{LAYER}.*fusion*": "fusions are the engine's habits",
-    f"{LAYER}.*": "a detail of the layer that is not priced",
-    "defaults": "the files this one changes",
-    "hydra.*": "where files are looked for",
-    "*checkpoint*": "checkpoints are not part of the update",
-}
+APART = table_words("verl", "apart")
 
 
 def read(files: Files) -> Imported:
