@@ -391,7 +391,9 @@ class MixerParts:
 
     @property
     def replicated(self) -> int:
-        """Parameters that every tensor rank holds."""
+        """Parameters that every tensor rank holds; the few of a state-space or delta-rule layer count as split."""
+        if self.splits.traded:
+            return 0
         return sum(weight.elements for weight in self.weights if not weight.splits)
 
     @property
