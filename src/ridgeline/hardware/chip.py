@@ -21,6 +21,7 @@ from ridgeline.core.table import (
 )
 
 PEAK_KEYS = tuple(dict.fromkeys(item.peak for item in DTYPES.values()))
+NOT_HARDWARE = ("aliases", "names")  # of a chip's table: what others call it
 _UNITS = MappingProxyType(
     {"capacity": "B", "usable": "B", "bandwidth": "B/s", "domain": "", "tdp": "W", "price": "USD/h"}
 )
@@ -115,5 +116,5 @@ class Chip:
 
 def read_chip(id: str, table: Mapping[str, Any], path: str = "") -> Chip:
     """The chip a TOML table describes, or an `InputError` with everything wrong in it."""
-    rest = {key: value for key, value in table.items() if key != "aliases"}
+    rest = {key: value for key, value in table.items() if key not in NOT_HARDWARE}
     return decode(Chip, {"id": id, **rest}, path)

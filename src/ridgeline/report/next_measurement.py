@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ridgeline.calibrate.next_measurement import NextMeasurements
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import HOUR, format_quantity
 from ridgeline.report.cells import clean, headed
 from ridgeline.report.sheets.validate import NextSheet
-from ridgeline.sim.predict_step import HOUR
 
 
 def next_sheet(found: NextMeasurements) -> NextSheet:

@@ -6,11 +6,18 @@ import io
 import zipfile
 from pathlib import Path
 
+from ridgeline.hardware.device_names import packed_names
 from ridgeline.runtime.probe.profile_file import replace_file
 from ridgeline.version import __version__
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("core/records.py", "core/errors.py", "core/dtype.py", "ir/kernel.py")  # what the probe imports beside itself
+PARTS = (
+    "core/records.py",
+    "core/errors.py",
+    "core/dtype.py",
+    "ir/kernel.py",
+    "hardware/device_names.py",
+)  # what the probe imports beside itself
 START = "import sys\n\nfrom ridgeline.runtime.probe.__main__ import main\n\nsys.exit(main())\n"
 SHEBANG = b"#!/usr/bin/env python3\n"
 FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of zip files: the same sources give the same bytes
@@ -36,9 +43,9 @@ def write_standalone(path: Path) -> int:
 
 def _members() -> list[tuple[str, str]]:
     """Names and texts of what the file holds; the packages above its modules are empty ones."""
-    probe = sorted(path for path in (ROOT / "runtime" / "probe").iterdir() if path.suffix in (".py", ".json"))
+    probe = sorted(path for path in (ROOT / "runtime" / "probe").iterdir() if path.suffix == ".py")
     stub = f'"""The measuring part of Ridgeline {__version__}."""\n'
-    packages = [(f"ridgeline/{name}__init__.py", stub) for name in ("", "core/", "ir/", "runtime/")]
+    packages = [(f"ridgeline/{name}__init__.py", stub) for name in ("", "core/", "hardware/", "ir/", "runtime/")]
     sources = [*(ROOT / part for part in PARTS), *probe]
     texts = [(f"ridgeline/{path.relative_to(ROOT).as_posix()}", path.read_text(encoding="utf-8")) for path in sources]
-    return [("__main__.py", START), *packages, *texts]
+    return [("__main__.py", START), *packages, packed_names(Path("ridgeline/hardware")), *texts]

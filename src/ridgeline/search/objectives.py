@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
-from ridgeline.core.units import DECIMAL
+from ridgeline.core.units import DECIMAL, HOUR
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
@@ -24,7 +24,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
 from ridgeline.search.space import powers_of_two
-from ridgeline.sim import HOUR, Prediction
+from ridgeline.sim import Prediction
 
 Objective = Literal["time", "cost", "energy", "memory", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
-from ridgeline.core.units import parse_quantity
+from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
@@ -23,8 +23,6 @@ from ridgeline.serving.served import Served
 from ridgeline.sim import Impossible, unpublished
 
 PERCENTILES = (50.0, 90.0, 99.0)
-HOUR = parse_quantity("1 h", "s")
-MILLION = 1_000_000
 FRONT_END_S = 8e-3  # sent until queued, and first token until received: TTFT p50 less 2.5 steps in rows of serving.csv
 
 

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from ridgeline.sim.plan_model import ScheduledRows as ScheduledRows
     from ridgeline.sim.plan_model import ShardedState as ShardedState
     from ridgeline.sim.plan_model import joined as joined
-    from ridgeline.sim.predict_step import HOUR as HOUR
     from ridgeline.sim.predict_step import default_calibration as default_calibration
     from ridgeline.sim.predict_step import not_predictable as not_predictable
     from ridgeline.sim.predict_step import predict as predict
@@ -93,7 +92,7 @@ _HOMES = {
     "memory.peak": ("Memory", "capacity_of", "peak_memory"),
     "phase_prediction": ("PhasePrediction", "predict_phase"),
     "plan_model": ("Placement", "PlanModel", "RowModel", "ScheduledRows", "ShardedState", "joined"),
-    "predict_step": ("HOUR", "default_calibration", "not_predictable", "predict", "unpublished"),
+    "predict_step": ("default_calibration", "not_predictable", "predict", "unpublished"),
     "prediction": ("Impossible", "Prediction"),
     "prediction_interval": (
         "SHIPPED_RESIDUALS",

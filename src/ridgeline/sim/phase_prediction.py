@@ -14,7 +14,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, weakest
 from ridgeline.core.records import dataclass
-from ridgeline.core.units import parse_quantity
+from ridgeline.core.units import HOUR, MILLION
 from ridgeline.cost.calibration import Calibration, default_calibration
 from ridgeline.cost.profile import profile_for
 from ridgeline.cost.serving_calibration import ServingCalibration, serving_spread, shipped_serving
@@ -31,9 +31,7 @@ from ridgeline.sim.memory.serving import ServingMemory, limits_of, serving_memor
 from ridgeline.sim.prediction import Bill, Impossible, Part, StepParts
 from ridgeline.sim.prediction_interval import Interval
 
-HOUR = parse_quantity("1 h", "s")
 CURVE = 14  # batches of the curve
-MILLION = 1e6
 COVERAGE = 0.9
 
 

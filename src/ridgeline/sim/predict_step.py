@@ -15,7 +15,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
-from ridgeline.core.units import DECIMAL, format_gib, parse_quantity
+from ridgeline.core.units import DECIMAL, HOUR, format_gib
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.calibration import default_calibration as default_calibration
 from ridgeline.cost.estimate import OpEstimate, estimates
@@ -45,7 +45,6 @@ from ridgeline.sim.prediction_interval import narrowed, shipped_interval
 from ridgeline.sim.slow_paths import slow_paths
 from ridgeline.sim.step_sensitivity import anchor_effect
 
-HOUR = parse_quantity("1 h", "s")
 ABSURD = DECIMAL["E"] * DECIMAL["M"]  # no chip moves or computes this much in a second
 
 

@@ -9,11 +9,9 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ridgeline.hardware.load import CHIPS
 from ridgeline.runtime.probe.case import make_case, row_key
 from ridgeline.runtime.probe.grid import GROUPS, cases
 from ridgeline.runtime.probe.grid_links import link_cases
@@ -262,42 +260,13 @@ def test_rows_are_written_in_one_order_whenever_they_were_taken(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [tmp_path / "p.json"]
 
 
-@pytest.mark.parametrize(
-    ("name", "memory", "chip"),
-    [
-        ("NVIDIA H200", 150e9, "h200-sxm"),
-        ("NVIDIA H100 80GB HBM3", 85e9, "h100-sxm"),
-        ("NVIDIA H100 PCIe", 85e9, "h100-pcie"),
-        ("NVIDIA A100-SXM4-40GB", 42e9, "a100-40-sxm"),
-        ("NVIDIA A100-SXM4-80GB", 85e9, "a100-80-sxm"),
-        ("NVIDIA GB200", 190e9, "gb200-nvl72"),
-        ("NVIDIA L4", 24e9, "l4"),
-        ("NVIDIA L40S", 48e9, "l40s"),
-        ("AMD Instinct MI300X", 206e9, "mi300x"),
-        ("Ascend910B2", 64e9, "ascend-910b2"),
-        ("AMD EPYC", 25e9, None),
-    ],
-)
-def test_the_chip_is_guessed_from_the_devices_name(name: str, memory: float, chip: str | None) -> None:
-    from ridgeline.runtime.probe.describe import guess_chip
-
-    assert guess_chip(name, int(memory)) == chip
-
-
-def test_every_chip_that_may_be_guessed_is_in_the_catalog() -> None:
-    from ridgeline.runtime.probe import describe
-
-    table: list[dict[str, Any]] = json.loads(Path(describe.__file__).with_name("chips.json").read_text("utf-8"))
-    assert all(row["chip"] in CHIPS for row in table)
-
-
 def test_the_standalone_file_needs_nothing_of_ridgeline(tmp_path: Path) -> None:
     file, output = tmp_path / "characterize.pyz", tmp_path / "p.json"
     assert write_standalone(file) == file.stat().st_size
     assert write_standalone(file) == file.stat().st_size
     with zipfile.ZipFile(file) as packed:
         own = [name for name in packed.namelist() if name.startswith("ridgeline/")]
-        parts = {f"ridgeline/{part}" for part in PARTS}
+        parts = {f"ridgeline/{part}" for part in (*PARTS, "hardware/device_names.json")}
         own = [name for name in own if name not in parts and not name.endswith("__init__.py")]
         assert all(name.startswith("ridgeline/runtime/probe/") for name in own)
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}

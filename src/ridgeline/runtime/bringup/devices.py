@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from ridgeline.core.errors import InputError, Problem, near
+from ridgeline.hardware.device_names import chip_id
 from ridgeline.runtime.bringup import dispatcher, ridge
 from ridgeline.runtime.probe.backend import PLUG_INS
-from ridgeline.runtime.probe.describe import cpu_name, guess_chip
+from ridgeline.runtime.probe.describe import cpu_name
 
 FORM = re.compile(r"(?P<kind>[A-Za-z][A-Za-z_]*)(?::(?P<index>\d{1,4}))?")
 # what makes torch know a device, for whoever lacks it
@@ -157,7 +158,7 @@ def likely_chip(name: str) -> str | None:
     memory = 0
     with contextlib.suppress(Exception):
         memory = int(torch.get_device_module(kind).mem_get_info(int(index or 0))[1])
-    return guess_chip(device_name(name), memory)
+    return chip_id(device_name(name), memory)
 
 
 def settle(device: str) -> None:

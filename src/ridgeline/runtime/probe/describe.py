@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
-import re
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ridgeline.hardware.device_names import chip_id
 from ridgeline.runtime.probe.backend import Backend
 from ridgeline.runtime.probe.power import Meter
 
@@ -22,7 +20,7 @@ def describe(backend: Backend, meter: Meter) -> dict[str, Any]:
     count = getattr(backend.module, "device_count", lambda: 1)
     facts = {key: value for key, value in meter.facts.items() if value not in (0, "", None)}
     return {
-        "chip": guess_chip(name, memory),
+        "chip": chip_id(name, memory),
         "device": {"type": backend.type, "name": name, "memory_bytes": memory, "count": int(count()), **facts},
         "host": {
             "cpu": cpu_name(),
@@ -64,24 +62,3 @@ def software(backend: Backend) -> dict[str, Any]:
         found["triton"] = __import__("triton").__version__
     found["threads"] = torch.get_num_threads()
     return found
-
-
-def guess_chip(name: str, memory_bytes: int) -> str | None:
-    """The catalog id of a device's name and memory, None where the table has none."""
-    table = json.loads(Path(__file__).with_name("chips.json").read_text("utf-8")) if _on_disk() else _from_zip()
-    for row in table:
-        if re.search(row["name"], name, re.IGNORECASE) and row.get("over", 0) <= memory_bytes / 1e9 < row.get(
-            "under", 1e9
-        ):
-            return str(row["chip"])
-    return None
-
-
-def _on_disk() -> bool:
-    return Path(__file__).with_name("chips.json").exists()
-
-
-def _from_zip() -> Any:
-    import pkgutil
-
-    return json.loads(pkgutil.get_data("ridgeline.runtime.probe", "chips.json") or b"[]")

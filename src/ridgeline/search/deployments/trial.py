@@ -10,6 +10,7 @@ import numpy as np
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.records import dataclass
+from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.load import Load
@@ -19,7 +20,7 @@ from ridgeline.serving.fleet import Role
 from ridgeline.serving.misses import Hopeless
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served
-from ridgeline.serving.serving_prediction import HOUR, MILLION, ServingPrediction, served_by
+from ridgeline.serving.serving_prediction import ServingPrediction, served_by
 
 FEWEST, MOST = 400, 1600  # requests of a shortened load
 RESIDENTS = 3.0  # times the requests in flight that it holds at least, so that most of them meet a busy engine

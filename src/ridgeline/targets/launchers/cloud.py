@@ -7,6 +7,7 @@ import shlex
 from math import ceil
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.hardware.device_names import skypilot_names
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launchers.launch import (
     IMAGE,
@@ -18,23 +19,22 @@ from ridgeline.targets.launchers.launch import (
     job_name,
     nodes_of,
 )
-from ridgeline.targets.tables import template, words
+from ridgeline.targets.tables import template
 from ridgeline.targets.target import Files
 from ridgeline.targets.vendors import vendor_of
 from ridgeline.targets.yaml_text import manifest_text
 
 END = "RIDGELINE_END"
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
-# chips of the catalog by the names that SkyPilot's catalogs give them
-ACCELERATORS = words("launchers", "accelerators")
 
 
 def skypilot(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A task that writes the files on every node and runs launch.sh there; `sky launch` works from any folder."""
     nodes, each = nodes_of(scenario.system)
-    chip = ACCELERATORS.get(scenario.system.chip.id)
+    names = skypilot_names()
+    chip = names.get(scenario.system.chip.id)
     if chip is None:
-        known = ", ".join(sorted(set(ACCELERATORS)))
+        known = ", ".join(sorted(names))
         given = f"{scenario.system.chip.id}, which SkyPilot has no name for"
         raise InputError(Problem(path="--launcher", given=given, expected=f"a system of {known}"))
     resources: dict[str, object] = {"accelerators": f"{chip}:{each}"}

@@ -1,10 +1,11 @@
-"""Device names of traces and the chips they mean, with and without the memory that a trace may tell."""
+"""Device names and the chips they mean, with and without the memory that a driver or a trace tells."""
 
 from __future__ import annotations
 
 import pytest
 
-from ridgeline.trace.analysis.chip_names import chip_id
+from ridgeline.hardware.device_names import chip_id, names_table, skypilot_names
+from ridgeline.hardware.load import CHIPS
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,24 @@ from ridgeline.trace.analysis.chip_names import chip_id
         ("NVIDIA GeForce RTX 4060 Laptop GPU", 0, None),
         ("AMD Instinct MI300X", 0, "mi300x"),
         ("AMD Instinct MI300A", 0, None),
+        ("NVIDIA H200", 150e9, "h200-sxm"),
+        ("NVIDIA H100 PCIe", 85e9, "h100-pcie"),
+        ("NVIDIA A100-SXM4-40GB", 42e9, "a100-40-sxm"),
+        ("NVIDIA A100-SXM4-80GB", 85e9, "a100-80-sxm"),
+        ("NVIDIA GB200", 190e9, "gb200-nvl72"),
+        ("NVIDIA L4", 24e9, "l4"),
+        ("NVIDIA L40S", 48e9, "l40s"),
+        ("AMD Instinct MI300X", 206e9, "mi300x"),
+        ("Ascend910B2", 64e9, "ascend-910b2"),
+        ("AMD EPYC", 25e9, None),
     ],
 )
-def test_a_device_name_means_one_chip(name: str, memory: int, chip: str | None) -> None:
+def test_a_device_name_means_one_chip(name: str, memory: float, chip: str | None) -> None:
     assert chip_id(name, memory) == chip
+
+
+def test_names_are_of_chips_with_memory() -> None:
+    table = names_table()
+    assert all(names["memory_bytes"] == CHIPS[id].need("hbm.capacity").value for id, names in table.items())
+    assert {id for id in CHIPS if "names" in CHIPS.table(id)} == set(table)
+    assert skypilot_names()["h100-sxm"] == "H100"
