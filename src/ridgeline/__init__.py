@@ -42,7 +42,7 @@ The names below are loaded when first used, so that importing Ridgeline costs no
     dry_run                                    Scenario -> DryRun: its step traced without its ranks, op by op
     anchored                                   your measured runs -> Calibration: yours, that `predict` takes
     next_measurements                          Scenario -> what to measure to be surer of it, the best first
-    collective                                 name, system or topology -> CollectiveTime: algorithm, time, bound
+    collective                                 name, system or topology -> CollectiveTime: algorithm, bound, four prices
     library_choice                             name, system -> LibraryChoice: what NCCL, RCCL or HCCL would do, and why
     collective_run                             name, ranks, backend -> CollectiveRun: an algorithm as it ran
     fit_with                                   your measured runs -> OwnFit: that calibration, and what it is worth

@@ -1,6 +1,7 @@
 """Names that Ridgeline offers; `__init__.py` says what each is."""
 
 from ridgeline.api import analyze as analyze
+from ridgeline.api import collective as collective
 from ridgeline.api import dry_run as dry_run
 from ridgeline.api import plan as plan
 from ridgeline.api import predict as predict
@@ -15,7 +16,6 @@ from ridgeline.calibrate.explain import explain as explain
 from ridgeline.calibrate.fit_with import fit_with as fit_with
 from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
 from ridgeline.calibrate.validate import validate as validate
-from ridgeline.comm.answer import collective as collective
 from ridgeline.comm.libraries.choice import library_choice as library_choice
 from ridgeline.cost.profile import Profile as Profile
 from ridgeline.cost.profile import read_profile as read_profile

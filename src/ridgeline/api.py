@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
+    from ridgeline.comm.answer import CollectiveOptions, CollectiveTime
     from ridgeline.comm.simulation.conditions import Asked
     from ridgeline.cost.calibration import Calibration
     from ridgeline.cost.profile import Choice, Profile
@@ -302,6 +303,35 @@ def dry_run(scenario: Scenario) -> DryRun:
             for one in traced
         ),
     )
+
+
+def collective(
+    name: str,
+    *,
+    on: str = "",
+    without: Iterable[str] = (),
+    slow: Iterable[str] = (),
+    groups: str = "",
+    **options: Unpack[CollectiveOptions],
+) -> CollectiveTime:
+    """How long a collective takes, by which algorithm, and how near the bound that is: see `comm.answer.collective`.
+
+    `seconds` are those of ideal links. `prices` has them beside what the library's tuner expects, what a benchmark
+    would measure and what a step pays, each with what it adds.
+
+    >>> found = collective("allreduce", on="8xh100-sxm", size="1 MB").prices
+    >>> layers = (found.ideal, found.library, found.benchmark, found.step)
+    >>> [round(layer.seconds * 1e6, 1) for layer in layers]
+    [5.4, 27.4, 29.6, 96.9]
+    """
+    from ridgeline.comm.answer import collective as ideal
+    from ridgeline.cost.collective_prices import collective_prices
+    from ridgeline.hardware.load import system
+
+    broken, slower = tuple(without), tuple(slow)
+    answer = ideal(name, on=on, without=broken, slow=slower, groups=groups, **options)
+    changed = bool(broken or slower or groups)
+    return replace(answer, prices=collective_prices(answer, system(on) if on else None, changed=changed))
 
 
 def profile(*names: str | Path | Profile) -> Profile:

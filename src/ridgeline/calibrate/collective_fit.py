@@ -29,7 +29,7 @@ from ridgeline.cost.library_times.parameters import (
     names,
     prior_values,
 )
-from ridgeline.cost.library_times.question import Columns, columns_of, describes
+from ridgeline.cost.library_times.question import QuestionColumns, columns_of, describes
 
 LARGE = DECIMAL["M"]  # bytes
 SCATTER = 0.15  # of a row, as a logarithm
@@ -99,7 +99,7 @@ def _fitted(rows: Sequence[Measured], start: Mapping[str, float]) -> dict[str, f
     return {name: float(f"{value:.{DIGITS}g}") for name, value in zip(known, np.exp(found.x), strict=True)}
 
 
-def _off(columns: Columns, known: Sequence[str], x: Array) -> NDArray[np.float64]:
+def _off(columns: QuestionColumns, known: Sequence[str], x: Array) -> NDArray[np.float64]:
     values = dict(zip(known, np.exp(x).tolist(), strict=True))
     found: NDArray[np.float64] = np.log(library_seconds(columns, values))
     return found

@@ -8,7 +8,7 @@ that library times do not describe (meshes, tori, libraries that go level by lev
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -20,12 +20,9 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.collectives.links import bare_links
-from ridgeline.cost.collectives.price import KINDS, collective_seconds
-from ridgeline.cost.library_times.formulas import Values, harness_floor, library_seconds
+from ridgeline.cost.library_times.formulas import Values, bare_link_seconds, harness_floor, library_seconds
 from ridgeline.cost.library_times.parameters import shipped
 from ridgeline.cost.library_times.question import Question, columns_of, describes
-from ridgeline.cost.machine import machines_of
 
 LARGE = DECIMAL["M"]  # bytes above which a payload counts as large
 FEW = 20  # residuals that an interval needs at least
@@ -73,7 +70,7 @@ def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
     for fold, rows in by_fold.items():
         some = [read[index] for index in rows]
         if fold is None:
-            found[rows] = by_links(some)
+            found[rows] = bare_link_seconds([item.question for item in some])
         else:
             values = fit.without(fold) if fold else fit.values
             assert values is not None
@@ -99,27 +96,6 @@ def expected_seconds(question: Question) -> tuple[float, float, float]:
 def _only_here(item: Measured, values: Values) -> bool:
     """Whether a number that only rows of this system can give decides its time."""
     return item.question.ranks > 2 and f"many.{item.system.template}" in values
-
-
-def by_links(measured: Sequence[Measured]) -> Array:
-    """Seconds of each collective by the formulas that training steps are priced with, the chips to themselves."""
-    if not measured:
-        return np.zeros(0)
-    questions = [item.question for item in measured]
-    links = bare_links(machines_of([question.system for question in questions]))
-    topology = links.topology
-    if topology.in_switch is not None:
-        able = topology.in_switch * np.array([question.in_switch for question in questions])
-        links = replace(links, topology=replace(topology, in_switch=able))
-    columns = [[getattr(question, name) for question in questions] for name in ("size", "ranks", "stride")]
-    size, ranks, stride = (np.array(column, dtype=np.float64) for column in columns)
-    kinds = np.array([_LINK_KINDS[question.kind] for question in questions], dtype=np.int64)
-    return collective_seconds(kinds, size, ranks, stride, links)
-
-
-_LINK_KINDS: Mapping[str, int] = MappingProxyType(
-    {**KINDS, "dispatch": KINDS["all-to-all"], "combine": KINDS["all-to-all"]}
-)
 
 
 def _warming(read: Iterable[Measured]) -> dict[int, Skipped]:

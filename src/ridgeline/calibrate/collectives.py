@@ -19,7 +19,7 @@ from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost.library_times.experts import counted_bytes
+from ridgeline.cost.library_times.formulas import counted_bytes
 from ridgeline.cost.library_times.question import Kind, Question, Software, columns_of
 from ridgeline.cost.machine import machines_of
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system

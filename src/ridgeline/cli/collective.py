@@ -74,11 +74,11 @@ def collective(
     if _written_as(file, output, to, library):
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
-    shown = _Shown(output, to, picture, by_size, json)
+    shown = _Shown(output, to, picture, json)
     _ask(
         what, shown, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
-        simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
+        by_size=by_size, simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
         straggler=straggler or (), beside=beside or (), injection=injection or None, message=message, groups=groups,
         pairs=pair or (), matrix=matrix, experts=experts, top_k=top_k, tokens=tokens, routing_seed=seed,
     )  # fmt: skip
@@ -105,22 +105,20 @@ def _written_as(file: Path | None, output: Path | None, to: str, library: str) -
 
 
 class _Shown(NamedTuple):
-    """What is made of an answer: files, a selector by size, JSON."""
+    """What is made of an answer: files, a picture, JSON."""
 
     output: Path | None
     to: str
     picture: Path | None
-    by_size: bool
     json: bool
 
 
 def _ask(what: str, shown: _Shown, **asked: Any) -> None:
     """An algorithm for the collective, proven and timed; written and drawn if asked."""
-    from ridgeline.comm.answer import collective as answered
-    from ridgeline.comm.crossings import crossings
+    from ridgeline.api import collective as answered
     from ridgeline.comm.formats.files import write_collective
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.collective import by_size_sheet, collective_sheet, draw_collective
+    from ridgeline.report.collective import collective_sheet, draw_collective
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if shown.picture is not None:
@@ -131,9 +129,6 @@ def _ask(what: str, shown: _Shown, **asked: Any) -> None:
     if shown.output is not None:
         write_collective(found.algorithm, shown.output, shown.to or "ridgeline")
         say(f"{shown.output}: {sheet['steps']} steps", err=True)
-    if shown.by_size:
-        ranges = crossings(found.collective, found.graph, asked["root"], synthesized=asked["synthesize"])
-        sheet["by_size"] = by_size_sheet(ranges)
     if shown.picture is not None:
         write_picture(found, shown.picture, sheet.get("by_size", ()))
         say(f"{shown.picture}: written", err=True)

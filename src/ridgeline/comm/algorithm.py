@@ -8,13 +8,15 @@ ranks, in order. Nodes from `ranks` on are switches that add up or copy what pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.contract import Contract, Ints
+from ridgeline.comm.contract import Collective, Contract, Ints
+from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Index
 
 COPY, REDUCE = 0, 1
@@ -69,6 +71,35 @@ class Algorithm:
         return int(self.steps.round[-1]) + 1 if len(self.steps) else 0
 
 
+def _no_floor(_size_bytes: float) -> float:
+    return 0.0
+
+
+class CollectiveTask(NamedTuple):
+    """A collective of all ranks of a graph; broadcasts and reduces have a root."""
+
+    graph: Graph
+    collective: Collective
+    root: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An algorithm that could run: its name, how many steps it has, how it is made, and what it cannot beat.
+
+    floor   a lower bound of its seconds for a size; 0 where nothing is known without making it
+    quick   the same, sooner known and lower
+    exact   the floor is its time
+    """
+
+    name: str
+    steps: int
+    make: Callable[[], Algorithm]
+    floor: Callable[[float], float] = _no_floor
+    quick: Callable[[float], float] = _no_floor
+    exact: bool = False
+
+
 def steps_of(
     round: Index | Ints,
     source: Index | Ints,
@@ -105,7 +136,7 @@ def joined(parts: Sequence[Steps]) -> Steps:
     return steps_of(**columns)
 
 
-def turned(algorithm: Algorithm, name: str = "") -> Algorithm:
+def reversed_algorithm(algorithm: Algorithm, name: str = "") -> Algorithm:
     """The reversed algorithm: last round first, receivers send, and copies become sums.
 
     An all-gather becomes the reduce-scatter of the same time, a broadcast a reduce, MoE dispatch its combine.
@@ -119,7 +150,7 @@ def turned(algorithm: Algorithm, name: str = "") -> Algorithm:
         (REDUCE - steps.op)[::-1].astype(np.int8),
         steps.channel[::-1],
     )
-    return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.turned(), steps=back)
+    return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.reversed(), steps=back)
 
 
 def mirrored(gather: Algorithm, contract: Contract) -> Algorithm:
@@ -144,9 +175,9 @@ def mirrored(gather: Algorithm, contract: Contract) -> Algorithm:
     return replace(gather, contract=contract, steps=whole)
 
 
-def beside(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: Sequence[Index]) -> Algorithm:
+def parallel_parts(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: Sequence[Index]) -> Algorithm:
     """Several at once on disjoint chunks: chunk c of part i is chunk `chunk_of[i][c]` of the whole; a channel each."""
-    moved = [
+    renumbered = [
         replace(
             part.steps,
             chunk=chunk_of[index][part.steps.chunk].astype(np.int32),
@@ -154,4 +185,4 @@ def beside(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: 
         )
         for index, part in enumerate(parts)
     ]
-    return Algorithm(name=name, contract=contract, nodes=max(part.nodes for part in parts), steps=joined(moved))
+    return Algorithm(name=name, contract=contract, nodes=max(part.nodes for part in parts), steps=joined(renumbered))

@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack, cast
 
-from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.algorithm_file import WHOLE
+from ridgeline.comm.algorithm_table import ALGORITHMS
 from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.contract_bounds import contract_bound
+from ridgeline.comm.crossings import SizeRange, crossings
 from ridgeline.comm.exchange_options import EXCHANGES, ExchangeOptions, exchange_candidates
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
 from ridgeline.comm.graph import Graph, grouped, slowed
 from ridgeline.comm.graph import without as degraded
-from ridgeline.comm.select import Candidate, beaten, fastest, named
+from ridgeline.comm.select import beaten, fastest, named
 from ridgeline.comm.simulation.conditions import Asked, conditions
 from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
@@ -36,15 +38,62 @@ BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0
 """busbw over algbw is this times (N - 1) / N, as nccl-tests counts; 1 for the others."""
 
 
-NO_SEQUENCE = ("tree-packing", "double-tree", "two-level", "unequal-groups", "in-switch")
-"""All-reduces that are no reduce-scatter and then an all-gather."""
-
-
 SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
 
 
 class Options(Asked, ExchangeOptions, total=False):
     """What simulations and exchanges ask for besides."""
+
+
+class CollectiveOptions(Options, total=False):
+    """What is asked of a collective besides its name and the system it runs on; see `collective`."""
+
+    topology: str
+    link: str | float
+    latency: str | float
+    size: str | float
+    algorithm: str
+    synthesize: bool
+    chunks: int | None
+    root: int
+    outer: str | float | None
+    by_size: bool
+    simulate: bool
+    seeds: int
+    beside: Iterable[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPrice:
+    """What a collective takes by one layer of its model.
+
+    seconds     null where the layer knows nothing of it; `reason` says why
+    algorithm   what the layer takes, by its own name; blank where it does not choose
+    adds        what it counts that the layer before leaves out
+    source      where its numbers come from
+    """
+
+    seconds: float | None = None
+    algorithm: str = ""
+    adds: str = ""
+    source: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePrices:
+    """The same collective by four layers, each of which counts more than the one before.
+
+    ideal       the algorithm's steps on links as the catalog has them: `seconds` of the answer
+    library     what the library's own tuner expects of what it takes (NCCL, RCCL, HCCL)
+    benchmark   what nccl-tests would measure
+    step        what a training or serving step pays
+    """
+
+    ideal: LayerPrice
+    library: LayerPrice
+    benchmark: LayerPrice
+    step: LayerPrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +105,8 @@ class CollectiveTime:
                         sum; 0 where it does not apply
     synthesis_seconds   what building the algorithm took, where it was synthesized
     contention          the same simulated as flows that share links, where that was asked for
+    by_size             who is fastest from 1 kB to 10 GB, where that was asked for
+    prices              the same by ideal links, library, benchmark and step: `ridgeline.collective` fills it in
     """
 
     collective: Collective
@@ -68,6 +119,8 @@ class CollectiveTime:
     verification: Verification
     synthesis_seconds: float | None
     contention: Contention | None = None
+    by_size: tuple[SizeRange, ...] | None = None
+    prices: CollectivePrices | None = None
 
     @property
     def seconds(self) -> float:
@@ -107,6 +160,7 @@ def collective(
     outer: str | float | None = None,
     slow: Iterable[str] = (),
     groups: str = "",
+    by_size: bool = False,
     simulate: bool = False,
     seeds: int = SEEDS,
     beside: Iterable[str] = (),
@@ -124,6 +178,7 @@ def collective(
     chunks          synthesis: chunks a rank's part is cut into
     outer, slow     rate of links between domains; links of another rate: link:3-4:0.5, node:5:0.25
     groups          sizes of groups of consecutive ranks, 2+3: all-reduce by unequal groups
+    by_size         who is fastest from 1 kB to 10 GB besides, and the sizes where they cross
     simulate        run it too as flows that share links, with hashed paths for so many `seeds`; how, says the rest:
                     paths, seed, background, straggler, injection, message (see `simulation.conditions.Asked`)
     beside          another collective of all ranks at the same time, alltoall:256MB
@@ -152,6 +207,8 @@ def collective(
     else:
         made, timed = fastest(kind, graph, size_bytes, name=algorithm, root=root)
     found = answer(kind, graph, size_bytes, made, timed, spent, root)
+    if by_size:
+        found = replace(found, by_size=crossings(kind, graph, root, synthesized=synthesize))
     if not simulate:
         return found
     jobs = [Job(algorithm=made, size_bytes=size_bytes), *(_beside(text, graph, root) for text in beside)]
@@ -209,7 +266,7 @@ def answer(
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
     chunked, total = 0.0, made.contract.chunks
-    sequence = kind == "allreduce" and total % graph.ranks == 0 and made.name not in NO_SEQUENCE
+    sequence = kind == "allreduce" and total % graph.ranks == 0 and _in_halves(made.name)
     if timed.crowding > 1 and sequence and graph.direct:
         chunked = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
     elif timed.crowding == 1:
@@ -226,6 +283,12 @@ def answer(
         verification=verify(made),
         synthesis_seconds=spent,
     )
+
+
+def _in_halves(name: str) -> bool:
+    """Whether an all-reduce of that name is a reduce-scatter and then an all-gather; packed trees are synthesized."""
+    row = ALGORITHMS.get(name)
+    return row.in_halves if row else name != "tree-packing"
 
 
 def verify_file(path: Path) -> tuple[Algorithm, Verification]:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.algorithm_file import WHOLE
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.contract_bounds import contract_bound
 from ridgeline.comm.exchange_options import EXCHANGES, exchange_candidates
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.select import Candidate, beaten, candidates
+from ridgeline.comm.select import beaten, candidates
 from ridgeline.comm.verify import verify
 from ridgeline.core.errors import InputError, Problem
 

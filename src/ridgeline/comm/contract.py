@@ -87,7 +87,7 @@ class Contract:
         """The part of M that each chunk is."""
         return np.broadcast_to(self.chunk_share, (self.chunks,))
 
-    def turned(self) -> Contract:
+    def reversed(self) -> Contract:
         """The contract of the reversed collective: what it ends with, this one begins with."""
         return Contract(
             collective=REVERSED[self.collective],  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def contract(collective: Collective, ranks: int, chunks: int, root: int = 0) -> 
         begins, ends = _pairs(ids // ranks, ids), _pairs(ids % ranks, ids)
         return _made(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / ranks))
     elif collective != "allreduce":
-        raise ValueError(f"{collective} needs its pairs: exchange, sendrecv or dispatch makes it")
+        raise ValueError(f"{collective} needs its pairs: exchange, point_to_point or dispatch makes it")
     return _made(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
 
 
@@ -142,13 +142,6 @@ def exchange(sizes: Array) -> Contract:
     most = float(sizes.sum(axis=1).max()) or 1.0
     begins, ends = _pairs(ids // ranks, ids), _pairs(ids % ranks, ids)
     return _made("alltoallv", ranks, len(ids), begins, ends, np.asarray(sizes, float).ravel() / most)
-
-
-def sendrecv(ranks: int, source: int, target: int, chunks: int = 1) -> Contract:
-    """One rank sends M to another."""
-    ids = np.arange(chunks, dtype=np.int64)
-    begins, ends = _pairs(np.full(chunks, source), ids), _pairs(np.full(chunks, target), ids)
-    return _made("sendrecv", ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
 
 
 def point_to_point(ranks: int, sources: Index, targets: Index) -> Contract:

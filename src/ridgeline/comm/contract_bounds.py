@@ -25,9 +25,10 @@ FLOW_NODES, FLOW_PAIRS = 320, 400_000  # up to which the concurrent flow is boun
 def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> Bound:
     """Seconds that no algorithm for this contract beats on this graph.
 
-    >>> from ridgeline.comm.contract import sendrecv
+    >>> from ridgeline.comm.contract import point_to_point
     >>> from ridgeline.comm.topologies import topology
-    >>> contract_bound(topology("ring:4", 2.0), sendrecv(4, 0, 2), 4.0).seconds  # by both links of the sender
+    >>> pair = point_to_point(4, np.array([0]), np.array([2]))
+    >>> contract_bound(topology("ring:4", 2.0), pair, 4.0).seconds  # by both links of the sender
     1.0
     """
     begins, ends = _places(contract.begins, contract), _places(contract.ends, contract)

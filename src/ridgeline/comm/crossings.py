@@ -12,11 +12,11 @@ from functools import cache
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm
+from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.select import MOST_STEPS, Candidate, candidates
+from ridgeline.comm.select import MOST_STEPS, candidates
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem

@@ -16,9 +16,9 @@ from typing import TypedDict
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm, turned
+from ridgeline.comm.algorithm import Algorithm, Candidate, reversed_algorithm
 from ridgeline.comm.library.exchanges import alltoallv, forwarded_dispatch, moe_dispatch, sends
-from ridgeline.comm.select import MOST_STEPS, Candidate
+from ridgeline.comm.select import MOST_STEPS
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 
@@ -53,7 +53,7 @@ def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions, domain: i
             if 1 < domain < ranks and ranks % domain == 0:
                 made.append(forwarded_dispatch(chosen, ranks, held, domain))
             if kind == "combine":
-                made = [turned(one) for one in made]
+                made = [reversed_algorithm(one) for one in made]
             return [_one(one.name, one) for one in made]
 
 

@@ -43,7 +43,7 @@ class Traffic:
     alone: bool = True
     chain: float = 0.0
 
-    def turned(self) -> Traffic:
+    def reversed(self) -> Traffic:
         """What the reversed algorithm sends."""
         return replace(self, source=self.target, target=self.source)
 
@@ -172,7 +172,7 @@ def tree_traffic(parents: Sequence[Index]) -> list[Traffic]:
     for parent in parents:
         child = np.flatnonzero(parent >= 0)
         made.append(Traffic(source=child, target=parent[child], share=1 / len(parents), alone=False))
-    return [*made, *(one.turned() for one in made)]
+    return [*made, *(one.reversed() for one in made)]
 
 
 def bruck_traffic(n: int) -> list[Traffic]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import TopologyColumns, leaving, topology_columns
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.records import dataclass
@@ -14,7 +15,6 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.cost.anchoring import pace_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners
 from ridgeline.cost.profile import Profile, profile_for
-from ridgeline.cost.topology_columns import TopologyColumns, leaving, topology_columns
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.load import CHIPS, rated_power
 from ridgeline.hardware.system import System

@@ -16,7 +16,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives.price import KINDS
+from ridgeline.cost.collectives import KINDS
 from ridgeline.cost.machine import PEAKS
 from ridgeline.cost.step_part import AXES
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num, Op, Stream

@@ -15,11 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import Links
+from ridgeline.comm.closed_form.terms import Routing
 from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives.algorithms import Routing
-from ridgeline.cost.collectives.links import Links, links_of
-from ridgeline.cost.collectives.price import KINDS, collective_seconds
+from ridgeline.cost.collectives import KINDS, collective_seconds, links_of
 from ridgeline.cost.kernels import ALIGNED, TILES, flash_seconds, padded_flops, unaligned_rate
 from ridgeline.cost.machine import PEAKS, SHARE, Machines, ParameterColumns
 from ridgeline.cost.op_table import PHASES, OpTable

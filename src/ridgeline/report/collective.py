@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.answer import CollectiveTime
+from ridgeline.comm.answer import CollectivePrices, CollectiveTime, LayerPrice
 from ridgeline.comm.catalogue import Entry
 from ridgeline.comm.crossings import SizeRange
 from ridgeline.comm.formats.files import CollectiveFile
@@ -31,6 +32,12 @@ from ridgeline.report.sheets.collective import (
 )
 from ridgeline.report.sheets.plain import plain
 
+LAYERS = {
+    "ideal": "on ideal links",
+    "library": "by the library's tuner",
+    "benchmark": "in a benchmark",
+    "step": "in a step",
+}
 SHOWN = 8  # links
 HEAT = " ░▒▓█"  # how many of a cell's rounds a link is used in
 HEAT_LINKS, HEAT_ROUNDS = 16, 64  # cells of the picture
@@ -38,7 +45,7 @@ HEAT_LINKS, HEAT_ROUNDS = 16, 64  # cells of the picture
 
 def collective_sheet(found: CollectiveTime) -> CollectiveSheet:
     """Everything the answer says."""
-    return {
+    sheet: CollectiveSheet = {
         "kind": "collective",
         "possible": True,
         "collective": found.collective,
@@ -61,7 +68,11 @@ def collective_sheet(found: CollectiveTime) -> CollectiveSheet:
         "verified": found.verification.ok,
         "busiest": _busiest(found),
         "simulation": contention_sheet(found) if found.contention else None,
+        "prices": plain(found.prices) if found.prices else None,
     }
+    if found.by_size is not None:
+        sheet["by_size"] = by_size_sheet(found.by_size)
+    return sheet
 
 
 def _busiest(found: CollectiveTime) -> list[LinkSheet]:
@@ -112,7 +123,8 @@ def _setting(setting: HcclSetting) -> str:
 def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Console) -> None:
     """Print the time beside its bound, the busiest links and the picture of the schedule."""
     size = format_quantity(sheet["size_bytes"], "B", 4)
-    title = f"{sheet['collective']} of {size} on {sheet['topology']}: {format_quantity(sheet['seconds'], 's', 4)}"
+    seconds = format_quantity(sheet["seconds"], "s", 4)
+    title = f"{sheet['collective']} of {size} on {sheet['topology']}: {seconds} on ideal links"
     chunked = sheet["chunked_bound_seconds"]
     built = sheet["synthesis_seconds"]
     rows = facts(
@@ -130,6 +142,7 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
             [Text.assemble(clean(title), style="bold")],
             [rows],
             listed("not verified", wrong),
+            [] if found.prices is None else [_prices(found.prices)],
             [] if sheet["simulation"] is None else [facts(*simulation_facts(sheet["simulation"]))],
             [_sizes(sheet["by_size"])] if "by_size" in sheet else [],
             [Text(line) for line in crossing_lines(sheet["by_size"])] if "by_size" in sheet else [],
@@ -137,6 +150,28 @@ def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Cons
             _picture(found.algorithm, found.graph),
         )
     )
+
+
+def _prices(prices: CollectivePrices) -> Table | Text:
+    """The four layers side by side: seconds, how much more than the layer before, and what the layer adds."""
+    if not (prices.library.seconds or prices.benchmark.seconds or prices.step.seconds):
+        return clean(f"priced on ideal links only: {prices.step.reason}")
+    table = headed(("what it takes", "", "more", "by", "counts besides"), right=("", "more"))
+    before: float | None = None
+    for field in fields(prices):
+        price: LayerPrice = getattr(prices, field.name)
+        if price.seconds is None:
+            table.add_row(LAYERS[field.name], DASH, "", "", clean(price.reason))
+            continue
+        more = "" if before is None else f"{'-' if price.seconds < before else '+'}{_s(abs(price.seconds - before))}"
+        counts = clean(f"{price.adds} ({price.source})")
+        table.add_row(LAYERS[field.name], _s(price.seconds), more, clean(price.algorithm), counts)
+        before = price.seconds
+    return table
+
+
+def _s(seconds: float) -> str:
+    return format_quantity(seconds, "s", 3)
 
 
 def by_size_sheet(found: Sequence[SizeRange]) -> list[SizeRangeSheet]:

@@ -14,11 +14,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import Links
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration, default_calibration
-from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.collectives.price import ALL_REDUCE
+from ridgeline.cost.collectives import ALL_REDUCE
 from ridgeline.cost.kernels import SERVED_TILES
 from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table_over

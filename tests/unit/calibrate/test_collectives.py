@@ -21,9 +21,8 @@ from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.comm.libraries.nccl import communicator, nccl_options
-from ridgeline.cost.library_times.formulas import library_seconds
+from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
 from ridgeline.cost.library_times.parameters import shipped
-from ridgeline.cost.library_times.protocols import ring_is_simple
 from ridgeline.cost.library_times.question import Question, columns_of, describes
 from ridgeline.hardware.load import system
 from ridgeline.report.validate import validation_sheet, worst

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.comm.algorithm import turned
+from ridgeline.comm.algorithm import reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
+from ridgeline.comm.candidates.builders import ring_order
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, without
 from ridgeline.comm.library.exchanges import alltoallv, moe_dispatch
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import routes
-from ridgeline.comm.select import candidates, fastest, ring_order
+from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
@@ -109,7 +110,7 @@ def test_moe_exchanges_take_the_time_of_their_busiest_rank() -> None:
     made = moe_dispatch(experts, 4, 1)
     seconds = time_algorithm(made, topology("switch:4", 1.0), 2.0).seconds
     assert seconds == pytest.approx(6.0)
-    assert time_algorithm(turned(made), topology("switch:4", 1.0), 2.0).seconds == pytest.approx(6.0)
+    assert time_algorithm(reversed_algorithm(made), topology("switch:4", 1.0), 2.0).seconds == pytest.approx(6.0)
 
 
 def test_small_messages_take_few_rounds_and_large_ones_all_links() -> None:

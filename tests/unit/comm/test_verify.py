@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, steps_of, turned
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, reversed_algorithm, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.comm.deadlock import deadlocks
 from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, forwarded_dispatch, moe_dispatch, pairwise
@@ -20,17 +20,17 @@ from ridgeline.comm.verify import _Replay, verify
 RIGHT = {
     "ring allreduce": reduce_then_gather(ring_allgather(6)),
     "ring allgather": ring_allgather(7),
-    "nhr reducescatter": turned(allgather_over(np.arange(6), "nhr")),
+    "nhr reducescatter": reversed_algorithm(allgather_over(np.arange(6), "nhr")),
     "double tree": tree_allreduce(double_tree(9), 3, "double-tree"),
     "split-rail": reduce_then_gather(split_rail_allgather(8, 4)),
     "unequal groups": unequal_allreduce((2, 3)),
     "in-switch": in_switch_allreduce(4, 4, 3),
     "all-to-all": bruck_alltoall(5),
     "all-pairs allreduce": reduce_then_gather(allgather_over(np.arange(5), "all-pairs")),
-    "forwarded combine": turned(
+    "forwarded combine": reversed_algorithm(
         forwarded_dispatch(np.array([[0, 3], [5, 2], [4, 5], [0, 5], [2, 7], [1, 4], [6, 7], [0, 1]]), 8, 1, 4)
     ),
-    "combine": turned(moe_dispatch(np.array([[0, 3], [1, 2], [4, 5], [0, 5], [2, 3], [1, 4]]), 3, 2)),
+    "combine": reversed_algorithm(moe_dispatch(np.array([[0, 3], [1, 2], [4, 5], [0, 5], [2, 3], [1, 4]]), 3, 2)),
 }
 
 MINGLED = ("double tree", "in-switch")  # one chunk is copied while another is still added
@@ -182,7 +182,7 @@ def test_patterns_at_many_sizes(pattern: str, n: int) -> None:
         return
     order = np.random.default_rng(n).permutation(n)
     gather = allgather_over(order, pattern, 2)
-    for one in (gather, turned(gather), reduce_then_gather(gather)):
+    for one in (gather, reversed_algorithm(gather), reduce_then_gather(gather)):
         assert verify(one).ok
 
 

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline.comm.closed_form.links import SCALE_OUT_STEP, SCALE_UP_STEP, START, Links
+from ridgeline.comm.closed_form.terms import IN_SWITCH, IN_SWITCH_STEP, TREE, Routing
 from ridgeline.core.errors import MissingNumber
-from ridgeline.cost.collectives.algorithms import IN_SWITCH, IN_SWITCH_STEP, TREE, Routing
-from ridgeline.cost.collectives.links import Links, bare_links
-from ridgeline.cost.collectives.price import (
-    ALGORITHMS,
+from ridgeline.cost.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
+    CLOSED_FORMS,
     SEND,
+    bare_links,
     collective_seconds,
     explain_collective,
 )
 from ridgeline.cost.machine import machines_of
-from ridgeline.cost.topology_columns import SCALE_OUT_STEP, SCALE_UP_STEP, START
 from ridgeline.hardware.load import system
 
 GB = 1e9
@@ -77,7 +77,7 @@ class TestSwitched:
         """64 ranks in 8 nodes: 2 P at 0.92 of the rate inside; three levels of tree, a chain of eight in each node."""
         found = options(ALL_REDUCE, 1 * GB, 64, links("64xa100-80-sxm"))
         wire = max(2 / 300, 2 * 7 / 8 / 200) / TREE
-        assert found["tree"] == pytest.approx(
+        assert found["double-tree"] == pytest.approx(
             took(wire, self.START_A + 2 * (7 * SCALE_UP_STEP + log2(8) * SCALE_OUT_STEP))
         )
 
@@ -86,7 +86,7 @@ class TestSwitched:
         on = links({"base": "64xa100-80-sxm", "tier": {"infiniband": {"bandwidth": "10 TB/s"}}})
         found = options(ALL_REDUCE, 1 * GB, 16, on, stride=4)
         slice_s = self.START_A + 2 * (SCALE_UP_STEP + log2(8) * SCALE_OUT_STEP)
-        assert found["tree"] == pytest.approx(took(2 / 300 / TREE, slice_s))
+        assert found["double-tree"] == pytest.approx(took(2 / 300 / TREE, slice_s))
 
     @pytest.mark.parametrize("stride", [8, 16])
     def test_one_rank_a_node_leaves_by_one_port(self, stride: int) -> None:
@@ -135,13 +135,13 @@ class TestSwitched:
 
     def test_all_to_all_inside(self) -> None:
         found = options(ALL_TO_ALL, GB, 8, links("8xa100-80-sxm"))
-        assert found == {"direct": pytest.approx(took(7 / 8 / 300, self.START_A, 3.5 * SCALE_UP_STEP))}
+        assert found == {"all-pairs": pytest.approx(took(7 / 8 / 300, self.START_A, 3.5 * SCALE_UP_STEP))}
 
     def test_all_to_all_beyond(self) -> None:
         """Of 16 ranks 8 are elsewhere: half of the bytes through one port each; eight messages or one."""
         found = options(ALL_TO_ALL, GB, 16, links("16xa100-80-sxm"))
         far = 0.5 / 25
-        assert found["direct"] == pytest.approx(took(far, self.START_A, (3.5 + 8) * SCALE_UP_STEP + SCALE_OUT_STEP))
+        assert found["all-pairs"] == pytest.approx(took(far, self.START_A, (3.5 + 8) * SCALE_UP_STEP + SCALE_OUT_STEP))
         assert found["forwarded"] == pytest.approx(took(far, self.START_A, (3.5 + 1) * SCALE_UP_STEP + SCALE_OUT_STEP))
 
     def test_tokens_for_several_experts_of_a_domain_travel_once(self) -> None:
@@ -154,7 +154,7 @@ class TestSwitched:
         """8 copies over 8 ranks of one node: 8 (1 - (7/8)^8) / 8 = 0.656 of the bytes are sent."""
         found = options(ALL_TO_ALL, GB, 8, links("8xa100-80-sxm"), spread=8.0)
         wire = 7 / 8 / 300 * (1 - (7 / 8) ** 8)
-        assert found["direct"] == pytest.approx(took(wire, self.START_A, 3.5 * SCALE_UP_STEP))
+        assert found["all-pairs"] == pytest.approx(took(wire, self.START_A, 3.5 * SCALE_UP_STEP))
 
     def test_send(self) -> None:
         on = links("16xa100-80-sxm")
@@ -187,8 +187,8 @@ class TestMeshAndLevels:
         on = links("16xgaudi2")
         found = options(ALL_GATHER, 8 * GB, 16, on)
         wire = 7 * GB / float(on.scale_up[0]) + 8 * GB / 2 / 8 / float(on.scale_out[0])
-        assert found["two-level"] == pytest.approx(took(wire, START, 7 * SCALE_UP_STEP + SCALE_OUT_STEP))
-        assert "tree" not in options(ALL_REDUCE, 8 * GB, 16, on)
+        assert found["split-rail"] == pytest.approx(took(wire, START, 7 * SCALE_UP_STEP + SCALE_OUT_STEP))
+        assert "double-tree" not in options(ALL_REDUCE, 8 * GB, 16, on)
 
     def test_the_third_tier_counts(self) -> None:
         """Eight H200 NVL in bridges of four over PCIe, then a fabric of 10 GB/s: half leaves each node."""
@@ -286,7 +286,7 @@ def test_the_fastest_on_offer_is_priced(kind: int, at: int, size: float, ranks: 
         assert one(kind, size, ranks, on, stride) == 0.0
     else:
         assert one(kind, size, ranks, on, stride) == pytest.approx(min(found.values()))
-        assert set(found) <= {algorithm.name for algorithm in ALGORITHMS[kind]}
+        assert set(found) <= {name for name, _ in CLOSED_FORMS[kind]}
 
 
 def test_a_batch_is_its_singles() -> None:

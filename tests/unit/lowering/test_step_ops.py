@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ridgeline import predict, scenario
+from ridgeline.comm.closed_form.links import plain_links
+from ridgeline.comm.closed_form.terms import Routing
 from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.collectives.algorithms import Routing
-from ridgeline.cost.collectives.links import plain_links
-from ridgeline.cost.collectives.price import ALL_TO_ALL, explain_collective
+from ridgeline.cost.collectives import ALL_TO_ALL, explain_collective
 from ridgeline.ir.ops import Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Program, SectionRole
 from ridgeline.lowering.plan_columns import plan_columns

@@ -6,12 +6,13 @@ algbw = size / seconds: how fast the payload gets through. busbw = algbw x what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, cast
 
 from ridgeline.comm.libraries import hccl, nccl, rccl
-from ridgeline.comm.libraries.options import BUS, NotOffered, Option, Priced, Range, ranges_of
+from ridgeline.comm.libraries.options import BUS, NotOffered, Option, Priced, Range, best, ranges_of
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import format_quantity, parse_quantity
 from ridgeline.hardware.load import system as system_named
@@ -19,6 +20,7 @@ from ridgeline.hardware.system import System
 
 Library = Literal["nccl", "rccl", "hccl"]
 LIBRARIES: tuple[Library, ...] = ("nccl", "rccl", "hccl")
+LIBRARY_BY_VENDOR: Mapping[str, Library] = MappingProxyType({"NVIDIA": "nccl", "AMD": "rccl", "Huawei": "hccl"})
 COLLECTIVES = {"nccl": nccl.COLLECTIVES, "rccl": rccl.COLLECTIVES, "hccl": hccl.COLLECTIVES}
 
 
@@ -73,24 +75,18 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
     >>> [found.chosen.name for found in [library_choice("allreduce", on="64xh100-sxm", size="8 kB")]]
     ['tree/LL']
     """
-    if library not in LIBRARIES:
-        raise InputError(not_among("--library", library, LIBRARIES))
-    if name not in COLLECTIVES[library]:
-        if name == "alltoall":
-            given, todo = f"{library} {name}", "leave --library out: it is grouped sends, there is nothing to choose"
-            raise InputError(Problem(path="--library", given=given, expected="a collective with algorithms", todo=todo))
-        raise InputError(not_among("collective", name, COLLECTIVES[library]))
-    found = system_named(on) if isinstance(on, str) else on
+    _refuse_unknown(library, name)
+    system = system_named(on) if isinstance(on, str) else on
     bytes_ = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 1 <= bytes_ < 2**50:
         raise InputError(Problem(path="--size", given=str(size), expected="1 B to 1 PB"))
-    priced, refused, version, notes = _model(library, name, found)
+    priced, refused, version, notes = _model(cast(Library, library), name, system)
     options = tuple(sorted(priced(bytes_), key=lambda option: option.seconds))
     return LibraryChoice(
-        library=library,
+        library=cast(Library, library),
         version=version,
         collective=name,
-        system=found,
+        system=system,
         size_bytes=bytes_,
         options=options,
         not_offered=refused,
@@ -98,6 +94,33 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
         ranges=ranges_of(priced),
         notes=notes,
     )
+
+
+def library_of(system: System) -> Library | None:
+    """The communication library whose tuner is known for a system's chips.
+
+    >>> library_of(system_named("8xh100-sxm")), library_of(system_named("64xtpu-v5p"))
+    ('nccl', None)
+    """
+    return LIBRARY_BY_VENDOR.get(system.chip.vendor)
+
+
+def chosen_option(name: str, system: System, size_bytes: float, library: Library) -> tuple[Option, str]:
+    """What a library takes for a collective over all chips of a system, and the library's version."""
+    _refuse_unknown(library, name)
+    priced, _, version, _ = _model(library, name, system)
+    return best(priced(size_bytes)), version
+
+
+def _refuse_unknown(library: str, name: str) -> None:
+    if library not in LIBRARIES:
+        raise InputError(not_among("--library", library, LIBRARIES))
+    if name in COLLECTIVES[library]:
+        return
+    if name == "alltoall":
+        given, todo = f"{library} {name}", "leave --library out: it is grouped sends, there is nothing to choose"
+        raise InputError(Problem(path="--library", given=given, expected="a collective with algorithms", todo=todo))
+    raise InputError(not_among("collective", name, COLLECTIVES[library]))
 
 
 def _model(library: Library, name: str, system: System) -> tuple[Priced, tuple[NotOffered, ...], str, tuple[str, ...]]:

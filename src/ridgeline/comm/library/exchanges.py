@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.comm.algorithm import Algorithm, joined, steps_of
-from ridgeline.comm.contract import Contract, contract, dispatch, exchange, point_to_point, sendrecv
+from ridgeline.comm.contract import Contract, contract, dispatch, exchange, point_to_point
 from ridgeline.core.arrays import Array, Index
 
 
@@ -70,13 +70,6 @@ def forwarded_alltoall(n: int, domain: int) -> Algorithm:
     return Algorithm(name="forwarded", contract=contract("alltoall", n, n * n), nodes=n, steps=joined(parts))
 
 
-def send_receive(n: int, source: int, target: int) -> Algorithm:
-    """One rank sends all to another."""
-    made = sendrecv(n, source, target)
-    zero = np.zeros(1, np.int64)
-    return Algorithm(name="direct", contract=made, nodes=n, steps=steps_of(zero, zero + source, zero + target, zero))
-
-
 def sends(n: int, sources: Index, targets: Index) -> Algorithm:
     """Pairs that send at once: a permutation, an incast."""
     ids = np.arange(len(sources), dtype=np.int64)
@@ -88,7 +81,7 @@ def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int, 
     """MoE dispatch: token t of `experts` (tokens, top_k) goes once to every rank that holds one of its experts.
 
     Tokens are dealt to ranks in equal shares. Reversed it is the combine, which adds up what the experts made of a
-    token: see `algorithm.turned`.
+    token: see `algorithm.reversed_algorithm`.
     """
     whole, token, source, target = _dispatched(experts, ranks, experts_per_rank)
     distance = (target - source) % ranks

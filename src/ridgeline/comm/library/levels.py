@@ -13,7 +13,7 @@ from math import lcm
 
 import numpy as np
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, beside, joined, steps_of
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, parallel_parts, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.comm.library.gathers import PATTERNS, allgather_by_axes, allgather_over
 from ridgeline.core.arrays import Index
@@ -35,7 +35,7 @@ def rings_allgather(n: int, domain: int, rings: int) -> Algorithm:
     rings = max(1, min(rings, domain, MOST_RINGS))
     parts = [allgather_over(exit_ring(n, domain, k), "ring") for k in range(rings)]
     chunk_of = [np.arange(n) * rings + k for k in range(rings)]
-    return beside(parts, contract("allgather", n, n * rings), "rings" if rings > 1 else "ring", chunk_of)
+    return parallel_parts(parts, contract("allgather", n, n * rings), "rings" if rings > 1 else "ring", chunk_of)
 
 
 def exit_ring(n: int, domain: int, k: int) -> Index:

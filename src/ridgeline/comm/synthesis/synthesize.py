@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import sqrt
 
-from ridgeline.comm.algorithm import Algorithm, turned
+from ridgeline.comm.algorithm import Algorithm, Candidate, reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
-from ridgeline.comm.select import Candidate, by_floor, candidates, fastest, unbeaten
+from ridgeline.comm.select import by_floor, candidates, fastest, unbeaten
 from ridgeline.comm.synthesis.arrivals import arrival_allgather
 from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
 from ridgeline.comm.synthesis.event_gather import EventGather, offered
@@ -128,12 +128,12 @@ def _refused(graph: Graph, per_rank: int) -> int:
 def _rooted(
     collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int
 ) -> Iterator[Algorithm]:
-    """Broadcasts by matching in some numbers of chunks, turned for a reduce."""
+    """Broadcasts by matching in some numbers of chunks, reversed_algorithm for a reduce."""
     ports = ports_of(graph)
     for count in (chunks,) if chunks else BROADCAST_CHUNKS:
         if count * graph.ranks <= BROADCAST_STEPS:
             one = matched_broadcast(graph, root, count, size_bytes, ports=ports)
-            yield turned(one) if collective == "reduce" else one
+            yield reversed_algorithm(one) if collective == "reduce" else one
 
 
 def _switched(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None) -> Iterator[Algorithm]:
@@ -158,7 +158,7 @@ def _changed(collective: Collective, gather: Algorithm) -> Algorithm:
     """An all-gather, its reverse, or both."""
     if collective == "allgather":
         return gather
-    return turned(gather) if collective == "reducescatter" else reduce_then_gather(gather)
+    return reversed_algorithm(gather) if collective == "reducescatter" else reduce_then_gather(gather)
 
 
 def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:

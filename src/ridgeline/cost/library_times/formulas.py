@@ -1,7 +1,7 @@
 """Turn columns of questions and the fitted numbers into seconds.
 
     T(W, L) = L + W + 2 s sqrt(W L)      bytes W cut into slices that cost L each (docs/concepts/collectives.md)
-    Simple    the same and (k - 1) L, where NCCL leaves LL and LL128 (`protocols`): it starts later
+    Simple    the same and (k - 1) L, where NCCL leaves LL and LL128: it starts later
 
 W = seconds of the bytes on the slowest link, P = size, R = ranks, r = inside a domain, n = domains, E = exits of a
 domain, c = the rate at which a rank moves its own bytes:
@@ -14,53 +14,78 @@ domain, c = the rate at which a rank moves its own bytes:
     all-to-all     f P / min(link, peers x channels of one peer)
     one-shot       P (R-1) / link, every rank to every other (TensorRT-LLM)
     MSCCL++        in-switch without slices; between domains packets, twice the bytes, one exchange
-    DeepEP         see `experts`
+    DeepEP         a token goes once to every rank that has an expert of it: N (1 - (1-1/N)^k) of N ranks that it may
+                   reach; between domains once to every domain, then over links inside, both at once. Between domains
+                   few cores forward all bytes: their time if that is longer. Version 2: the same with cores to spare
+    low latency    every copy travels by itself, out of the domain through its own port: max of the two
+
+What stays on a rank itself is not sent; DeepEP's own GB/s count it (`counted_bytes`). NCCL's protocol is the one that
+its tuner's costs choose, not the one that takes least time: near the crossing a library may be slower than it could be.
+
+    ring        launch + steps hop + size steps / (R rate)    LL at half of a link's rate, LL128 at 0.92 of it, Simple
+                at all of it; steps = R-1, twice for an all-reduce (`comm.libraries.nccl.toml`)
+    exchange    LL up to 16 KiB for a peer (NCCL_P2P_LL_THRESHOLD), Simple beyond
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.comm.closed_form.terms import TREE, exchange_bytes, in_switch_bytes, ring_bytes
+from ridgeline.comm.libraries.nccl import PCI_SHARE, constants
 from ridgeline.core.arrays import Array, Mask
-from ridgeline.core.units import DECIMAL
-from ridgeline.cost.collectives.algorithms import TREE
-from ridgeline.cost.library_times.experts import expert_seconds
-from ridgeline.cost.library_times.parameters import BY_FAMILY, MEASURED_FAMILIES
-from ridgeline.cost.library_times.protocols import exchange_is_simple, ring_is_simple
-from ridgeline.cost.library_times.question import FAMILIES, HARNESSES, KINDS, NETWORKS, SOFTWARE, Columns
+from ridgeline.core.units import BINARY, DECIMAL
+from ridgeline.cost.collectives import ALL_TO_ALL, bare_links, collective_seconds
+from ridgeline.cost.collectives import KINDS as CLOSED_KINDS
+from ridgeline.cost.library_times.parameters import BY_FAMILY, MEASURED_FAMILIES, shipped
+from ridgeline.cost.library_times.question import (
+    FAMILIES,
+    HARNESSES,
+    KINDS,
+    NETWORKS,
+    SOFTWARE,
+    Kind,
+    Question,
+    QuestionColumns,
+    columns_of,
+    describes,
+)
+from ridgeline.cost.machine import machines_of
 
 MICRO, GIGA = DECIMAL["u"], DECIMAL["G"]
 Values = Mapping[str, float]
 TREE_LOW = 3.8  # times the bytes' time that a tree takes with LL, by NCCL's tuner
 MOST_FOR_SWITCH = 8  # ranks of a domain that meet in switches before a tree: racks of 72 are measured as rings
 LEAST_FOR_SWITCH = 6  # ranks: NCCL takes a ring for five B200 and switches for six
+PEER_LOW = 16 * BINARY["Ki"]  # bytes to a peer: NCCL_P2P_LL_THRESHOLD
+LL_SHARE, LL128_SHARE = 0.5, 0.92  # of a ring's rate, as the tuner has them
+UNKNOWN = "ampere"  # generation whose constants the tuner takes for chips that it does not know
+WIDE = 4  # domains a token goes to, which DeepEP's normal kernels are made for
 SHARP = 4.0  # of the corner between a launch's time and a collective's
 
 
-def library_seconds(columns: Columns, values: Values) -> Array:
+def library_seconds(columns: QuestionColumns, values: Values) -> Array:
     """Seconds of every question under some numbers."""
-    link = Linked(columns, values)
+    link = LinkParams(columns, values)
     is_software = {name: columns.software == index for index, name in enumerate(SOFTWARE)}
     found = _nccl(columns, link)
     found = np.where(is_software["mscclpp"], _planned(columns, link), found)
     found = np.where(is_software["trtllm"], np.minimum(_one_shot(columns, link), found), found)
     if (columns.tokens > 0).any():
         found = np.where(columns.tokens > 0, expert_seconds(columns, values), found)
-    floor = _floor(columns, values)
+    floor = harness_floor(columns, values)
     return np.where(floor > 0, (found**SHARP + floor**SHARP) ** (1 / SHARP), found)
 
 
-def harness_floor(columns: Columns, values: Values) -> Array:
-    """Seconds below which what measured a row sees itself."""
-    return _floor(columns, values)
-
-
-class Linked:
+class LinkParams:
     """Numbers by row: those of its family, in seconds and bytes per second."""
 
-    def __init__(self, columns: Columns, values: Values) -> None:
+    def __init__(self, columns: QuestionColumns, values: Values) -> None:
         start, rate, copy = (self._by_family(columns, values, name) for name in BY_FAMILY)
         pcie = columns.family == FAMILIES.index("pcie")
         share = _by_host(columns, values, "many", values["many"])
@@ -77,7 +102,7 @@ class Linked:
         self.values = values
 
     @staticmethod
-    def _by_family(columns: Columns, values: Values, name: str) -> Array:
+    def _by_family(columns: QuestionColumns, values: Values, name: str) -> Array:
         known = [values[f"{name}.{family}" if family in MEASURED_FAMILIES else name] for family in FAMILIES]
         return np.array(known)[columns.family]
 
@@ -92,25 +117,25 @@ class Linked:
         return total
 
 
-def _by_host(columns: Columns, values: Values, name: str, blank: float) -> Array:
+def _by_host(columns: QuestionColumns, values: Values, name: str, blank: float) -> Array:
     """A number of the host that joins a row's PCIe slots."""
     known = {host: values.get(f"{name}.{host}", blank) for host in set(columns.path)}
     return np.array([known[host] for host in columns.path])
 
 
-def _nccl(columns: Columns, link: Linked) -> Array:
-    reduces = columns.kind == KINDS.index("all-reduce")
-    found = _ring(columns, link, np.where(reduces, 2.0, 1.0))
-    across = reduces & (columns.domains > 1)
-    if across.any():
-        found = np.where(across, np.minimum(found, _tree(columns, link)), found)
-    switched = reduces & columns.in_switch & (columns.inside >= LEAST_FOR_SWITCH)
-    switched &= (columns.domains == 1) | (columns.inside <= MOST_FOR_SWITCH)
-    found = np.where(switched, np.minimum(found, _in_switch(columns, link)), found)
-    return np.where(columns.kind == KINDS.index("all-to-all"), _exchange(columns, link), found)
+def _nccl(columns: QuestionColumns, link: LinkParams) -> Array:
+    """The fastest of what NCCL has, by the names of the algorithm table."""
+    best: Array | None = None
+    for form, offer in NCCL_FORMS.values():
+        rows = offer(columns)
+        if rows.any():
+            seconds = np.where(rows, form(columns, link), np.inf)
+            best = seconds if best is None else np.minimum(best, seconds)
+    assert best is not None
+    return best
 
 
-def _double_tree(columns: Columns, link: Linked) -> Array:
+def _double_tree(columns: QuestionColumns, link: LinkParams) -> Array:
     """Seconds of the bytes that the busiest domain of a double binary tree sends.
 
     Half of P goes through each tree. A domain is a leaf of one (P/2 up) and inside the other (P/2 up, P/2 down to each
@@ -121,8 +146,9 @@ def _double_tree(columns: Columns, link: Linked) -> Array:
     return seconds
 
 
-def _ring(columns: Columns, link: Linked, times: Array) -> Array:
-    share = times * columns.size * (1 - 1 / columns.ranks)
+def _ring(columns: QuestionColumns, link: LinkParams) -> Array:
+    times = np.where(columns.kind == KINDS.index("all-reduce"), 2.0, 1.0)
+    share = times * ring_bytes(columns.size, columns.ranks)
     inner = share / link.up + columns.size / link.copy
     outer = np.where(columns.domains > 1, share / (columns.exits * link.out), 0.0)
     racks = (columns.inside > MOST_FOR_SWITCH) & (columns.kind == KINDS.index("all-reduce"))
@@ -133,11 +159,11 @@ def _ring(columns: Columns, link: Linked, times: Array) -> Array:
     return link.by_protocol(wire, simple, link.values["simple_start"]) + times * hops
 
 
-def _climb(columns: Columns, link: Linked) -> Array:
+def _climb(columns: QuestionColumns, link: LinkParams) -> Array:
     return 2 * np.log2(columns.domains) * link.out_hop
 
 
-def _tree(columns: Columns, link: Linked) -> Array:
+def _tree(columns: QuestionColumns, link: LinkParams) -> Array:
     """The quicker of two protocols: short hops at a share of the rate (LL), or long hops at nearly all of it."""
     inner = np.where(columns.inside > 1, 2 * columns.size / link.up, 0.0)
     wire = np.maximum(inner, _double_tree(columns, link)) / TREE
@@ -147,39 +173,197 @@ def _tree(columns: Columns, link: Linked) -> Array:
     return np.minimum(low, simple)
 
 
-def _in_switch(columns: Columns, link: Linked) -> Array:
-    inner = columns.size * (1 + 1 / columns.inside) / (link.up * link.values["switch_rate"])
+def _in_switch(columns: QuestionColumns, link: LinkParams) -> Array:
+    inner = in_switch_bytes(columns.size, columns.inside) / (link.up * link.values["switch_rate"])
     wire = np.maximum(inner, _double_tree(columns, link))
     return link.sliced(wire, link.start + _climb(columns, link)) + link.values["switch_start"] * MICRO
 
 
-def _exchange(columns: Columns, link: Linked) -> Array:
+def _exchange(columns: QuestionColumns, link: LinkParams) -> Array:
     peers = np.maximum(columns.inside - 1, 1.0)
     up = np.minimum(link.up, peers * link.values["peer"] * GIGA)
-    inner = columns.size * (columns.inside - 1) / columns.ranks / up + columns.size / link.copy
+    inner = exchange_bytes(columns.size, columns.inside, columns.ranks) / up + columns.size / link.copy
     wire = np.maximum(inner, columns.size * (1 - 1 / columns.domains) / link.out)
     beyond = np.where(columns.domains > 1, link.out_hop + (columns.ranks - columns.inside) * link.hop, 0.0)
     taken = link.by_protocol(wire, exchange_is_simple(columns), link.values["peer_start"])
     return taken + link.values["exchange"] * MICRO + beyond
 
 
-def _planned(columns: Columns, link: Linked) -> Array:
+def _is_kind(columns: QuestionColumns, kind: Kind) -> Mask:
+    mask: Mask = columns.kind == KINDS.index(kind)
+    return mask
+
+
+def _not_exchanged(columns: QuestionColumns) -> Mask:
+    return ~_is_kind(columns, "all-to-all")
+
+
+def _reduced_across(columns: QuestionColumns) -> Mask:
+    return _is_kind(columns, "all-reduce") & (columns.domains > 1)
+
+
+def _switched(columns: QuestionColumns) -> Mask:
+    meets: Mask = (columns.domains == 1) | (columns.inside <= MOST_FOR_SWITCH)
+    large: Mask = columns.inside >= LEAST_FOR_SWITCH
+    return _is_kind(columns, "all-reduce") & columns.in_switch & large & meets
+
+
+def _exchanged(columns: QuestionColumns) -> Mask:
+    return _is_kind(columns, "all-to-all")
+
+
+LibraryForm = Callable[[QuestionColumns, LinkParams], Array]
+NCCL_FORMS: Mapping[str, tuple[LibraryForm, Callable[[QuestionColumns], Mask]]] = MappingProxyType(
+    {
+        "ring": (_ring, _not_exchanged),
+        "double-tree": (_tree, _reduced_across),
+        "in-switch": (_in_switch, _switched),
+        "all-pairs": (_exchange, _exchanged),
+    }
+)
+"""Name in the algorithm table -> fitted seconds, and the rows that NCCL takes it for."""
+
+
+def _planned(columns: QuestionColumns, link: LinkParams) -> Array:
     """MSCCL++: kernels that were written for the machine."""
-    one = columns.size * (1 + 1 / columns.inside) / (link.up * link.values["switch_rate"])
-    inner = 4 * columns.size * (1 - 1 / columns.inside) / link.up  # reduce-scatter, all-gather; packets carry half data
+    one = in_switch_bytes(columns.size, columns.inside) / (link.up * link.values["switch_rate"])
+    inner = (
+        4 * ring_bytes(columns.size, columns.inside) / link.up
+    )  # reduce-scatter, all-gather; packets carry half data
     outer = 2 * columns.size / columns.inside * (columns.domains - 1) / link.out
     wire = np.where(columns.domains > 1, inner + outer + link.out_hop, one)
     return link.values["plan_start"] * MICRO + wire
 
 
-def _one_shot(columns: Columns, link: Linked) -> Array:
+def _one_shot(columns: QuestionColumns, link: LinkParams) -> Array:
     values = link.values
     wire = columns.size * (columns.ranks - 1) / (columns.link * values["one_shot"])
     total: Array = values["one_shot_start"] * link.start + wire
     return total
 
 
-def _floor(columns: Columns, values: Values) -> Array:
+def benchmark_seconds(questions: Sequence[Question]) -> Array:
+    """Seconds that a benchmark of each question measures, by the shipped numbers.
+
+    Meshes, tori and libraries that go level by level take the closed forms of steps, the chips to themselves.
+    """
+    seconds = np.zeros(len(questions))
+    described = np.array([describes(question.system) for question in questions], np.bool_)
+    for rows, price in ((described, _by_shipped_numbers), (~described, bare_link_seconds)):
+        if rows.any():
+            seconds[rows] = price([question for question, chosen in zip(questions, rows, strict=True) if chosen])
+    return seconds
+
+
+def _by_shipped_numbers(questions: Sequence[Question]) -> Array:
+    return library_seconds(columns_of(questions), shipped().values)
+
+
+def bare_link_seconds(questions: Sequence[Question]) -> Array:
+    """Seconds of each question by the closed forms that steps are priced with, the chips to themselves."""
+    if not questions:
+        return np.zeros(0)
+    links = bare_links(machines_of([question.system for question in questions]))
+    topology = links.topology
+    if topology.in_switch is not None:
+        able = topology.in_switch * np.array([question.in_switch for question in questions])
+        links = replace(links, topology=replace(topology, in_switch=able))
+    columns = [[getattr(question, name) for question in questions] for name in ("size", "ranks", "stride")]
+    size, ranks, stride = (np.array(column, dtype=np.float64) for column in columns)
+    kinds = np.array([CLOSED_KINDS.get(question.kind, ALL_TO_ALL) for question in questions], dtype=np.int64)
+    return collective_seconds(kinds, size, ranks, stride, links)
+
+
+def harness_floor(columns: QuestionColumns, values: Values) -> Array:
+    """Seconds below which what measured a row sees itself."""
     by_harness = [0.0 * columns.ranks, values["launch"] * columns.ranks, values["profiler"] + 0.0 * columns.ranks]
     assert len(by_harness) == len(HARNESSES)
     return np.choose(columns.harness, by_harness) * MICRO
+
+
+def ring_is_simple(columns: QuestionColumns, times: Array) -> Mask:
+    """Whether the tuner takes protocol Simple for a ring inside one domain; `times` its steps are 2 or 1 times R-1.
+
+    Between domains rings are priced by their ports and hops alone: False.
+    """
+    low, wide, simple = _tuner_costs(columns, times)
+    found: Mask = (simple < np.minimum(low, wide)) & (columns.domains == 1)
+    return found
+
+
+def exchange_is_simple(columns: QuestionColumns) -> Mask:
+    """Whether an all-to-all's messages are too long for LL."""
+    found: Mask = columns.size / columns.ranks > PEER_LOW
+    return found
+
+
+def _tuner_costs(columns: QuestionColumns, times: Array) -> tuple[Array, Array, Array]:
+    """What the tuner expects of LL, LL128 and Simple, in seconds."""
+    launch = constants()["launch_us"]["ring"]
+    steps = times * (columns.ranks - 1)
+    share, cap, hops = (table[columns.family] for table in _by_family())
+    rate = columns.link * share
+    rates = (np.minimum(cap, rate * LL_SHARE), rate * LL128_SHARE, rate)
+    low, wide, simple = (
+        (launch[index] + steps * hops[:, index]) * MICRO + columns.size * steps / (columns.ranks * rates[index])
+        for index in range(3)
+    )
+    return low, np.where(columns.family == FAMILIES.index("pcie"), np.inf, wide), simple
+
+
+@cache
+def _by_family() -> tuple[Array, Array, Array]:
+    """Of each family: NCCL's rate of a link over the data sheet's, the most that LL reaches, hops by protocol."""
+    known = constants()
+    generations = [known["generation"][name if name in known["generation"] else UNKNOWN] for name in FAMILIES]
+    pci = np.array([name == "pcie" for name in FAMILIES])
+    shares = np.where(pci, PCI_SHARE, [each["link_share"] for each in generations])
+    caps = np.array([each["ll_one_node"] for each in generations]) * GIGA
+    hops = np.array([known["hop_us"]["pci" if is_pci else "nvlink"]["ring"] for is_pci in pci])
+    return shares, caps, hops
+
+
+def distinct(places: Array, copies: Array) -> Array:
+    """Different places that so many copies of a token reach, each place being as likely.
+
+    >>> round(float(distinct(np.array(8.0), np.array(8.0))), 2)
+    5.25
+    """
+    found: Array = places * (1 - (1 - 1 / places) ** copies)
+    return found
+
+
+def counted_bytes(columns: QuestionColumns) -> Array:
+    """Bytes that DeepEP's own GB/s count for one rank, what stays on it or in its domain included."""
+    each = columns.tokens * columns.token_bytes
+    quick = columns.software == SOFTWARE.index("deepep-ll")
+    once = np.where(columns.domains > 1, distinct(columns.reach, columns.top_k), _ranks_reached(columns))
+    return each * np.where(quick, columns.top_k, once)
+
+
+def _ranks_reached(columns: QuestionColumns) -> Array:
+    return distinct(columns.reach * columns.inside, columns.top_k)
+
+
+def expert_seconds(columns: QuestionColumns, values: Mapping[str, float]) -> Array:
+    """Seconds of dispatch or combine."""
+    each = columns.tokens * columns.token_bytes
+    up = each * _ranks_reached(columns) * (1 - 1 / columns.inside)
+    out = each * distinct(columns.reach, columns.top_k) * (1 - 1 / columns.domains)
+    wide = np.where(columns.reach > WIDE, values["expert_wide"], 1.0)
+    up_s, out_s = up / (columns.link * values["expert_rate"]), out * wide / (columns.out * values["expert_out"])
+    start = values["expert_start"] * MICRO
+    second = start + np.maximum(up_s, out_s)
+    cores_s = np.where(columns.domains > 1, (up + out) / (columns.cores * values["expert_core"] * GIGA), 0.0)
+    normal = np.maximum(second, start + cores_s)
+    return np.choose(
+        np.clip(columns.software - SOFTWARE.index("deepep"), 0, 2), [normal, second, _quick(columns, values)]
+    )
+
+
+def _quick(columns: QuestionColumns, values: Mapping[str, float]) -> Array:
+    every = columns.tokens * columns.token_bytes * columns.top_k
+    up_s = every * (columns.inside - 1) / columns.ranks / (columns.link * values["quick_rate"])
+    out_s = every * (1 - columns.inside / columns.ranks) / (columns.out * values["expert_out"])
+    start = values["quick_start"] + np.where(columns.domains > 1, values["quick_hop"], 0.0)
+    return start * MICRO + np.maximum(up_s, out_s)

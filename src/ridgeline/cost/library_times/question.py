@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import EXITS, leaving
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.records import dataclass
-from ridgeline.cost.topology_columns import EXITS, leaving
 from ridgeline.hardware.system import System
 from ridgeline.hardware.topology import FullMesh, Ring, Switched, Torus
 
@@ -72,7 +72,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class QuestionColumns:
     """Questions as columns.
 
     inside, domains    ranks in one domain, domains; `exits` of a domain carry a collective's bytes out of it
@@ -121,7 +121,7 @@ def describes(system: System) -> bool:
     return flat and not any(isinstance(tier.topology, (FullMesh, Torus, Ring)) for tier in system.tiers)
 
 
-def columns_of(questions: Sequence[Question]) -> Columns:
+def columns_of(questions: Sequence[Question]) -> QuestionColumns:
     """The columns of some questions; a rate that nobody published is a `MissingNumber`."""
     rows = [_one(question) for question in questions]
 
@@ -131,7 +131,7 @@ def columns_of(questions: Sequence[Question]) -> Columns:
     def indices(name: str) -> Index:
         return np.array([row[name] for row in rows], np.int64)
 
-    return Columns(
+    return QuestionColumns(
         kind=indices("kind"), software=indices("software"), family=indices("family"), size=numbers("size"),
         ranks=numbers("ranks"), inside=numbers("inside"), domains=numbers("domains"), exits=numbers("exits"),
         link=numbers("link"), out=numbers("out"), in_switch=numbers("in_switch") > 0, old=numbers("old") > 0,

@@ -81,6 +81,37 @@ class SizeRangeSheet(TypedDict):
     max_bound_seconds: float
 
 
+class LayerPriceSheet(TypedDict):
+    """What a collective takes by one layer of its model.
+
+    seconds     null where the layer knows nothing of it; `reason` says why
+    algorithm   what the layer takes, by its own name; blank where it does not choose
+    adds        what it counts that the layer before leaves out
+    source      where its numbers come from
+    """
+
+    seconds: float | None
+    algorithm: str
+    adds: str
+    source: str
+    reason: str
+
+
+class CollectivePricesSheet(TypedDict):
+    """The same collective by four layers, each of which counts more than the one before.
+
+    ideal       the algorithm's steps on links as the catalog has them: `seconds` of the answer
+    library     what the library's own tuner expects of what it takes (NCCL, RCCL, HCCL)
+    benchmark   what nccl-tests would measure
+    step        what a training or serving step pays
+    """
+
+    ideal: LayerPriceSheet
+    library: LayerPriceSheet
+    benchmark: LayerPriceSheet
+    step: LayerPriceSheet
+
+
 class CollectiveSheet(TypedDict):
     """A collective on a graph: algorithm, time, what no algorithm beats, and the proof that it is right.
 
@@ -95,6 +126,7 @@ class CollectiveSheet(TypedDict):
     verified                every output holds every contribution exactly once, without buffer races
     busiest                 the links with the most bytes for their rate
     simulation              the same under contention; null without --simulate
+    prices                  the same by ideal links, library, benchmark and step; null for the algorithm of a file
     by_size                 with --by-size: who is fastest from 1 kB to 10 GB, with the sizes where they cross
     """
 
@@ -120,6 +152,7 @@ class CollectiveSheet(TypedDict):
     verified: bool
     busiest: list[LinkSheet]
     simulation: SimulationSheet | None
+    prices: CollectivePricesSheet | None
     by_size: NotRequired[list[SizeRangeSheet]]
 
 

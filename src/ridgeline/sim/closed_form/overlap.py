@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import Links
 from ridgeline.core.arrays import Array, Mask, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives.links import Links
 from ridgeline.cost.price import SectionPrices, SustainedRates, collective_op_seconds
 from ridgeline.cost.step_part import COMPUTE, SECTION_PARTS, StepPart
 from ridgeline.lowering.plan_columns import PlanColumns

@@ -23,11 +23,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import Links
+from ridgeline.comm.closed_form.terms import Routing
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives.algorithms import Routing
-from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.collectives.price import collective_seconds
+from ridgeline.cost.collectives import collective_seconds
 from ridgeline.cost.op_table import PHASES
 from ridgeline.cost.price import collective_op_seconds, copy_seconds
 from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart

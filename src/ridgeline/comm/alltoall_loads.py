@@ -16,7 +16,7 @@ from ridgeline.comm.routes import predecessors
 from ridgeline.core.arrays import Array
 
 
-def everyone_floor(graph: Graph, size_bytes: float) -> float:
+def alltoall_floor(graph: Graph, size_bytes: float) -> float:
     """Seconds of the busiest link when every rank sends 1/N of the size to every other, all at once."""
     messages = _loads(graph)
     spent = graph.latency_s + messages * (size_bytes / graph.ranks) / graph.bytes_per_s

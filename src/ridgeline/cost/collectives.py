@@ -5,7 +5,8 @@
 W = time of the bytes on the slowest link, L = what every slice of the payload costs, once = latency that is paid once,
 R = ranks, which do not arrive together. A payload is cut into slices that follow each other; with the best number of
 them, sqrt(W / L), the total is the above. A small payload so gets a short wait and little of the link's rate, a large
-one nearly all of it: the protocols of a library (LL, LL128, Simple) are points of that curve.
+one nearly all of it: the protocols of a library (LL, LL128, Simple) are points of that curve. W, L and once of every
+algorithm come from the table of algorithms (`comm.algorithm_table`); rates and skew from the calibration.
 """
 
 from __future__ import annotations
@@ -15,20 +16,12 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ridgeline.comm.algorithm_table import closed_forms
+from ridgeline.comm.closed_form.links import Links
+from ridgeline.comm.closed_form.terms import UNROUTED, ClosedForm, Group, Routing, group_of
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives.algorithms import (
-    FOR_ALL_GATHER,
-    FOR_ALL_REDUCE,
-    FOR_ALL_TO_ALL,
-    FOR_SEND,
-    UNROUTED,
-    Algorithm,
-    Group,
-    Routing,
-    group_of,
-)
-from ridgeline.cost.collectives.links import Links
+from ridgeline.cost.machine import Machines, ParameterColumns
 
 ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, SEND = range(4)  # a reduce-scatter costs what an all-gather costs
 KINDS = {
@@ -38,9 +31,39 @@ KINDS = {
     "all-to-all": ALL_TO_ALL,
     "send": SEND,
 }
-ALGORITHMS: Mapping[int, tuple[Algorithm, ...]] = MappingProxyType(
-    {ALL_REDUCE: FOR_ALL_REDUCE, ALL_GATHER: FOR_ALL_GATHER, ALL_TO_ALL: FOR_ALL_TO_ALL, SEND: FOR_SEND}
+CLOSED_FORMS: Mapping[int, tuple[tuple[str, ClosedForm], ...]] = MappingProxyType(
+    {
+        ALL_REDUCE: closed_forms("all-reduce"),
+        ALL_GATHER: closed_forms("all-gather"),
+        ALL_TO_ALL: closed_forms("all-to-all"),
+        SEND: closed_forms("send"),
+    }
 )
+# shares of the data sheet's rate that large collectives reach where nothing else runs: inside a domain A100 0.76,
+# Hopper 0.82, Blackwell 0.78; between domains 0.96 and 1.0 of 400 Gbit/s a chip
+BARE_SCALE_UP, BARE_SCALE_OUT = 0.79, 0.95
+
+
+def links_of(machines: Machines, rates: ParameterColumns) -> Links:
+    """Links as a step finds them: the calibrated shares of their rates, and ranks that do not arrive together."""
+    return Links(
+        scale_up=machines.scale_up * rates["near"],
+        scale_out=machines.scale_out * rates["far"],
+        domain=machines.domain,
+        skew=rates["meet"],
+        topology=machines.topology,
+    )
+
+
+def bare_links(machines: Machines) -> Links:
+    """Links as a benchmark finds them: nothing else runs, and ranks arrive together."""
+    return Links(
+        scale_up=machines.scale_up * BARE_SCALE_UP,
+        scale_out=machines.scale_out * BARE_SCALE_OUT,
+        domain=machines.domain,
+        skew=np.zeros_like(machines.scale_up),
+        topology=machines.topology,
+    )
 
 
 def collective_seconds(
@@ -59,13 +82,13 @@ def collective_seconds(
     """
     if isinstance(kind, int):
         return _fastest(kind, payload, ranks, stride, links, routing)
-    found = np.zeros(len(kind))
-    for each in ALGORITHMS:
-        mine = np.flatnonzero(kind == each)
-        if mine.size:
-            own = routing.at(mine)
-            found[mine] = _fastest(each, payload[mine], ranks[mine], stride[mine], links.at(mine), own)
-    return found
+    seconds = np.zeros(len(kind))
+    for index in CLOSED_FORMS:
+        rows = np.flatnonzero(kind == index)
+        if rows.size:
+            sizes = (payload[rows], ranks[rows], stride[rows])
+            seconds[rows] = _fastest(index, *sizes, links.at(rows), routing.at(rows))
+    return seconds
 
 
 def _fastest(
@@ -73,13 +96,13 @@ def _fastest(
 ) -> Array:  # fmt: skip
     group = group_of(payload, ranks, stride, links, routing)
     best: Array | None = None
-    for algorithm in ALGORITHMS[kind]:
-        offered = algorithm.offered(group)
-        if offered is False:
+    for _, form in CLOSED_FORMS[kind]:
+        offer = form.offered(group)
+        if offer is False:
             continue
-        seconds = algorithm.terms(group).seconds
-        if offered is not True:
-            seconds = np.where(offered, seconds, np.inf)
+        seconds = form.terms(group).seconds
+        if offer is not True:
+            seconds = np.where(offer, seconds, np.inf)
         best = seconds if best is None else np.minimum(best, seconds)
     assert best is not None
     doublings = np.log2(ranks) if kind != SEND else 1.0
@@ -87,7 +110,7 @@ def _fastest(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class PricedAlgorithm:
     """One algorithm of one collective, in seconds: in all, bytes inside domains and between them, and waiting."""
 
     algorithm: str
@@ -99,20 +122,20 @@ class Option:
 
 def explain_collective(
     kind: int, payload: float, ranks: float, stride: float, links: Links, routing: Routing = UNROUTED
-) -> tuple[Option, ...]:
+) -> tuple[PricedAlgorithm, ...]:
     """What each algorithm on offer takes over the first row of links, fastest first, which is the one priced."""
-    size, many, apart = (np.array([float(value)]) for value in (payload, ranks, stride))
-    group = group_of(size, many, apart, links.at(np.array([0])), routing)
+    size, count, distance = (np.array([float(value)]) for value in (payload, ranks, stride))
+    group = group_of(size, count, distance, links.at(np.array([0])), routing)
     return tuple(sorted(_options(kind, group), key=lambda option: option.seconds)) if ranks > 1 else ()
 
 
-def _options(kind: int, group: Group) -> Iterator[Option]:
+def _options(kind: int, group: Group) -> Iterator[PricedAlgorithm]:
     skew = float(group.links.skew[0]) * (1.0 if kind == SEND else float(np.log2(group.ranks[0])))
-    for algorithm in ALGORITHMS[kind]:
-        if not np.all(algorithm.offered(group)):
+    for name, form in CLOSED_FORMS[kind]:
+        if not np.all(form.offered(group)):
             continue
-        terms = algorithm.terms(group)
+        terms = form.terms(group)
         scale_up, scale_out = (float(np.ravel(part)[0]) for part in (terms.scale_up, terms.scale_out))
         seconds = float(terms.seconds[0]) + skew
         wire = scale_up + scale_out if terms.serial else max(scale_up, scale_out)
-        yield Option(algorithm=algorithm.name, seconds=seconds, near_s=scale_up, far_s=scale_out, wait_s=seconds - wire)
+        yield PricedAlgorithm(algorithm=name, seconds=seconds, near_s=scale_up, far_s=scale_out, wait_s=seconds - wire)

@@ -1,5 +1,6 @@
-"""Turn a group of ranks on its links into the terms of every algorithm that could serve it, and say which are on offer.
+"""Turn a group of ranks on its links into the closed-form terms of an algorithm, and say where it is on offer.
 
+`comm.algorithm_table` names the algorithms that these closed forms belong to.
 P = payload, R = ranks, r = ranks of the group in one domain, n = domains it lies in. A formula's rates are those of one
 chip; scale-up is inside a domain, scale-out beyond it.
 """
@@ -11,11 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ridgeline.comm.closed_form.links import MICRO, SCALE_UP_STEP, Links, TorusSpan, span_of
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives.links import Links
-from ridgeline.cost.collectives.torus import Span, span_of
-from ridgeline.cost.topology_columns import MICRO, SCALE_UP_STEP
 
 Offer = Mask | bool  # where an algorithm can run: everywhere, nowhere, or on some rows
 # from measured collectives of NCCL; docs/concepts/collectives.md has the table
@@ -65,7 +64,7 @@ class Group:
     scale_up: Array
     hops: Array
     many: bool  # some group lies in several domains
-    span: Span | None
+    span: TorusSpan | None
     wider: Array | None
 
 
@@ -88,15 +87,15 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
-    """A way to run a collective, and where it is on offer (True: everywhere; an array: on some rows)."""
+class ClosedForm:
+    """Seconds of an algorithm as terms, and where it is on offer (True: everywhere; an array: on some rows)."""
 
-    name: str
     terms: Callable[[Group], Terms]
     offered: Callable[[Group], Offer]
 
 
 def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing = UNROUTED) -> Group:
+    """Ranks at a distance from each other as a group on its links: how many share a domain, and what it spans."""
     topology = links.topology
     inside = np.minimum(ranks, np.maximum(1.0, np.floor(links.domain / stride)))
     domains = ranks / inside
@@ -123,6 +122,24 @@ def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing:
         span=span,
         wider=wider,
     )
+
+
+def ring_bytes(payload: Array, ranks: Array) -> Array:
+    """Bytes that each rank of a ring all-gather sends: P (R-1)/R; a ring all-reduce sends twice that."""
+    sent: Array = payload * (1 - 1 / ranks)
+    return sent
+
+
+def in_switch_bytes(payload: Array, inside: Array) -> Array:
+    """Bytes that each chip exchanges with a switch that adds up: P (1 + 1/r)."""
+    sent: Array = payload * (1 + 1 / inside)
+    return sent
+
+
+def exchange_bytes(payload: Array, inside: Array, ranks: Array) -> Array:
+    """Bytes that each rank of an all-to-all sends inside its domain: P (r-1)/R."""
+    sent: Array = payload * (inside - 1) / ranks
+    return sent
 
 
 def _across(group: Group, through: Array) -> Array | float:
@@ -155,9 +172,8 @@ def _climb(group: Group) -> Array | float:
 def _ring(group: Group) -> Terms:
     """Shards go round: P (R-1)/R on every link, R-1 hops."""
     topology = group.links.topology
-    rest = 1 - 1 / group.ranks
     return Terms(
-        scale_up=np.where(group.inside > 1, group.payload * rest / group.scale_up, 0.0),
+        scale_up=np.where(group.inside > 1, ring_bytes(group.payload, group.ranks) / group.scale_up, 0.0),
         scale_out=_across(group, np.minimum(group.inside, topology.exits)),
         slice=topology.start,
         once=group.hops * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
@@ -186,7 +202,7 @@ def _in_switch(group: Group) -> Terms:
     """Switches add up and copy: P (1 + 1/r) per chip inside a domain, a tree across."""
     topology = group.links.topology
     return Terms(
-        scale_up=group.payload * (1 + 1 / group.inside) / (group.scale_up * IN_SWITCH),
+        scale_up=in_switch_bytes(group.payload, group.inside) / (group.scale_up * IN_SWITCH),
         scale_out=2 * _across(group, np.minimum(group.inside, topology.exits)),
         slice=topology.start + 2 * _climb(group),
         once=IN_SWITCH_STEP,
@@ -196,12 +212,12 @@ def _in_switch(group: Group) -> Terms:
 def _in_fabric(group: Group) -> Terms:
     """Reduce-scatter inside, the fabric adds up: every byte leaves a domain once and returns once."""
     topology = group.links.topology
-    whole = (
+    leaving = (
         _across(group, np.minimum(group.inside, topology.exits)) * group.domains / np.maximum(group.domains - 1, 1e-9)
     )
     return Terms(
-        scale_up=2 * group.payload * (1 - 1 / group.inside) / group.scale_up,
-        scale_out=whole,
+        scale_up=2 * ring_bytes(group.payload, group.inside) / group.scale_up,
+        scale_out=leaving,
         slice=topology.start + 2 * ((group.inside - 1) * SCALE_UP_STEP + topology.scale_out_step),
         once=0.0,
     )
@@ -211,7 +227,7 @@ def _two_level(group: Group) -> Terms:
     """Inside every domain, then between chips at the same place of each, one after the other."""
     topology = group.links.topology
     return Terms(
-        scale_up=group.payload * (1 - 1 / group.inside) / group.scale_up,
+        scale_up=ring_bytes(group.payload, group.inside) / group.scale_up,
         scale_out=_across(group, group.inside),
         slice=topology.start,
         once=_within(group) * SCALE_UP_STEP + (group.domains - 1) * topology.scale_out_step,
@@ -230,7 +246,7 @@ def _two_level_twice(group: Group) -> Terms:
 def _multicast(group: Group) -> Terms:
     """Switches copy shards to, or add them up for, all chips of one domain."""
     return Terms(
-        scale_up=group.payload * (1 - 1 / group.ranks) / (group.scale_up * IN_SWITCH),
+        scale_up=ring_bytes(group.payload, group.ranks) / (group.scale_up * IN_SWITCH),
         scale_out=0.0,
         slice=group.links.topology.start,
         once=IN_SWITCH_STEP,
@@ -240,7 +256,7 @@ def _multicast(group: Group) -> Terms:
 def _direct(group: Group) -> Terms:
     """Every rank sends to every other: P (r-1)/R inside, P (R-r)/R through its own way out, a message per peer."""
     links, topology = group.links, group.links.topology
-    scale_up = group.payload * (group.inside - 1) / group.ranks / group.scale_up
+    scale_up = exchange_bytes(group.payload, group.inside, group.ranks) / group.scale_up
     if group.span is not None:
         across = group.payload * group.inside / group.ranks / (links.scale_up * group.span.cross)
         scale_up = np.where(group.span.torus & (group.inside > 1), across, scale_up)
@@ -265,11 +281,11 @@ def _sent_once(group: Group, places: Array) -> Array | float:
     copies, chosen, groups = (np.asarray(part) for part in group.routing)
     if not copies.any():
         return 1.0
-    often, reached = np.maximum(copies, 1.0), places
+    count, reach = np.maximum(copies, 1.0), places
     if chosen.any():
         least = chosen * np.maximum(1.0, places / np.maximum(groups, 1.0))
-        reached = np.where(chosen > 0, np.minimum(places, least), places)
-    return np.where(copies > 0, reached * (1 - (1 - 1 / reached) ** often) / often, 1.0)
+        reach = np.where(chosen > 0, np.minimum(places, least), places)
+    return np.where(copies > 0, reach * (1 - (1 - 1 / reach) ** count) / count, 1.0)
 
 
 def _forwarded(group: Group) -> Terms:
@@ -344,20 +360,14 @@ def _leaving(group: Group) -> Offer:
     return (group.domains > 1) if group.many else False
 
 
-FOR_ALL_REDUCE = (
-    Algorithm(name="ring", terms=_ring_twice, offered=_always),
-    Algorithm(name="tree", terms=_tree, offered=_flat_across),
-    Algorithm(name="in-switch", terms=_in_switch, offered=_switches),
-    Algorithm(name="in-fabric", terms=_in_fabric, offered=_fabric),
-    Algorithm(name="two-level", terms=_two_level_twice, offered=_levels),
-)
-FOR_ALL_GATHER = (
-    Algorithm(name="ring", terms=_ring, offered=_always),
-    Algorithm(name="in-switch", terms=_multicast, offered=_one_domain),
-    Algorithm(name="two-level", terms=_two_level, offered=_levels),
-)
-FOR_ALL_TO_ALL = (
-    Algorithm(name="direct", terms=_direct, offered=_always),
-    Algorithm(name="forwarded", terms=_forwarded, offered=_leaving),
-)
-FOR_SEND = (Algorithm(name="neighbour", terms=_to_neighbour, offered=_always),)
+RING = ClosedForm(terms=_ring, offered=_always)
+RING_TWICE = ClosedForm(terms=_ring_twice, offered=_always)
+TREES = ClosedForm(terms=_tree, offered=_flat_across)
+SWITCH_SUM = ClosedForm(terms=_in_switch, offered=_switches)
+SWITCH_COPY = ClosedForm(terms=_multicast, offered=_one_domain)
+FABRIC_SUM = ClosedForm(terms=_in_fabric, offered=_fabric)
+LEVELS = ClosedForm(terms=_two_level, offered=_levels)
+LEVELS_TWICE = ClosedForm(terms=_two_level_twice, offered=_levels)
+DIRECT = ClosedForm(terms=_direct, offered=_always)
+FORWARDED = ClosedForm(terms=_forwarded, offered=_leaving)
+NEIGHBOUR = ClosedForm(terms=_to_neighbour, offered=_always)

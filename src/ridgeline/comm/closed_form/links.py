@@ -1,15 +1,25 @@
-"""Turn systems into columns of how their chips are wired: what a collective can use, and what each hop costs."""
+"""Turn systems into columns of how their chips are wired: what a collective can use, and what each hop costs.
+
+On a torus, ranks fill the innermost axis first, then the next. A group of r ranks at distance s spans, of an axis of a
+chips with A chips on the axes inside it,
+
+    e = min(s r, A a) / max(s, A)    chips, between 1 and a
+
+Every axis with e > 1 carries a share of the payload at the same time. An axis that closes sends both ways round, an
+open one is as slow as its last link. A group of four or more that fills no axis is laid out as a square over two of
+them, as software that splits axes does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import prod
 from typing import Self
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index
+from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.system import System, Tier
@@ -23,7 +33,7 @@ SCALE_OUT_STEP = 9 * MICRO  # one hop between domains: NCCL on two H100 nodes ov
 EXITS = 8.0  # chips of a domain that NCCL sends out of at once: 400 GB/s left each of 2 and of 20 NVL72 racks
 
 
-class Columns:
+class ColumnTable:
     """Columns over rows, the last axis of each; a column that no row needs is None."""
 
     __slots__ = ()
@@ -35,14 +45,14 @@ class Columns:
         return type(self)(**{field.name: _rows(getattr(self, field.name), rows) for field in fields(self)})  # type: ignore[arg-type]
 
 
-def _rows(value: Array | Columns | None, rows: Index) -> Array | Columns | None:
-    if isinstance(value, Columns):
+def _rows(value: Array | ColumnTable | None, rows: Index) -> Array | ColumnTable | None:
+    if isinstance(value, ColumnTable):
         return value.at(rows)
     return value if value is None else value[..., rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyColumns(Columns):
+class TopologyColumns(ColumnTable):
     """How chips are joined, one entry per row.
 
     start, scale_out_step      seconds until a collective begins, and of one hop between domains
@@ -72,7 +82,7 @@ class TopologyColumns(Columns):
 
 def topology_columns(systems: Sequence[System]) -> TopologyColumns:
     """The columns of several systems; what none of them has is None."""
-    rows = [_one(system) for system in systems]
+    rows = [_wiring(system) for system in systems]
 
     def needed(name: str) -> Array:
         return np.ascontiguousarray(np.array([row[name] for row in rows], dtype=np.float64).T)
@@ -96,7 +106,7 @@ def topology_columns(systems: Sequence[System]) -> TopologyColumns:
     )
 
 
-def _one(system: System) -> dict[str, object]:
+def _wiring(system: System) -> dict[str, object]:
     tiers = system.tiers
     inner = tiers[0] if tiers else None
     outer = tiers[1] if len(tiers) > 1 else None
@@ -142,3 +152,94 @@ def _axes(tier: Tier | None) -> tuple[list[float], list[float], list[float]]:
     sizes = [*sizes[: AXES - 1], prod(sizes[AXES - 1 :])]  # what lies beyond the last axis is taken as part of it
     blank = AXES - len(sizes)
     return [*sizes, *[1.0] * blank], [*wraps[:AXES], *[0.0] * (AXES - len(wraps))], [link] * AXES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links(ColumnTable):
+    """What connects the chips, one entry per row.
+
+    scale_up, scale_out   bytes/s one chip sustains over all its links inside the innermost domain, and beyond it
+    domain                chips of the innermost domain
+    skew                  seconds lost at each doubling of ranks because they do not arrive together
+    """
+
+    scale_up: Array
+    scale_out: Array
+    domain: Array
+    skew: Array
+    topology: TopologyColumns
+
+    def without_latency(self) -> Links:
+        """The same with nothing to wait for but bytes, and hops inside a domain."""
+        zero = np.zeros_like(self.scale_up)
+        return replace(self, skew=zero, topology=replace(self.topology, start=zero, scale_out_step=zero))
+
+
+def plain_links(scale_up: float, scale_out: float, domain: float) -> Links:
+    """Links of these rates without latency: at one byte a second, seconds are bytes.
+
+    >>> from ridgeline.cost.collectives import ALL_GATHER, collective_seconds
+    >>> one = np.ones(1)
+    >>> round(float(collective_seconds(ALL_GATHER, 800 * one, 8 * one, one, plain_links(1.0, 1.0, 8.0))[0]))
+    700
+    """
+    rates = [np.array([value]) for value in (scale_up, scale_out, domain, 0.0)]
+    topology = TopologyColumns(start=rates[3], scale_out_step=rates[3], exits=rates[2])
+    return Links(scale_up=rates[0], scale_out=rates[1], domain=rates[2], skew=rates[3], topology=topology)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorusSpan:
+    """What a group spans of its torus; rates are shares of all links of a chip.
+
+    rate    links that carry a ring collective at once        hops    until a shard has passed every axis
+    cross   payload of one rank over this = an all-to-all, as the tightest cut allows
+    link    one link, which is all that two neighbours share
+    """
+
+    torus: Mask
+    rate: Array
+    hops: Array
+    cross: Array
+    link: Array
+
+
+def span_of(ranks: Array, stride: Array, topology: TopologyColumns) -> TorusSpan:
+    """The span of each group.
+
+        rings         sum over spanned axes of link * (2 if closed else 1)
+        all-to-all    half of every payload crosses the middle of each axis:   seconds = P e / (4 w link)
+
+    e = chips of the group along an axis, w = 2 if closed else 1, P = what one rank sends.
+    """
+    axes, wraps, link = topology.axes, topology.wraps, topology.axis
+    assert axes is not None
+    assert wraps is not None
+    assert link is not None
+    below = np.ones_like(ranks)
+    end = stride * ranks
+    rate, hops, tight = np.zeros_like(ranks), np.zeros_like(ranks), np.zeros_like(ranks)
+    square = np.sqrt(np.where((ranks >= 4) & (end < axes[0]) & (axes[1] > 1), ranks, 1.0))
+    for size, closed, axis_rate in zip(axes, wraps, link, strict=True):
+        above = below * np.maximum(size, 1.0)
+        extent = np.clip(np.minimum(end, above) / np.maximum(stride, below), 1.0, np.maximum(size, 1.0))
+        ways = 1.0 + closed * (extent >= size)
+        rate = rate + (extent > 1) * axis_rate * ways
+        hops = hops + (extent - 1) / ways
+        tight = np.maximum(
+            tight, np.where(extent > 1, extent / (4 * ways * np.where(axis_rate > 0, axis_rate, 1.0)), 0.0)
+        )
+        below = above
+    inner_rate = link[0]
+    torus = axes[0] > 0
+    if (square > 1).any():
+        rate = np.where(square > 1, 2 * inner_rate, rate)
+        hops = np.where(square > 1, 2 * (square - 1), hops)
+        tight = np.where(square > 1, square / (4 * np.where(torus, inner_rate, 1.0)), tight)
+    return TorusSpan(
+        torus=torus,
+        rate=np.maximum(rate, np.where(torus, inner_rate, 1.0)),
+        hops=hops,
+        cross=1 / np.maximum(tight, 1e-12),
+        link=np.where(torus, inner_rate, 1.0),
+    )

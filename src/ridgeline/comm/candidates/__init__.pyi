@@ -1,0 +1,14 @@
+from ridgeline.comm.candidates.builders import all_pairs as all_pairs
+from ridgeline.comm.candidates.builders import broadcast_tree as broadcast_tree
+from ridgeline.comm.candidates.builders import bruck as bruck
+from ridgeline.comm.candidates.builders import bucket as bucket
+from ridgeline.comm.candidates.builders import double_trees as double_trees
+from ridgeline.comm.candidates.builders import forwarded as forwarded
+from ridgeline.comm.candidates.builders import in_switch as in_switch
+from ridgeline.comm.candidates.builders import line_gather as line_gather
+from ridgeline.comm.candidates.builders import pairwise as pairwise
+from ridgeline.comm.candidates.builders import rings as rings
+from ridgeline.comm.candidates.builders import split_rail as split_rail
+from ridgeline.comm.candidates.builders import two_level as two_level
+from ridgeline.comm.candidates.builders import two_way_rings as two_way_rings
+from ridgeline.comm.candidates.builders import unequal_groups as unequal_groups

@@ -1,1 +1,0 @@
-"""Collective x links -> seconds: topologies as columns, algorithms as terms, the fastest one on offer."""
