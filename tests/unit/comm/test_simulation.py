@@ -243,7 +243,7 @@ class TestByRounds:
 
     graph = topology("leafspine:4x4x4", RATE, ALPHA)
 
-    def both(self, algorithm: Algorithm, **conditions: Any) -> tuple[Simulated, Simulated]:
+    def both_ways(self, algorithm: Algorithm, **conditions: Any) -> tuple[Simulated, Simulated]:
         job = Job(algorithm=algorithm, size_bytes=2.0**26)
         by_round, exact = (
             simulate([job], self.graph, Conditions(sharing=sharing, **conditions)) for sharing in ("rounds", "max-min")
