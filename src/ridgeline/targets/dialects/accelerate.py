@@ -209,7 +209,7 @@ INLINE = {
 GPT2: Mapping[str, Mapping[str, int]] = {
     "gpt2": {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
 }
-READ_WORDS = table_words("accelerate", "read_words")
+READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
 
 def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
