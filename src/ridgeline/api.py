@@ -220,9 +220,9 @@ def plan(
     if not serve:
         asked = PlanRequest.from_options(model, **options)
         if to:
-            from ridgeline.targets import plan_target
+            from ridgeline.targets import training_target
 
-            asked = replace(asked, target=plan_target(to))
+            asked = replace(asked, target=training_target(to))
         return recommend(asked, watch, calibration=calibration, anchor=anchor, profile=profile)
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment

@@ -152,9 +152,9 @@ def _plan_training(
     from ridgeline.cli.plan_export import refuse_filled
 
     if out.to:
-        from ridgeline.targets import plan_target
+        from ridgeline.targets import training_target
 
-        request = replace(request, target=plan_target(out.to))
+        request = replace(request, target=training_target(out.to))
     refuse_filled(out.folder, out.force)
     used = calibration_of(calibration, anchor, profile)
     _refuse_other_chip(profile, request)
