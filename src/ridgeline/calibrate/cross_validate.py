@@ -27,7 +27,8 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.files import write_text
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual, new_source_interval
+from ridgeline.sim import SHIPPED_RESIDUALS, Residual, new_source_interval, read_residuals
+from ridgeline.sim.prediction_interval import SHIPPED_SUMMARY, summary_text
 
 QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
 PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
@@ -298,6 +299,7 @@ def write_parameters(found: Refit) -> None:
     write_text(SHIPPED, parameters_text(found.parameters.full))
     write_text(SHIPPED_FOLDS, _text(found.parameters.folds.to_table()))
     write_text(SHIPPED_RESIDUALS, '{"rows": [\n' + ",\n".join(map(json.dumps, found.residuals)) + "\n]}\n")
+    write_text(SHIPPED_SUMMARY, summary_text(read_residuals(found.residuals)))
 
 
 def parameters_text(calibration: Calibration) -> str:

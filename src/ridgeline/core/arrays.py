@@ -16,3 +16,13 @@ Entry = TypeVar("Entry", bound=np.generic)
 def at(column: NDArray[Entry], rows: Index | slice) -> NDArray[Entry]:
     """Entries of a column by row; a column of one entry is the same for all rows."""
     return column if len(column) == 1 else column[rows]
+
+
+def distinct(column: Array | Index) -> list[int]:
+    """Different whole numbers of a column, none below zero, in rising order; cheaper than `np.unique` of few kinds.
+
+    >>> distinct(np.array([3.0, 0.0, 3.0]))
+    [0, 3]
+    """
+    found: list[int] = np.flatnonzero(np.bincount(column.astype(np.int64))).tolist()
+    return found

@@ -40,6 +40,13 @@ class Catalog(Mapping[str, T], Generic[T]):
         with open(f"{self._folder}/{id}.toml", encoding="utf-8") as stream:
             return tomllib.loads(stream.read())
 
+    def with_key(self, key: str, value: str = "") -> Iterator[str]:
+        """Ids whose file has a line of this key that holds this value, found without decoding every entry."""
+        for id in self._ids:
+            with open(f"{self._folder}/{id}.toml", encoding="utf-8") as stream:
+                if any(line.startswith(key) and value in line for line in stream):
+                    yield id
+
     def resolve(self, name: str) -> str | None:
         """The id that a name or alias means; None when there is none."""
         if name in self._loaded or self._is_id(name):

@@ -61,8 +61,10 @@ def rated_power(chip: Chip) -> Quoted | None:
 
 @cache
 def _family_power(family: str) -> Quoted | None:
-    known = [tdp for id in CHIPS if CHIPS[id].family == family and (tdp := CHIPS[id].tdp) is not None]
-    return max(known, key=lambda tdp: tdp.value, default=None)
+    """The highest published TDP of a family; chips of other families are not decoded."""
+    relatives = [CHIPS[id] for id in CHIPS.with_key("family", f'"{family}"')]
+    published = [chip.tdp for chip in relatives if chip.tdp is not None]
+    return max(published, key=lambda tdp: tdp.value, default=None)
 
 
 def chip(ref: str | Path | Mapping[str, Any]) -> Chip:

@@ -251,7 +251,7 @@ ENGINES: Catalog[Engine] = Catalog("engine", Path(__file__).parent / "engines", 
 def _defaults() -> Mapping[str, str]:
     """vendor -> the engine whose file names it in `default_for`; no two may name the same."""
     found: dict[str, str] = {}
-    for id in ENGINES:
+    for id in ENGINES.with_key("default_for"):
         for vendor in ENGINES[id].default_for:
             if vendor in found:
                 raise InputError(f"engines {found[vendor]} and {id} both are default_for {vendor!r}")

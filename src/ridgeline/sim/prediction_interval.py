@@ -18,8 +18,8 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from ridgeline.core.records import dataclass
 
-SHIPPED_RESIDUALS = (
-    Path(__file__).parents[1] / "cost" / "residuals.json"
-)  # written by `ridgeline fit` beside the calibration
+# written by `ridgeline fit` beside the calibration: the residuals, and what a prediction needs of them
+SHIPPED_RESIDUALS = Path(__file__).parents[1] / "cost" / "residuals.json"
+SHIPPED_SUMMARY = SHIPPED_RESIDUALS.with_name("residual_summary.json")
 ENOUGH = 8  # configurations of a kind before it speaks for itself
 COVERAGE = 0.9
 TAIL = (1 - COVERAGE) / 2  # of measurements, on either side
@@ -85,6 +85,27 @@ class Interval:
     basis: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What residuals have seen: chips, engines, number formats by family of chips, shortest and longest sequence."""
+
+    chips: tuple[str, ...]
+    engines: tuple[str, ...]
+    formats: Mapping[str, tuple[str, ...]]
+    shortest: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Outer quantiles of log(measured / predicted) over runs predicted without their source, engine or family."""
+
+    low: float
+    high: float
+    runs: int
+    sources: int
+
+
 def interval(step_s: float, chip: str, engine: str, residuals: Sequence[Residual]) -> Interval:
     """The range of a step time from the runs most like it.
 
@@ -117,9 +138,11 @@ def new_source_interval(
     >>> round(found.low, 2), round(found.high, 2), found.basis
     (0.78, 1.39, '61 runs of 9 sources, each predicted without its source')
     """
-    low, high, runs, basis = _stranger(chip, engine, family, residuals) or _factors(chip, engine, residuals)
-    found = Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
-    return widened(found, step_s, distance_from(residuals, precision=precision, seq=seq, family=family))
+    measured = measured_by(residuals)
+    factors = _stranger(chip, engine, family, measured, lambda part: spread_without(part, residuals))
+    low, high, runs, basis = factors or _factors(chip, engine, residuals)
+    near = Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
+    return widened(near, step_s, distance_from(measured, precision=precision, seq=seq, family=family))
 
 
 class Distance(NamedTuple):
@@ -129,28 +152,46 @@ class Distance(NamedTuple):
     told: str
 
 
-def distance_from(residuals: Iterable[Residual], *, precision: str, seq: int, family: str = "") -> Distance:
+def distance_from(measured: Measured, *, precision: str, seq: int, family: str = "") -> Distance:
     """How far a number format and a sequence are from all runs: of the family of chips, of anything for lengths.
 
         width = hypot(new format, doublings beyond what was measured)
 
     >>> runs = [Residual(chip="a", engine="x", residual=0.0, family="f", precision="bf16", seq=4096)]
-    >>> distance_from(runs, precision="bf16", seq=4096, family="f").log_width
+    >>> distance_from(measured_by(runs), precision="bf16", seq=4096, family="f").log_width
     0.0
-    >>> distance_from(runs, precision="fp8", seq=16384, family="f").told
+    >>> distance_from(measured_by(runs), precision="fp8", seq=16384, family="f").told
     'fp8, which no run of f has; sequences 2 doublings from any run'
     """
-    lengths, formats = [], set()
+    formats = measured.formats.get(family, ())
+    strange = bool(formats) and bool(precision) and precision not in formats
+    beyond = 0.0
+    if measured.longest and seq:
+        beyond = max(0.0, math.log2(seq / measured.longest), math.log2(measured.shortest / seq))
+    reasons = [f"{precision}, which no run of {family} has"] if strange else []
+    reasons += [f"sequences {beyond:.2g} doublings from any run"] if beyond else []
+    return Distance(math.hypot(NEW_PRECISION * strange, A_DOUBLING * beyond), "; ".join(reasons))
+
+
+def measured_by(residuals: Iterable[Residual]) -> Measured:
+    """Chips, engines, formats and lengths of sequences that have residuals."""
+    chips, engines, lengths = set(), set(), []
+    formats: dict[str, set[str]] = {}
     for run in residuals:
+        chips.add(run.chip)
+        engines.add(run.engine)
+        of_family = formats.setdefault(run.family, set())
+        if run.precision:
+            of_family.add(run.precision)
         if run.seq:
             lengths.append(run.seq)
-        if run.precision and run.family == family:
-            formats.add(run.precision)
-    strange = bool(formats) and bool(precision) and precision not in formats
-    beyond = max(0.0, math.log2(seq / max(lengths)), math.log2(min(lengths) / seq)) if lengths and seq else 0.0
-    told = [f"{precision}, which no run of {family} has"] if strange else []
-    told += [f"sequences {beyond:.2g} doublings from any run"] if beyond else []
-    return Distance(math.hypot(NEW_PRECISION * strange, A_DOUBLING * beyond), "; ".join(told))
+    return Measured(
+        chips=tuple(sorted(chips)),
+        engines=tuple(sorted(engines)),
+        formats={family: tuple(sorted(names)) for family, names in sorted(formats.items())},
+        shortest=min(lengths, default=0),
+        longest=max(lengths, default=0),
+    )
 
 
 def widened(found: Interval, step_s: float, far: Distance) -> Interval:
@@ -194,33 +235,43 @@ def shipped_interval(
 
 @cache
 def _shipped_factors(chip: str, engine: str, family: str, precision: str, seq: int) -> tuple[float, float, int, str]:
-    found = new_source_interval(1.0, chip, engine, shipped(), family=family, precision=precision, seq=seq)
-    return found.low, found.high, found.runs, found.basis
+    measured, spreads = shipped_summary()
+    factors = _stranger(chip, engine, family, measured, spreads.get)
+    low, high, runs, basis = factors or _factors(chip, engine, shipped())
+    near = Interval(low=low, high=high, coverage=COVERAGE, runs=runs, basis=basis)
+    wide = widened(near, 1.0, distance_from(measured, precision=precision, seq=seq, family=family))
+    return wide.low, wide.high, wide.runs, wide.basis
 
 
 def _stranger(
-    chip: str, engine: str, family: str, residuals: Sequence[Residual]
+    chip: str, engine: str, family: str, measured: Measured, spread: Callable[[str], Spread | None]
 ) -> tuple[float, float, int, str] | None:
     """What to multiply a stranger's prediction by for its low and its high end; None without runs that can say."""
-    known_engine = any(run.engine == engine for run in residuals)
-    known_chip = any(run.chip == chip for run in residuals)
-    known_family = known_chip or any(family and run.family == family for run in residuals)
-    left = [what for what, known in (("engine", known_engine), ("family", known_family)) if not known] or ["source"]
-    ends, runs, sources = [], 0, 0
-    for what in left:
-        held = [(run, off) for run in residuals if (off := getattr(run, f"without_{what}")) is not None and off > -1]
-        sources = len({run.source for run, _ in held})
-        if sources < SOURCES:
-            return None
-        runs = len(held)
-        votes = _source_votes([run for run, _ in held])
-        ratios = sorted((-math.log1p(off), vote) for (_, off), vote in zip(held, votes, strict=True))
-        ends.append((_outer(ratios, TAIL), -_outer([(-ratio, vote) for ratio, vote in reversed(ratios)], TAIL)))
+    known_chip = chip in measured.chips
+    known_family = known_chip or (bool(family) and family in measured.formats)
+    missing = [] if engine in measured.engines else ["engine"]
+    missing += [] if known_family else ["family"]
+    parts = missing or ["source"]
+    spreads = [found for part in parts if (found := spread(part)) is not None]
+    if len(spreads) < len(parts):
+        return None
     wider = 1.0 if known_chip or not known_family else STRANGER_CHIP
-    low, high = (wider * max(abs(end[side]) for end in ends) for side in (0, 1))
-    told = " and without its ".join(left)
-    basis = f"{runs} runs of {sources} sources, each predicted without its {told}"
+    low, high = wider * max(abs(end.low) for end in spreads), wider * max(abs(end.high) for end in spreads)
+    runs, sources = spreads[-1].runs, spreads[-1].sources
+    basis = f"{runs} runs of {sources} sources, each predicted without its {' and without its '.join(parts)}"
     return math.exp(-low), math.exp(high), runs, basis
+
+
+def spread_without(part: str, residuals: Iterable[Residual]) -> Spread | None:
+    """How far runs are off that were predicted without their source, engine or family; None of too few sources."""
+    held_out = [(run, off) for run in residuals if (off := getattr(run, f"without_{part}")) is not None and off > -1]
+    sources = len({run.source for run, _ in held_out})
+    if sources < SOURCES:
+        return None
+    votes = _source_votes([run for run, _ in held_out])
+    ratios = sorted((-math.log1p(off), vote) for (_, off), vote in zip(held_out, votes, strict=True))
+    mirrored = [(-ratio, vote) for ratio, vote in reversed(ratios)]
+    return Spread(low=_outer(ratios, TAIL), high=-_outer(mirrored, TAIL), runs=len(held_out), sources=sources)
 
 
 def _source_votes(runs: Sequence[Residual]) -> list[float]:
@@ -327,3 +378,26 @@ def shipped() -> tuple[Residual, ...]:
     if not SHIPPED_RESIDUALS.exists():
         return ()
     return read_residuals(json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8")).get("rows", ()))
+
+
+@cache
+def shipped_summary() -> tuple[Measured, Mapping[str, Spread]]:
+    """What the shipped residuals have seen and how far they spread, from a file of its own: they are many."""
+    if not SHIPPED_SUMMARY.exists():
+        return measured_by(()), {}
+    table = json.loads(SHIPPED_SUMMARY.read_text(encoding="utf-8"))
+    measured = Measured(
+        chips=tuple(table["chips"]),
+        engines=tuple(table["engines"]),
+        formats={family: tuple(names) for family, names in table["formats"].items()},
+        shortest=table["shortest"],
+        longest=table["longest"],
+    )
+    return measured, {part: Spread(**values) for part, values in table["without"].items()}
+
+
+def summary_text(residuals: Sequence[Residual]) -> str:
+    """The summary of residuals as its file holds it."""
+    spreads = {part: spread_without(part, residuals) for part in ("source", "engine", "family")}
+    without = {part: asdict(spread) for part, spread in spreads.items() if spread is not None}
+    return json.dumps({**asdict(measured_by(residuals)), "without": without}, indent=1) + "\n"

@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from ridgeline.sim.prediction_interval import A_DOUBLING, NEW_PRECISION, Interval, Residual, new_source_interval
+from ridgeline.sim.prediction_interval import (
+    A_DOUBLING,
+    NEW_PRECISION,
+    SHIPPED_SUMMARY,
+    Interval,
+    Residual,
+    new_source_interval,
+    shipped,
+    shipped_interval,
+    summary_text,
+)
 
 
 def test_a_step_far_from_every_run_has_a_wider_interval() -> None:
@@ -27,3 +37,11 @@ def test_a_step_far_from_every_run_has_a_wider_interval() -> None:
     assert math.log(long.low) == pytest.approx(-math.hypot(math.log(near.low), 2 * A_DOUBLING))
     assert "fp8-e4m3, which no run of f has" in strange.basis
     assert "2 doublings" in long.basis
+
+
+def test_the_shipped_summary_is_that_of_the_shipped_residuals() -> None:
+    """A prediction reads the summary; `ridgeline fit` writes both."""
+    assert SHIPPED_SUMMARY.read_text(encoding="utf-8") == summary_text(shipped())
+    args = ("h100-sxm", "megatron-core", "hopper", "bf16", 8192)
+    full = new_source_interval(2.0, *args[:2], shipped(), family=args[2], precision=args[3], seq=args[4])
+    assert shipped_interval(2.0, *args) == full

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index, Mask, at
+from ridgeline.core.arrays import Array, Index, Mask, at, distinct
 from ridgeline.core.records import dataclass
 from ridgeline.cost.price import SustainedRates, collective_op_seconds
 from ridgeline.lowering.plan_columns import NAMES, PlanColumns, facts_of
@@ -188,7 +188,7 @@ def _schedules(work: PathWork, plans: PlanColumns, *, apart: bool) -> tuple[Arra
         seconds = _schedule(NAMES[kinds[0]], path, plans)
         return seconds[0], seconds[-1]
     seconds = np.empty(np.shape(path.send_s))
-    for kind in np.unique(kinds):
+    for kind in distinct(kinds):
         own = np.flatnonzero(kinds == kind)
         seconds[:, own] = _schedule(NAMES[kind], _part(path, own), plans.at(own))
     return seconds[0], seconds[-1]

@@ -21,7 +21,7 @@ from math import isfinite
 
 import numpy as np
 
-from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.arrays import Array, Index, Mask, distinct
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.ir.ops import Num
@@ -166,10 +166,10 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
 def _in_flight(plans: PlanColumns, rank: Array) -> Array:
     """`in_flight` of rows that each have a schedule of their own."""
     sizes = (plans.pp, plans.microbatches, plans.chunks, rank)
-    found = np.zeros(1)
-    for kind in np.unique(plans.schedule):
-        found = np.where(plans.schedule == kind, in_flight(NAMES[int(kind)], *sizes), found)
-    return found
+    microbatches = np.zeros(1)
+    for kind in distinct(plans.schedule):
+        microbatches = np.where(plans.schedule == kind, in_flight(NAMES[kind], *sizes), microbatches)
+    return microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
