@@ -245,5 +245,5 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 def test_a_door_opens_to_what_it_names() -> None:
     from ridgeline import sim
 
-    assert all(getattr(sim, name) is not None for name in sim._HOME)
-    assert len(sim._HOME) <= 48
+    assert all(getattr(sim, name) is not None for name in sim.__all__)
+    assert len(sim.__all__) <= 48

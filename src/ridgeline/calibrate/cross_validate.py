@@ -27,8 +27,14 @@ from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.files import write_text
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
-from ridgeline.sim import SHIPPED_RESIDUALS, Residual, new_source_interval, read_residuals
-from ridgeline.sim.prediction_interval import SHIPPED_SUMMARY, summary_text
+from ridgeline.sim import (
+    SHIPPED_RESIDUALS,
+    SHIPPED_SUMMARY,
+    Residual,
+    new_source_interval,
+    read_residuals,
+    summary_text,
+)
 
 QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
 PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
