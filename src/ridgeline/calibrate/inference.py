@@ -14,8 +14,7 @@ import numpy as np
 from ridgeline.calibrate.truth.inference_rows import Inference
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, serving_owners
+from ridgeline.cost.calibration import SERVING_PARAMETERS, Calibration, Owners, ServingCalibration, owners
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import BARE
 from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
@@ -70,9 +69,9 @@ class PricedRun:
         return f"value: {seen}, but reading weights and cache takes {least / time:.1f} times as long; check the load"
 
     @property
-    def owners(self) -> dict[str, str]:
+    def owners(self) -> Owners:
         """What its parameters are known by."""
-        return serving_owners(self.item.scenario.system.chip, self.item.scenario.engine)
+        return owners(self.item.scenario.system.chip, self.item.scenario.engine)
 
     @property
     def others(self) -> float:
@@ -253,9 +252,9 @@ def run_columns(runs: Sequence[PricedRun]) -> RunColumns:
 
 def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[str, Array]:
     """Every serving parameter by run."""
-    owners = [tuple(run.owners.items()) for run in runs]
-    known = {own: {name: serving.owned(name, dict(own)) for name in SERVING_PARAMETERS} for own in set(owners)}
-    values = {name: np.array([known[own][name] for own in owners]) for name in SERVING_PARAMETERS}
+    each = [run.owners for run in runs]
+    known = {own: {name: serving.owned(name, own) for name in SERVING_PARAMETERS} for own in set(each)}
+    values = {name: np.array([known[own][name] for own in each]) for name in SERVING_PARAMETERS}
     narrow = np.array([is_weight_only(run.item.scenario) for run in runs])
     slower = np.where(narrow, values["weight_only"], 1.0)
     return values | {name: values[name] * slower for name in PRODUCTS}

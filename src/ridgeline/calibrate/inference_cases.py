@@ -22,8 +22,13 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.inference_rows import Inference, inference_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.files import write_text
-from ridgeline.cost.calibration import Calibration, default_calibration
-from ridgeline.cost.serving_calibration import SHIPPED_SERVING, ServingCalibration, shipped_serving
+from ridgeline.cost.calibration import (
+    SHIPPED_SERVING,
+    Calibration,
+    ServingCalibration,
+    default_calibration,
+    shipped_serving,
+)
 
 INFERENCE = "inference.csv"
 WIDE = (0.4, 2.5)  # around a prediction of a kind that no row was fitted of

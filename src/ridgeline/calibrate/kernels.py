@@ -26,9 +26,9 @@ from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import Calibration, owners, shipped
-from ridgeline.cost.kernel_roof import Sheet, sheet_of
+from ridgeline.cost.kernels import ChipRates, chip_rates
 from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
-from ridgeline.cost.profile_surface import (
+from ridgeline.cost.profile_prices import (
     FLASH,
     PRODUCTS,
     columns_of,
@@ -157,7 +157,7 @@ class _Tables:
                 self.own.setdefault(_key(id, row), []).append(row)
         self.library = _library_rows()
 
-    def candidates(self, one: MeasuredKernel) -> Iterable[tuple[str, list[Measurement], Sheet]]:
+    def candidates(self, one: MeasuredKernel) -> Iterable[tuple[str, list[Measurement], ChipRates]]:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
         own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
@@ -209,8 +209,8 @@ def _kin(id: str) -> tuple[str, ...]:
 
 
 @cache
-def _sheet(id: str) -> Sheet:
-    return sheet_of(chip(id))
+def _sheet(id: str) -> ChipRates:
+    return chip_rates(chip(id))
 
 
 @cache
@@ -240,7 +240,7 @@ def is_own(row: Row) -> bool:
     return row["source"].startswith("own measurement")
 
 
-def _roof(kernel: Measurement, sheet: Sheet) -> float:
+def _roof(kernel: Measurement, sheet: ChipRates) -> float:
     return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ridgeline.calibrate.inference import PricedRun, RunColumns, run_columns, run_values
 from ridgeline.core.arrays import Array, Index
-from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration
+from ridgeline.cost.calibration import SERVING_PARAMETERS, Owner, ServingCalibration
 
 # what a kind of row scatters beyond what parameters explain: an own machine, a benchmark, a stranger's closed loop
 SCATTER: Mapping[str, float] = MappingProxyType({"own": 0.02, "max-load": 0.1, "static": 0.1, "concurrency": 0.25})
@@ -71,7 +71,8 @@ def scatter_of(run: PricedRun) -> float:
 def _unknowns(runs: Sequence[PricedRun]) -> tuple[list[str], Mapping[str, tuple[Index, ...]], Array]:
     """Keys of offsets; for each parameter which of them each run answers to (-1: none); how far each may move."""
     each = [run.owners for run in runs]
-    owners = {kind: [own[kind] for own in each] for kind in ("family", "link", "engine")}
+    kinds: tuple[Owner, ...] = ("family", "link", "engine")
+    owners = {kind: [own.of(kind) for own in each] for kind in kinds}
     many = {kind: Counter(column) for kind, column in owners.items()}
     names: list[str] = []
     prior: list[float] = []

@@ -220,7 +220,7 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
 
 def _measured(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
-    from ridgeline.cost.ceilings import ceilings
+    from ridgeline.cost.profile import ceilings
     from ridgeline.runtime.bringup.observations import Rates
 
     file = Path(profile.source).name

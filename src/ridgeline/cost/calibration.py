@@ -1,11 +1,16 @@
 """The fitted numbers: what each is physically, its unit, its plausible range, and how a calibration sets it.
 
 A parameter has one value for everything, moved for a family of chips, a chip, or an engine where runs say so. It is
-held as an offset x from its default on a scale that cannot leave the plausible range:
+held as an offset x from its default, on a scale that cannot leave its plausible range where it has one:
 
     value = low * (high / low) ** sigmoid(x0 + x)          x0 puts the default at x = 0
+    value = default * exp(x)                               without a range
 
 so a chip or an engine nobody measured gets the common value, and no fit can leave physics.
+
+PARAMETERS are those of kernels and links, and of a training step. SERVING_PARAMETERS are what differs when a model
+serves: memory-bound products of a few rows, flash decoding, custom all-reduces of small messages, the host between two
+steps, and work that grows with requests rather than tokens.
 """
 
 from __future__ import annotations
@@ -14,10 +19,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +36,7 @@ from ridgeline.hardware.chip import Chip
 from ridgeline.ir.ops import Num
 from ridgeline.plan.engine import Engine
 
-Owner = Literal["family", "die", "chip", "kernel", "engine"]
+Owner = Literal["family", "die", "chip", "kernel", "engine", "link"]
 # how far, in units of x, the members of each may differ: chips by family first
 APART: Mapping[Owner, float] = MappingProxyType(
     {"family": 1.4, "die": 0.35, "chip": 0.35, "kernel": 0.3, "engine": 0.7}
@@ -53,6 +58,7 @@ BARE_LOOPS = ("torch-compile", "torch-eager")
 # and of a step to what no op explains (kernels of five traced steps on an H200 fill 97 to 100 % of them)
 BARE_SHARES: Mapping[str, float] = MappingProxyType({"fixed": 0.1, "slack": 0.25})
 SHIPPED = Path(__file__).parent / "calibration.json"
+SHIPPED_SERVING = Path(__file__).parent / "serving_calibration.json"
 FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is anywhere near
 
 
@@ -60,18 +66,19 @@ FURTHEST = 100.0  # no offset that keeps a value off the ends of its range is an
 class Parameter:
     """One fitted number.
 
-    per     what it may differ by: chip (and its family), engine, or nothing
-    spread  how far the common value may move, in units of x
-    group   what an ablation switches off together
+    low, high   ends of its plausible range; 0 and infinity where it has none
+    per         what it may differ by: chip (and its family), engine, links, or nothing
+    spread      how far the common value may move, in units of x
+    group       what an ablation switches off together
     """
 
     name: str
     unit: str
-    low: float
     default: float
-    high: float
     meaning: str
-    group: str
+    low: float = 0.0
+    high: float = inf
+    group: str = "serving"
     per: tuple[Owner, ...] = ()
     spread: float = 1.0
 
@@ -86,6 +93,8 @@ class Parameter:
         0.82
         """
         e = np.exp if isinstance(offset, np.ndarray) else exp
+        if not self.low:
+            return self.default * e(offset)
         at = log(self.default / self.low) / log(self.high / self.low)
         made: Num = self.low * e(log(self.high / self.low) / (1 + e(-(log(at / (1 - at)) + offset))))
         return made
@@ -186,7 +195,71 @@ _LIST = (
     _p("fixed", "s", (0.0001, 0.002, 0.015), "scale", "engine", "a step costs this whatever it does"),
     _p("slack", "share", (0.002, 0.04, 0.5), "scale", "engine", "step lost to what no op explains, by software"),
 )
+_SERVING = (
+    Parameter(
+        name="product_memory", unit="x", default=1.0, per=("family", "engine"),
+        meaning="products that memory bounds, against the same at the rate of large copies",
+    ),
+    Parameter(
+        name="product_compute", unit="x", default=1.0, per=("family", "engine"),
+        meaning="products that the matrix unit bounds, against training's",
+    ),
+    Parameter(
+        name="expert_product", unit="x", default=1.2, per=("family", "engine"),
+        meaning="products of routed experts, against a single one: small groups, and experts that get more than others",
+    ),
+    Parameter(
+        name="expert_memory", unit="x", default=1.0, per=("family", "engine"),
+        meaning="products of routed experts that memory bounds, against reading their weights at the rate of copies",
+    ),
+    Parameter(
+        name="weight_only", unit="x", default=1.2, per=("family",),
+        meaning="products whose weights are stored narrower than they are multiplied",
+    ),
+    Parameter(
+        name="prefill_attention", unit="x", default=1.0, per=("family",),
+        meaning="flash attention of prompts, against training's",
+    ),
+    Parameter(
+        name="decode_attention", unit="x", default=1.0, per=("family", "engine"),
+        meaning="reading the KV cache, against the rate of large copies",
+    ),
+    Parameter(
+        name="decode_vector", unit="x", default=1.0, per=("family",),
+        meaning="attention of decodes on vector units, against an exponential for every cached number and query head",
+    ),
+    Parameter(
+        name="kernel", unit="s", default=1e-6, per=("engine",), meaning="chip idles around a kernel of a graph",
+    ),
+    Parameter(
+        name="all_reduce", unit="s", default=4e-6, per=("link", "engine"),
+        meaning="latency of a collective inside a step, per doubling of ranks",
+    ),
+    Parameter(
+        name="wire", unit="x", default=1.0, per=("link",), meaning="collectives' bytes, against training's links",
+    ),
+    Parameter(
+        name="step", unit="s", default=5e-4, per=("engine",),
+        meaning="between two steps: scheduling, inputs, sampling and outputs that nothing hides",
+    ),
+    Parameter(
+        name="request", unit="s", default=2e-6, per=("engine",), meaning="the same for every request of the step",
+    ),
+    Parameter(
+        name="first_token", unit="s", default=5e-3, per=("engine",),
+        meaning="a request under load waits for beside steps before its first token: client, server, tokenizer",
+    ),
+    Parameter(
+        name="arrival", unit="s", default=2e-3, per=("engine",),
+        meaning="the same for every other request in flight: a front end that takes them one at a time",
+    ),
+    Parameter(
+        name="issue", unit="s", default=1e-5, per=("engine",),
+        meaning="host issues one kernel of a step that no graph holds",
+    ),
+)  # fmt: skip
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _LIST})
+SERVING_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({item.name: item for item in _SERVING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,14 +283,38 @@ class Calibration:
 
     def owned(self, name: str, own: Owners) -> float:
         """The parameter's value for what a scenario's chip and engine are known by."""
-        item = PARAMETERS[name]
-        moved = sum(self.offsets.get(f"{name}/{of}", 0.0) for owner in item.per if (of := own.of(owner)))
-        return item.value(self.offsets.get(name, 0.0) + moved) * known_share(name, own)
+        return _owned_value(PARAMETERS[name], self.offsets, own) * known_share(name, own)
 
     def knows(self, chip: Chip, engine: Engine) -> tuple[bool, bool]:
         """Whether runs on this chip, and of this engine, took part in the fit."""
         ends = f"/{chip.fitted_id}", f"/{engine.fitted_id}"
         return any(key.endswith(ends[0]) for key in self.offsets), any(key.endswith(ends[1]) for key in self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingCalibration:
+    """Offsets of serving parameters by `name`, `name/family`, `name/link` and `name/engine`; what is absent is zero."""
+
+    offsets: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    source: str = "defaults"
+
+    def value(self, name: str, chip: Chip, engine: Engine) -> float:
+        """The parameter's value for one chip under one engine."""
+        return self.owned(name, owners(chip, engine))
+
+    def owned(self, name: str, own: Owners) -> float:
+        """The parameter's value for what a scenario's chip and engine are known by."""
+        return _owned_value(SERVING_PARAMETERS[name], self.offsets, own)
+
+    def knows(self, engine: Engine) -> bool:
+        """Whether rows of this engine took part in the fit."""
+        return any(key.endswith(f"/{engine.fitted_id}") for key in self.offsets)
+
+
+def _owned_value(item: Parameter, offsets: Mapping[str, float], own: Owners) -> float:
+    """A parameter's value at its common offset and those of its owners."""
+    shift = sum(offsets.get(f"{item.name}/{of}", 0.0) for owner in item.per if (of := own.of(owner)))
+    return item.value(offsets.get(item.name, 0.0) + shift)
 
 
 class Owners(NamedTuple):
@@ -227,6 +324,7 @@ class Owners(NamedTuple):
     die              of chips that differ in memory or links alone, the one that lends its name to the cores of all
     kernel           the engine's attention library on that family
     engine           the software
+    link             kind of links between chips of that family
     """
 
     family: str
@@ -234,6 +332,7 @@ class Owners(NamedTuple):
     chip: str
     kernel: str
     engine: str
+    link: str = ""
 
     def of(self, owner: Owner) -> str:
         """By the word of `APART`."""
@@ -246,15 +345,17 @@ def owners(chip: Chip, engine: Engine) -> Owners:
     >>> from ridgeline.hardware.load import chip
     >>> from ridgeline.plan.engine import engine
     >>> tuple(owners(chip("h200-sxm"), engine("nemo")))
-    ('hopper*', 'h200-sxm', 'h200-sxm', 'cudnn@hopper', 'nemo')
+    ('hopper*', 'h200-sxm', 'h200-sxm', 'cudnn@hopper', 'nemo', 'hopper-links')
     """
     family, kernel = chip.family, engine.kernel
+    pcie = "pcie" in chip.scaleup.kind.lower()
     return Owners(
         family=family and f"{family}*",
         die=chip.fitted_die,
         chip=chip.fitted_id,
         kernel=kernel and family and f"{kernel}@{family}",
         engine=engine.fitted_id,
+        link=f"{family}-pcie" if pcie else f"{family}-links",
     )
 
 
@@ -324,3 +425,33 @@ def shipped() -> Calibration:
 def default_calibration() -> Calibration:
     """The shipped calibration, or the defaults before there is one."""
     return shipped() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
+
+
+def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration:
+    """The calibration in a file, or an `InputError`."""
+    try:
+        data: Any = json.loads(path.read_text())
+        offsets = {str(key): float(value) for key, value in data["offsets"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as wrong:
+        raise InputError(f"{path.name}: expected a serving calibration with offsets ({wrong})") from None
+    return ServingCalibration(offsets=MappingProxyType(offsets), source=str(data.get("source", path.name)))
+
+
+def serving_spread(engine: Engine, asked: str) -> tuple[float, float, int]:
+    """Around a prediction of 1 s, where nine of ten measurements are expected, and from how many rows: those of static
+    batches and phases; twice as wide in logarithms for an engine that none was measured of."""
+    data: Any = json.loads(SHIPPED_SERVING.read_text()) if SHIPPED_SERVING.exists() else {}
+    kinds = ("static/tpot", "static/throughput") if asked == "step" else ("static/ttft",)
+    known = [data["spread"][kind] for kind in kinds if kind in data.get("spread", {})]
+    if not known:
+        return 0.5, 2.0, 0
+    low, high = min(one[0] for one in known), max(one[1] for one in known)
+    rows = sum(data["errors"][kind]["n"] for kind in kinds if kind in data["errors"])
+    wider = 1.0 if shipped_serving().knows(engine) else 2.0
+    return low**wider, high**wider, rows
+
+
+@cache
+def shipped_serving() -> ServingCalibration:
+    """The calibration that ships, or the defaults before there is one."""
+    return read_serving_calibration() if SHIPPED_SERVING.exists() else ServingCalibration()

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.cost.ceilings import Ceiling, ceilings
-from ridgeline.cost.profile import Profile
+from ridgeline.cost.profile import Ceiling, Profile, ceilings
 from ridgeline.cost.profile_compare import ProfileDiff, slow_chips
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent

@@ -2,7 +2,7 @@
 
     steps -> ops with columns for sizes -> seconds by class on every stage -> serving parameters -> seconds of the step
 
-The same lowering and the same kernel prices as training's forward; what serving adds is in `cost.serving_calibration`.
+The same lowering and the same kernel prices as training's forward; what serving adds is in `cost.calibration`.
 A step of a pipelined instance passes its stages one after the other; the next step may enter once the slowest is free.
 """
 
@@ -17,14 +17,19 @@ import numpy as np
 from ridgeline.comm.closed_form.links import Links
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration, default_calibration
+from ridgeline.cost.calibration import (
+    SERVING_PARAMETERS,
+    Calibration,
+    ServingCalibration,
+    default_calibration,
+    shipped_serving,
+)
 from ridgeline.cost.collectives import ALL_REDUCE
 from ridgeline.cost.kernels import SERVED_TILES
 from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table_over
 from ridgeline.cost.price import SustainedRates, collective_op_seconds, padded_products, price_ops, sustained_rates
 from ridgeline.cost.profile_prices import measured_kernels, measured_ops
-from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, shipped_serving
 from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num

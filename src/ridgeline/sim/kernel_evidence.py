@@ -7,8 +7,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
 from ridgeline.cost.price import OpPrices
-from ridgeline.cost.profile_prices import MeasuredOps
-from ridgeline.cost.profile_surface import SAME
+from ridgeline.cost.profile_prices import SAME, MeasuredOps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

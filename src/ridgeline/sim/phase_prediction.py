@@ -15,9 +15,14 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
-from ridgeline.cost.calibration import Calibration, default_calibration
+from ridgeline.cost.calibration import (
+    Calibration,
+    ServingCalibration,
+    default_calibration,
+    serving_spread,
+    shipped_serving,
+)
 from ridgeline.cost.profile import profile_for
-from ridgeline.cost.serving_calibration import ServingCalibration, serving_spread, shipped_serving
 from ridgeline.cost.step_part import Bound
 from ridgeline.hardware.load import rated_power
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps

@@ -18,10 +18,18 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, HOUR, format_gib
 from ridgeline.cost.calibration import Calibration
 from ridgeline.cost.calibration import default_calibration as default_calibration
-from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import PHASES, OpTable, op_table
-from ridgeline.cost.price import OpPrices, SectionPrices, SustainedRates, price_ops, sum_sections, sustained_rates
+from ridgeline.cost.price import (
+    OpEstimate,
+    OpPrices,
+    SectionPrices,
+    SustainedRates,
+    estimates,
+    price_ops,
+    sum_sections,
+    sustained_rates,
+)
 from ridgeline.cost.profile import profile_for
 from ridgeline.cost.profile_prices import MeasuredOps, measured_kernels, measured_ops
 from ridgeline.cost.step_part import Bound, StepPart

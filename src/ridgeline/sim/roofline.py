@@ -24,12 +24,10 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.ceilings import ceilings
-from ridgeline.cost.estimate import OpEstimate, estimates
 from ridgeline.cost.machine import machines_of, parameter_columns
 from ridgeline.cost.op_table import op_table
-from ridgeline.cost.price import price_ops, sustained_rates
-from ridgeline.cost.profile import Profile, profile_for
+from ridgeline.cost.price import OpEstimate, estimates, price_ops, sustained_rates
+from ridgeline.cost.profile import Profile, ceilings, profile_for
 from ridgeline.cost.profile_prices import measured_kernels, measured_ops
 from ridgeline.hardware.load import system
 from ridgeline.hardware.system import System

@@ -13,8 +13,7 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.inference_rows import Inference, inference_of
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
-from ridgeline.cost.calibration import default_calibration
-from ridgeline.cost.serving_calibration import SERVING_PARAMETERS, ServingCalibration, shipped_serving
+from ridgeline.cost.calibration import SERVING_PARAMETERS, ServingCalibration, default_calibration, shipped_serving
 
 CELLS = {
     "accelerator": "H100", "n": "4", "model": "Llama 3.1 70B", "precision": "FP8", "tp": "4", "pp": "1", "ep": "",

@@ -13,12 +13,12 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Evidence
 from ridgeline.cost.calibration import shipped
-from ridgeline.cost.ceilings import ceilings
-from ridgeline.cost.kernel_roof import sheet_of
+from ridgeline.cost.kernels import chip_rates
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import (
     Measurement,
     Profile,
+    ceilings,
     chosen_profiles,
     is_profile,
     profile_for,
@@ -27,7 +27,7 @@ from ridgeline.cost.profile import (
     save_fingerprint,
 )
 from ridgeline.cost.profile_compare import diff_profiles, merge_profiles, slow_chips
-from ridgeline.cost.profile_surface import END, REACH, columns_of, product_state, roof_and_place, surface_of
+from ridgeline.cost.profile_prices import END, REACH, columns_of, product_state, roof_and_place, surface_of
 from ridgeline.hardware.load import chip
 from ridgeline.ir.kernel import Kernel
 from ridgeline.plan.scenario_file import scenario
@@ -35,7 +35,7 @@ from ridgeline.sim.predict_step import estimate, predict
 from ridgeline.sim.prediction import Prediction
 from ridgeline.sim.step_batch import StepBatch
 
-H200 = sheet_of(chip("h200-sxm"))
+H200 = chip_rates(chip("h200-sxm"))
 TABLE = {
     "model": "llama3-8b",
     "system": "1xh200-sxm",
