@@ -13,7 +13,7 @@ from ridgeline.search.find_plan import find_plan
 from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.space import Pins
 from ridgeline.targets.api import export
-from ridgeline.targets.plan_target import plan_target
+from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.registry import TRAIN
 from ridgeline.targets.vendors import vendors
 
@@ -31,7 +31,7 @@ def _cases() -> Iterator[tuple[str, str, str]]:
         for target in known.targets:
             if target in TRAIN and vendor in SYSTEMS:
                 yield from (
-                    (target, SYSTEMS[vendor], one) for one in plan_target(target).engines(system(SYSTEMS[vendor]))
+                    (target, SYSTEMS[vendor], one) for one in training_target(target).engines(system(SYSTEMS[vendor]))
                 )
 
 
@@ -44,7 +44,7 @@ def _asked(model: str, on: str, engine: str) -> Scenario:
 
 def _means_the_same(target: str, model: str, on: str, engine: str, pins: Pins) -> bool:
     """Whether there were plans, each of which comes back from its files with the step that was predicted."""
-    found = find_plan(_asked(model, on, engine), pins, most=3, target=AskedTarget(plan_target(target)))
+    found = find_plan(_asked(model, on, engine), pins, most=3, target=AskedTarget(training_target(target)))
     for one in found.plans:
         made = export(one.scenario, to=target)
         assert made.check is not None

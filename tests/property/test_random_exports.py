@@ -23,7 +23,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import export
 from ridgeline.targets.ledger import UNSPOKEN
-from ridgeline.targets.plan_target import plan_target
+from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.recompute_fallback import normalized
 from ridgeline.targets.registry import TRAIN
 from ridgeline.targets.target import Difference, Export
@@ -67,7 +67,7 @@ DEGREES = (1, 1, 2, 4, 8)
 
 @cache
 def engines_of(target: str, name: str) -> tuple[str, ...]:
-    return plan_target(target).engines(system(name))
+    return training_target(target).engines(system(name))
 
 
 def table_of(draw: random.Random, target: str) -> dict[str, Any]:

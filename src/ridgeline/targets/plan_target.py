@@ -40,8 +40,8 @@ class ExportTarget:
         """Engines that the target's own files run on these chips.
 
         >>> from ridgeline.hardware.load import system
-        >>> plan_target("torchtitan").engines(system("8xh100-sxm")), plan_target("verl").engines(system("8xh100-sxm"))
-        (('torchtitan',), ('megatron-core', 'torch-eager'))
+        >>> [training_target(id).engines(system("8xh100-sxm")) for id in ("torchtitan", "verl")]
+        [('torchtitan',), ('megatron-core', 'torch-eager')]
         """
         found: list[str] = []
         for id in (id for id in ENGINES if ENGINES[id].serves is None):
@@ -57,7 +57,7 @@ class ExportTarget:
         >>> import ridgeline
         >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
         ...     "workload": {"seq": 8192, "global_batch": 64}, "plan": {"engine": "torchtitan", "shard": "zero1"}})
-        >>> [one.path for one in plan_target("torchtitan").untold(made)]
+        >>> [one.path for one in training_target("torchtitan").untold(made)]
         ['plan.shard']
         """
         try:
@@ -93,7 +93,7 @@ class ExportTarget:
         return {path: after[path] for path in wanted if path in after}
 
 
-def plan_target(id: str) -> ExportTarget:
+def training_target(id: str) -> ExportTarget:
     """The target of that id, or an `InputError` with those that train."""
     if id not in TRAIN:
         raise InputError(not_among("--to", id, TRAIN))

@@ -11,7 +11,7 @@ from ridgeline.hardware.load import system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.plan_target import PlanTarget
-from ridgeline.targets.plan_target import plan_target
+from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.registry import TRAIN
 
 
@@ -45,22 +45,22 @@ def _scenario(
 def test_the_engines_of_a_target_are_those_whose_files_it_writes(
     target: str, on: str, engines: tuple[str, ...]
 ) -> None:
-    assert plan_target(target).engines(system(on)) == engines
+    assert training_target(target).engines(system(on)) == engines
 
 
 def test_every_target_that_trains_can_be_planned_for_and_no_other() -> None:
     for id in TRAIN:
-        asked: PlanTarget = plan_target(id)
+        asked: PlanTarget = training_target(id)
         assert asked.id == id
     with pytest.raises(InputError, match="megatron"):
-        plan_target("vllm")
+        training_target("vllm")
     with pytest.raises(InputError, match="megatron"):
-        plan_target("megatorn")
+        training_target("megatorn")
 
 
 def test_chips_that_a_target_does_not_run_on_are_refused_with_targets_that_do() -> None:
     with pytest.raises(InputError, match="it runs on chips of Huawei, not of NVIDIA"):
-        plan_target("mindspeed").engines(system("8xh100-sxm"))
+        training_target("mindspeed").engines(system("8xh100-sxm"))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_chips_that_a_target_does_not_run_on_are_refused_with_targets_that_do() 
     ],
 )
 def test_what_cannot_be_told_is_what_an_export_loses(target: str, plan: dict[str, Any], paths: list[str]) -> None:
-    asked = plan_target(target)
+    asked = training_target(target)
     on = "16xascend-910b2" if target == "mindspeed" else "16xh100-sxm"
     found = asked.untold(_scenario(asked.engines(system(on))[0], on=on, **plan))
     assert [one.path for one in found][: len(paths)] == paths
@@ -84,7 +84,7 @@ def test_what_cannot_be_told_is_what_an_export_loses(target: str, plan: dict[str
 
 
 def test_losses_that_change_no_step_do_not_count_and_those_that_do_are_told() -> None:
-    verl = plan_target("verl")
+    verl = training_target("verl")
     assert verl.untold(_scenario("megatron-core", tp=2, shard="zero1")) == ()  # task = pretrain is lost
     documents = _scenario("megatron-core", work={"document": 512}, tp=2, shard="zero1")
     assert [one.path for one in verl.untold(documents)] == ["workload.document"]
@@ -92,18 +92,20 @@ def test_losses_that_change_no_step_do_not_count_and_those_that_do_are_told() ->
 
 def test_blocks_that_a_target_leaves_out_are_told() -> None:
     ahead = _scenario("torchtitan", model="deepseek-v3", on="256xh100-sxm", work={"global_batch": 256}, shard="zero3")
-    paths = {one.path.split(".")[1] for one in plan_target("torchtitan").untold(ahead)}
+    paths = {one.path.split(".")[1] for one in training_target("torchtitan").untold(ahead)}
     assert paths == {"mtp"}
 
 
 def test_an_image_encoder_that_does_not_run_is_no_loss() -> None:
-    asked = plan_target("accelerate")
+    asked = training_target("accelerate")
     assert asked.untold(_scenario("torch-eager", model="qwen2-vl-7b", shard="zero3")) == ()
 
 
 def test_habits_are_what_the_files_mean() -> None:
-    asked = plan_target("deepspeed")
+    asked = training_target("deepspeed")
     assert asked.habits(_scenario("deepspeed")) == {"plan.overlap.grad-reduce": False}
     assert asked.habits(_scenario("deepspeed", shard="zero1")) == {"plan.overlap.param-gather": False}
     assert asked.habits(_scenario("deepspeed", shard="zero3")) == {}
-    assert plan_target("accelerate").habits(_scenario("torch-eager", shard="zero1")) == {}  # another engine would run
+    assert (
+        training_target("accelerate").habits(_scenario("torch-eager", shard="zero1")) == {}
+    )  # another engine would run

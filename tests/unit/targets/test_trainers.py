@@ -14,7 +14,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import import_run
 from ridgeline.targets.ledger import UNSPOKEN
-from ridgeline.targets.plan_target import plan_target
+from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.registry import TARGETS
 
 # the shape of hiyouga/LLaMA-Factory examples/train_full/qwen3_full_sft.yaml, its facts alone
@@ -197,7 +197,7 @@ def test_images_of_a_model_that_sees_are_the_datas(to: str) -> None:
     assert lost["workload.images"]
     assert found.check is not None
     assert found.check.verdict == "same"
-    assert plan_target(to).untold(ridgeline.scenario(table)) == ()
+    assert training_target(to).untold(ridgeline.scenario(table)) == ()
     if to == "llamafactory":
         assert "freeze_vision_tower: false" in found.files["train.yaml"]
         still = ridgeline.scenario({**table, "workload": {**work, "towers": "frozen"}})
