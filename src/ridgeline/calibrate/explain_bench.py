@@ -13,7 +13,7 @@ rest is what the anchored prediction leaves: noise, drift between the runs, and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf, isfinite
 from statistics import median
 from types import MappingProxyType
@@ -58,6 +58,21 @@ class BenchLoad:
     causes: Mapping[str, Figures]
     spread: Figures
 
+    JSON = """
+        request_rate=finite_rate max_concurrency repeats requests measured_s=measured cold_s=cold
+        predicted_s=predicted residual=residuals causes_s=causes spread
+    """
+
+    @property
+    def finite_rate(self) -> float | None:
+        """Requests a second that were asked for; None where all were sent at once."""
+        return self.request_rate if isfinite(self.request_rate) else None
+
+    @property
+    def residuals(self) -> dict[str, float]:
+        """Predicted over measured, less one, by metric."""
+        return {name: self.residual(name) for name in METRICS}
+
     def residual(self, metric: str) -> float:
         """predicted / measured - 1."""
         return self.predicted[metric] / self.measured[metric] - 1
@@ -73,6 +88,18 @@ class BenchExplanation:
     anchored: LogErrors | None
     anchor: str
     notes: tuple[str, ...]
+
+    JSON = """
+        kind='explain-bench' scenario=scenario.name anchor anchor_e2e=anchored.e2e_mape step_s=step_numbers loads
+        notes
+    """
+
+    @property
+    def step_numbers(self) -> dict[str, float]:
+        """Seconds of a step that the anchor was fitted with, by name."""
+        return (
+            {} if self.cost is None else {name.removesuffix("_s"): number for name, number in asdict(self.cost).items()}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,9 @@ from ridgeline.sim import default_calibration
 MOST_HELD = 64  # configurations that are held out in turn; of further ones the calibration itself is told
 
 
+PREDICTED = ("before_s", "held_out_s", "after_s")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCase:
     """One run of the user's: measured, and predicted three times, in seconds."""
@@ -40,6 +43,13 @@ class OwnCase:
     held_out_s: float
     after_s: float
 
+    JSON = "* residual"
+
+    @property
+    def residual(self) -> dict[str, float]:
+        """Each prediction over the measurement, less one."""
+        return {which: getattr(self, which) / self.measured_s - 1 for which in PREDICTED}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFit:
@@ -48,6 +58,18 @@ class OwnFit:
     calibration: Calibration
     cases: tuple[OwnCase, ...]
     skipped: tuple[Skipped, ...]
+
+    JSON = "kind='own fit' source=calibration.source rows mape=mapes cases skipped offsets=calibration.offsets"
+
+    @property
+    def rows(self) -> int:
+        """Runs that were used."""
+        return len(self.cases)
+
+    @property
+    def mapes(self) -> dict[str, float]:
+        """Mean absolute residual of each prediction."""
+        return {which: self.mape(which) for which in PREDICTED}
 
     def mape(self, which: str) -> float:
         """Mean absolute residual of `before_s`, `held_out_s` or `after_s`."""

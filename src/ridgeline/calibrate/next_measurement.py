@@ -44,7 +44,7 @@ class Candidate:
     """Something that could be measured.
 
     pins           parameters it says most about, as far as the scenario depends on them
-    low, high      the interval of the scenario's step after it, were its prediction right
+    low_s, high_s  the interval of the scenario's step after it, were its prediction right
     width          of that interval over the present one, in logarithms
     chip_seconds   it takes, roughly
     how            what to run
@@ -59,6 +59,13 @@ class Candidate:
     width: float
     chip_seconds: float
 
+    JSON = "what=kind name how pins interval width chip_seconds"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Seconds of the step after the measurement."""
+        return self.low_s, self.high_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextMeasurements:
@@ -66,6 +73,16 @@ class NextMeasurements:
 
     prediction: Prediction
     candidates: tuple[Candidate, ...]
+
+    JSON = """
+        kind='next measurement' scenario=prediction.scenario.name step_time_s=prediction.step_time_s interval
+        candidates
+    """
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Seconds of the step now."""
+        return self.prediction.interval.low, self.prediction.interval.high
 
 
 def next_measurements(scenario: Scenario, calibration: Calibration | None = None) -> NextMeasurements:

@@ -103,12 +103,12 @@ def _replayed(path: Path, json: bool) -> bool:
 
     if not is_recording(path):
         return False
-    from ridgeline.report.replay import draw_replay, replay_sheet
+    from ridgeline.report.replay import draw_replay
     from ridgeline.serving.recording_replay import replay_recording
 
     found = replay_recording(path)
     if json:
-        print_json(replay_sheet(found))
+        print_json(found)
     else:
         draw_replay(found, console())
     return True
@@ -127,13 +127,13 @@ def _next(scenario: Path, used: _Used, table: Path | None, json: bool) -> None:
     from ridgeline.calibrate.next_measurement import next_measurements
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.next_measurement import draw_next, next_sheet
+    from ridgeline.report.next_measurement import draw_next
 
     if table is not None:
         raise InputError(Problem(path="--next", given=f"a table {table}", expected="a scenario alone"))
     found = next_measurements(read_scenario(scenario), calibration_of(*used))
     if json:
-        print_json(next_sheet(found))
+        print_json(found)
         return
     draw_next(found, console())
 
@@ -238,7 +238,7 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     _need_scipy()
     from ridgeline.calibrate.fit_with import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.fit_with import fit_with_sheet, fit_with_text
+    from ridgeline.report.fit_with import fit_with_text
 
     if output is not None:
         refuse_unwritable(output)
@@ -247,7 +247,7 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     if output is not None:
         write_calibration(found, output)
     if json:
-        print_json(fit_with_sheet(found))
+        print_json(found)
         return
     say(fit_with_text(found))
     if output is not None:

@@ -214,7 +214,7 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
 def _run(name: Path | None, json: bool, **asked: Any) -> None:
     """Carry a collective out on real ranks; exit code 1 where an output was wrong."""
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.collective_run import collective_run_sheet, draw_collective_run
+    from ridgeline.report.collective_run import draw_collective_run
     from ridgeline.runtime.collective_run import collective_run
 
     if name is None:
@@ -222,7 +222,6 @@ def _run(name: Path | None, json: bool, **asked: Any) -> None:
     found = collective_run(str(name), **asked)
     if found is None:  # rank 0 of torchrun speaks for all
         return
-    sheet = collective_run_sheet(found)
-    print_json(sheet) if json else draw_collective_run(sheet, console())
+    print_json(found) if json else draw_collective_run(found, console())
     if not found.correct:
         raise typer.Exit(1)

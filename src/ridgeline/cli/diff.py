@@ -145,7 +145,7 @@ def _are_profiles(*paths: Path) -> bool:
 def _diff_profiles(before: Path, after: Path, json: bool) -> None:
     from ridgeline.cost.profile import read_profile
     from ridgeline.cost.profile_compare import diff_profiles
-    from ridgeline.report.profile import draw_profile_diff, profile_diff_sheet
+    from ridgeline.report.profile import draw_profile_diff
 
-    sheet = profile_diff_sheet(diff_profiles(read_profile(before), read_profile(after)))
-    print_json(sheet) if json else draw_profile_diff(sheet, console())
+    diff = diff_profiles(read_profile(before), read_profile(after))
+    print_json(diff) if json else draw_profile_diff(diff, console())

@@ -98,13 +98,13 @@ def _explain_bench(
     """A serve scenario beside what a load generator measured of it."""
     from ridgeline.calibrate.explain_bench import explain_bench
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.explain_bench import bench_explanation_sheet, draw_bench_explanation
+    from ridgeline.report.explain_bench import draw_bench_explanation
     from ridgeline.serving.bench_result import read_bench_runs
 
     runs = [run for one in results for run in read_bench_runs(one)]
     fitted = read_bench_runs(anchor)[0] if anchor is not None else None
-    sheet = bench_explanation_sheet(explain_bench(read_scenario(path, settings), runs, priced, fitted))
-    print_json(sheet) if json else draw_bench_explanation(sheet, console())
+    explanation = explain_bench(read_scenario(path, settings), runs, priced, fitted)
+    print_json(explanation) if json else draw_bench_explanation(explanation, console())
 
 
 def _explain_alone(path: Path, settings: Sequence[str], calibration: Path | None, json: bool) -> None:

@@ -33,7 +33,8 @@ def profile(
     from ridgeline.api import profile as library
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.cost.profile import profile_text
-    from ridgeline.report.profile import draw_profile, profile_sheet
+    from ridgeline.cost.profile_compare import profile_report
+    from ridgeline.report.profile import draw_profile
 
     if output is not None:
         refuse_unwritable(output)
@@ -41,5 +42,5 @@ def profile(
     if output is not None:
         write_text(output, profile_text(found))
         say(f"{output}: {len(found.rows)} measurements", err=True)
-    sheet = profile_sheet(found)
-    print_json(sheet) if json else draw_profile(sheet, console())
+    report = profile_report(found)
+    print_json(report) if json else draw_profile(report, console())

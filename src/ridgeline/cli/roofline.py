@@ -38,7 +38,7 @@ def roofline(
     """Put every op of a model on a chip's roofline: what limits it, how near its roof it is, where the ridges are."""
     from ridgeline.api import roofline as library
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.roofline import draw_roofline, roofline_sheet
+    from ridgeline.report.roofline import draw_roofline
     from ridgeline.report.roofline_chart import write_chart
 
     if output is not None:
@@ -46,8 +46,7 @@ def roofline(
     found = library(
         model, on, phase=phase, seq=seq, batch=batch, engine=engine, calibration=calibration, profile=profile
     )
-    sheet = roofline_sheet(found)
     if output is not None:
-        write_chart(sheet, output)
-        say(f"{output}: {len(sheet['ops'])} ops", err=True)
-    print_json(sheet) if json else draw_roofline(sheet, console())
+        write_chart(found, output)
+        say(f"{output}: {len(found.ops)} ops", err=True)
+    print_json(found) if json else draw_roofline(found, console())

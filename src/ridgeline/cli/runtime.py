@@ -70,7 +70,7 @@ def characterize(
     json: Json = False,
 ) -> None:
     """Measure a device: kernels, memory, host, links, overlap and energy, into a profile that prices are read from."""
-    from ridgeline.report.characterize import characterization_sheet, draw_characterization
+    from ridgeline.report.characterize import draw_characterization
     from ridgeline.runtime import measure
 
     if standalone is not None:
@@ -85,11 +85,7 @@ def characterize(
             found = measure.characterize(
                 device, imports=imports or (), backend=backend, seed=seed, progress=tell, **told
             )
-    sheet = characterization_sheet(found)
-    if json:
-        print_json(sheet)
-        return
-    draw_characterization(sheet, console())
+    print_json(found) if json else draw_characterization(found, console())
 
 
 def preflight(
@@ -108,17 +104,13 @@ def preflight(
 
     Exit code 1 when something is wrong.
     """
-    from ridgeline.report.preflight import draw_preflight, preflight_sheet
+    from ridgeline.report.preflight import draw_preflight
     from ridgeline.runtime.preflight import preflight as library
 
     found = library(device, reference=reference, drill=drill, imports=imports or (), backend=backend)
     if found is None:  # rank 0 speaks for all
         return
-    sheet = preflight_sheet(found)
-    if json:
-        print_json(sheet)
-    else:
-        draw_preflight(sheet, console())
+    print_json(found) if json else draw_preflight(found, console())
     if not found.ok:
         raise typer.Exit(1)
 
@@ -128,9 +120,9 @@ def _write_standalone(path: Path, json: bool) -> None:
     from ridgeline.runtime.standalone import write_standalone
 
     refuse_unwritable(path)
-    size = write_standalone(path)
+    written = write_standalone(path)
     if json:
-        print_json({"kind": "standalone", "output": str(path), "bytes": size})
+        print_json(written)
     else:
         say(f"{path}: python {path.name} --device cuda --minutes 8 -o profile.json")
 

@@ -158,12 +158,12 @@ def only_bench_results(traces: list[Path]) -> bool:
 
 
 def _analyze_bench(paths: list[Path], json: bool) -> None:
-    from ridgeline.report.bench import bench_sheet, draw_bench
-    from ridgeline.serving.bench_analysis import analyze_bench
+    from ridgeline.report.bench import draw_bench
+    from ridgeline.serving.bench_analysis import BenchReport, analyze_bench
     from ridgeline.serving.bench_result import read_bench_runs
 
-    sheet = bench_sheet([analyze_bench(run) for path in paths for run in read_bench_runs(path)])
-    print_json(sheet) if json else draw_bench(sheet, console())
+    report = BenchReport(runs=tuple(analyze_bench(run) for path in paths for run in read_bench_runs(path)))
+    print_json(report) if json else draw_bench(report, console())
 
 
 def _analysed(traces: list[Path], **choices: Any) -> Analysis:

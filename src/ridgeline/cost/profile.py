@@ -45,6 +45,8 @@ class Ceiling:
     where: str
     joules: float | None = None
 
+    JSON = "name unit measured datasheet share joules where"
+
     @property
     def share(self) -> float | None:
         """Measured over the data sheet."""

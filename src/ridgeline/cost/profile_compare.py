@@ -7,6 +7,7 @@ slow      median over kernels of log(t_rank / median over ranks) more than FAR r
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -15,7 +16,9 @@ from types import MappingProxyType
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost.fingerprint import changes
-from ridgeline.cost.profile import GROUPS, Measurement, Profile
+from ridgeline.cost.profile import GROUPS, Ceiling, Measurement, Profile, ceilings
+from ridgeline.hardware.chip import Chip
+from ridgeline.hardware.load import CHIPS, chip
 
 LEAST = 0.02  # of a time: less is nobody's difference
 FAR = 4.0  # robust deviations: median absolute deviations times 1.4826
@@ -33,6 +36,8 @@ class RowDiff:
     after_s: float
     differs: bool
 
+    JSON = "name before_s after_s ratio"
+
     @property
     def ratio(self) -> float:
         """after / before."""
@@ -48,6 +53,8 @@ class GroupDiff:
     ratio: float
     slower: int
     faster: int
+
+    JSON = "group=name rows ratio slower faster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +72,8 @@ class ProfileDiff:
     rows: tuple[RowDiff, ...]
     failed: tuple[str, ...]
     only: tuple[int, int]
+
+    JSON = "kind='profile diff' before after facts groups rows=different[:400] failed only"
 
     @property
     def groups(self) -> tuple[GroupDiff, ...]:
@@ -229,3 +238,47 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
 def medians(profile: Profile) -> Profile:
     """The profile with one row for each kernel: the median of its ranks."""
     return replace(profile, rows=tuple(_by_name(profile).values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileReport:
+    """What a profile comes down to.
+
+    rows       kernels that were measured, by op
+    failed     kernels that did not run, and why
+    ceilings   the best rate of each kind beside the data sheet
+    slow       ranks that are slower than their peers
+    """
+
+    profile: Profile
+    chip: Chip | None
+
+    JSON = """
+        kind='profile' chip=chip_id title=profile.title device=profile.device software=profile.software
+        taken=profile.taken rows failed ceilings slow
+    """
+
+    @property
+    def chip_id(self) -> str | None:
+        return self.profile.chip or None
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return dict(Counter(row.op for row in self.profile.rows if row.ok))
+
+    @property
+    def failed(self) -> dict[str, str]:
+        return {row.name: row.error for row in self.profile.rows if not row.ok}
+
+    @property
+    def ceilings(self) -> tuple[Ceiling, ...]:
+        return ceilings(self.profile, self.chip)
+
+    @property
+    def slow(self) -> tuple[SlowChip, ...]:
+        return slow_chips(self.profile)
+
+
+def profile_report(profile: Profile) -> ProfileReport:
+    """A profile beside its chip of the catalog, if it has one."""
+    return ProfileReport(profile=profile, chip=chip(profile.chip) if profile.chip in CHIPS else None)

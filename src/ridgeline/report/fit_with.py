@@ -1,36 +1,12 @@
-"""Turn a fit of the user's own runs into a sheet of facts, and the sheet into text: before, held out, after."""
+"""Draw a fit of the user's own runs: before, held out, after."""
 
 from __future__ import annotations
 
 from ridgeline.calibrate.fit_with import OwnFit
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.sheets.validate import FitWithSheet
 
 SHOWN = 20
 COLUMNS = ("before_s", "held_out_s", "after_s")
-
-
-def fit_with_sheet(found: OwnFit) -> FitWithSheet:
-    """Everything such a fit says; seconds and fractions."""
-    return {
-        "kind": "own fit",
-        "source": found.calibration.source,
-        "rows": len(found.cases),
-        "mape": {which: found.mape(which) for which in COLUMNS},
-        "cases": [
-            {
-                "id": case.id,
-                "measured_s": case.measured_s,
-                "before_s": case.before_s,
-                "held_out_s": case.held_out_s,
-                "after_s": case.after_s,
-                "residual": {which: getattr(case, which) / case.measured_s - 1 for which in COLUMNS},
-            }
-            for case in found.cases
-        ],
-        "skipped": [{"id": one.id, "reason": one.reason} for one in found.skipped],
-        "offsets": dict(found.calibration.offsets),
-    }
 
 
 def fit_with_text(found: OwnFit) -> str:

@@ -1,4 +1,4 @@
-"""Turn what could be measured next into the sheet that `ridgeline validate --next --json` prints, and into a table."""
+"""Draw what could be measured next."""
 
 from __future__ import annotations
 
@@ -8,30 +8,6 @@ from rich.text import Text
 from ridgeline.calibrate.next_measurement import NextMeasurements
 from ridgeline.core.units import HOUR, format_quantity
 from ridgeline.report.cells import clean, headed
-from ridgeline.report.sheets.validate import NextSheet
-
-
-def next_sheet(found: NextMeasurements) -> NextSheet:
-    """Everything that is known of each candidate; seconds and fractions."""
-    now = found.prediction
-    return {
-        "kind": "next measurement",
-        "scenario": now.scenario.name,
-        "step_time_s": now.step_time_s,
-        "interval": [now.interval.low, now.interval.high],
-        "candidates": [
-            {
-                "what": one.kind,
-                "name": one.name,
-                "how": one.how,
-                "pins": list(one.pins),
-                "interval": [one.low_s, one.high_s],
-                "width": one.width,
-                "chip_seconds": one.chip_seconds,
-            }
-            for one in found.candidates
-        ],
-    }
 
 
 def draw_next(found: NextMeasurements, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Turn a replayed recording into the sheet that `ridgeline validate RECORDING --json` prints, and into a few lines."""
+"""Draw a replayed recording of a scheduler."""
 
 from __future__ import annotations
 
@@ -6,29 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ridgeline.report.cells import clean
-from ridgeline.report.sheets.serving import ReplaySheet
 from ridgeline.serving.recording_replay import Replay
-
-
-def replay_sheet(found: Replay) -> ReplaySheet:
-    """How many steps were replayed, how many differ, and where first."""
-    first = found.first_difference
-    return {
-        "kind": "replay",
-        "engine": found.engine,
-        "version": found.version,
-        "requests": found.requests,
-        "steps": found.steps,
-        "differing_steps": found.differing_steps,
-        "first_difference": None
-        if first is None
-        else {
-            "step": first.step,
-            "field": first.field,
-            "recorded": first.recorded,
-            "simulated": first.simulated,
-        },
-    }
 
 
 def draw_replay(found: Replay, console: Console) -> None:

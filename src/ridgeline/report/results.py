@@ -14,11 +14,18 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "predict": "sim.prediction.Prediction sim.phase_prediction.PhasePrediction "
         "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
         "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
-        "trace.read.memory_snapshot.MemoryRecord",
-        "validate": "calibrate.request_log.LogFit",
+        "serving.bench_analysis.BenchReport trace.read.memory_snapshot.MemoryRecord",
+        "validate": "calibrate.next_measurement.NextMeasurements serving.recording_replay.Replay "
+        "calibrate.request_log.LogFit",
+        "fit": "calibrate.fit_with.OwnFit",
         "query": "trace.span_query.QueryAnswer",
-        "diff": "trace.diff.Diff trace.diff.DiffRuns",
-        "explain": "calibrate.explain.Explanation serving.why_slow.WhySlow",
+        "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff",
+        "profile": "cost.profile_compare.ProfileReport",
+        "roofline": "sim.roofline.Roofline",
+        "collective": "runtime.collective_run.CollectiveRun",
+        "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.why_slow.WhySlow",
+        "characterize": "runtime.measure.Characterization runtime.standalone.StandaloneFile",
+        "preflight": "runtime.preflight.Preflight",
     }
 )
 """The classes of a verb's results. Where there are several they differ in `kind` or `possible`."""

@@ -1,4 +1,4 @@
-"""Turn the sheet of a roofline into a chart: the same marks as SVG, as a PNG, and inside a page of HTML."""
+"""Draw a Roofline as a chart: the same marks as SVG, as a PNG, and inside a page of HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ridgeline.report import html
 from ridgeline.report.raster import Canvas, Colour
 from ridgeline.report.roofline import span_of
 from ridgeline.report.scale import Scale
-from ridgeline.report.sheets.profile import RooflineSheet, RoofOpSheet
+from ridgeline.sim.roofline import PlacedOp, Roofline
 
 WIDE, TALL = 920, 520  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 110, 24, 34, 46
@@ -62,28 +62,31 @@ class Label:
 Mark = Line | Dot | Label
 
 
-def marks(sheet: RooflineSheet) -> Iterator[Mark]:
+def marks(roofline: Roofline) -> Iterator[Mark]:
     """The chart: axes, roofs, ops; places in pixels."""
-    low, high, slow, fast = span_of(sheet)
+    low, high, slow, fast = span_of(roofline)
     across = Scale(low=low, high=high, start=LEFT, end=WIDE - RIGHT, log=True)
     up = Scale(low=slow, high=fast, start=TALL - BOTTOM, end=TOP, log=True)
-    yield Label(text=f"{sheet['model']} on {sheet['chip']}, {sheet['phase']}", x=LEFT, y=20)
+    scenario = roofline.scenario
+    yield Label(text=f"{scenario.model.id} on {scenario.system.chip.id}, {roofline.phase}", x=LEFT, y=20)
     yield from _axes(across, up)
-    memory = sheet["memory"]["hbm"]
-    real = sheet["measured_memory"].get("hbm")
-    for name, peak in sheet["peaks"].items():
+    memory = roofline.memory["hbm"]
+    real = roofline.measured_memory.get("hbm")
+    for name, peak in roofline.peaks.items():
         yield from _roof("sheet", peak, memory, (across, up), f"{name} {format_quantity(peak, 'FLOP/s', 3)}")
-        best = sheet["measured_peaks"].get(name)
+        best = roofline.measured_peaks.get(name)
         if best and real:
             yield from _roof("real", best, real, (across, up), f"measured {format_quantity(best, 'FLOP/s', 3)}")
-    for op in sheet["ops"]:
-        if op["flops"] and op["seconds"]:
-            told = f"{op['op']} ({op['phase']}): {op['share']:.1%} of the time, {op['roof']:.0%} of its roof"
-            x, y = across(op["intensity"]), up(op["flops_per_s"])
-            yield Dot(kind=op["bound"], x=x, y=y, radius=3 + 22 * math.sqrt(op["share"]), told=told)
-    for op in sorted(sheet["ops"], key=lambda one: -one["share"])[:6]:
-        if op["flops"] and op["seconds"]:
-            yield Label(text=op["op"], x=across(op["intensity"]) + 8, y=up(op["flops_per_s"]) - 6)
+    for placed in roofline.placed_ops:
+        if placed.op.flops and placed.op.seconds:
+            told = (
+                f"{placed.op.label} ({placed.op.phase}): {placed.share:.1%} of the time, {placed.roof:.0%} of its roof"
+            )
+            x, y = across(placed.op.intensity), up(placed.op.flops_per_s)
+            yield Dot(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=told)
+    for placed in sorted(roofline.placed_ops, key=lambda placed: -placed.share)[:6]:
+        if placed.op.flops and placed.op.seconds:
+            yield Label(text=placed.op.label, x=across(placed.op.intensity) + 8, y=up(placed.op.flops_per_s) - 6)
 
 
 def _axes(across: Scale, up: Scale) -> Iterator[Mark]:
@@ -114,10 +117,10 @@ def _path(line: Line) -> str:
     return f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}"
 
 
-def svg(sheet: RooflineSheet) -> str:
+def svg(roofline: Roofline) -> str:
     """The chart as the content of an SVG element."""
     drawn = []
-    for mark in marks(sheet):
+    for mark in marks(roofline):
         match mark:
             case Line():
                 drawn.append(
@@ -132,20 +135,20 @@ def svg(sheet: RooflineSheet) -> str:
     return html.svg(WIDE, TALL, drawn)
 
 
-def svg_file(sheet: RooflineSheet) -> str:
+def svg_file(roofline: Roofline) -> str:
     """The chart as a file of its own, light and dark as the reader's page is."""
-    inner = svg(sheet)
+    inner = svg(roofline)
     head, rest = inner.split(">", 1)
     head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
     look = STYLE.replace(":root", "svg").replace("body {", "svg {")
     return f"{head}><style>{look}</style>{rest}\n"
 
 
-def png(sheet: RooflineSheet) -> bytes:
+def png(roofline: Roofline) -> bytes:
     """The chart as a picture."""
     canvas = Canvas(WIDE, TALL, PAPER)
     lines = {"rule": (RULE, 1.0), "sheet": (SHEET, 2.0), "real": (MEASURED, 2.0)}
-    for mark in marks(sheet):
+    for mark in marks(roofline):
         match mark:
             case Line():
                 colour, thick = lines[mark.kind]
@@ -161,44 +164,42 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f}"
 
 
-def _cells(op: RoofOpSheet) -> tuple[str, ...]:
+def _cells(placed: PlacedOp) -> tuple[str, ...]:
     """A line of the table of ops."""
-    spent = (f"{op['count']:.0f}", format_quantity(op["seconds"], "s", 3), f"{op['share']:.1%}")
+    spent = (f"{placed.op.count:.0f}", format_quantity(placed.op.seconds, "s", 3), f"{placed.share:.1%}")
     return (
-        f"{op['op']} ({op['phase']})",
+        f"{placed.op.label} ({placed.op.phase})",
         *spent,
-        f"{op['intensity']:.3g}",
-        f"{op['roof']:.0%}",
-        op["bound"],
-        op["evidence"],
+        f"{placed.op.intensity:.3g}",
+        f"{placed.roof:.0%}",
+        placed.op.bound,
+        placed.op.evidence.label,
     )
 
 
-def page(sheet: RooflineSheet) -> str:
+def page(roofline: Roofline) -> str:
     """The chart with its figures, as one file."""
-    title = f"Roofline: {sheet['model']} on {sheet['chip']}, {sheet['phase']}"
-    shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in sheet["bounds"].items()]
-    ridges = [
-        (one["dtype"], one["level"], _number(one["intensity"]), _number(one["measured"])) for one in sheet["ridges"]
-    ]
-    ops = [_cells(op) for op in sheet["ops"]]
+    title = f"Roofline: {roofline.scenario.model.id} on {roofline.scenario.system.chip.id}, {roofline.phase}"
+    shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in roofline.bounds.items()]
+    ridges = [(one.dtype, one.level, _number(one.intensity), _number(one.measured)) for one in roofline.ridges]
+    ops = [_cells(placed) for placed in roofline.placed_ops]
     body = "".join(
         (
             f"<h1>{html.escaped(title)}</h1>",
-            html.facts([(format_quantity(sheet["seconds"], "s", 4), "of kernels"), *shares]),
-            f"<figure>{svg(sheet)}<figcaption>Solid: data sheet. Dashed: measured. Area of a dot: share of the time."
+            html.facts([(format_quantity(roofline.seconds, "s", 4), "of kernels"), *shares]),
+            f"<figure>{svg(roofline)}<figcaption>Solid: data sheet. Dashed: measured. Area of a dot: share of the time."
             "</figcaption></figure>",
             "<h2>Ridge points, FLOP for a byte</h2>",
             html.table(("format", "memory", "data sheet", "measured"), ridges, text=(1,)),
             "<h2>Ops</h2>",
             html.table(("op", "runs", "time", "share", "FLOP/B", "of its roof", "limit", "evidence"), ops, text=(6, 7)),
-            "".join(f"<p>{html.escaped(note)}</p>" for note in sheet["notes"]),
+            "".join(f"<p>{html.escaped(note)}</p>" for note in roofline.notes),
         )
     )
     return html.document(title=title, body=body, style=STYLE)
 
 
-def write_chart(sheet: RooflineSheet, path: Path) -> None:
+def write_chart(roofline: Roofline, path: Path) -> None:
     """Write the chart as its suffix says: .svg, .png or .html."""
     suffix = path.suffix.lower()
     if suffix not in WRITERS:
@@ -206,6 +207,6 @@ def write_chart(sheet: RooflineSheet, path: Path) -> None:
             Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .svg, .png or .html")
         )
     if suffix == ".png":
-        write_bytes(path, png(sheet))
+        write_bytes(path, png(roofline))
     else:
-        write_text(path, svg_file(sheet) if suffix == ".svg" else page(sheet))
+        write_text(path, svg_file(roofline) if suffix == ".svg" else page(roofline))

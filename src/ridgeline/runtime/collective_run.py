@@ -47,7 +47,36 @@ class RunRow:
     seconds: float
     own_seconds: float
     bound_seconds: float
+    bus_factor: float
+    """Bus bandwidth over algorithm bandwidth."""
     wrong: tuple[str, ...]
+
+    JSON = "size_bytes seconds algbw busbw own_seconds own_algbw own_busbw bound_seconds ratio_to_bound wrong"
+
+    @property
+    def algbw(self) -> float:
+        """Bytes a second."""
+        return self.size_bytes / self.seconds
+
+    @property
+    def busbw(self) -> float:
+        """Bytes a second as nccl-tests counts them."""
+        return self.size_bytes / self.seconds * self.bus_factor
+
+    @property
+    def own_algbw(self) -> float:
+        """Bytes a second of the backend's collective."""
+        return self.size_bytes / self.own_seconds
+
+    @property
+    def own_busbw(self) -> float:
+        """Bytes a second of the backend's collective as nccl-tests counts them."""
+        return self.size_bytes / self.own_seconds * self.bus_factor
+
+    @property
+    def ratio_to_bound(self) -> float:
+        """Seconds over the least that the links allow."""
+        return self.seconds / self.bound_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,16 +90,20 @@ class CollectiveRun:
     bytes_per_s: float
     rows: tuple[RunRow, ...]
 
+    JSON = """
+        kind='collective-run' collective ranks=algorithm.ranks backend algorithm=algorithm.name
+        rounds=algorithm.rounds steps send_latency_s=latency_s send_bytes_per_s=bytes_per_s correct rows
+    """
+
+    @property
+    def steps(self) -> int:
+        """Steps of the algorithm."""
+        return len(self.algorithm.steps)
+
     @property
     def correct(self) -> bool:
         """Whether every output of every size was right, bit for bit."""
         return not any(row.wrong for row in self.rows)
-
-    def busbw(self, row: RunRow, seconds: float) -> float:
-        """Bytes per second as nccl-tests counts them."""
-        n = self.algorithm.ranks
-        per_byte = BUS[self.collective] * (n - 1) / n if self.collective in BUS else 1.0
-        return row.size_bytes / seconds * per_byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +275,7 @@ def _told(made: Algorithm, backend: str, root: int, found: Mapping[str, Any]) ->
                 seconds=row["seconds"],
                 own_seconds=row["own_seconds"],
                 bound_seconds=max(lower_bound(graph, name, row["size_bytes"], root).bandwidth_s, found["latency_s"]),
+                bus_factor=BUS[name] * (made.ranks - 1) / made.ranks if name in BUS else 1.0,
                 wrong=tuple(f"rank {rank}: chunk {chunks[0]}" for rank, chunks in row["wrong"].items()),
             )
             for row in found["rows"]

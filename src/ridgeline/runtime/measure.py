@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,28 @@ Told = Callable[[int, int, str], None]  # cases done, cases planned, the next on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestMeasured:
+    """The best figure of one kind, and the sizes at which it was reached."""
+
+    what: str
+    dtype: str
+    value: float
+    unit: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCount:
+    """Rows of one kind that failed for one reason."""
+
+    op: str
+    impl: str
+    dtype: str
+    why: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Characterization:
     """What a run brought.
 
@@ -39,6 +62,59 @@ class Characterization:
     head: dict[str, Any]
     rows: tuple[dict[str, Any], ...]
     left: int
+
+    JSON = """
+        kind='characterization' output=path chip device software minutes rows=counts ceilings
+        failures=failure_counts left waited
+    """
+
+    @property
+    def chip(self) -> str | None:
+        """Catalog id of the chip."""
+        return self.head.get("chip")
+
+    @property
+    def device(self) -> dict[str, Any]:
+        return dict(self.head.get("device", {}))
+
+    @property
+    def software(self) -> dict[str, Any]:
+        return dict(self.head.get("software", {}))
+
+    @property
+    def minutes(self) -> float:
+        return float(self.head.get("minutes", 0.0))
+
+    @property
+    def good(self) -> list[dict[str, Any]]:
+        """Rows that ran and are right."""
+        return [row for row in self.rows if row.get("ok")]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows by op."""
+        return dict(Counter(row["op"] for row in self.good))
+
+    @property
+    def waited(self) -> int:
+        """Rows during which threads waited for a core in every run."""
+        return sum(bool(row.get("waited")) for row in self.good)
+
+    @property
+    def ceilings(self) -> tuple[BestMeasured, ...]:
+        """The best product per format, the best bandwidths, the shortest launches, and energy where it was told."""
+        return best_measured(self.good)
+
+    @property
+    def failure_counts(self) -> tuple[FailureCount, ...]:
+        """Failing rows, those of one kind and reason together."""
+        counts = Counter(
+            (row["op"], row.get("impl", ""), row.get("dtype", ""), str(row.get("why", ""))) for row in self.failures
+        )
+        return tuple(
+            FailureCount(op=op, impl=impl, dtype=dtype, why=why, rows=count)
+            for (op, impl, dtype, why), count in counts.items()
+        )
 
     @property
     def failures(self) -> tuple[dict[str, Any], ...]:
@@ -149,3 +225,35 @@ def _check(minutes: float, only: Sequence[str], chip: str | None, path: Path, im
     if chip is not None:
         CHIPS[chip]
     refuse_unwritable(path)
+
+
+DIMS = ("m", "n", "k", "bytes", "kind", "cold", "pinned", "impl")
+TRAFFIC = {"copy": 2, "read": 1, "write": 1, "h2d": 1, "d2h": 1}
+NAMES = {"h2d": "host to device", "d2h": "device to host"}
+
+
+def best_measured(rows: Iterable[Mapping[str, Any]]) -> tuple[BestMeasured, ...]:
+    """The best product per format, the best bandwidths, the shortest launches, and energy where it was told."""
+    best: dict[tuple[str, str], BestMeasured] = {}
+
+    def offer(what: str, dtype: str, value: float, unit: str, row: Mapping[str, Any], lower: bool = False) -> None:
+        present = best.get((what, dtype))
+        if present is None or (value < present.value if lower else value > present.value):
+            at = " ".join(f"{name}={row[name]}" for name in DIMS if name in row)
+            best[what, dtype] = BestMeasured(what=what, dtype=dtype, value=value, unit=unit, at=at)
+
+    for row in rows:
+        op, seconds = row["op"], row["s"]
+        if op == "gemm":
+            offer("product", row["dtype"], 2.0 * row["m"] * row["n"] * row["k"] / seconds, "FLOP/s", row)
+        elif op in TRAFFIC and row.get("cold", True):
+            offer(NAMES.get(op, op), "", TRAFFIC[op] * row["bytes"] / seconds, "B/s", row)
+        elif (op, row.get("kind")) in (("launch", "kernel"), ("graph", "node")):
+            offer(f"{op} {row['kind']}", "", seconds, "s", row, lower=True)
+        elif op == "sustained" and row.get("energy_j"):
+            if "m" in row:
+                flops = 2.0 * row["m"] * row["n"] * row["k"]
+                offer("energy a flop", row["dtype"], row["energy_j"] / flops, "J", row, lower=True)
+            else:
+                offer("energy a byte", "", row["energy_j"] / (2 * row["bytes"]), "J", row, lower=True)
+    return tuple(best.values())

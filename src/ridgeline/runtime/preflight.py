@@ -43,6 +43,13 @@ CPU_LIMITS: Mapping[str, Limit] = {
 REFERENCE_GAP = 0.1  # slower than the reference by more than this is told
 
 
+ADVICE = {
+    "chip": "leave it out, or have it looked at: clocks, power, memory errors, another process",
+    "link": "look at the cable, the port, the switch and what NCCL says it uses",
+    "reference": "compare driver, clocks and power limit with those of the profile",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One figure of all ranks: seconds, the peers' median and robust deviation over it, and who is slowest."""
@@ -53,6 +60,29 @@ class Figure:
     worst: str
     value: float
     reference: float | None = None
+
+    JSON = "name unit='s' median spread worst value reference?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightFinding:
+    """One thing that is wrong: a chip, a link, a chip against the reference, or a setting.
+
+    value, expected   seconds, or the texts of a setting
+    gap               how much slower, as a share
+    score             robust deviations from the peers
+    """
+
+    kind: str
+    who: str
+    what: str
+    value: float | str
+    expected: float | str
+    advice: str
+    gap: float | None = None
+    score: float | None = None
+
+    JSON = "* gap? score?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +105,28 @@ class Preflight:
     behind: tuple[Outlier, ...]
     settings: tuple[SettingProblem, ...]
     warnings: tuple[str, ...]
+
+    JSON = "kind='preflight' ok ranks nodes device seconds figures outliers warnings"
+
+    @property
+    def outliers(self) -> tuple[PreflightFinding, ...]:
+        """Everything that is wrong: slow chips, slow links, members behind the reference, settings."""
+        slow = {"chip": self.chips, "link": self.links, "reference": self.behind}
+        found = [
+            PreflightFinding(
+                kind=kind, who=one.member, what=one.figure, value=one.value, expected=one.expected, gap=one.gap,
+                advice=ADVICE[kind], score=one.score or None,
+            )
+            for kind, members in slow.items()
+            for one in members
+        ]  # fmt: skip
+        settings = (
+            PreflightFinding(
+                kind="setting", who=one.who, what=one.what, value=one.value, expected=one.expected, advice=one.advice
+            )
+            for one in self.settings
+        )
+        return (*found, *settings)
 
     @property
     def ok(self) -> bool:

@@ -6,6 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.device_names import packed_names
 from ridgeline.runtime.probe.profile_file import replace_file
 from ridgeline.version import __version__
@@ -34,11 +35,21 @@ def standalone() -> bytes:
     return SHEBANG + held.getvalue()
 
 
-def write_standalone(path: Path) -> int:
-    """Write it; how many bytes it has."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandaloneFile:
+    """The measuring part of Ridgeline as one file."""
+
+    output: Path
+    bytes: int
+
+    JSON = "kind='standalone' *"
+
+
+def write_standalone(path: Path) -> StandaloneFile:
+    """Write the measuring part as one file."""
     content = standalone()
     replace_file(path, content)
-    return len(content)
+    return StandaloneFile(output=path, bytes=len(content))
 
 
 def _members() -> list[tuple[str, str]]:

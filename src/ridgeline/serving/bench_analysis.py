@@ -16,6 +16,7 @@ causes a long pause has, the file cannot tell; a prediction of the same run can.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 
@@ -61,6 +62,30 @@ class BenchAnalysis:
     time: dict[str, float]
     alone: int | None
     pace_s: float
+
+    JSON = """
+        source=run.source tool=run.tool model=run.model request_rate=run.finite_rate
+        max_concurrency=run.max_concurrency requests=metrics.requests failed=metrics.failed
+        duration_s=metrics.duration_s requests_per_s=metrics.requests_per_s
+        output_tokens_per_s=metrics.output_tokens_per_s tokens_per_s=metrics.tokens_per_s
+        most_in_flight=metrics.most_in_flight ttft=metrics.ttft tpot=metrics.tpot itl=metrics.itl e2e=metrics.e2e
+        time alone pace_s
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    """Runs of a load generator, and medians over them: of the median TTFT, TPOT and E2E, and requests a second."""
+
+    runs: tuple[BenchAnalysis, ...]
+
+    JSON = "kind='bench' runs medians"
+
+    @property
+    def medians(self) -> dict[str, float]:
+        spreads = {name: [getattr(run.metrics, name) for run in self.runs] for name in ("ttft", "tpot", "e2e")}
+        medians = {f"{name}_s": median(one.median for one in spread) for name, spread in spreads.items()}
+        return medians | {"requests_per_s": median(run.metrics.requests_per_s for run in self.runs)}
 
 
 def analyze_bench(run: BenchRun, objective: Objective | None = None) -> BenchAnalysis:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ class BenchRun:
     prompt_tokens: Array
     output_tokens: Array
     pauses: tuple[Array, ...]
+
+    @property
+    def finite_rate(self) -> float | None:
+        """Requests a second that were asked for; None where all were sent at once."""
+        return self.request_rate if isfinite(self.request_rate) else None
 
     @property
     def requests(self) -> int:

@@ -36,6 +36,8 @@ class Replay:
     differing_steps: int
     first_difference: Difference | None
 
+    JSON = "kind='replay' *"
+
 
 def replay_recording(path: Path) -> Replay:
     """Read a recording and replay it."""

@@ -61,9 +61,42 @@ class RoofOp:
     evidence: Evidence
 
     @property
+    def flops_per_s(self) -> float:
+        """Flops of a second of it."""
+        return self.flops / self.seconds if self.seconds else 0.0
+
+    @property
     def intensity(self) -> float:
         """Flops for a byte."""
         return self.flops / self.moved if self.moved else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedOp:
+    """An op under its roof.
+
+    share   of the time of all ops
+    roof    seconds that its roof allows over those it takes
+    """
+
+    op: RoofOp
+    share: float
+    roof: float
+
+    JSON = """
+        op=op.label phase=op.phase count=op.count flops=op.flops bytes=op.moved seconds=op.seconds
+        intensity=op.intensity flops_per_s=op.flops_per_s share bound=op.bound roof evidence=op.evidence
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ridge:
+    """Flops for a byte of one level of memory at which a format is bound by neither: data sheet, and measured."""
+
+    dtype: str
+    level: str
+    intensity: float | None
+    measured: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +111,34 @@ class Roofline:
     memory: Mapping[str, float]
     measured_memory: Mapping[str, float]
     notes: tuple[str, ...]
+
+    JSON = """
+        kind='roofline' model=scenario.model.id chip=scenario.system.chip.id phase seconds peaks measured_peaks
+        memory measured_memory ridges bounds ops=placed_ops notes
+    """
+
+    @property
+    def placed_ops(self) -> tuple[PlacedOp, ...]:
+        """Every op with its share of the time and of its roof."""
+        total_s = self.seconds
+        return tuple(
+            PlacedOp(op=op, share=op.seconds / total_s, roof=self.roof_s(op) / op.seconds if op.seconds else 1.0)
+            for op in self.ops
+        )
+
+    @property
+    def ridges(self) -> tuple[Ridge, ...]:
+        """By format and level of memory: data sheet over data sheet, and measured over measured."""
+        ridges = []
+        for format, peak in self.peaks.items():
+            best = self.measured_peaks.get(format)
+            for level in dict.fromkeys((*self.memory, *self.measured_memory)):
+                rate, real = self.memory.get(level), self.measured_memory.get(level)
+                measured = best / real if best and real else None
+                ridges.append(
+                    Ridge(dtype=format, level=level, intensity=peak / rate if rate else None, measured=measured)
+                )
+        return tuple(ridges)
 
     @property
     def seconds(self) -> float:

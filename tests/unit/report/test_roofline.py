@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,14 +12,14 @@ import pytest
 from jsonschema import validate
 
 import ridgeline
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
+from ridgeline.cost.profile_compare import diff_profiles, profile_report
 from ridgeline.ir.kernel import Kernel
-from ridgeline.report.profile import profile_diff_sheet, profile_sheet
-from ridgeline.report.roofline import roofline_sheet
+from ridgeline.report.results import verb_schema
 from ridgeline.report.roofline_chart import page, write_chart
-from ridgeline.report.sheets.profile import RooflineSheet
-from ridgeline.report.sheets.schema import sheet_schema
+from ridgeline.sim.roofline import Roofline
 
 ROWS = (
     Measurement(
@@ -29,14 +30,14 @@ ROWS = (
 OWN = Profile(rows=ROWS, chip="h200-sxm", device={"name": "H200"}, taken="2025-01-01")
 
 
-def sheet(phase: str, batch: int = 1) -> RooflineSheet:
-    return roofline_sheet(ridgeline.roofline("llama3-8b", "h200-sxm", phase=phase, batch=batch, profile=OWN))
+def roofline(phase: str, batch: int = 1) -> Roofline:
+    return ridgeline.roofline("llama3-8b", "h200-sxm", phase=phase, batch=batch, profile=OWN)
 
 
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
 def test_shares_and_ridges(phase: str) -> None:
-    made = sheet(phase, 4)
-    validate(made, sheet_schema("roofline"))
+    made = to_json(roofline(phase, 4))
+    validate(made, verb_schema("roofline"))
     assert sum(op["share"] for op in made["ops"]) == pytest.approx(1.0)
     assert sum(made["bounds"].values()) == pytest.approx(1.0)
     ridge = next(one for one in made["ridges"] if one["level"] == "hbm")
@@ -46,13 +47,13 @@ def test_shares_and_ridges(phase: str) -> None:
 
 
 def test_what_limits_each_phase() -> None:
-    assert max(sheet("prefill")["bounds"].items(), key=lambda item: item[1])[0] == "bf16"
-    assert sheet("decode", 8)["bounds"]["memory"] > 0.95
-    assert not [op for op in sheet("prefill")["ops"] if op["op"] == "loss"]
+    assert max(roofline("prefill").bounds.items(), key=lambda item: item[1])[0] == "bf16"
+    assert roofline("decode", 8).bounds["memory"] > 0.95
+    assert not [op for op in roofline("prefill").ops if op.label == "loss"]
 
 
 def test_files(tmp_path: Path) -> None:
-    made = sheet("train")
+    made = roofline("train")
     for name in ("a.svg", "a.png", "a.html"):
         write_chart(made, tmp_path / name)
     drawn = ElementTree.parse(tmp_path / "a.svg").getroot()
@@ -68,8 +69,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_text_of_strangers_is_escaped() -> None:
-    made = sheet("train")
-    made["notes"].append("<script>alert(1)</script>")
+    made = replace(roofline("train"), notes=("<script>alert(1)</script>",))
     assert "<script>alert" not in page(made)
 
 
@@ -80,10 +80,8 @@ def test_phases_and_chips_are_checked() -> None:
         ridgeline.roofline("llama3-8b", "h100-sxm", profile=OWN)
 
 
-def test_sheets_of_profiles() -> None:
-    made = profile_sheet(OWN)
-    validate(made, sheet_schema("profile"))
+def test_profiles_hold_against_their_schemas() -> None:
+    made = to_json(profile_report(OWN))
+    validate(made, verb_schema("profile"))
     json.dumps(made, allow_nan=False)
-    from ridgeline.cost.profile_compare import diff_profiles
-
-    validate(profile_diff_sheet(diff_profiles(OWN, OWN)), sheet_schema("diff"))
+    validate(to_json(diff_profiles(OWN, OWN)), verb_schema("diff"))

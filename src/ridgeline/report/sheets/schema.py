@@ -9,24 +9,18 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.core.schema import result_schema
-from ridgeline.report.sheets.bench import BenchSheet
 from ridgeline.report.sheets.bringup import BringUpDiffSheet, BringUpSheet, DumpSheet, FaultsSheet
 from ridgeline.report.sheets.collective import (
     CollectiveLibrarySheet,
-    CollectiveRunSheet,
     CollectiveSheet,
     LibraryChoiceSheet,
     VerificationSheet,
 )
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
-from ridgeline.report.sheets.explain_bench import BenchExplanationSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
-from ridgeline.report.sheets.profile import ProfileDiffSheet, ProfileSheet, RooflineSheet
 from ridgeline.report.sheets.run import DrySheet, EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
-from ridgeline.report.sheets.runtime import CharacterizationSheet, PreflightSheet, StandaloneSheet
-from ridgeline.report.sheets.serving import ReplaySheet
-from ridgeline.report.sheets.validate import FitWithSheet, NextSheet, ValidationSheet
+from ridgeline.report.sheets.validate import ValidationSheet
 
 Schema = dict[str, Any]
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
@@ -37,24 +31,16 @@ UNITS = ("", "_s", "_us", "_bytes")
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet, NextSheet, ReplaySheet),
-        "fit": (FitWithSheet,),
+        "validate": (ValidationSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "analyze": (BenchSheet,),
-        "diff": (ProfileDiffSheet, BringUpDiffSheet),
-        "profile": (ProfileSheet,),
-        "roofline": (RooflineSheet,),
+        "diff": (BringUpDiffSheet,),
         "collective": (
             CollectiveSheet,
             CollectiveLibrarySheet,
             LibraryChoiceSheet,
             VerificationSheet,
-            CollectiveRunSheet,
         ),
-        "explain": (BenchExplanationSheet,),
-        "characterize": (CharacterizationSheet, StandaloneSheet),
-        "preflight": (PreflightSheet,),
         "pack": (PackSheet,),
         "run": (TrainedSheet, EquivalenceSheet, DrySheet, SbatchSheet),
         "bringup": (BringUpSheet, FaultsSheet, DumpSheet),
