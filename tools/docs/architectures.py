@@ -44,23 +44,22 @@ RECORDS = ("runtime/capture/*.py",)  # code that recordings are made by
 HEAD = """# Which architectures are read and captured
 
 `ridgeline` reads the config.json of a model without weights, network or transformers, where it has a reader for the
-type. Any other type is captured: transformers builds it on the meta device and one forward is recorded
-([capture your own model](../how-to/capture.md)). `python -m tools docs architectures` writes this page and does
-both for every causal, image-text and multimodal type of transformers {version}, with its default config.
+type. It captures any other type: transformers builds it on the meta device and one forward is recorded
+([capture your own model](../how-to/capture.md)). `python -m tools docs architectures` writes this page. It does both
+for every causal, image-text and multimodal type of transformers {version}, with its default config.
 
 - **read**: `exact` where the reader's parameters are those of the built model, `yes` where nothing could be built to
-  compare with, `differs` where transformers' causal class of a type that is read whole builds its decoder alone, or
-  holds matrices that nothing reads (`longcat_flash`: those of experts that do nothing).
-  Published sizes are compared in `tests/real/test_transformers_params.py`.
-- **captured**: one forward over text is recorded, with all parameters; types that see are shown one image as well.
-  `whole`: every layer is made of known parts; `parts`: something is priced op by op; `mixes`: tokens meet in a way that
-  no known part has, so that tensor ranks do not split those layers.
-- **note**: why the other way is closed; `given`: the default config builds no model, so that these keys are taken from
-  published ones, or assumed (`docs/architectures.toml` says which); `needs`: what transformers builds the type with.
+  compare with, `differs` where transformers' causal class builds the decoder of a two-stack model alone, or has
+  matrices that nothing reads (`longcat_flash`). `tests/real/test_transformers_params.py` compares published sizes.
+- **captured**: one forward over text is recorded with all parameters; vision types also get one image. `whole`: every
+  layer is made of known parts; `parts`: something is priced op by op; `mixes`: tokens meet in a way that no known part
+  has, so that tensor ranks do not split those layers.
+- **note**: why the other way is closed; `given`: keys that the default config lacks, published or assumed
+  (`docs/architectures.toml`); `needs`: what transformers builds the type with.
 
 {summary}
 
-| type | task | read | captured | note |
+| types | task | read | captured | note |
 |---|---|---|---|---|
 """
 
@@ -183,8 +182,8 @@ def rows_of(text: str) -> dict[str, Row]:
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| ") and len(cells) == 5 and cells[0] != "type":
-            found[cells[0]] = Row(*cells[2:])
+        if line.startswith("| ") and len(cells) == 5 and cells[0] != "types":
+            found |= dict.fromkeys(cells[0].split(", "), Row(*cells[2:]))
     return found
 
 
@@ -199,7 +198,10 @@ def page(rows: Mapping[str, Row]) -> str:
         captured = [bool(one.captured) for one in own]
         either = sum(one or other for one, other in zip(read, captured, strict=True))
         lines.append(f"{len(own)} {word} types: {sum(read)} read, {sum(captured)} captured, {either} either.")
-    body = [f"| {kind} | {known[kind]} | {' | '.join(rows[kind])} |\n" for kind in rows]
+    alike: dict[tuple[str, Row], list[str]] = {}
+    for kind, row in rows.items():
+        alike.setdefault((known[kind], row), []).append(kind)
+    body = [f"| {', '.join(kinds)} | {tasks} | {' | '.join(row)} |\n" for (tasks, row), kinds in alike.items()]
     return HEAD.format(version=version("transformers"), summary="  \n".join(lines)) + "".join(body)
 
 
