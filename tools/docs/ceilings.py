@@ -9,7 +9,7 @@ from typing import Any
 
 from ridgeline.core.units import format_quantity
 from ridgeline.hardware.load import CHIPS
-from ridgeline.report.characterize import ceilings
+from ridgeline.runtime.measure import best_measured
 from tools.pages import DOCS, ROOT, replace_block, write_or_check
 
 PAGE = DOCS / "concepts" / "measured-ceilings.md"
@@ -37,10 +37,10 @@ def best(profile: dict[str, Any]) -> Iterator[str]:
     """A row of the table for every ceiling."""
     yield "| | format | measured | data sheet | share | at |\n|---|---|---|---|---|---|"
     good = [row for row in profile["rows"] if row.get("ok")]
-    for one in ceilings(good):
-        stated = sheet_number(profile["chip"], one["what"], one["dtype"])
-        beside = f"{format_quantity(stated, one['unit'], 4)} | {one['value'] / stated:.0%}" if stated else " | "
-        yield f"| {one['what']} | {one['dtype']} | {number(one['value'], one['unit'])} | {beside} | {one['at']} |"
+    for one in best_measured(good):
+        stated = sheet_number(profile["chip"], one.what, one.dtype)
+        beside = f"{format_quantity(stated, one.unit, 4)} | {one.value / stated:.0%}" if stated else " | "
+        yield f"| {one.what} | {one.dtype} | {number(one.value, one.unit)} | {beside} | {one.at} |"
 
 
 def sustained(profile: dict[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import csv
 import json
 
 from ridgeline.hardware.load import CHIPS
-from ridgeline.report.characterize import ceilings
+from ridgeline.runtime.measure import best_measured
 from tools.pages import ROOT, write_or_check
 
 SOURCE = ROOT / "src" / "ridgeline"
@@ -61,10 +61,10 @@ def from_profiles(found: dict[str, dict[str, float]]) -> None:
     for path in sorted((SOURCE / "cost" / "profiles").glob("*.json")):
         profile = json.loads(path.read_text(encoding="utf-8"))
         chip = CHIPS.get(profile["chip"] or "")
-        for one in ceilings([row for row in profile["rows"] if row.get("ok")]) if chip else ():
-            peak = chip.peak.get(one["dtype"]) if one["what"] == "product" else chip.hbm.bandwidth
-            if one["what"] in ("product", "copy") and peak is not None:
-                _keep(found, chip.id, one["dtype"] if one["what"] == "product" else "memory", one["value"] / peak.value)
+        for one in best_measured([row for row in profile["rows"] if row.get("ok")]) if chip else ():
+            peak = chip.peak.get(one.dtype) if one.what == "product" else chip.hbm.bandwidth
+            if one.what in ("product", "copy") and peak is not None:
+                _keep(found, chip.id, one.dtype if one.what == "product" else "memory", one.value / peak.value)
 
 
 def run(arguments: argparse.Namespace) -> int:
