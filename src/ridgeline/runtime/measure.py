@@ -179,7 +179,7 @@ def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Character
     """Profiles of several ranks or nodes as one: every row with the rank it was measured on, in the order given."""
     path = Path(output)
     refuse_unwritable(path)
-    given = [Path(one) for one in paths]
+    given = [Path(path) for path in paths]
     if not given:
         raise InputError(Problem(path="--merge", given="no files", expected="profiles of ranks, one a file"))
     return _told(path, merge_files(given, path, read_profile_table))

@@ -59,8 +59,8 @@ def collect(facts: Mapping[str, Any], software: Mapping[str, Any], local_ranks: 
 def problems(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[SettingProblem]:
     """What differs between ranks, and what slows each of them."""
     found = []
-    for name in sorted({key for one in ranks for key in one}):
-        found += _differing(name, [one.get(name, "unset") for one in ranks], hosts)
+    for name in sorted({key for rank in ranks for key in rank}):
+        found += _differing(name, [rank.get(name, "unset") for rank in ranks], hosts)
     for name, (value, effect) in SLOWING.items():
         who = [rank for rank, one in enumerate(ranks) if one.get(f"env {name}", "").upper() == value]
         if who:

@@ -240,10 +240,10 @@ def _report(bench: Bench, world: World, found: RankFigures) -> Report:
 
 def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float], seconds: float) -> Preflight:
     """From what every rank measured to what is wrong."""
-    hosts = [one.host for one in reports]
+    hosts = [report.host for report in reports]
     limits = CPU_LIMITS if reports[0].type == "cpu" else LIMITS
     named = {f"rank {rank} ({one.host})": one.rounds for rank, one in enumerate(reports)}
-    pairs = {pair: value for one in reports for pair, value in one.pairs.items()}
+    pairs = {pair: value for report in reports for pair, value in report.pairs.items()}
     figures, chips, behind, links = [], [], [], []
     for name in reports[0].rounds:
         rounds = {member: found[name] for member, found in named.items() if name in found}
@@ -259,10 +259,10 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
         values = {f"rank {a} and rank {b}": best(value[name]) for (a, b), value in pairs.items()}
         figures += [_figure(name, values, reference.get(name))] if values else []
     for name in reports[0].whole:
-        values = {"all ranks": max(one.whole[name] for one in reports)}
+        values = {"all ranks": max(report.whole[name] for report in reports)}
         figures.append(_figure(name, values, reference.get(name)))
         behind += _behind(name, values, reference.get(name))
-    every = [one.settings for one in reports]
+    every = [report.settings for report in reports]
     return Preflight(
         ranks=len(reports),
         nodes=nodes,

@@ -257,7 +257,7 @@ def _behind_graphs(
 ) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
     """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
     paths = [one.path for one in files_of([Path(capture)])] if capture is not None else []
-    known = [one for path in paths for one in captures(read_timeline(path))] or captures(line)
+    known = [capture for path in paths for capture in captures(read_timeline(path))] or captures(line)
     found = replayed_spans(line, counted, known, engine)
     sizes = model(line, engine) if callable(model) else model
     told = {one.row for one in found}
@@ -268,4 +268,4 @@ def _behind_graphs(
 def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:
     """Counters of the file that was named, or of the tables beside the traces."""
     tables = [Path(given)] if given is not None else tables_of([Path(file) for file in files])
-    return [one for table in tables for one in read_counters(table)]
+    return [read_counter for table in tables for read_counter in read_counters(table)]

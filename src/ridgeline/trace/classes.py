@@ -213,7 +213,7 @@ class _Matcher:
             if entry.streams and stream not in entry.streams:
                 continue
             by_kind = bool(entry.kinds or entry.streams) and not entry.names
-            if by_kind or any(map(text.__contains__, words)) or any(found(text) for found in patterns):
+            if by_kind or any(map(text.__contains__, words)) or any(pattern(text) for pattern in patterns):
                 return entry.id, bool(entry.kinds) or entry.group == COMMUNICATION or place < self._own
         return UNKNOWN, False
 

@@ -180,7 +180,7 @@ def diff_timelines(
     """
     rules = rules or built_in()
     sides = [exclusive_time(one, rules, policy) for one in (before, after)]
-    if any(not len(one.rows) for one in sides):
+    if any(not len(side.rows) for side in sides):
         raise InputError("a side without any work cannot be compared")
     by, entries = _matched(sides)
     keys = dict.fromkeys([*entries[0], *entries[1]])
@@ -208,19 +208,19 @@ def _side(one: ExclusiveTime, label: str) -> DiffSide:
 def _matched(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
     """What both sides are compared by, and their entries: by what has most time in common."""
     if sides[0].line.predicted != sides[1].line.predicted:
-        return BY_CLASS, [_keyed(entries_of(one, by_name=False)) for one in sides]
-    by_name = [_keyed(entries_of(one)) for one in sides]
-    if any(one.line.predicted or not (one.line.launch >= 0).any() for one in sides):
+        return BY_CLASS, [_keyed(entries_of(side, by_name=False)) for side in sides]
+    by_name = [_keyed(entries_of(side)) for side in sides]
+    if any(side.line.predicted or not (side.line.launch >= 0).any() for side in sides):
         return BY_NAME, by_name
-    by_op = [_keyed(entries_of(one, labels=op_labels(one.line, one.rows))) for one in sides]
+    by_op = [_keyed(entries_of(side, labels=op_labels(side.line, side.rows))) for side in sides]
     return (BY_OP, by_op) if _common(by_op) > 1.05 * _common(by_name) else (BY_NAME, by_name)
 
 
 def _keyed(entries: Iterable[TimeEntry]) -> Entries:
     """Entries by place; those of one place are added up."""
     found: Entries = {}
-    for one in entries:
-        found[one.phase, one.class_, one.name] = one
+    for entry in entries:
+        found[entry.phase, entry.class_, entry.name] = entry
     return found
 
 

@@ -84,8 +84,8 @@ def query(
         given = f"{limit} rows in {seconds} s"
         expected = f"1 to {MOST_ROWS:,} rows, up to {MOST_SECONDS:g} seconds"
         raise InputError(Problem(path="limit", given=given, expected=expected))
-    lines = [one for one in traces if isinstance(one, Timeline)]
-    files = [one for one in traces if not isinstance(one, Timeline)]
+    lines = [trace for trace in traces if isinstance(trace, Timeline)]
+    files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = lines[0] if lines else read_timeline(*files, unit=unit, progress=progress)
     with closing(_filled(line)) as base:
         return replace(_answered(base, sql, limit, seconds), warnings=line.about.warnings)
@@ -112,9 +112,9 @@ def _filled(line: Timeline) -> sqlite3.Connection:
 
 
 def _changes(line: Timeline) -> Iterator[tuple[str, str, float, float]]:
-    for one in line.counters:
-        for at, value in zip(one.times_ns.tolist(), one.values.tolist(), strict=True):
-            yield one.process, one.name, at / 1000, value
+    for counter in line.counters:
+        for at, value in zip(counter.times_ns.tolist(), counter.values.tolist(), strict=True):
+            yield counter.process, counter.name, at / 1000, value
 
 
 def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
@@ -125,7 +125,7 @@ def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
     op = np.full(len(line), -1, np.int32)
     work = np.flatnonzero(line.launch >= 0)
     op[work] = launching_ops(line, work)
-    shapes = [(_words(one.dims), " ".join(one.types)) for one in line.detail.shapes]
+    shapes = [(_words(shape.dims), " ".join(shape.types)) for shape in line.detail.shapes]
     ranks = line.rank
     for first in range(0, len(line), BATCH):
         part = np.arange(first, min(first + BATCH, len(line)))
@@ -151,7 +151,7 @@ def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
 
 
 def _words(dims: Sequence[Any]) -> str:
-    return " ".join("x".join(map(str, one)) for one in dims if one and not isinstance(one[0], tuple))
+    return " ".join("x".join(map(str, dim)) for dim in dims if dim and not isinstance(dim[0], tuple))
 
 
 def _answered(base: sqlite3.Connection, sql: str, limit: int, seconds: float) -> QueryAnswer:

@@ -110,8 +110,8 @@ def _op_text(line: Timeline, op: int, shape: int, kernel: int) -> str:
     name = VENDOR.sub("", line.names[op])
     if shape < 0:
         return name
-    dims = [one for one in line.detail.shapes[shape].dims if one and not isinstance(one[0], tuple)]
-    return " ".join([name, *("x".join(map(str, one)) for one in dims[:OPERANDS])])
+    dims = [dim for dim in line.detail.shapes[shape].dims if dim and not isinstance(dim[0], tuple)]
+    return " ".join([name, *("x".join(map(str, dim)) for dim in dims[:OPERANDS])])
 
 
 def coarse(line: Timeline, code: int) -> str:

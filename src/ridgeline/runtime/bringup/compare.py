@@ -96,7 +96,7 @@ def _refused(path: Path, given: str) -> InputError:
 def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportDiff:
     """What differs between two reports."""
     both = (before, after)
-    found = [{_key(one): one for one in _tables(side["findings"])} for side in both]
+    found = [{_key(table): table for table in _tables(side["findings"])} for side in both]
     held = [_table(side.get("inventory")) for side in both]
     lists = {name: [_ops(side.get(name)) for side in held] for name in LACKS}
     ops = [[str(op) for op in _table(side.get("ops"))] for side in held]
@@ -135,7 +135,7 @@ def _only(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> tuple[Mapping[s
 
 
 def _ops(value: Any) -> list[str]:
-    return [str(one.get("op")) for one in _tables(value)]
+    return [str(table.get("op")) for table in _tables(value)]
 
 
 def _less(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, ...]:

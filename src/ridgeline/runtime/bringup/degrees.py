@@ -88,13 +88,13 @@ def widened(found: Verification, spread: Spread) -> Verification:
     exact = {name: one.double() for name, one in spread.exact.items() if name.startswith(GRADIENT)}
     floor = FLOOR * _rms(torch.cat([one.flatten() for one in exact.values()])) if exact else 0.0
     parameters = []
-    for one in found.parameters:
-        traced, tolerance = f"{GRADIENT}{one.name}", one.tolerance
+    for parameter in found.parameters:
+        traced, tolerance = f"{GRADIENT}{parameter.name}", parameter.tolerance
         if traced in exact:
             draws = [draw[traced].double() for draw in spread.draws]
             most = max((_rms(draws[k] - draws[k - 1]) for k in range(len(draws))), default=0.0)
             tolerance = max(tolerance, MARGIN * most / max(_rms(exact[traced]), floor, TINY))
-        parameters.append(replace(one, tolerance=tolerance))
+        parameters.append(replace(parameter, tolerance=tolerance))
     return replace(found, parameters=tuple(parameters))
 
 

@@ -102,7 +102,7 @@ def repeated(session: Session) -> Determinism:
                 optimizer.step()
             stop()
         session.note(mode.races)
-        races = {one.op for one in mode.races}
+        races = {race.op for race in mode.races}
         found = replace(
             found, same=found.same and not races and not mode.reordered,
             reordered=tuple(sorted({*found.reordered, *mode.reordered} - races)),

@@ -46,7 +46,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 def inventory_of(watch: Watch, device: str, warned: Iterable[str] = ()) -> Inventory:
     """What the step of a watch called; `warned` are messages that the backend gave meanwhile."""
     kind = device.partition(":")[0]
-    called = [one for one in watch.calls.values() if one.kind == kind]
+    called = [call for call in watch.calls.values() if call.kind == kind]
     return Inventory(
         rows=tuple(_row(one) for one in called),
         missing=remarks(_remark(one) for one in called if one.op in watch.missing),
@@ -169,7 +169,7 @@ def graph_breaks(module: torch.nn.Module, inputs: tuple[Any, ...], named: Mappin
         import torch._dynamo as dynamo
 
         told = dynamo.explain(module)(*inputs, **named)
-        return tuple(_broken(one) for one in told.break_reasons)
+        return tuple(_broken(break_reason) for break_reason in told.break_reasons)
     except Exception:  # whatever a compiler says of a machine without one
         return None
 

@@ -99,7 +99,7 @@ def worst(error: Tensor, errors: list[Tensor], exact: Tensor, dtype: torch.dtype
     unit = UNIT.get(dtype, UNIT[torch.float32])
     scale = exact.square().mean().sqrt() if exact.numel() else torch.tensor(1.0)
     floor = (unit * (exact.abs() * 0.1 + 0.01 * scale)).clamp(min=1e-30)
-    squares = [one.square() for one in errors]
+    squares = [error.square() for error in errors]
     total = torch.stack(squares).sum(0)
 
     def seen(value: Tensor, among: Tensor, count: int) -> dict[str, float]:

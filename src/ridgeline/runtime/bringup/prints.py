@@ -58,7 +58,7 @@ class Fingerprint:
     @property
     def cuts_off(self) -> bool:
         """Whether accumulators of products round toward zero, as tensor cores' do."""
-        return any(one.sums == "toward zero" and one.bits >= CUT_BITS for one in self.products.values())
+        return any(product.sums == "toward zero" and product.bits >= CUT_BITS for product in self.products.values())
 
     def notes(self, allowed: frozenset[str] = frozenset(), stored: Fingerprint | None = None) -> tuple[str, ...]:
         """What judgements took from it, or from the one of the chip's profile, and what is unlike IEEE, in words."""

@@ -167,7 +167,7 @@ def blamed(
     session: Session, rig: Rig, name: str, measure: Measure, ops: int, measured: Measured, phase: str
 ) -> str:  # fmt: skip
     """The op that makes a run wrong: one that is known to be, or the first that a bisection finds."""
-    known = {one.op for one in session.found.findings}
+    known = {finding.op for finding in session.found.findings}
     if known and _right(Light(Guard(journal=session.guard.journal, healed=known | session.guard.healed)), measure):
         return ", ".join(sorted(known))
     first = bisected(lambda at: _right(Light(session.guard, heal_from=at), measure), ops)

@@ -94,8 +94,8 @@ class Session:
             self.found.not_run[f"repro of {op}"] = f"its inputs take more than the {self.room:,} bytes that are left"
             return
         self.found.findings = tuple(
-            replace(one, repro=str(place / SCRIPT)) if (one.op, one.dtype) == (op, dtype) else one
-            for one in self.found.findings
+            replace(finding, repro=str(place / SCRIPT)) if (finding.op, finding.dtype) == (op, dtype) else finding
+            for finding in self.found.findings
         )
 
     def saw(self, func: Any, host: tuple[Any, Any], entry: Entry) -> None:

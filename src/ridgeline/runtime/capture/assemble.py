@@ -175,8 +175,8 @@ def _less(block: Block, many: int, hidden: int) -> Block:
 
 def _untold(recordings: Sequence[Recording], spec: ModelSpec, ends: Ends, shapes: Shapes) -> Iterable[str]:
     """What recordings leave open, a sentence each."""
-    yield from sorted(set().union(*(one.guessed for one in recordings)))
-    used = {name for one in recordings for node in one.nodes for name in node.weights}
+    yield from sorted(set().union(*(recording.guessed for recording in recordings)))
+    used = {name for recording in recordings for node in recording.nodes for name in node.weights}
     unused: Counter[str] = Counter()
     for name, shape in shapes.items():
         if name not in used:
@@ -190,5 +190,5 @@ def _untold(recordings: Sequence[Recording], spec: ModelSpec, ends: Ends, shapes
     mixing = sum(times for block, times in spec.counts() if block.captured and block.captured.mixes)
     if mixing:
         yield f"how ranks would share {mixing} of {spec.layers} layers, whose tokens meet in a way no known part has"
-    if any(node.facts.get("unfused") for one in recordings for node in one.nodes):
+    if any(node.facts.get("unfused") for recording in recordings for node in recording.nodes):
         yield "windows of attention, and whether it sees both ways, where it ran unfused and a mask cuts it"

@@ -84,14 +84,14 @@ def _products(graph: LayerGraph, places: Sequence[int]) -> tuple[Multiplied, ...
 def _softmax(
     graph: LayerGraph, place: int, hidden: int, sources: list[tuple[Multiplied, ...]], out: Multiplied
 ) -> Found | None:
-    heads, into = heads_of(graph, place), {one.node: one for own in sources for one in own}
+    heads, into = heads_of(graph, place), {one.node: one for source in sources for one in source}
     if any(one.inputs != hidden for one in into.values()):
         return None
     solved = _grouped(heads, sources)
     if solved is None:
         return None
     kv_heads, gate, shared = solved
-    others = [one for one in _gates(graph, out, place) if one.node not in into]
+    others = [gate for gate in _gates(graph, out, place) if gate.node not in into]
     if not gate and len(others) == 1 and others[0].outputs == heads.heads * heads.deep:
         gate, into = True, {**into, others[0].node: others[0]}
     query, key = graph.nodes[place].inputs[:2]
@@ -119,7 +119,7 @@ def _gates(graph: LayerGraph, out: Multiplied, place: int) -> tuple[Multiplied, 
 
 def _grouped(heads: Heads, sources: list[tuple[Multiplied, ...]]) -> tuple[int, bool, bool] | None:
     """Key-value heads, whether queries come with a gate, and whether values are keys; from widths of products."""
-    query, key, value = ({one.node: one.outputs for one in own} for own in sources)
+    query, key, value = ({one.node: one.outputs for one in source} for source in sources)
     wide, both = heads.heads * heads.wide, heads.wide + heads.deep
     if query.keys() == key.keys() == value.keys():
         rest = sum(query.values()) - wide

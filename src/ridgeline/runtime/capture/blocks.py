@@ -65,9 +65,9 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
     if state is not None:
         parts.beside = state.part
         inside = {place for place in graph.nodes if f"{graph.path(place)}.".startswith(f"{state.path}.")}
-        parts.used |= {one.node for one in graph.products if one.node in inside}
+        parts.used |= {product.node for product in graph.products if product.node in inside}
         parts.ignored |= inside
-        weighted = [one.node for one in graph.products if one.node in inside and one.weight]
+        weighted = [product.node for product in graph.products if product.node in inside and product.weight]
         parts.leaves = max(weighted, default=-1)
     for place in graph.attentions:
         found = attention_at(graph, place, within.hidden) if parts.mixer is None else None
@@ -78,7 +78,7 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
             parts.ignored |= found.norms
     if parts.mixer is None:
         parts.mixer, parts.beside = parts.beside, None
-    unused = [one for one in graph.products if one.node not in parts.used and one.weight]
+    unused = [product for product in graph.products if product.node not in parts.used and product.weight]
     routed = experts(graph, within.hidden, unused, within.lists)
     if routed is not None:
         parts.ffn, parts.enters = routed.part, routed.enters
@@ -103,13 +103,19 @@ def _assembled(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Part
         return None
     block = fitting
     rest = total - block_params(block, within.hidden)
-    left = {name for one in graph.products if one.node not in parts.used for name in (one.weight, one.bias)}
+    left = {
+        name for product in graph.products if product.node not in parts.used for name in (product.weight, product.bias)
+    }
     owned = sum(prod(within.shapes[name]) for name in left if name in layer.params)
     taken = min(owned, rest)
     captured = remainder(
-        _without(graph, parts.ignored - parts.attended), within.tokens, parts.used, taken, streams=False,
+        _without(graph, parts.ignored - parts.attended),
+        within.tokens,
+        parts.used,
+        taken,
+        streams=False,
         attended=parts.attended,
-    )  # fmt: skip
+    )
     if captured is None or not (captured.products or captured.mixes):
         captured, taken = None, 0
     return replace(block, captured=captured, extra=rest - taken)
@@ -138,9 +144,9 @@ def _norms(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts) -
     inner = {
         graph.nodes[place].calls[-1] for place in parts.ignored if place in graph.nodes and graph.nodes[place].calls
     }
-    calls = {one for place in layer.places for one in within.recording.nodes[place].calls}
+    calls = {call for place in layer.places for call in within.recording.nodes[place].calls}
     found = [
-        call for number, call in ((one, within.recording.calls[one]) for one in sorted(calls))
+        call for number, call in ((call, within.recording.calls[call]) for call in sorted(calls))
         if "norm" in call.kind.lower() and call.read[-1:] == (within.hidden,)
         and number not in inner and call.path != layer.path
     ]  # fmt: skip

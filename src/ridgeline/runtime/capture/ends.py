@@ -43,9 +43,9 @@ def ends_of(recording: Recording, layers: Layers, shapes: Shapes, hidden: int, t
     }
     table = max(rows, key=lambda name: (name in asked, shapes[name][0]), default="")
     vocab, width = shapes[table] if table else (0, 0)
-    head = next((one for one in reversed(graph.products) if one.outputs == vocab and one.weight), None)
+    head = next((product for product in reversed(graph.products) if product.outputs == vocab and product.weight), None)
     if not table:
-        head = next((one for one in reversed(graph.products) if one.node > last and one.weight), None)
+        head = next((product for product in reversed(graph.products) if product.node > last and product.weight), None)
         vocab = head.outputs if head else 1
     used = {head.node} if head else set()
     joined = _projections(graph, width, hidden, (first, last), used) if table and width != hidden else ()
@@ -85,8 +85,16 @@ def _projections(
     graph: LayerGraph, width: int, hidden: int, span: tuple[int, int], used: set[int]
 ) -> tuple[Multiplied, ...]:
     """The two products that join rows of another width with the layers."""
-    into = [one for one in graph.products if (one.inputs, one.outputs) == (width, hidden) and one.node < span[0]]
-    out = [one for one in graph.products if (one.inputs, one.outputs) == (hidden, width) and one.node >= span[1]]
+    into = [
+        product
+        for product in graph.products
+        if (product.inputs, product.outputs) == (width, hidden) and product.node < span[0]
+    ]
+    out = [
+        product
+        for product in graph.products
+        if (product.inputs, product.outputs) == (hidden, width) and product.node >= span[1]
+    ]
     pair = (*into[:1], *(one for one in out[:1] if one.node not in used))
     return pair if len(pair) == 2 else ()
 
@@ -110,8 +118,8 @@ def _rest(
     recording: Recording, places: Sequence[int], shapes: Shapes, tokens: int, used: set[int]
 ) -> Captured | None:  # fmt: skip
     graph = LayerGraph(recording, places, shapes)
-    left = {one.weight for one in graph.products if one.node not in used and one.weight}
-    left |= {one.bias for one in graph.products if one.node not in used and one.bias}
+    left = {product.weight for product in graph.products if product.node not in used and product.weight}
+    left |= {product.bias for product in graph.products if product.node not in used and product.bias}
     params = sum(prod(shapes[name]) for name in left if name in shapes)
     found = remainder(graph, tokens, used, params, streams=False)
     return found if found and (found.products or found.mixes) else None

@@ -165,7 +165,7 @@ def image_of(config: Any, _tokens: int = 0) -> Tensor | None:
     """One image of the size that the config of a model or of its tower says."""
     vision = _inner(config, SEES) or config
     sizes = (getattr(one, "image_size", None) for one in (vision, config))
-    size = next((one for one in sizes if one is not None), USUAL_SIDE)
+    size = next((size for size in sizes if size is not None), USUAL_SIDE)
     sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, (list, tuple)) else ()
     channels = next((getattr(vision, name) for name in ("num_channels", "in_channels") if hasattr(vision, name)), 3)
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):

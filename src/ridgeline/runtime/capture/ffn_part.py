@@ -46,7 +46,7 @@ def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[F
         if down.outputs != hidden or down.groups != 1 or down.depthwise:
             continue
         places = graph.before(graph.nodes[down.node].inputs)
-        ups = [graph.by_place[one] for one in places if one in graph.by_place]
+        ups = [graph.by_place[place] for place in places if place in graph.by_place]
         wide = sum(up.outputs for up in ups)
         if not ups or len(ups) != len(places) or any(up.inputs != hidden or up.node not in free for up in ups):
             continue
@@ -83,15 +83,15 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
     products = [graph.by_place[node] for node in own]
     first = min(products, key=lambda one: one.node)
     inner = first.inputs
-    downs = [one for one in products if one.outputs == inner and one.node != first.node]
+    downs = [product for product in products if product.outputs == inner and product.node != first.node]
     if not downs:
         return None
-    ups = [one for one in products if one.inputs == inner and one.node < downs[0].node]
+    ups = [product for product in products if product.inputs == inner and product.node < downs[0].node]
     wide, width = sum(up.outputs for up in ups), downs[0].inputs
     if wide not in (width, 2 * width):
         return None
     routers = [one for one in unused if one.outputs == count and one.inputs == hidden and one.node not in own]
-    routers = [one for one in routers if _leads_to_choice(graph, one.node)] or routers
+    routers = [router for router in routers if _leads_to_choice(graph, router.node)] or routers
     if not routers:
         return None
     used = {*own, routers[0].node}
@@ -113,7 +113,7 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
         shared_hidden=sum(one.part.hidden for one in shared),
         shared_gate=bool(shared and gates),
         activation=activation(graph, downs[0].node),
-        bias=all(one.bias for one in products) or _stacked_biases(graph, count, products),
+        bias=all(product.bias for product in products) or _stacked_biases(graph, count, products),
         router_bias=bool(routers[0].bias),
         groups=groups,
         group_topk=group_topk,
@@ -136,13 +136,13 @@ def _experts_of(graph: LayerGraph, one: Multiplied, lists: Lists) -> int:
 
 
 def _rows(graph: LayerGraph) -> int:
-    return max((one.rows for one in graph.products if one.groups == 1 and one.weight), default=0)
+    return max((product.rows for product in graph.products if product.groups == 1 and product.weight), default=0)
 
 
 def _stacked_biases(graph: LayerGraph, count: int, products: Sequence[Multiplied]) -> bool:
     """Whether vectors of all experts in one parameter, as wide as what they make, are looked up."""
-    widths = {(count, one.outputs) for one in products}
-    held = {one.weight for one in graph.products}
+    widths = {(count, product.outputs) for product in products}
+    held = {product.weight for product in graph.products}
     names = {name for node in graph.nodes.values() for name in node.weights} - held
     return any(graph.shapes.get(name) in widths for name in names)
 
@@ -166,8 +166,8 @@ def _chosen(graph: LayerGraph, count: int, router: Multiplied, products: Sequenc
     picks = [(node.shapes[0], int(node.facts["k"])) for node in graph.nodes.values() if "k" in node.facts]
     grouped = [(shape[-1], k) for shape, k in picks if len(shape) == 2 and 1 < shape[-1] < count and k < shape[-1]]
     groups, group_topk = next(((size, k) for size, k in grouped if count % size == 0), (1, 1))
-    dispatched = max(one.rows for one in products) // max(1, router.rows)
-    if all(graph.nodes[one.node].op in GROUPED for one in products) and 0 < dispatched <= count:
+    dispatched = max(product.rows for product in products) // max(1, router.rows)
+    if all(graph.nodes[product.node].op in GROUPED for product in products) and 0 < dispatched <= count:
         return dispatched, groups, group_topk
     whole = next((k for shape, k in reversed(picks) if shape[-1] == count), 0)
     return whole or min(max(1, dispatched), count), groups, group_topk

@@ -101,7 +101,7 @@ class LayerGraph:
     @cached_property
     def by_place(self) -> Mapping[int, Multiplied]:
         """Products by their place."""
-        return {one.node: one for one in self.products}
+        return {product.node: product for product in self.products}
 
     @property
     def attentions(self) -> tuple[int, ...]:

@@ -76,7 +76,7 @@ def _gathered(recording: Recording, shapes: Shapes, is_layer: Callable[[str], bo
     inside: dict[int, list[int]] = {}
     outside: list[int] = []
     for place, node in enumerate(recording.nodes):
-        call = next((one for one in node.calls if is_layer(recording.calls[one].path)), None)
+        call = next((call for call in node.calls if is_layer(recording.calls[call].path)), None)
         if call is None:
             outside.append(place)
         else:

@@ -45,7 +45,7 @@ def _sizes(module: nn.Module, *names: tuple[str, ...]) -> list[int]:
     """The first attribute of each tuple of names; nothing where one is no count."""
     found: list[int] = []
     for options in names:
-        value: Any = next((getattr(module, one) for one in options if hasattr(module, one)), None)
+        value: Any = next((getattr(module, option) for option in options if hasattr(module, option)), None)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             return []
         found.append(value)

@@ -24,7 +24,7 @@ def remainder(
 
     params    parameters of what is left; streams: whether pointwise ops count, which known parts have their own of
     """
-    left = [one for one in graph.products if one.node not in used]
+    left = [product for product in graph.products if product.node not in used]
     looped = _looped(graph, tokens)
     products = tuple(_weighted(left, tokens))
     pairs, rows, scanned = _unweighted(left, tokens, looped)
@@ -43,7 +43,7 @@ def remainder(
         kernels=float(len(written)),
         params=params,
         saved=_saved(graph, left) / tokens,
-        cached=sum(one.kv_heads * (one.head_dim + one.value_dim) for one in scores),
+        cached=sum(score.kv_heads * (score.head_dim + score.value_dim) for score in scores),
         mixes=mixing,
     )
 

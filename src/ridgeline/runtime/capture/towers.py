@@ -153,7 +153,7 @@ def _graph(within: Within, places: Sequence[int]) -> LayerGraph:
 
 
 def _flops(within: Within, places: Sequence[int]) -> float:
-    return sum(one.flops for one in _graph(within, places).products)
+    return sum(product.flops for product in _graph(within, places).products)
 
 
 def _behind(within: Within, tower: Layers, rest: Sequence[LayerCall]) -> dict[str, None]:
@@ -163,7 +163,7 @@ def _behind(within: Within, tower: Layers, rest: Sequence[LayerCall]) -> dict[st
     last = max(stack, default=-1)
     places = sorted(place for place in {*inside, *tower.outside} if place > last)
     graph = _graph(within, places)
-    return dict.fromkeys(name for one in graph.products for name in (one.weight, one.bias) if name)
+    return dict.fromkeys(name for product in graph.products for name in (product.weight, product.bias) if name)
 
 
 def _tokens(recording: Recording, tower: Layers, behind: Mapping[str, None], rows: int) -> int:

@@ -25,13 +25,13 @@ def padded_elements(module: nn.Module) -> dict[int, int]:
     found: dict[int, int] = {}
     for group in shard_groups(module):
         ranks = group.mesh_info.shard_mesh_size
-        there = sum(one.padded_sharded_param_size.numel() * ranks for one in group.fsdp_params)
-        found[there] = sum(one._orig_size.numel() for one in group.fsdp_params)
+        there = sum(fsdp_param.padded_sharded_param_size.numel() * ranks for fsdp_param in group.fsdp_params)
+        found[there] = sum(fsdp_param._orig_size.numel() for fsdp_param in group.fsdp_params)
     return {there: own for there, own in found.items() if there != own}
 
 
 def gathered_weights(module: nn.Module) -> Iterator[Tensor]:
     """Whole weights as they are gathered; their memory comes and goes."""
     for group in shard_groups(module):
-        for one in group.fsdp_params:
-            yield from getattr(one, "all_gather_outputs", ())
+        for fsdp_param in group.fsdp_params:
+            yield from getattr(fsdp_param, "all_gather_outputs", ())

@@ -50,7 +50,7 @@ def sum_of_squares(tensors: list[Tensor]) -> Tensor:
     if has_kernels(tensors[0]):
         from ridgeline.runtime.train import kernels
 
-        return kernels.sums_of_squares([one.contiguous() for one in tensors])
+        return kernels.sums_of_squares([tensor.contiguous() for tensor in tensors])
     return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float32)).square().sum()
 
 

@@ -71,8 +71,8 @@ class _Live(TorchDispatchMode):  # type: ignore[misc]
         found: dict[int, str] = {}
         gathered = "temporary" if self.assembly.blueprint.plan.sharding.shard == "zero3" else "weights"
         for stage in self.assembly.stages.values():
-            found |= {_key(one): gathered for one in gathered_weights(stage)}
-        found |= {_key(one): "optimizer" for one in _states(self.update)}
+            found |= {_key(weight): gathered for weight in gathered_weights(stage)}
+        found |= {_key(state): "optimizer" for state in _states(self.update)}
         for name, parameter in self.update.named.items():
             found[_key(self.update.shards[name])] = "weights"
             if parameter.grad is not None:
@@ -109,6 +109,6 @@ def counted(assembly: Assembly, update: Update, *, wanted: bool) -> Iterator[dic
         grads = {name: _local(one).nbytes for name, one in update.shards.items()}
         yield found
         found |= {"weights": sum(grads.values()), "gradients": sum(grads.values())}
-        own = {_key(one) for one in update.shards.values()}
-        found["optimizer"] = sum(one.nbytes for one in _states(update) if _key(one) not in own)
+        own = {_key(shard) for shard in update.shards.values()}
+        found["optimizer"] = sum(state.nbytes for state in _states(update) if _key(state) not in own)
         found["activations"] = max(0, int(module.max_memory_allocated()) - sum(found.values()))

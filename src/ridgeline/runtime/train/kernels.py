@@ -145,7 +145,7 @@ def _squares(x, out, size, BLOCK: tl.constexpr, MANY: tl.constexpr):  # type: ig
 def sums_of_squares(tensors: list[Tensor]) -> Tensor:
     """Of many tensors together, in 32 bits; partial sums are added in one order, so that a run repeats to the bit."""
     each = FLAT * SQUARED
-    programs = [triton.cdiv(one.numel(), each) for one in tensors]
+    programs = [triton.cdiv(tensor.numel(), each) for tensor in tensors]
     parts = torch.empty(sum(programs), dtype=torch.float32, device=tensors[0].device)
     for one, many, out in zip(tensors, programs, parts.split(programs), strict=True):
         _squares[(many,)](one, out, one.numel(), BLOCK=FLAT, MANY=SQUARED, num_warps=8)

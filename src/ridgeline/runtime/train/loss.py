@@ -54,7 +54,9 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.whole:
-            made = [one.mul_(gradient.to(one.dtype)) for one in ctx.saved_tensors]  # read once: nothing else holds them
+            made = [
+                tensor.mul_(gradient.to(tensor.dtype)) for tensor in ctx.saved_tensors
+            ]  # read once: nothing else holds them
             return (*made, *(() if ctx.biased else (None,)), None, None)
         x, weight, slope = ctx.saved_tensors
         factor = gradient.to(x.dtype)

@@ -39,7 +39,7 @@ class Verification:
     @property
     def diverged(self) -> tuple[Compared, ...]:
         """Parameters beyond their tolerance, the one nearest the loss first."""
-        return tuple(one for one in reversed(self.parameters) if not one.equal)
+        return tuple(parameter for parameter in reversed(self.parameters) if not parameter.equal)
 
     @property
     def worst(self) -> Compared:

@@ -120,7 +120,9 @@ def _exact(blueprint: Blueprint, alone: Layout, data: tuple[Source, int, int]) -
 
 
 def _rms(tensors: Iterable[Tensor]) -> float:
-    squares, elements = zip(*((float(one.float().square().sum()), one.numel()) for one in tensors), strict=True)
+    squares, elements = zip(
+        *((float(tensor.float().square().sum()), tensor.numel()) for tensor in tensors), strict=True
+    )
     return float((sum(squares) / sum(elements)) ** 0.5)
 
 

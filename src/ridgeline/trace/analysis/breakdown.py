@@ -134,7 +134,7 @@ def breakdown(line: Timeline, rules: Rules | None = None, policy: str = ALL) -> 
         streams=tuple(sets.streams()),
         classes=tuple(sorted(sets.classes(busy), key=lambda one: -one.total_ns)),
         names=tuple(names),
-        unknown=tuple(one for one in names if one.class_ == "unknown"),
+        unknown=tuple(name for name in names if name.class_ == "unknown"),
     )
 
 

@@ -128,7 +128,10 @@ def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> T
     """What each of these communication spans is."""
     told = line.detail.collective.at(rows)
     names = {code: plain(line.names[code]) for code in np.unique(line.name[rows]).tolist()}
-    records = [(plain(one.name), payload_bytes(one), one.group_size) for one in line.detail.collectives]
+    records = [
+        (plain(collective.name), payload_bytes(collective), collective.group_size)
+        for collective in line.detail.collectives
+    ]
     kind, payload, group = [], np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     for at, (row, place) in enumerate(zip(rows.tolist(), told.tolist(), strict=True)):
         word = ""

@@ -91,7 +91,7 @@ class MemoryPeak:
 
 def memory_peaks(line: Timeline) -> tuple[MemoryPeak, ...]:
     """The peak of every chip whose memory was recorded."""
-    held = [one for one in line.counters if one.name in NAMES and len(one.values)]
+    held = [counter for counter in line.counters if counter.name in NAMES and len(counter.values)]
     if not held:
         return ()
     kinds = (HOST,) if line.of_kind(HOST).any() else tuple(kind for kind in line.kinds if kind not in NOT_WORK)

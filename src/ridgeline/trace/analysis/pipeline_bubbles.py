@@ -65,7 +65,7 @@ class Bubble:
     @property
     def other_ns(self) -> int:
         """What neither a receive nor the end of the window explains."""
-        return self.bubble_ns - self.cool_down_ns - sum(one.waiting_ns + one.transfer_ns for one in self.waits)
+        return self.bubble_ns - self.cool_down_ns - sum(wait.waiting_ns + wait.transfer_ns for wait in self.waits)
 
 
 def bubbles(
@@ -90,7 +90,7 @@ def bubbles(
 
 def _received(matched: MatchedCollectives) -> Longs:
     """Rows of receives beside the rows of their sends; of an exchange, each is both."""
-    rows = [one.rows for one in matched.pairs] + [one.rows[::-1] for one in matched.pairs if one.name == EXCHANGE]
+    rows = [pair.rows for pair in matched.pairs] + [pair.rows[::-1] for pair in matched.pairs if pair.name == EXCHANGE]
     return np.array(rows, np.int64).reshape(-1, 2)[:, ::-1]
 
 

@@ -111,7 +111,9 @@ def _recorded(line: Timeline, counted: Mask, chip: Chip | None, told: NDArray[np
     work, op, code = work[known], op[known], code[known]
     duration = line.end_ns[work] - line.start_ns[work]
     key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
-    return tuple(_rate(line, chip, work[own], op[own], int(code[own[0]]), duration[own]) for own in _groups(key))
+    return tuple(
+        _rate(line, chip, work[group], op[group], int(code[group[0]]), duration[group]) for group in _groups(key)
+    )
 
 
 def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -> Iterator[OpRate]:
@@ -120,9 +122,9 @@ def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -
     for one in priced:
         groups.setdefault((one.op, one.operands, one.kernel.bytes), []).append(one)
     for (op, operands, _), spans in groups.items():
-        rows = np.array([one.row for one in spans], np.intp)
+        rows = np.array([span.row for span in spans], np.intp)
         duration = line.durations_ns(rows)
-        calls = len({one.call for one in spans})
+        calls = len({span.call for span in spans})
         total = max(1, int(duration.sum()))
         work = spans[0].kernel
         bound, roof = _roof(work, work.dtype, chip)

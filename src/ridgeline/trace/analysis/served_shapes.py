@@ -105,15 +105,18 @@ def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: Se
     if len(anchors) != model.layers or not step.tokens:
         return []
     products = [place for place, id in enumerate(classes) if id == "matmul" and not parts[place]]
-    whole = [products_of(model, len([one for one in products if low < one < high])) for low, high in _between(anchors)]
-    head = [one for one in products if one < anchors[0]]
-    tail = [one for one in products if one > anchors[-1]]
+    whole = [
+        products_of(model, len([product for product in products if low < product < high]))
+        for low, high in _between(anchors)
+    ]
+    head = [product for product in products if product < anchors[0]]
+    tail = [product for product in products if product > anchors[-1]]
     inner = whole[0] if whole else ()
     if not inner or any(one != inner for one in whole):
         return []
     given = dict(zip(head[-_queries(inner) :], inner[-_queries(inner) :], strict=False))
     for low, high in _between(anchors):
-        given.update(zip([one for one in products if low < one < high], inner, strict=True))
+        given.update(zip([product for product in products if low < product < high], inner, strict=True))
     last = inner[: len(inner) - _queries(inner)]
     given.update(zip(tail, (*last, "output"), strict=False))
     pricing = _Pricing(model, step)

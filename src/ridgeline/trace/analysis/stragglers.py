@@ -111,13 +111,15 @@ def _stragglers(arrivals: list[Arrival], matched: MatchedCollectives) -> tuple[S
     last: dict[int, int] = {}
     caused: dict[int, int] = {}
     waited: dict[int, int] = {}
-    for one in arrivals:
-        for rank, wait in zip(one.ranks, one.waits_ns, strict=True):
+    for arrival in arrivals:
+        for rank, wait in zip(arrival.ranks, arrival.waits_ns, strict=True):
             waited[rank] = waited.get(rank, 0) + wait
-        if one.skew_ns > 1000:
-            last[one.last] = last.get(one.last, 0) + 1
-        alone = sorted(one.waits_ns)[1]  # the next but last waited this long, and everybody before it at least as long
-        caused[one.last] = caused.get(one.last, 0) + alone * (len(one.ranks) - 1)
+        if arrival.skew_ns > 1000:
+            last[arrival.last] = last.get(arrival.last, 0) + 1
+        alone = sorted(arrival.waits_ns)[
+            1
+        ]  # the next but last waited this long, and everybody before it at least as long
+        caused[arrival.last] = caused.get(arrival.last, 0) + alone * (len(arrival.ranks) - 1)
     found = [
         Straggler(
             rank=rank,

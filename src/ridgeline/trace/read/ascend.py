@@ -110,7 +110,9 @@ def read(source: Source) -> TracePart:
         warnings=tuple(rows.warnings),
     )
     chips = sorted(rows.processes, key=lambda one: (len(one), one))
-    return rows.part(about, {}, ranks=tuple(chips.index(one) for one in rows.processes) if len(chips) > 1 else ())
+    return rows.part(
+        about, {}, ranks=tuple(chips.index(process) for process in rows.processes) if len(chips) > 1 else ()
+    )
 
 
 def records(source: Source) -> Iterator[dict[str, str]]:

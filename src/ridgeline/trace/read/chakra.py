@@ -312,9 +312,9 @@ def _shape(node: Node) -> RecordedShape | None:
         return None
     types = _QUOTED.findall(node.types.decode("utf-8", "replace"))
     return RecordedShape(
-        dims=tuple(_dims(one) for one in dims),
+        dims=tuple(_dims(dim) for dim in dims),
         types=tuple(
-            one.removeprefix("Tensor(").removesuffix(")") if one.startswith("Tensor(") else one for one in types
+            type_.removeprefix("Tensor(").removesuffix(")") if type_.startswith("Tensor(") else type_ for type_ in types
         ),
     )
 

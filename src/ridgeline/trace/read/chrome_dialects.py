@@ -98,7 +98,7 @@ class Dialect:
     ) -> NDArray[np.int32]:  # fmt: skip
         """The kinds, with what this dialect knows better."""
         if self.kinds:
-            codes = [table.index(self.kinds[one]) if one in self.kinds else -9 for one in found.tracks]
+            codes = [table.index(self.kinds[track]) if track in self.kinds else -9 for track in found.tracks]
             by_track = np.array(codes, np.int32)[track]
             kind = np.where(by_track > -9, by_track, kind)
         names = list(found.names)
@@ -111,7 +111,7 @@ class Dialect:
         if self.format == ASCEND:
             kind = self._transfers(kind, track, name, found, table)
         if self.format == XLA:
-            moved = np.array([found.threads.get(one, "") == ASYNC for one in found.tracks], np.bool_)[track]
+            moved = np.array([found.threads.get(track, "") == ASYNC for track in found.tracks], np.bool_)[track]
             calls = np.array([bool(re.search(_COLLECTIVE, text)) for text in found.names], np.bool_)
             kind = np.where(moved & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
         return kind.astype(np.int32)

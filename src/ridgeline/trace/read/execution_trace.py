@@ -63,7 +63,7 @@ def read(source: Source) -> TracePart:
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
         why = source.damage or str(wrong)[:200]
         raise refuse(source.path, f"an execution trace that cannot be read ({why})", FORMAT, "write it again") from None
-    nodes = [one for one in file.nodes if not one.name.startswith("[pytorch|profiler|execution_")][:MOST_NODES]
+    nodes = [node for node in file.nodes if not node.name.startswith("[pytorch|profiler|execution_")][:MOST_NODES]
     if not nodes:
         raise refuse(source.path, "an execution trace without ops", FORMAT, "was anything running?")
     return _part(source, file, nodes)
@@ -92,7 +92,7 @@ def _part(source: Source, file: _File, nodes: list[_Node]) -> TracePart:
         start,
         duration=length,
         process=rows.processes["host"],
-        stream=[rows.streams[f"thread {one}"] for one in threads],
+        stream=[rows.streams[f"thread {thread}"] for thread in threads],
         name=[rows.names[node.name[:LONGEST]] for node in nodes],
         kind=[rows.kinds[ANNOTATION if _MARK.match(node.name) else HOST] for node in nodes],
     )
@@ -134,7 +134,7 @@ def _thread(node: _Node) -> int:
     if node.tid is not None:
         return _int(node.tid)
     attrs = node.attrs if isinstance(node.attrs, list) else []
-    return next((_int(one.get("value")) for one in attrs if isinstance(one, dict) and one.get("name") == "tid"), 0)
+    return next((_int(attr.get("value")) for attr in attrs if isinstance(attr, dict) and attr.get("name") == "tid"), 0)
 
 
 def _shape(node: _Node) -> RecordedShape | None:
@@ -143,10 +143,10 @@ def _shape(node: _Node) -> RecordedShape | None:
     if not isinstance(shapes, list) or not isinstance(types, list) or len(shapes) > 1000:
         return None
     words = []
-    for one in types:
-        tensor = _TENSOR.match(str(one)[:200])
-        words.append(tensor[1] if tensor else str(one)[:200])
-    return RecordedShape(dims=tuple(_dims(one, 3) for one in shapes), types=tuple(words))
+    for type_ in types:
+        tensor = _TENSOR.match(str(type_)[:200])
+        words.append(tensor[1] if tensor else str(type_)[:200])
+    return RecordedShape(dims=tuple(_dims(shape, 3) for shape in shapes), types=tuple(words))
 
 
 def _dims(value: Any, depth: int) -> tuple[Any, ...]:

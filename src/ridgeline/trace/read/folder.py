@@ -79,8 +79,10 @@ def _behind(path: Path) -> Iterator[Found]:
     pieces = msprof_folder.pieces(path)
     if pieces:
         yield from (
-            Found(path=one.path, named=True, rank=one.rank, label=str(one.path.relative_to(path)), piece=one.piece)
-            for one in pieces
+            Found(
+                path=piece.path, named=True, rank=piece.rank, label=str(piece.path.relative_to(path)), piece=piece.piece
+            )
+            for piece in pieces
         )
         return
     path = _profiled(path)

@@ -159,7 +159,7 @@ def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
         source = next(iter(part.about.sources), "")
         if part.tables.ranks:
             base = 0 if len(parts) == 1 else max(taken, default=-1) + 1
-            taken.update({base + own: source for own in part.tables.ranks})
+            taken.update({base + rank: source for rank in part.tables.ranks})
             found.append(base)
             continue
         named = re.search(r"rank[-_]?(\d{1,7})", source, re.IGNORECASE)
@@ -189,7 +189,8 @@ def _named(part: TracePart, rank: int, count: int) -> TracePart:
         part,
         tables=replace(part.tables, processes=tuple(names.values())),
         counters=tuple(
-            replace(one, process=names.get(one.process, f"rank {rank} {one.process}")) for one in part.counters
+            replace(counter, process=names.get(counter.process, f"rank {rank} {counter.process}"))
+            for counter in part.counters
         ),
     )
 
@@ -256,8 +257,10 @@ def _details(parts: Sequence[TracePart]) -> SideTables:
     details = [part.detail for part in parts]
     shapes: dict[RecordedShape, int] = {}
     groups: dict[RecordedCollective, int] = {}
-    shape_codes = [[shapes.setdefault(one, len(shapes)) for one in detail.shapes] for detail in details]
-    group_codes = [[groups.setdefault(one, len(groups)) for one in detail.collectives] for detail in details]
+    shape_codes = [[shapes.setdefault(shape, len(shapes)) for shape in detail.shapes] for detail in details]
+    group_codes = [
+        [groups.setdefault(collective, len(groups)) for collective in detail.collectives] for detail in details
+    ]
     return SideTables(
         size_bytes=_side([(one.size_bytes, row, None) for one, row in zip(details, offsets, strict=True)]),
         shape=_side([(one.shape, *more) for one, *more in zip(details, offsets, shape_codes, strict=True)]),

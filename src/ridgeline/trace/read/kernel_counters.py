@@ -129,9 +129,9 @@ def read_counters(path: Path | str) -> tuple[KernelCounters, ...]:
             "write it with: ncu --csv --page raw -o, or ncu --import REPORT --csv --page raw",
         )  # fmt: skip
     groups: dict[str, _Sum] = {}
-    for one in launches:
-        if one.name in groups or len(groups) < MOST_NAMES:
-            groups.setdefault(one.name, _Sum()).add(one)
+    for launch in launches:
+        if launch.name in groups or len(groups) < MOST_NAMES:
+            groups.setdefault(launch.name, _Sum()).add(launch)
     if not groups:
         raise refuse(
             source.path, "a table without kernels", FORMAT, source.damage or "did any kernel match the filter?"

@@ -206,7 +206,7 @@ class Finish:
             return name
         names = self.gathered.names
         moved = np.array([names[f"step {text}"] if text.isdecimal() else names[text] for text in list(names)], np.int32)
-        steps = np.array([one in self.dialect.steps for one in tracks], np.bool_)[track]
+        steps = np.array([track in self.dialect.steps for track in tracks], np.bool_)[track]
         return np.where(steps, moved[name], name).astype(np.int32)
 
     def _kinds(
@@ -228,7 +228,7 @@ class Finish:
             device = np.array([self._is_device(pid) for pid, _ in tracks])[track]
             noise = np.array([self._sums_up(pid) for pid, _ in tracks])[track]
             kind[open_] = np.where(noise, -1, np.where(device, table.index(KERNEL), table.index(HOST)))[open_]
-            open_ &= ~noise & ~np.array([one in self.dialect.kinds for one in tracks], np.bool_)[track]
+            open_ &= ~noise & ~np.array([track in self.dialect.kinds for track in tracks], np.bool_)[track]
             self._name_open(words, category[open_], device[open_])
         annotation = kind == table.index(ANNOTATION)
         if annotation.any():

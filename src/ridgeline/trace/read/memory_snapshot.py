@@ -126,8 +126,10 @@ def _devices(value: Any) -> Iterable[DeviceMemory]:
     if isinstance(value, Mapping):
         segments = [one for one in value.get("segments") or [] if isinstance(one, Mapping)]
         traces = value.get("device_traces") or []
-        for device in range(max(len(traces), 1 + max((_int(one.get("device")) for one in segments), default=-1))):
-            own = [one for one in segments if _int(one.get("device")) == device]
+        for device in range(
+            max(len(traces), 1 + max((_int(segment.get("device")) for segment in segments), default=-1))
+        ):
+            own = [segment for segment in segments if _int(segment.get("device")) == device]
             history = traces[device] if device < len(traces) else []
             if own or history:
                 yield _of_history(device, history, own)
@@ -159,7 +161,7 @@ def _of_history(
         elif action == "oom":
             failed += 1
     at_peak = dict(alive) if rising else at_peak
-    active = sum(_int(one.get("active_size") or one.get("allocated_size")) for one in segments)
+    active = sum(_int(segment.get("active_size") or segment.get("allocated_size")) for segment in segments)
     before = max(0, active - held) if history else active
     return DeviceMemory(
         device=device,
@@ -168,7 +170,7 @@ def _of_history(
         peak_us=when,
         before_bytes=before,
         holders=_holders(at_peak.values()) if history else _holders(_blocks(segments)),
-        reserved_bytes=sum(_int(one.get("total_size")) for one in segments),
+        reserved_bytes=sum(_int(segment.get("total_size")) for segment in segments),
         active_bytes=active,
         out_of_memory=failed,
     )
@@ -226,11 +228,11 @@ def _stack(frames: Any) -> str:
     """The innermost frame of a user's own code, and the innermost of all."""
     texts = [
         (
-            str(one.get("filename", ""))[-120:],
-            f"{str(one.get('filename', ''))[-60:]}:{one.get('line', 0)} {one.get('name', '')}",
+            str(frame.get("filename", ""))[-120:],
+            f"{str(frame.get('filename', ''))[-60:]}:{frame.get('line', 0)} {frame.get('name', '')}",
         )
-        for one in (frames or [])[:60]
-        if isinstance(one, Mapping)
+        for frame in (frames or [])[:60]
+        if isinstance(frame, Mapping)
     ]
     own = next((text for file, text in texts if not _LIBRARY.search(file)), "")
     return own or (texts[0][1] if texts else "no stack was recorded")

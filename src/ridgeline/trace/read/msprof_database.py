@@ -85,7 +85,7 @@ class _Reading:
             )
         self._collectives()
         for number, start, end in self._in("STEP_TIME", "id", "startNs", "endNs"):
-            for chip in [one for one in self.rows.processes if one.startswith("chip ")]:
+            for chip in [process for process in self.rows.processes if process.startswith("chip ")]:
                 self._flat(start, end, chip, "steps", [f"step {one}" for one in number.tolist()], MARKER)
 
     def _collectives(self) -> None:
@@ -140,9 +140,11 @@ class _Reading:
 
     def ranks(self) -> tuple[int, ...]:
         """A rank for every process: chips by their number, the host with the first."""
-        chips = sorted((one for one in self.rows.processes if one.startswith("chip ")), key=lambda one: int(one[5:]))
+        chips = sorted(
+            (process for process in self.rows.processes if process.startswith("chip ")), key=lambda one: int(one[5:])
+        )
         place = {chip: rank for rank, chip in enumerate(chips)}
-        return tuple(place.get(one, 0) for one in self.rows.processes)
+        return tuple(place.get(process, 0) for process in self.rows.processes)
 
     def _flat(self, start: Longs, end: Longs, chip: str, stream: str, names: list[str], kind: str) -> None:
         good = self._good(start, end)

@@ -63,10 +63,12 @@ def _of_run(run: Path) -> Iterator[Piece]:
         if timeline.is_dir():
             found += _iterations(sorted(timeline.iterdir()), _rank(device, number))
     bases = sorted(run.glob("msprof_*.db")) if not found and (devices or run.name.startswith("PROF_")) else []
-    yield from found or [Piece(path=one) for one in bases]
+    yield from found or [Piece(path=base) for base in bases]
     if not found and not bases:
         tables = [*output.glob("op_summary_*.csv"), *run.glob("device_*/summary/op_summary_*.csv")]
-        yield from (Piece(path=one, rank=_rank(one.parent.parent, 0), piece=len(tables) > 1) for one in sorted(tables))
+        yield from (
+            Piece(path=table, rank=_rank(table.parent.parent, 0), piece=len(tables) > 1) for table in sorted(tables)
+        )
 
 
 def _iterations(files: list[Path], rank: int) -> list[Piece]:

@@ -107,4 +107,4 @@ def _payload(operands: RecordedShape) -> tuple[int, str]:
 
 
 def _count(dims: Any) -> int:
-    return sum(_count(one) for one in dims) if dims and isinstance(dims[0], tuple) else prod(dims)
+    return sum(_count(dim) for dim in dims) if dims and isinstance(dims[0], tuple) else prod(dims)

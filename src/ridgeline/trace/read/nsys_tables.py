@@ -111,7 +111,7 @@ class NsysExport:
             ends = self.base.execute(f"SELECT min({tid}), max({tid}) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
         except BROKEN:
             return 0
-        low, high = (int(one or 0) - int(one or 0) % THREAD for one in ends)
+        low, high = (int(end or 0) - int(end or 0) % THREAD for end in ends)
         return low if low == high else 0
 
     def _need_work(self) -> None:
@@ -211,7 +211,7 @@ class NsysExport:
                 duration=rows[:, 1] - rows[:, 0],
                 process=self._host(pid),
                 stream=[self.rows.streams["thread", one] for one in tid.tolist()],
-                name=[self.texts["id", one] for one in rows[:, 3].tolist()],
+                name=[self.texts["id", row] for row in rows[:, 3].tolist()],
                 kind=kind,
                 correlation=self._correlation(rows[:, 4], pid) if table.kind == RUNTIME else 0,
             )

@@ -75,7 +75,7 @@ def read_timeline(
 
 def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
     """What the files hold, and what to say about those that are passed over or left out."""
-    total = sum(_size(one.path) for one in files)
+    total = sum(_size(file.path) for file in files)
     done = 0
 
     def tell(count: int) -> None:
@@ -85,11 +85,11 @@ def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tup
             progress(done, total)
 
     parts, passed_over = [], list[InputError]()
-    for one in files:
+    for file in files:
         try:
-            parts.append(_placed(_read(Source(one.path, tell, nanos)), one))
+            parts.append(_placed(_read(Source(file.path, tell, nanos)), file))
         except InputError as wrong:
-            if one.named:
+            if file.named:
                 raise
             passed_over.append(wrong)
     if not parts:

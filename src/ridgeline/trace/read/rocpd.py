@@ -113,8 +113,8 @@ class _Reading:
         """Chips by the id of their agent; hosts are agents too and are left out."""
         kinds = self._texts("info_agent", suffix, "type")
         names = self._texts("info_agent", suffix, "product_name", "model_name", "name")
-        chips = [one for one in sorted(kinds) if GPU.search(kinds[one])]
-        self.chips += [names[one] for one in chips if names.get(one)]
+        chips = [kind for kind in sorted(kinds) if GPU.search(kinds[kind])]
+        self.chips += [names[chip] for chip in chips if names.get(chip)]
         return {one: f"chip {place}" for place, one in enumerate(chips)}
 
     def _stacks(self, suffix: str, apart: int) -> Callable[[Longs], Longs]:
@@ -124,14 +124,16 @@ class _Reading:
             told = np.where(stack > 0, stack, link)
             found.update(zip(id.tolist(), told.tolist(), strict=True))
         return lambda events: np.array(
-            [found[one] + apart if found.get(one, 0) > 0 else 0 for one in events.tolist()], np.int64
+            [found[event] + apart if found.get(event, 0) > 0 else 0 for event in events.tolist()], np.int64
         )
 
     def ranks(self) -> tuple[int, ...]:
         """Every chip with work is a rank; hosts belong to the first."""
-        chips = sorted((one for one in self.rows.processes if one.startswith("chip ")), key=lambda one: int(one[5:]))
+        chips = sorted(
+            (process for process in self.rows.processes if process.startswith("chip ")), key=lambda one: int(one[5:])
+        )
         place = {chip: rank for rank, chip in enumerate(chips)}
-        return tuple(place.get(one, 0) for one in self.rows.processes)
+        return tuple(place.get(process, 0) for process in self.rows.processes)
 
     def _add(
         self, start: Longs, end: Longs, processes: list[str], streams: list[str], names: list[str], kind: str,

@@ -44,8 +44,8 @@ def read(source: Source) -> TracePart:
         sources=(source.name,), format=FORMAT, kept=rows.kept(), warnings=tuple(rows.warnings),
         dropped={what: count for what, count in rows.dropped.items() if count},
     )  # fmt: skip
-    chips = sorted(one for one in rows.processes if one.startswith("chip"))
-    ranks = tuple(chips.index(one) if one in chips else 0 for one in rows.processes)
+    chips = sorted(process for process in rows.processes if process.startswith("chip"))
+    ranks = tuple(chips.index(process) if process in chips else 0 for process in rows.processes)
     return rows.part(about, {}, ranks=ranks if len(chips) > 1 else ())
 
 

@@ -32,10 +32,10 @@ def numbers_in(base: sqlite3.Connection, table: str, columns: Sequence[str]) -> 
     """Batches of a table's columns as whole numbers; `NONE` for what is none, and for a column that is not there."""
     known = set(columns_of(base, table))
     asked = ", ".join(
-        f'CASE WHEN typeof("{one}") = \'integer\' AND abs("{one}") < {LARGEST} THEN "{one}" ELSE {NONE} END'
-        if one in known
+        f'CASE WHEN typeof("{column}") = \'integer\' AND abs("{column}") < {LARGEST} THEN "{column}" ELSE {NONE} END'
+        if column in known
         else str(NONE)
-        for one in columns
+        for column in columns
     )
     cursor = base.execute(f'SELECT {asked} FROM "{table}"')
     while batch := cursor.fetchmany(BATCH):
@@ -46,7 +46,7 @@ def numbers_in(base: sqlite3.Connection, table: str, columns: Sequence[str]) -> 
 def texts_in(base: sqlite3.Connection, table: str, key: str, *texts: str) -> dict[int, str]:
     """Texts of a table by id: the first of these columns that is there."""
     known = columns_of(base, table)
-    column = next((one for one in texts if one in known), None)
+    column = next((text for text in texts if text in known), None)
     if column is None or key not in known:
         return {}
     text = f'CAST(substr("{column}", 1, {LONGEST}) AS TEXT)'

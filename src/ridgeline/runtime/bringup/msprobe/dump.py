@@ -142,9 +142,9 @@ def _call(found: re.Match[str], value: dict[str, Any], tensors: Path, module: st
     outputs = value.get("output", value.get("grad_output", ()))
     return ApiCall(
         api=found["api"], index=int(found["index"]), phase=found["phase"], module=module,
-        args=tuple(_value(one, tensors) for one in inputs) if isinstance(inputs, list) else (),
+        args=tuple(_value(input, tensors) for input in inputs) if isinstance(inputs, list) else (),
         kwargs={str(key): _value(one, tensors) for key, one in named.items()} if isinstance(named, dict) else {},
-        outputs=tuple(_value(one, tensors) for one in outputs) if isinstance(outputs, list) else (),
+        outputs=tuple(_value(output, tensors) for output in outputs) if isinstance(outputs, list) else (),
     )  # fmt: skip
 
 
