@@ -23,17 +23,17 @@ _ODD = re.compile(r"[^\w.+-]")
 
 
 @contextmanager
-def unzipped(paths: Sequence[Path]) -> Iterator[list[Path]]:
+def unzip_traces(paths: Sequence[Path]) -> Iterator[list[Path]]:
     """The paths, archives among them as folders that are gone afterwards."""
-    packed = [path.is_file() and _begins(path) == MAGIC for path in paths]
-    if not any(packed):
+    is_zip = [path.is_file() and _begins(path) == MAGIC for path in paths]
+    if not any(is_zip):
         yield list(paths)
         return
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
-        found = []
-        for place, (path, zipped) in enumerate(zip(paths, packed, strict=True)):
-            found.append(_unpack(path, Path(folder) / f"{place}") if zipped else path)
-        yield found
+        unzipped_paths = []
+        for place, (path, packed_file) in enumerate(zip(paths, is_zip, strict=True)):
+            unzipped_paths.append(_unpack(path, Path(folder) / f"{place}") if packed_file else path)
+        yield unzipped_paths
 
 
 def _begins(path: Path) -> bytes:
@@ -52,7 +52,9 @@ def _unpack(path: Path, folder: Path) -> Path:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [
-                one for one in archive.infolist() if not one.is_dir() and one.filename.endswith((*SUFFIXES, *TABLES))
+                member
+                for member in archive.infolist()
+                if not member.is_dir() and member.filename.endswith((*SUFFIXES, *TABLES))
             ]
             if len(members) > MOST_FILES:
                 raise refuse(path, f"{len(members)} files", f"at most {MOST_FILES}", "unpack it and name some ranks")

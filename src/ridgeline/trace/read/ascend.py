@@ -66,19 +66,22 @@ def _header(head: bytes) -> list[str]:
 
 def outputs(folder: Path) -> list[Output]:
     """The profiler's outputs in a folder: in itself, in its output folder, or one of each per rank."""
-    runs = [folder, *sorted(one for one in folder.iterdir() if one.is_dir() and one.name.endswith("_ascend_pt"))]
+    runs = [
+        folder,
+        *sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name.endswith("_ascend_pt")),
+    ]
     places = [place for run in runs for place in (run, run / OUTPUT) if place.is_dir()]
-    return [found for place in places if (found := _output(place)) is not None]
+    return [output for place in places if (output := _output(place)) is not None]
 
 
 def _output(folder: Path) -> Output | None:
-    inside = {one.name: one for one in folder.iterdir() if one.is_file()}
+    inside = {file.name: file for file in folder.iterdir() if file.is_file()}
     trace = inside.get("trace_view.json") or inside.get("trace_view.json.gz")
     details = inside.get("kernel_details.csv") or inside.get("kernel_details.csv.gz")
     if trace is None and details is None:
         return None
-    info = [one.name for place in (folder, folder.parent) for one in place.iterdir() if _INFO.match(one.name)]
-    ranks = {int(found[1]) for name in info if (found := _INFO.match(name))}
+    info = [file.name for place in (folder, folder.parent) for file in place.iterdir() if _INFO.match(file.name)]
+    ranks = {int(match[1]) for name in info if (match := _INFO.match(name))}
     return Output(trace=trace, details=details, rank=ranks.pop() if len(ranks) == 1 else None)
 
 
@@ -141,26 +144,26 @@ def _take(rows: RowColumns, batch: list[dict[str, str]], steps: dict[str, tuple[
     length = nanoseconds([first(row, DURATION).strip() for row in batch], nanos)
     good = (start != MISSING) & (length != MISSING) & (length >= 0) & (start >= 0)
     rows.dropped["kernels without a readable time"] += int((~good).sum())
-    kept = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
+    kept_rows = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
     start, length = start[good], length[good]
-    if not kept:
+    if not kept_rows:
         return
-    for place, row in enumerate(kept):
+    for place, row in enumerate(kept_rows):
         shape = shape_of(row)
         if shape is not None:
             rows.shapes.add(rows.count + place, rows.shape_table[shape])
         step = row.get("Step Id", "").strip()
         if step.isdecimal() and len(step) < 10:
             begin, end = int(start[place]), int(start[place] + length[place])
-            known = steps.get(step, (begin, end))
-            steps[step] = min(known[0], begin), max(known[1], end)
+            step_span = steps.get(step, (begin, end))
+            steps[step] = min(step_span[0], begin), max(step_span[1], end)
     rows.add(
         start,
         duration=length,
-        process=[rows.processes[f"chip {first(row, DEVICE)[:20] or 0}"] for row in kept],
-        stream=[rows.streams[_stream(row)] for row in kept],
-        name=[rows.names[_name(row)] for row in kept],
-        kind=[rows.kinds[_kind(row)] for row in kept],
+        process=[rows.processes[f"chip {first(row, DEVICE)[:20] or 0}"] for row in kept_rows],
+        stream=[rows.streams[_stream(row)] for row in kept_rows],
+        name=[rows.names[_name(row)] for row in kept_rows],
+        kind=[rows.kinds[_kind(row)] for row in kept_rows],
     )
 
 
@@ -192,56 +195,56 @@ def shape_of(row: Mapping[str, str]) -> RecordedShape | None:
     if not shapes or len(shapes) > MOST_SHAPES or len(types) > MOST_SHAPES:
         return None
     dims = tuple(
-        tuple(int(one) for one in part.split(",") if one.strip().isdecimal() and len(one) < 19)
+        tuple(int(dim) for dim in part.split(",") if dim.strip().isdecimal() and len(dim) < 19)
         for part in shapes.split(";")
     )
-    return RecordedShape(dims=dims, types=tuple(TYPES.get(one.strip(), one.strip()) for one in types.split(";")))
+    return RecordedShape(dims=dims, types=tuple(TYPES.get(type_.strip(), type_.strip()) for type_ in types.split(";")))
 
 
-def attached(part: TracePart, source: Source) -> TracePart:
+def attach_shapes(part: TracePart, source: Source) -> TracePart:
     """The part of a trace with the shapes of the table beside it: kernels of equal name and, within 1 us, start."""
     table = read(source)
     kernels = np.flatnonzero(part.kind == part.tables.kinds.index(KERNEL)) if KERNEL in part.tables.kinds else ()
     rows, theirs = _matches(part, np.asarray(kernels, np.intp), table)
     many = int((table.kind == table.tables.kinds.index(KERNEL)).sum()) if KERNEL in table.tables.kinds else 0
-    told = list(table.about.warnings)
+    warnings = list(table.about.warnings)
     if len(rows) < many:
         trace = part.about.sources[0]
-        told.append(
+        warnings.append(
             f"{source.name}: {len(rows):,} of its {many:,} kernels are in {trace}; the others are left out"
             if len(rows)
             else f"{source.name}: none of its {many:,} kernels is in {trace}; is it of another run? It is left out"
         )
     codes = table.detail.shape.at(theirs)
-    known = codes >= 0
+    has_shape = codes >= 0
     offset = len(part.detail.shapes)
-    both = np.concatenate([part.detail.shape.rows, rows[known].astype(np.int32)])
-    values = np.concatenate([part.detail.shape.values, codes[known] + offset])
-    order = np.argsort(both, kind="stable")
+    shape_rows = np.concatenate([part.detail.shape.rows, rows[has_shape].astype(np.int32)])
+    values = np.concatenate([part.detail.shape.values, codes[has_shape] + offset])
+    order = np.argsort(shape_rows, kind="stable")
     detail = replace(
         part.detail,
-        shape=Sparse(rows=both[order], values=values[order]),
+        shape=Sparse(rows=shape_rows[order], values=values[order]),
         shapes=(*part.detail.shapes, *table.detail.shapes),
     )
-    return replace(part, detail=detail, about=replace(part.about, warnings=(*part.about.warnings, *told)))
+    return replace(part, detail=detail, about=replace(part.about, warnings=(*part.about.warnings, *warnings)))
 
 
 def _matches(part: TracePart, kernels: NDArray[np.intp], table: TracePart) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows of kernels in the trace, and the rows of the table that are the same kernel."""
     by_name: dict[str, int] = {name.split(" [", 1)[0]: code for code, name in enumerate(table.tables.names)}
-    found: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
+    matches: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
     theirs: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
     for code in np.unique(part.name[kernels]).tolist():
-        other = by_name.get(part.tables.names[code])
-        if other is None:
+        table_rows = by_name.get(part.tables.names[code])
+        if table_rows is None:
             continue
-        own = kernels[part.name[kernels] == code]
-        rows = np.flatnonzero(table.name == other)
+        named_kernels = kernels[part.name[kernels] == code]
+        rows = np.flatnonzero(table.name == table_rows)
         rows = rows[np.argsort(table.start_ns[rows], kind="stable")]
-        place = np.searchsorted(table.start_ns[rows], part.start_ns[own] - NEAR)
+        place = np.searchsorted(table.start_ns[rows], part.start_ns[named_kernels] - NEAR)
         inside = place < len(rows)
-        near = np.zeros(len(own), np.bool_)
-        near[inside] = np.abs(table.start_ns[rows[place[inside]]] - part.start_ns[own[inside]]) <= NEAR
-        found.append(own[near])
+        near = np.zeros(len(named_kernels), np.bool_)
+        near[inside] = np.abs(table.start_ns[rows[place[inside]]] - part.start_ns[named_kernels[inside]]) <= NEAR
+        matches.append(named_kernels[near])
         theirs.append(rows[place[near]])
-    return np.concatenate(found), np.concatenate(theirs)
+    return np.concatenate(matches), np.concatenate(theirs)

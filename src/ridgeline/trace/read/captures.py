@@ -26,7 +26,7 @@ def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str
         owner = _owner(part)
         if owner is not None:
             owners.setdefault(owner, []).append(place)
-    left: dict[int, str] = {}
+    left_out: dict[int, str] = {}
     for places in owners.values():
         if len(places) < 2 or len({_length(parts[place]) > 0 for place in places}) != 1:
             continue
@@ -34,23 +34,26 @@ def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str
         windows = [_window(parts[place]) for place in by_time]
         if any(after[0] < before[1] for before, after in pairwise(windows)):
             continue
-        kept = parts[by_time[-1]].about.sources[0]
+        kept_source = parts[by_time[-1]].about.sources[0]
         for place, window in zip(by_time[:-1], windows, strict=False):
-            apart = windows[-1][0] - window[0]
-            when = f"{apart / MINUTE:.0f} minutes" if apart >= MINUTE else f"{apart / 10**9:.3g} seconds"
-            left[place] = (
-                f"{parts[place].about.sources[0]} is another capture of the rank of {kept}, {when} before it, and is "
+            distance_ns = windows[-1][0] - window[0]
+            when = (
+                f"{distance_ns / MINUTE:.0f} minutes" if distance_ns >= MINUTE else f"{distance_ns / 10**9:.3g} seconds"
+            )
+            left_out[place] = (
+                f"{parts[place].about.sources[0]} is another capture of the rank of {kept_source}, {when} "
+                "before it, and is "
                 "left out: name it alone to analyse it"
             )
-    kept_parts = [part for place, part in enumerate(parts) if place not in left]
-    return kept_parts, [left[place] for place in sorted(left)] + _apart(kept_parts)
+    kept_parts = [part for place, part in enumerate(parts) if place not in left_out]
+    return kept_parts, [left_out[place] for place in sorted(left_out)] + _separate_captures(kept_parts)
 
 
-def _apart(parts: Sequence[TracePart]) -> list[str]:
+def _separate_captures(parts: Sequence[TracePart]) -> list[str]:
     """A doubt about files without ranks that ran one after the other."""
     silent = [part for part in parts if part.rank is None and not part.piece and not part.tables.ranks]
     windows = sorted(_window(part) for part in silent if len(part.start_ns))
-    if len(windows) < 2 or len(silent) < len(parts) or any(two[0] < one[1] for one, two in pairwise(windows)):
+    if len(windows) < 2 or len(silent) < len(parts) or any(two[0] < earlier[1] for earlier, two in pairwise(windows)):
         return []
     return [
         f"none of the {len(silent)} files says its rank, and no two overlap in time: they are read as ranks; if they "
@@ -62,10 +65,10 @@ def _owner(part: TracePart) -> object:
     """What says whose capture this is; None for nothing."""
     if part.piece or part.tables.ranks or not part.about.sources or not len(part.start_ns):
         return None
-    named = STAMPED.match(part.about.sources[0])
+    stamp = STAMPED.match(part.about.sources[0])
     if part.rank is not None:
         return part.rank
-    return named[1] if named else None
+    return stamp[1] if stamp else None
 
 
 def _length(part: TracePart) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ridgeline.trace.read.chakra_layout import earliest
 from ridgeline.trace.read.join import TracePart
-from ridgeline.trace.read.protobuf import Damaged, fields, messages, numbers, signed, varint
+from ridgeline.trace.read.protobuf import Damaged, fields, messages, numbers, signed_int, varint
 from ridgeline.trace.read.row_columns import RowColumns
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import LARGEST, NANOS
@@ -57,21 +57,21 @@ def recognises(head: bytes) -> bool:
             return False
         length, at = varint(head, at + length)
         first = head[at : at + min(length, 4096)]
-        seen = _numbers_of(first)
+        numbers = _numbers_of(first)
     except Damaged:
         return False
-    return length > 0 and bool(seen) and seen[0] in (1, 2) and all(number <= 16 for number in seen)
+    return length > 0 and bool(numbers) and numbers[0] in (1, 2) and all(number <= 16 for number in numbers)
 
 
 def _numbers_of(message: bytes) -> list[int]:
     """Numbers of the fields of a message of which the end may be missing."""
-    found = []
+    numbers = []
     try:
         for number, _ in fields(message):
-            found.append(number)
+            numbers.append(number)
     except Damaged:
         pass
-    return found
+    return numbers
 
 
 @dataclass(slots=True)
@@ -138,13 +138,13 @@ class _Reading:
         if node.type == METADATA:
             self.rows.dropped["metadata nodes"] += 1
             return
-        most = LARGEST // (self.source.nanos or NANOS)
-        if node.duration >= most or node.start >= most:
+        latest = LARGEST // (self.source.nanos or NANOS)
+        if node.duration >= latest or node.start >= latest:
             self.rows.dropped["nodes without a readable time"] += 1
             return
         row = len(self.times)
         self.ids[node.id] = row
-        self.after += [(row, one) for one in node.after]
+        self.after += [(row, parent) for parent in node.after]
         self.edges += len(node.after)
         self.times.append((node.start, node.duration))
         process, stream, name, kind = _place(node)
@@ -153,7 +153,7 @@ class _Reading:
         self._details(row, node)
 
     def _details(self, row: int, node: Node) -> None:
-        size = _whole(node.attributes.get("comm_size", node.attributes.get("tensor_size")))
+        size = _as_int(node.attributes.get("comm_size", node.attributes.get("tensor_size")))
         if node.type in (SEND, RECEIVE, COLLECTIVE):
             what = _collective(node)
             self.rows.collectives.add(row, self.rows.collective_table[what])
@@ -171,46 +171,46 @@ class _Reading:
         process, stream, name, kind = np.array(self.codes, np.int32).reshape(-1, 4).T
         self.rows.after.rows, self.rows.after.values = rows.tolist(), edges.tolist()
         self.rows.add(start, duration=duration, process=process, stream=stream, name=name, kind=kind)
-        told = _RANK.search(self.source.name)
-        rank = _whole(self.facts["rank"]) if "rank" in self.facts else int(told[1]) if told else None
+        rank_match = _RANK.search(self.source.name)
+        rank = _as_int(self.facts["rank"]) if "rank" in self.facts else int(rank_match[1]) if rank_match else None
         return self.rows.part(self._about(), {}, rank=rank)
 
     def _edges(self) -> tuple[Any, Any]:
         """Dependencies as rows, without those on nodes that are not here."""
-        pairs = sorted({(row, self.ids[one]) for row, one in self.after if self.ids.get(one, row) != row})
-        missing = sum(one not in self.ids for _, one in self.after)
+        pairs = sorted({(row, self.ids[parent]) for row, parent in self.after if self.ids.get(parent, row) != row})
+        missing = sum(parent not in self.ids for _, parent in self.after)
         self.rows.dropped["dependencies on nodes that are not in the file"] += missing
-        both = np.array(pairs, np.int64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+        edge_rows = np.array(pairs, np.int64).reshape(-1, 2)
+        return edge_rows[:, 0], edge_rows[:, 1]
 
     def _laid_out(self, start: Any, duration: Any, rows: Any, edges: Any) -> tuple[Any, Any]:
-        told = self.rows.warnings
+        warnings = self.rows.warnings
         if not duration.any():
-            told.append("the trace records no durations: only the order of its nodes is kept, a nanosecond apart")
+            warnings.append("the trace records no durations: only the order of its nodes is kept, a nanosecond apart")
             duration = np.zeros(len(duration), np.int64)
             if not start.any():
                 return np.arange(len(start), dtype=np.int64), duration
         if start.any():
             return start, duration
-        told.append(
+        warnings.append(
             "the trace records no start times: nodes are laid out as early as their dependencies and streams allow"
         )
         lanes = np.array([process * len(self.rows.streams) + stream for process, stream, _, _ in self.codes], np.int64)
         laid, circular = earliest(duration, lanes, rows, edges)
         if circular:
-            told.append(f"{circular:,} nodes wait for each other in circles; there the order of the file decides")
+            warnings.append(f"{circular:,} nodes wait for each other in circles; there the order of the file decides")
         return laid, duration
 
     def _about(self) -> About:
-        dropped = {what: count for what, count in self.rows.dropped.items() if count}
+        dropped_counts = {what: count for what, count in self.rows.dropped.items() if count}
         for what in ("unreadable nodes", "nodes without a readable time"):
-            if what in dropped:
-                self.rows.warnings.append(f"{dropped[what]:,} {what} are left out")
+            if what in dropped_counts:
+                self.rows.warnings.append(f"{dropped_counts[what]:,} {what} are left out")
         return About(
             sources=(self.source.name,),
             format=FORMAT,
             kept=self.rows.kept(),
-            dropped=dropped,
+            dropped=dropped_counts,
             warnings=tuple(self.rows.warnings),
             properties={key: _plain(value) for key, value in list(self.facts.items())[:32]},
         )
@@ -236,25 +236,25 @@ def _node(message: bytes) -> Node:
 
 
 def _operands(message: bytes) -> tuple[bytes, bytes]:
-    found = dict[int, int | bytes](fields(message))
-    shapes, types = found.get(2, b""), found.get(3, b"")
+    operands = dict[int, int | bytes](fields(message))
+    shapes, types = operands.get(2, b""), operands.get(3, b"")
     good = isinstance(shapes, bytes) and isinstance(types, bytes)
     return (shapes, types) if good else (b"", b"")  # type: ignore[return-value]
 
 
 def _attributes(raw: list[bytes]) -> dict[str, int | bytes]:
     """Attributes by name: the value is whatever stands behind the name, lists left out."""
-    found: dict[str, int | bytes] = {}
+    attributes: dict[str, int | bytes] = {}
     for message in raw:
-        name, held = "", None
+        name, content = "", None
         for number, value in _safely(message):
             if number == 1 and isinstance(value, bytes):
                 name = value[:100].decode("utf-8", "replace")
             elif number > 2:
-                held = value
-        if name and held is not None:
-            found[name] = held
-    return found
+                content = value
+        if name and content is not None:
+            attributes[name] = content
+    return attributes
 
 
 def _safely(message: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -266,20 +266,20 @@ def _safely(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def _place(node: Node) -> tuple[str, str, str, str]:
     """Process, stream, name and kind of a node."""
-    told = node.attributes.get("is_cpu_op")
+    cpu_op = node.attributes.get("is_cpu_op")
     lane = node.attributes.get("tid")
-    if told:
+    if cpu_op:
         name = _SEGMENT.sub("", node.name)
         return "host", f"thread {_plain(lane) if lane is not None else 0}", name, RUNTIME if _CALL.match(name) else HOST
     stream = f"stream {_plain(lane)}" if isinstance(lane, int) else LANES.get(node.type, "compute")
-    if told is None and node.type in LANES and not isinstance(lane, int):
-        return "chip 0", stream, _told(node), MEMCPY if node.type in (LOAD, STORE) else KERNEL
+    if cpu_op is None and node.type in LANES and not isinstance(lane, int):
+        return "chip 0", stream, _node_label(node), MEMCPY if node.type in (LOAD, STORE) else KERNEL
     lower = node.name.lower()
     kind = MEMCPY if lower.startswith("memcpy") else MEMSET if lower.startswith("memset") else KERNEL
     return "chip 0", stream, node.name, kind
 
 
-def _told(node: Node) -> str:
+def _node_label(node: Node) -> str:
     """The name of communication or memory traffic that nobody ran: what it is, then what it was called."""
     what = {LOAD: "load", STORE: "store", SEND: "send", RECEIVE: "recv"}.get(node.type) or _collective(node).name
     return f"{what}: {node.name}"
@@ -290,7 +290,7 @@ def _collective(node: Node) -> RecordedCollective:
     name = {SEND: "send", RECEIVE: "recv"}.get(node.type, "")
     if node.type == COLLECTIVE and isinstance(code, int) and code < len(COLLECTIVES):
         name = COLLECTIVES[code]
-    size = _whole(node.attributes.get("comm_size"))
+    size = _as_int(node.attributes.get("comm_size"))
     group = node.attributes.get("pg_name", b"")
     return RecordedCollective(
         name=name or "collective",
@@ -322,10 +322,12 @@ def _shape(node: Node) -> RecordedShape | None:
 def _dims(value: Any, depth: int = 3) -> tuple[Any, ...]:
     if not isinstance(value, list) or depth == 0:
         return ()
-    return tuple(one if isinstance(one, int) and not isinstance(one, bool) else _dims(one, depth - 1) for one in value)
+    return tuple(
+        entry if isinstance(entry, int) and not isinstance(entry, bool) else _dims(entry, depth - 1) for entry in value
+    )
 
 
-def _whole(value: int | bytes | None) -> int:
+def _as_int(value: int | bytes | None) -> int:
     if isinstance(value, bytes):
         return int(value) if value.isdigit() and len(value) < 18 else 0
     return value if isinstance(value, int) and 0 < value < LARGEST else 0
@@ -336,4 +338,4 @@ def _rank(value: int | bytes | None) -> int:
 
 
 def _plain(value: int | bytes | None) -> int | str:
-    return value[:100].decode("utf-8", "replace") if isinstance(value, bytes) else signed(value or 0)
+    return value[:100].decode("utf-8", "replace") if isinstance(value, bytes) else signed_int(value or 0)

@@ -30,15 +30,15 @@ def earliest(duration: Longs, lanes: Longs, rows: Longs, after: Longs) -> tuple[
     lengths, lane = duration.tolist(), lanes.tolist()
     free: dict[int, int] = {}
     heap = [(0, row) for row in range(count) if not waits[row]]
-    circular = unplaced = 0
+    circular = unplaced_nodes = 0
     while True:
         if not heap:
-            while unplaced < count and done[unplaced]:
-                unplaced += 1
-            if unplaced == count:
+            while unplaced_nodes < count and done[unplaced_nodes]:
+                unplaced_nodes += 1
+            if unplaced_nodes == count:
                 return np.array(start, np.int64), circular
             circular += 1
-            heappush(heap, (ready[unplaced], unplaced))
+            heappush(heap, (ready[unplaced_nodes], unplaced_nodes))
         at, row = heappop(heap)
         if done[row]:
             continue

@@ -89,13 +89,13 @@ class ChromeColumns:
         """Add a batch."""
         spans = [event for event in events if event.ph == "X"]
         if len(spans) < len(events):
-            others = [event for event in events if event.ph != "X" and event.ph not in _FLOWS]
-            if len(spans) + len(others) < len(events):
+            other_events = [event for event in events if event.ph != "X" and event.ph not in _FLOWS]
+            if len(spans) + len(other_events) < len(events):
                 self._arrows([event for event in events if event.ph in _FLOWS])
-            self._allocations([event for event in others if event.name == "[memory]"])
-            for event in others:
+            self._allocations([event for event in other_events if event.name == "[memory]"])
+            for event in other_events:
                 if event.name != "[memory]":
-                    self._other(event, spans)
+                    self._take_other(event, spans)
         if not spans:
             return
         if self._xla_host:
@@ -127,23 +127,23 @@ class ChromeColumns:
 
     def _arrows(self, events: Sequence[Event]) -> None:
         """Keep the arrows that say something nothing else says."""
-        kept = 0
+        arrows = 0
         for sort in sorted(self.flows.wanted):
-            own = [event for event in events if SORTS.get(event.cat) == sort and event.ph != "t"]
-            if own:
-                at = nanoseconds([event.ts for event in own], self.nanos or NANOS)
-                self.flows.add(sort, own, [self.tracks[event.pid, event.tid] for event in own], at)
-                kept += len(own)
-        self.dropped["flow arrows"] += len(events) - kept
+            sort_events = [event for event in events if SORTS.get(event.cat) == sort and event.ph != "t"]
+            if sort_events:
+                at = nanoseconds([event.ts for event in sort_events], self.nanos or NANOS)
+                self.flows.add(sort, sort_events, [self.tracks[event.pid, event.tid] for event in sort_events], at)
+                arrows += len(sort_events)
+        self.dropped["flow arrows"] += len(events) - arrows
 
     def _xla_names(self, spans: Sequence[Event]) -> list[int]:
         """Names of XLA's ops with their category behind them where the name does not say it: most are just fusions."""
-        names, found = self.names, []
+        names, xla_names = self.names, []
         for event in spans:
             category = event.args.hlo_category if event.args is not None else None
-            told = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
-            found.append(names[f"{event.name} [{category}]" if told else event.name])
-        return found
+            adds_category = isinstance(category, str) and 0 < len(category) < 60 and category not in event.name
+            xla_names.append(names[f"{event.name} [{category}]" if adds_category else event.name])
+        return xla_names
 
     def _on_host(self, spans: Sequence[Event]) -> None:
         """Spans of a host of XLA: ops that it runs itself go to a device of their own, steps get their number."""
@@ -152,12 +152,12 @@ class ChromeColumns:
             if args is None:
                 continue
             if args.hlo_op is not None and not self._xla:
-                pid = f"/device:CPU:{_whole(args.device_ordinal)}"
+                pid = f"/device:CPU:{_as_int(args.device_ordinal)}"
                 self.processes[pid] = pid
                 self.threads[pid, event.tid] = self.threads.get((event.pid, event.tid), "")
                 event.pid = pid
             elif args.step_num is not None:
-                event.name = f"step {_whole(args.step_num)}"
+                event.name = f"step {_as_int(args.step_num)}"
 
     def _arguments(self, spans: Sequence[Event]) -> NDArray[np.int64]:
         correlation = [0] * len(spans)
@@ -168,13 +168,13 @@ class ChromeColumns:
                 continue
             link = args.correlation
             if link is not None:
-                correlation[place] = link if type(link) is int and 0 < link < LARGEST else _whole(link)
+                correlation[place] = link if type(link) is int and 0 < link < LARGEST else _as_int(link)
             elif args.correlation_id is not None:
-                correlation[place] = _whole(args.correlation_id)
+                correlation[place] = _as_int(args.correlation_id)
             elif args.connection_id is not None:
-                correlation[place] = _whole(args.connection_id)
+                correlation[place] = _as_int(args.connection_id)
             if args.bytes is not None:
-                self._sizes.add(row + place, _whole(args.bytes))
+                self._sizes.add(row + place, _as_int(args.bytes))
             if args.dims is not NOTHING:
                 self._shapes.add(row + place, self._shape(event.name, args))
             if args.collective is not None:
@@ -190,7 +190,7 @@ class ChromeColumns:
 
     # -- what is no span ----------------------------------------------------------------------------------------------
 
-    def _other(self, event: Event, spans: list[Event]) -> None:
+    def _take_other(self, event: Event, spans: list[Event]) -> None:
         ph = event.ph
         if ph == "M":
             self._metadata(event)
@@ -207,8 +207,8 @@ class ChromeColumns:
 
     def _close(self, event: Event, spans: list[Event]) -> None:
         """An end event: with the last open begin of its thread it is a span."""
-        opened = self._open.get((event.pid, event.tid))
-        begun = opened.pop() if opened else None
+        open_events = self._open.get((event.pid, event.tid))
+        begun = open_events.pop() if open_events else None
         if begun is None:
             self.dropped["ends without a begin"] += 1
             return
@@ -235,13 +235,15 @@ class ChromeColumns:
 
     def _allocations(self, events: Sequence[Event]) -> None:
         """Changes of device memory, by device; the profiler counts host memory as device -1 or type 0."""
-        told = [(event.ts, event.args) for event in events if event.args is not None]
-        for device in {str(args.device) for _, args in told if args.device_type != 0}:
-            own = [(time, args) for time, args in told if str(args.device) == device and args.device_type != 0]
-            times = [time for time, _ in own]
-            self._change(device, "allocated bytes", times, [args.allocated for _, args in own])
-            self._change(device, "reserved bytes", times, [args.reserved for _, args in own])
-        self.dropped["allocations of host memory"] += sum(args.device_type == 0 for _, args in told)
+        samples = [(event.ts, event.args) for event in events if event.args is not None]
+        for device in {str(args.device) for _, args in samples if args.device_type != 0}:
+            device_samples = [
+                (time, args) for time, args in samples if str(args.device) == device and args.device_type != 0
+            ]
+            times = [time for time, _ in device_samples]
+            self._change(device, "allocated bytes", times, [args.allocated for _, args in device_samples])
+            self._change(device, "reserved bytes", times, [args.reserved for _, args in device_samples])
+        self.dropped["allocations of host memory"] += sum(args.device_type == 0 for _, args in samples)
 
     def _change(self, process: str, name: str, times: list[Any], values: list[Any]) -> None:
         try:
@@ -270,7 +272,7 @@ class ChromeColumns:
         )
 
 
-def _whole(value: Any) -> int:
+def _as_int(value: Any) -> int:
     """A number that profilers write as int, float or text; 0 for what is none."""
     try:
         number = int(value)
@@ -280,13 +282,13 @@ def _whole(value: Any) -> int:
 
 
 def _phase(args: Args | None) -> int:
-    told = args.phase if isinstance(args, OwnArgs) else None
-    return PHASES.index(told) if isinstance(told, str) and told in PHASES else UNKNOWN
+    phase = args.phase if isinstance(args, OwnArgs) else None
+    return PHASES.index(phase) if isinstance(phase, str) and phase in PHASES else UNKNOWN
 
 
 def _layer(args: Args | None) -> int:
-    told = args.layer if isinstance(args, OwnArgs) else None
-    return told if type(told) is int and 0 <= told <= MOST_LAYERS else NO_LAYER
+    layer = args.layer if isinstance(args, OwnArgs) else None
+    return layer if type(layer) is int and 0 <= layer <= MOST_LAYERS else NO_LAYER
 
 
 def _facts(args: Args) -> tuple[str, ...]:
@@ -299,11 +301,18 @@ def _facts(args: Args) -> tuple[str, ...]:
 
 def _collective_of(facts: tuple[str, ...]) -> RecordedCollective:
     name, dtype, count_in, count_out, size, group, ranks, sender, receiver = facts
-    from_rank, to_rank = (_whole(rank) if rank else -1 for rank in (sender, receiver))
+    from_rank, to_rank = (_as_int(rank) if rank else -1 for rank in (sender, receiver))
     return RecordedCollective(
-        name=name, dtype=dtype, in_elements=_whole(count_in), out_elements=_whole(count_out), group_size=_whole(size),
-        group=group, ranks=ranks, from_rank=from_rank, to_rank=to_rank,
-    )  # fmt: skip
+        name=name,
+        dtype=dtype,
+        in_elements=_as_int(count_in),
+        out_elements=_as_int(count_out),
+        group_size=_as_int(size),
+        group=group,
+        ranks=ranks,
+        from_rank=from_rank,
+        to_rank=to_rank,
+    )
 
 
 def _shape_of(dims: bytes, types: bytes, concrete: bytes) -> RecordedShape:
@@ -312,10 +321,10 @@ def _shape_of(dims: bytes, types: bytes, concrete: bytes) -> RecordedShape:
 
 def _tuples(raw: bytes) -> tuple[Any, ...]:
     try:
-        found = msgspec.json.decode(raw) if raw else ()
+        entries = msgspec.json.decode(raw) if raw else ()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
-    return _frozen(found, 4) if isinstance(found, (list, tuple)) else ()
+    return _frozen(entries, 4) if isinstance(entries, (list, tuple)) else ()
 
 
 def _frozen(value: Any, depth: int) -> Any:
@@ -326,7 +335,7 @@ def _frozen(value: Any, depth: int) -> Any:
 
 def _words(raw: bytes) -> tuple[str, ...]:
     try:
-        found = msgspec.json.decode(raw) if raw else ()
+        entries = msgspec.json.decode(raw) if raw else ()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
-    return tuple(str(item)[:400] for item in found) if isinstance(found, (list, tuple)) else ()
+    return tuple(str(item)[:400] for item in entries) if isinstance(entries, (list, tuple)) else ()

@@ -104,16 +104,16 @@ class Dialect:
         names = list(found.names)
         for old, pattern, new in (*_RULES[self.format], *self._without_device(kind, table)):
             rows = np.flatnonzero(kind == table.index(old))
-            told = [code for code in np.unique(name[rows]).tolist() if pattern.search(names[code])]
-            if told:
+            codes_of_pattern = [code for code in np.unique(name[rows]).tolist() if pattern.search(names[code])]
+            if codes_of_pattern:
                 kind = kind.copy()
-                kind[rows[np.isin(name[rows], told)]] = table.index(new)
+                kind[rows[np.isin(name[rows], codes_of_pattern)]] = table.index(new)
         if self.format == ASCEND:
             kind = self._transfers(kind, track, name, found, table)
         if self.format == XLA:
-            moved = np.array([found.threads.get(track, "") == ASYNC for track in found.tracks], np.bool_)[track]
+            async_tracks = np.array([found.threads.get(track, "") == ASYNC for track in found.tracks], np.bool_)[track]
             calls = np.array([bool(re.search(_COLLECTIVE, text)) for text in found.names], np.bool_)
-            kind = np.where(moved & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
+            kind = np.where(async_tracks & (kind == table.index(KERNEL)) & ~calls[name], table.index(MEMCPY), kind)
         return kind.astype(np.int32)
 
     def _transfers(
@@ -124,15 +124,17 @@ class Dialect:
         if not self.chips:
             return kind
         transfer = np.array([bool(TRANSFERS.match(text)) for text in found.names], np.bool_)[name]
-        own = np.array([found.processes.get(pid, "").strip() == HARDWARE for pid, _ in found.tracks], np.bool_)
-        own[np.unique(track[~transfer])] = False
-        return np.where(own[track], table.index(MARKER), kind).astype(np.int32)
+        hardware_tracks = np.array(
+            [found.processes.get(pid, "").strip() == HARDWARE for pid, _ in found.tracks], np.bool_
+        )
+        hardware_tracks[np.unique(track[~transfer])] = False
+        return np.where(hardware_tracks[track], table.index(MARKER), kind).astype(np.int32)
 
     def _without_device(
         self, kind: NDArray[np.int32], table: list[str]
     ) -> tuple[tuple[str, re.Pattern[str], str], ...]:
         """Where the host is all there is, the collectives that its threads run are ops as others are."""
-        work = [table.index(one) for one in (KERNEL, MEMCPY, MEMSET)]
+        work = [table.index(kind) for kind in (KERNEL, MEMCPY, MEMSET)]
         return () if np.isin(kind, work).any() else ((ANNOTATION, BY_HOST, HOST),)
 
 
@@ -154,7 +156,7 @@ def dialect_of(found: ChromeColumns) -> Dialect:
 
 
 def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
-    devices = {pid: told for pid, name in names.items() if (told := DEVICE.match(name)) and told[1] != "CUSTOM"}
+    devices = {pid: device for pid, name in names.items() if (device := DEVICE.match(name)) and device[1] != "CUSTOM"}
     streams = {pid for (pid, _), thread in found.threads.items() if thread.startswith("Stream #")}
     kinds: dict[Track, str] = {}
     for pid, tid in found.tracks:
@@ -167,12 +169,12 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
         else:
             kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST
     first: dict[str, Any] = {}
-    chips = {pid: first.setdefault(told[0], pid) for pid, told in devices.items()}
+    chips = {pid: first.setdefault(device[0], pid) for pid, device in devices.items()}
     return Dialect(
         format=XLA,
         kinds=kinds,
         chips={pid: chip for pid, chip in chips.items() if pid != chip},
-        names={pid: f"chip {told[2]}" for pid, told in devices.items() if chips[pid] == pid},
+        names={pid: f"chip {device[2]}" for pid, device in devices.items() if chips[pid] == pid},
         steps=frozenset(track for track in found.tracks if found.threads.get(track, "").strip() in STEPS),
     )
 
@@ -189,16 +191,18 @@ def _ascend(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
             kinds[pid, tid] = MARKER if thread.startswith("Plane") else KERNEL
         elif names.get(pid) == "CANN":
             kinds[pid, tid] = RUNTIME
-    return Dialect(format=ASCEND, kinds=kinds, chips=_beside(found, network, hardware))
+    return Dialect(format=ASCEND, kinds=kinds, chips=_chips_of_network(found, network, hardware))
 
 
-def _beside(found: ChromeColumns, network: set[Any], hardware: set[Any]) -> dict[Any, Any]:
+def _chips_of_network(found: ChromeColumns, network: set[Any], hardware: set[Any]) -> dict[Any, Any]:
     """The chip to which the collectives of each process belong."""
     chips = {}
     for pid in network:
-        beside = [one for one in hardware if found.labels.get(one) == found.labels.get(pid)] or list(hardware)
-        if len(beside) == 1:
-            chips[pid] = beside[0]
+        same_label = [
+            candidate for candidate in hardware if found.labels.get(candidate) == found.labels.get(pid)
+        ] or list(hardware)
+        if len(same_label) == 1:
+            chips[pid] = same_label[0]
     return chips
 
 
@@ -215,6 +219,8 @@ def _mindspore(found: ChromeColumns, parts: Mapping[Any, str]) -> Dialect:
         if thread in ("steps", "step"):
             steps.add((pid, tid))
     cores = [pid for pid, part in parts.items() if part == "ai core op"]
-    others = [pid for pid, part in parts.items() if part in PARTS and part != "ai core op" and PARTS[part] == KERNEL]
-    chips = dict.fromkeys(others, cores[0]) if len(cores) == 1 else {}
+    kernel_pids = [
+        pid for pid, part in parts.items() if part in PARTS and part != "ai core op" and PARTS[part] == KERNEL
+    ]
+    chips = dict.fromkeys(kernel_pids, cores[0]) if len(cores) == 1 else {}
     return Dialect(format=MINDSPORE, kinds=kinds, chips=chips, steps=frozenset(steps))

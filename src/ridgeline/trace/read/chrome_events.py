@@ -113,9 +113,9 @@ class _Times(msgspec.Struct, gc=False):
 
 
 _fast = msgspec.json.Decoder(list[Event])
-_own = msgspec.json.Decoder(list[OwnEvent])
+_own_events = msgspec.json.Decoder(list[OwnEvent])
 _exact = msgspec.json.Decoder(list[DecimalEvent])
-_one = msgspec.json.Decoder(_Loose)
+_loose_event = msgspec.json.Decoder(_Loose)
 _one_exact = msgspec.json.Decoder(_Times)
 _NUMBERS = (int, float, str, Decimal)
 FINE = 1e9  # a float beyond this may have lost digits that a unit of seconds needs
@@ -134,7 +134,7 @@ class EventDecoder:
     def __call__(self, raw: bytes) -> list[Any]:
         if self._decimals:
             return _exact.decode(raw)
-        events: list[Any] = (_own if self.own else _fast).decode(raw)
+        events: list[Any] = (_own_events if self.own else _fast).decode(raw)
         times = list(islice((event.ts for event in events if event.ts is not None), SAMPLE))
         if needs_decimals(times, self._nanos):
             self._decimals = True
@@ -144,7 +144,7 @@ class EventDecoder:
 
 def decode_one(raw: bytes) -> Any:
     """An event with whatever types it has; texts are made texts, arguments that are no table are left out."""
-    loose = _one.decode(raw)
+    loose = _loose_event.decode(raw)
     if not isinstance(loose.ph, str):
         raise ValueError("not an event")
     if isinstance(loose.ts, float) and abs(loose.ts) > FINE and not loose.ts.is_integer():

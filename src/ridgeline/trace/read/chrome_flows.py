@@ -68,12 +68,12 @@ class Flows:
             return empty, empty
         place = np.searchsorted(ids[sources], ids[targets], side="right") - 1
         match = sources[np.maximum(place, 0)]
-        found = (place >= 0) & (ids[match] == ids[targets])
-        match, targets = match[found], targets[found]
+        matching = (place >= 0) & (ids[match] == ids[targets])
+        match, targets = match[matching], targets[matching]
         begun = spans.at(track[match], at[match], work=False)
-        ended = spans.at(track[targets], at[targets], work=sort == LAUNCH)
-        both = (begun >= 0) & (ended >= 0)
-        return begun[both], ended[both]
+        end_spans = spans.at(track[targets], at[targets], work=sort == LAUNCH)
+        complete = (begun >= 0) & (end_spans >= 0)
+        return begun[complete], end_spans[complete]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,15 +88,15 @@ class Spans:
 
     def at(self, track: Codes, times: Longs, *, work: bool) -> Longs:
         """The row each instant of a thread lies in, the one that began last; -1 for none."""
-        found = np.full(len(times), -1, np.int64)
+        span_rows = np.full(len(times), -1, np.int64)
         chosen = self.work if work else self.host
-        for one in np.unique(track).tolist():
-            rows = np.flatnonzero(chosen & (self.track == one))
+        for number in np.unique(track).tolist():
+            rows = np.flatnonzero(chosen & (self.track == number))
             if not len(rows):
                 continue
             rows = rows[np.argsort(self.start[rows], kind="stable")]
-            asked = np.flatnonzero(track == one)
-            place = np.searchsorted(self.start[rows], times[asked], side="right") - 1
+            on_track = np.flatnonzero(track == number)
+            place = np.searchsorted(self.start[rows], times[on_track], side="right") - 1
             row = rows[np.maximum(place, 0)]
-            found[asked] = np.where((place >= 0) & (times[asked] <= self.end[row]), row, -1)
-        return found
+            span_rows[on_track] = np.where((place >= 0) & (times[on_track] <= self.end[row]), row, -1)
+        return span_rows

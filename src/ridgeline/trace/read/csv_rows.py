@@ -30,15 +30,15 @@ def rows_of(source: Source) -> Iterator[list[str]]:
 
 def _lines(source: Source) -> Iterator[str]:
     decode = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    rest = ""
+    remainder = ""
     for chunk in source.chunks():
-        *whole, rest = (rest + decode.decode(chunk)).split("\n")
-        yield from whole
-        if len(rest) > LONGEST_LINE:
+        *complete_lines, remainder = (remainder + decode.decode(chunk)).split("\n")
+        yield from complete_lines
+        if len(remainder) > LONGEST_LINE:
             source.damage = f"a line of more than {LONGEST_LINE:,} characters"
             return
-    if rest:
-        yield rest
+    if remainder:
+        yield remainder
 
 
 def number(text: str) -> float | None:

@@ -57,7 +57,7 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no op."""
-    data = b"".join(_bounded(source))
+    data = b"".join(_bounded_chunks(source))
     try:
         file = msgspec.json.decode(data, type=_File, strict=False)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
@@ -69,11 +69,11 @@ def read(source: Source) -> TracePart:
     return _part(source, file, nodes)
 
 
-def _bounded(source: Source) -> Any:
-    taken = 0
+def _bounded_chunks(source: Source) -> Any:
+    total_bytes = 0
     for chunk in source.chunks():
-        taken += len(chunk)
-        if taken > LARGEST:
+        total_bytes += len(chunk)
+        if total_bytes > LARGEST:
             raise refuse(source.path, f"more than {LARGEST:,} bytes", FORMAT, "record fewer steps")
         yield chunk
 
@@ -96,10 +96,14 @@ def _part(source: Source, file: _File, nodes: list[_Node]) -> TracePart:
         name=[rows.names[node.name[:LONGEST]] for node in nodes],
         kind=[rows.kinds[ANNOTATION if _MARK.match(node.name) else HOST] for node in nodes],
     )
-    told = f"the trace records no times: its {len(nodes):,} ops are laid out in order, a microsecond each"
+    warning = f"the trace records no times: its {len(nodes):,} ops are laid out in order, a microsecond each"
     about = About(
-        sources=(source.name,), format=FORMAT, kept=rows.kept(), warnings=(told,), properties={"schema": file.schema},
-    )  # fmt: skip
+        sources=(source.name,),
+        format=FORMAT,
+        kept=rows.kept(),
+        warnings=(warning,),
+        properties={"schema": file.schema},
+    )
     return rows.part(about, {})
 
 
@@ -138,8 +142,8 @@ def _thread(node: _Node) -> int:
 
 
 def _shape(node: _Node) -> RecordedShape | None:
-    told = node.inputs if isinstance(node.inputs, dict) else {}
-    shapes, types = told.get("shapes", node.input_shapes), told.get("types", node.input_types)
+    inputs = node.inputs if isinstance(node.inputs, dict) else {}
+    shapes, types = inputs.get("shapes", node.input_shapes), inputs.get("types", node.input_types)
     if not isinstance(shapes, list) or not isinstance(types, list) or len(shapes) > 1000:
         return None
     words = []
@@ -152,7 +156,7 @@ def _shape(node: _Node) -> RecordedShape | None:
 def _dims(value: Any, depth: int) -> tuple[Any, ...]:
     if not isinstance(value, list) or depth == 0:
         return ()
-    return tuple(one if type(one) is int else _dims(one, depth - 1) for one in value)
+    return tuple(entry if type(entry) is int else _dims(entry, depth - 1) for entry in value)
 
 
 def _int(value: Any) -> int:

@@ -44,25 +44,27 @@ def files_of(paths: Sequence[Path]) -> list[Found]:
     """Every file to read, in the order named; a trace and its table of kernels, named both, are one."""
     if not paths:
         raise InputError(Problem(path="", given="no file", expected="at least one trace file or folder"))
-    found = [one for path in paths for one in _behind(path)]
+    places = [place for path in paths for place in _behind(path)]
     tables = {
-        one.path.parent: one.path for one in found if one.named and one.path.name.startswith("kernel_details.csv")
+        place.path.parent: place.path
+        for place in places
+        if place.named and place.path.name.startswith("kernel_details.csv")
     }
-    traces = {one.path.parent for one in found if one.named and one.path.name.startswith("trace_view.json")}
-    joined = []
-    for one in found:
-        if one.path in tables.values() and one.path.parent in traces:
+    traces = {place.path.parent for place in places if place.named and place.path.name.startswith("trace_view.json")}
+    files = []
+    for place in places:
+        if place.path in tables.values() and place.path.parent in traces:
             continue
-        pair = one.named and one.path.name.startswith("trace_view.json") and one.path.parent in tables
-        joined.append(Found(path=one.path, beside=tables[one.path.parent]) if pair else one)
-    return joined
+        pair = place.named and place.path.name.startswith("trace_view.json") and place.path.parent in tables
+        files.append(Found(path=place.path, beside=tables[place.path.parent]) if pair else place)
+    return files
 
 
 def tables_of(paths: Sequence[Path]) -> list[Path]:
     """Tables of kernels among the files: named, or beside a trace; they hold counters too. One rank's says enough."""
     if not paths:
         return []
-    tables = (one.beside or one.path for one in files_of(paths))
+    tables = (place.beside or place.path for place in files_of(paths))
     return [table for table in tables if table.name.startswith("kernel_details.csv")][:1]
 
 
@@ -85,7 +87,7 @@ def _behind(path: Path) -> Iterator[Found]:
             for piece in pieces
         )
         return
-    path = _profiled(path)
+    path = _profile_folder(path)
     inside = sorted(entry for entry in path.iterdir() if entry.is_file() and entry.name.endswith(SUFFIXES))
     planes = {entry.name.removesuffix(PLANE) for entry in inside if entry.name.endswith(PLANE)}
     inside = [entry for entry in inside if entry.name.removesuffix(TWICE[1]) not in planes]
@@ -101,18 +103,20 @@ def _behind(path: Path) -> Iterator[Found]:
 def _nothing_in(path: Path) -> InputError:
     """A folder without traces; of Ascend's profilers, how to have them written."""
     if path.name.endswith("_ascend_pt") or (path / ascend.OUTPUT).is_dir():
-        wanted, todo = (
+        expected_files, todo = (
             "trace_view.json or kernel_details.csv",
             "torch_npu.profiler.profiler.analyse(FOLDER) writes them",
         )
-        return refuse(path, "a folder of Ascend's profiler that was not analysed", wanted, todo)
+        return refuse(path, "a folder of Ascend's profiler that was not analysed", expected_files, todo)
     if path.name.startswith("PROF_") or any(path.glob("PROF_*")):
-        wanted = "msprof_*.json, msprof_*.db or op_summary_*.csv"
-        return refuse(path, "a folder of msprof that was not exported", wanted, "msprof --export=on --output=FOLDER")
+        expected_files = "msprof_*.json, msprof_*.db or op_summary_*.csv"
+        return refuse(
+            path, "a folder of msprof that was not exported", expected_files, ("msprof --export=on --output=FOLDER")
+        )
     return refuse(path, "a folder without traces", f"files named *{', *'.join(SUFFIXES[:6])}", "name the files")
 
 
-def _profiled(path: Path) -> Path:
+def _profile_folder(path: Path) -> Path:
     """The folder of the one run in a folder that was given to JAX's profiler; any other folder is itself."""
     runs = sorted(run for run in path.glob(PROFILES) if run.is_dir())
     if len(runs) > 1:

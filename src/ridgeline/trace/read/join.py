@@ -73,27 +73,27 @@ def join(parts: Sequence[TracePart]) -> Timeline:
     about twice the bytes of its columns at most.
     """
     ranks, doubts = ranks_of(parts)
-    parts = [_named(part, rank, len(parts)) for part, rank in zip(parts, ranks, strict=True)]
+    parts = [_with_rank_names(part, rank, len(parts)) for part, rank in zip(parts, ranks, strict=True)]
     origin = min((_origin(part) for part in parts if len(part.start_ns)), default=0)
-    predicted = bool(parts) and all(part.predicted for part in parts)
+    is_predicted = bool(parts) and all(part.predicted for part in parts)
     launch = np.concatenate([*_launches(parts), np.zeros(0, np.int32)])
     detail, about = _details(parts), _about(parts, origin, doubts)
-    told = _overlaps(parts, ranks)
-    if told:
-        about = replace(about, properties={**about.properties, OVERLAP: told})
+    warnings = _overlaps(parts, ranks)
+    if warnings:
+        about = replace(about, properties={**about.properties, OVERLAP: warnings})
     counters = tuple(_counter(changes, origin) for part in parts for changes in part.counters)
-    tables, held = _joined(parts, ranks)
-    held |= _measures(parts)
+    tables, columns = _join_tables(parts, ranks)
+    columns |= _measures(parts)
     del parts
-    order = np.lexsort((held["kind"], held["start"])).astype(np.int32)
+    order = np.lexsort((columns["kind"], columns["start"])).astype(np.int32)
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)
     launch = np.where(launch >= 0, place[launch] if len(place) else launch, -1).astype(np.int32)[order]
     detail = detail.moved(place)
     del place
-    start = held.pop("start")[order]
+    start = columns.pop("start")[order]
     start -= origin
-    end = held.pop("duration")[order]
+    end = columns.pop("duration")[order]
     end += start
     line = Timeline(
         start_ns=start,
@@ -101,32 +101,32 @@ def join(parts: Sequence[TracePart]) -> Timeline:
         class_=np.zeros(len(order), np.int16),
         step=np.full(len(order), -1, np.int32),
         launch=launch,
-        **{column: held.pop(column)[order] for column in list(held)},
+        **{column: columns.pop(column)[order] for column in list(columns)},
         tables=tables,
         counters=counters,
         detail=detail,
         about=about,
-        predicted=predicted,
+        predicted=is_predicted,
     )
     return mark_steps(line)
 
 
 def _overlaps(parts: Sequence[TracePart], ranks: Sequence[int]) -> dict[str, dict[str, int]]:
     """What vendors' tools say, by rank; of several pieces of a rank together."""
-    found: dict[str, Tally[str]] = {}
+    overlaps: dict[str, Tally[str]] = {}
     for part, rank in zip(parts, ranks, strict=True):
         if part.overlap:
-            found.setdefault(str(rank), Tally()).update(part.overlap)
-    return {rank: dict(sums) for rank, sums in found.items()}
+            overlaps.setdefault(str(rank), Tally()).update(part.overlap)
+    return {rank: dict(sums) for rank, sums in overlaps.items()}
 
 
 def _measures(parts: Sequence[TracePart]) -> dict[str, NDArray[Any]]:
     """The columns of all parts that are no codes."""
     return {
-        "start": _stacked([part.start_ns for part in parts], np.int64),
-        "duration": _stacked([part.duration_ns for part in parts], np.int64),
-        "phase": _told([part.phase for part in parts], parts, UNKNOWN, np.int8),
-        "layer": _told([part.layer for part in parts], parts, NO_LAYER, np.int16),
+        "start": _stack_columns([part.start_ns for part in parts], np.int64),
+        "duration": _stack_columns([part.duration_ns for part in parts], np.int64),
+        "phase": _joined_about([part.phase for part in parts], parts, UNKNOWN, np.int8),
+        "layer": _joined_about([part.layer for part in parts], parts, NO_LAYER, np.int16),
     }
 
 
@@ -134,7 +134,7 @@ def _origin(part: TracePart) -> int:
     return int(part.start_ns.min()) if part.origin_ns is None else part.origin_ns
 
 
-def _told(
+def _joined_about(
     columns: Sequence[NDArray[Any] | None], parts: Sequence[TracePart], value: int, dtype: type[np.integer]
 ) -> NDArray[Any]:
     """A column that few files have: a single value for the rows of the others, which takes no room yet."""
@@ -144,7 +144,7 @@ def _told(
     pieces = [
         np.full(size, value, dtype) if column is None else column for column, size in zip(columns, sizes, strict=True)
     ]
-    return _stacked(pieces, dtype)
+    return _stack_columns(pieces, dtype)
 
 
 def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
@@ -152,38 +152,44 @@ def ranks_of(parts: Sequence[TracePart]) -> tuple[list[int], list[str]]:
 
     A part with ranks of its own keeps them, counted from the first number that no part before it has.
     """
-    taken: dict[int, str] = {}
+    sources_of_rank: dict[int, str] = {}
     doubts: list[str] = []
-    found: list[int] = []
+    ranks: list[int] = []
     for part in parts:
         source = next(iter(part.about.sources), "")
         if part.tables.ranks:
-            base = 0 if len(parts) == 1 else max(taken, default=-1) + 1
-            taken.update({base + rank: source for rank in part.tables.ranks})
-            found.append(base)
+            base = 0 if len(parts) == 1 else max(sources_of_rank, default=-1) + 1
+            sources_of_rank.update({base + rank: source for rank in part.tables.ranks})
+            ranks.append(base)
             continue
-        named = re.search(r"rank[-_]?(\d{1,7})", source, re.IGNORECASE)
-        wanted = part.rank if part.rank is not None else int(named[1]) if named and len(parts) > 1 else None
-        free = next(rank for rank in range(len(taken) + 1) if rank not in taken)
-        if part.piece and wanted is not None:
-            taken[wanted] = source
-            found.append(wanted)
+        rank_match = re.search(r"rank[-_]?(\d{1,7})", source, re.IGNORECASE)
+        wanted_rank = (
+            part.rank if part.rank is not None else int(rank_match[1]) if rank_match and len(parts) > 1 else None
+        )
+        free = next(rank for rank in range(len(sources_of_rank) + 1) if rank not in sources_of_rank)
+        if part.piece and wanted_rank is not None:
+            sources_of_rank[wanted_rank] = source
+            ranks.append(wanted_rank)
             continue
-        if wanted in taken:
-            doubts.append(f"{source} and {taken[wanted]} both say rank {wanted}; {source} is shown as rank {free}")
-        rank = free if wanted is None or wanted in taken else wanted
-        taken[rank] = source
-        found.append(rank)
-    return found, doubts
+        if wanted_rank in sources_of_rank:
+            doubts.append(
+                f"{source} and {sources_of_rank[wanted_rank]} both say rank {wanted_rank}; {source} "
+                f"is shown as rank {free}"
+            )
+        rank = free if wanted_rank is None or wanted_rank in sources_of_rank else wanted_rank
+        sources_of_rank[rank] = source
+        ranks.append(rank)
+    return ranks, doubts
 
 
-def _named(part: TracePart, rank: int, count: int) -> TracePart:
+def _with_rank_names(part: TracePart, rank: int, count: int) -> TracePart:
     """The part with the rank in front of its process names, unless it has ranks of its own and is alone."""
     if part.tables.ranks and count == 1:
         return part
-    own = part.tables.ranks or (0,) * len(part.tables.processes)
+    process_ranks = part.tables.ranks or (0,) * len(part.tables.processes)
     names = {
-        process: f"rank {rank + shift} {process}" for process, shift in zip(part.tables.processes, own, strict=True)
+        process: f"rank {rank + shift} {process}"
+        for process, shift in zip(part.tables.processes, process_ranks, strict=True)
     }
     return replace(
         part,
@@ -195,7 +201,7 @@ def _named(part: TracePart, rank: int, count: int) -> TracePart:
     )
 
 
-def _joined(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
+def _join_tables(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, dict[str, NDArray[Any]]]:
     """The tables of all parts as one, and the codes of every row into it."""
     joint: dict[str, dict[str, int]] = {"process": {}, "stream": {}, "name": {}, "kind": {}}
     plural = {"process": "processes", "stream": "streams", "name": "names", "kind": "kinds"}
@@ -206,9 +212,9 @@ def _joined(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, d
             owner.setdefault(process, rank + part.tables.ranks[place] if part.tables.ranks else rank)
         for column, table in joint.items():
             texts: tuple[str, ...] = getattr(part.tables, plural[column])
-            moved = np.array([table.setdefault(text, len(table)) for text in texts], np.int32)
-            own: Codes = getattr(part, column)
-            codes[column].append(moved[own] if len(own) else own)
+            new_codes = np.array([table.setdefault(text, len(table)) for text in texts], np.int32)
+            old_codes: Codes = getattr(part, column)
+            codes[column].append(new_codes[old_codes] if len(old_codes) else old_codes)
     tables = Tables(
         processes=tuple(joint["process"]),
         streams=tuple(joint["stream"]),
@@ -216,10 +222,10 @@ def _joined(parts: Sequence[TracePart], ranks: Sequence[int]) -> tuple[Tables, d
         kinds=tuple(joint["kind"]),
         ranks=tuple(owner[process] for process in joint["process"]),
     )
-    return tables, {column: _stacked(pieces, np.int32) for column, pieces in codes.items()}
+    return tables, {column: _stack_columns(pieces, np.int32) for column, pieces in codes.items()}
 
 
-def _stacked(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+def _stack_columns(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     if len(pieces) == 1:
         return np.asarray(pieces[0], dtype)
     return np.concatenate([*pieces, np.zeros(0, dtype)]).astype(dtype, copy=False)
@@ -227,14 +233,14 @@ def _stacked(pieces: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 def _launches(parts: Sequence[TracePart]) -> list[Codes]:
     """For every row of every part, the row among all parts of the call that launched it, -1 for none."""
-    found, offset = [], 0
+    launches, offset = [], 0
     for part in parts:
-        found.append(_linked(part, offset))
+        launches.append(_link_launches(part, offset))
         offset += len(part.start_ns)
-    return found
+    return launches
 
 
-def _linked(part: TracePart, offset: int) -> Codes:
+def _link_launches(part: TracePart, offset: int) -> Codes:
     launch = np.full(len(part.start_ns), -1, np.int32)
     calls = part.kind == (part.tables.kinds.index(RUNTIME) if RUNTIME in part.tables.kinds else -1)
     calls &= part.correlation > 0
@@ -243,9 +249,9 @@ def _linked(part: TracePart, offset: int) -> Codes:
     if not len(rows) or not len(work):
         return launch
     rows = rows[np.lexsort((part.start_ns[rows], part.correlation[rows]))]
-    known, wanted = part.correlation[rows], part.correlation[work]
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    launch[work] = np.where(known[place] == wanted, rows[place] + offset, -1)
+    call_ids, work_ids = part.correlation[rows], part.correlation[work]
+    place = np.minimum(np.searchsorted(call_ids, work_ids), len(call_ids) - 1)
+    launch[work] = np.where(call_ids[place] == work_ids, rows[place] + offset, -1)
     return launch
 
 
@@ -262,13 +268,15 @@ def _details(parts: Sequence[TracePart]) -> SideTables:
         [groups.setdefault(collective, len(groups)) for collective in detail.collectives] for detail in details
     ]
     return SideTables(
-        size_bytes=_side([(one.size_bytes, row, None) for one, row in zip(details, offsets, strict=True)]),
-        shape=_side([(one.shape, *more) for one, *more in zip(details, offsets, shape_codes, strict=True)]),
+        size_bytes=_side([(detail.size_bytes, row, None) for detail, row in zip(details, offsets, strict=True)]),
+        shape=_side([(detail.shape, *more) for detail, *more in zip(details, offsets, shape_codes, strict=True)]),
         shapes=tuple(shapes),
-        collective=_side([(one.collective, *more) for one, *more in zip(details, offsets, group_codes, strict=True)]),
+        collective=_side(
+            [(detail.collective, *more) for detail, *more in zip(details, offsets, group_codes, strict=True)]
+        ),
         collectives=tuple(groups),
-        after=_edges([(one.after, row) for one, row in zip(details, offsets, strict=True)]),
-        forward=_edges([(one.forward, row) for one, row in zip(details, offsets, strict=True)]),
+        after=_edges([(detail.after, row) for detail, row in zip(details, offsets, strict=True)]),
+        forward=_edges([(detail.forward, row) for detail, row in zip(details, offsets, strict=True)]),
     )
 
 
@@ -276,7 +284,8 @@ def _edges(tables: Iterable[tuple[Sparse, int]]) -> Sparse:
     """Dependencies of all parts: both ends are rows, so both are shifted."""
     pairs = [(table.rows.astype(np.int64) + offset, table.values + offset) for table, offset in tables]
     return Sparse(
-        rows=_stacked([rows for rows, _ in pairs], np.int32), values=_stacked([values for _, values in pairs], np.int64)
+        rows=_stack_columns([rows for rows, _ in pairs], np.int32),
+        values=_stack_columns([values for _, values in pairs], np.int64),
     )
 
 
@@ -285,7 +294,7 @@ def _side(tables: Iterable[tuple[Sparse, int, Sequence[int] | None]]) -> Sparse:
     for table, offset, codes in tables:
         rows.append(table.rows.astype(np.int64) + offset)
         values.append(table.values if codes is None or not len(table) else np.array(codes, np.int64)[table.values])
-    return Sparse(rows=_stacked(rows, np.int32), values=_stacked(values, np.int64))
+    return Sparse(rows=_stack_columns(rows, np.int32), values=_stack_columns(values, np.int64))
 
 
 def _counter(changes: CounterChanges, origin: int) -> Counter:
@@ -297,13 +306,13 @@ def _counter(changes: CounterChanges, origin: int) -> Counter:
 def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> About:
     """What the parts say about themselves, together; warnings of several files name theirs."""
     abouts = [part.about for part in parts]
-    kept: Tally[str] = Tally()
-    dropped: Tally[str] = Tally()
+    kept_counts: Tally[str] = Tally()
+    dropped_counts: Tally[str] = Tally()
     properties: dict[str, Any] = {}
     warnings: list[str] = []
     for about in abouts:
-        kept.update(about.kept)
-        dropped.update(about.dropped)
+        kept_counts.update(about.kept)
+        dropped_counts.update(about.dropped)
         for key, value in about.properties.items():
             properties.setdefault(key, value)
         prefix = f"{about.sources[0]}: " if len(parts) > 1 and about.sources else ""
@@ -314,8 +323,8 @@ def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> Ab
         chips=tuple(chip for about in abouts for chip in about.chips),
         world_size=max((about.world_size for about in abouts), default=0),
         origin_ns=origin,
-        kept=_sorted(kept),
-        dropped=_sorted(dropped),
+        kept=_sorted_counts(kept_counts),
+        dropped=_sorted_counts(dropped_counts),
         warnings=(*warnings, *doubts, *_missing(parts, max((about.world_size for about in abouts), default=0))),
         properties=properties,
     )
@@ -331,5 +340,5 @@ def _missing(parts: Sequence[TracePart], world: int) -> tuple[str, ...]:
     )
 
 
-def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
+def _sorted_counts(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(((key, count) for key, count in counts.items() if count), key=lambda item: -item[1]))

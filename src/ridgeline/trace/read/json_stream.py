@@ -135,13 +135,13 @@ class JsonStream(Generic[T]):
 
     def _key(self) -> str | None:
         while True:
-            found = _KEY.match(self._data)
-            if found and (found.end() < len(self._data) or self._ended):
-                self._data = self._data[found.end() :]
+            match = _KEY.match(self._data)
+            if match and (match.end() < len(self._data) or self._ended):
+                self._data = self._data[match.end() :]
                 try:
-                    return str(msgspec.json.decode(b'"' + found[1] + b'"'))
+                    return str(msgspec.json.decode(b'"' + match[1] + b'"'))
                 except UNREADABLE:
-                    return found[1].decode("utf-8", "replace")
+                    return match[1].decode("utf-8", "replace")
             if len(self._data) > LARGEST_MEMBER or not self._more():
                 return None
 
@@ -149,16 +149,16 @@ class JsonStream(Generic[T]):
         """The next value's text; empty when it was too large to keep, None when it does not end."""
         first = self._peek()
         if first in (b"{", b"["):
-            return self._nested()
+            return self._nested_value()
         while True:
-            found = (_TOKEN if first == b'"' else _SCALAR).match(self._data)
-            if found and (found.end() < len(self._data) or self._ended) and found[0] != b'"':
-                self._data = self._data[found.end() :]
-                return found[0]
+            match = (_TOKEN if first == b'"' else _SCALAR).match(self._data)
+            if match and (match.end() < len(self._data) or self._ended) and match[0] != b'"':
+                self._data = self._data[match.end() :]
+                return match[0]
             if len(self._data) > LARGEST_MEMBER or not self._more():
                 return None
 
-    def _nested(self) -> bytes | None:
+    def _nested_value(self) -> bytes | None:
         depth, at, lost = 0, 0, False
         while True:
             for token in _TOKEN.finditer(self._data, at):
@@ -188,18 +188,18 @@ class JsonStream(Generic[T]):
                 self.fate.closed = first == b"]"
                 self._data = self._data[1:]
                 return
-            whole = self._more()
+            at_end = self._more()
             cut = _boundary(self._data)
             batch = self._fast(cut) if cut else None
             if batch is None:
-                found, at, closed = self._slow()
+                events, at, list_closed = self._slow()
                 self._data = self._data[at:]
-                if found:
-                    yield EventBatch(found)
-                if closed:
+                if events:
+                    yield EventBatch(events)
+                if list_closed:
                     self.fate.closed = True
                     return
-                if not whole and at == 0:
+                if not at_end and at == 0:
                     return
                 continue
             self._data = self._data[cut:]
@@ -213,30 +213,30 @@ class JsonStream(Generic[T]):
 
     def _slow(self) -> tuple[list[T], int, bool]:
         """Events of the buffer one by one, how far they go, and whether the list ends there."""
-        found: list[T] = []
+        events: list[T] = []
         data, at = self._data, 0
         while True:
             at = _skip(data, at)
             if data[at : at + 1] == b"]":
-                return found, at + 1, True
+                return events, at + 1, True
             end = _event_end(data, at)
             if end < 0:
                 if not self._ended and len(data) - at < LARGEST_EVENT:
-                    return found, at, False
-                resumed = _NEXT.search(data, at + 1)
-                if resumed is None:
-                    return found, len(data) if self._ended else max(at, len(data) - LARGEST_EVENT // 16), False
+                    return events, at, False
+                next_event = _NEXT.search(data, at + 1)
+                if next_event is None:
+                    return events, len(data) if self._ended else max(at, len(data) - LARGEST_EVENT // 16), False
                 self.fate.unreadable += 1
-                at = resumed.start(1)
+                at = next_event.start(1)
                 continue
-            event = self._one(data[at:end])
+            event = self._decode_event(data[at:end])
             if event is not None:
-                found.append(event)
+                events.append(event)
             elif (inner := _NEXT.search(data, at + 1, end)) is not None:
                 end = inner.start(1)  # a lost quote or brace swallowed the events behind it
             at = end
 
-    def _one(self, raw: bytes) -> T | None:
+    def _decode_event(self, raw: bytes) -> T | None:
         for text in (raw, None):
             try:
                 event = self._decode_one(mend(raw) if text is None else text)
@@ -274,8 +274,8 @@ def _boundary(data: bytes) -> int:
 def _event_end(data: bytes, at: int) -> int:
     """Where the value at ``at`` ends, -1 when it does not in this buffer."""
     if data[at : at + 1] not in (b"{", b"["):
-        found = _SCALAR.match(data, at)
-        return found.end() if found and found.end() < len(data) else -1
+        match = _SCALAR.match(data, at)
+        return match.end() if match and match.end() < len(data) else -1
     depth = 0
     for token in _TOKEN.finditer(data, at):
         mark = token[0]

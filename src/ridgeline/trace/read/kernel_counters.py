@@ -136,8 +136,8 @@ def read_counters(path: Path | str) -> tuple[KernelCounters, ...]:
         raise refuse(
             source.path, "a table without kernels", FORMAT, source.damage or "did any kernel match the filter?"
         )
-    found = (_together(name, launches) for name, launches in groups.items())
-    return tuple(sorted(found, key=lambda one: -one.duration_ns * one.launches))
+    kernels = (_together(name, launches) for name, launches in groups.items())
+    return tuple(sorted(kernels, key=lambda one: -one.duration_ns * one.launches))
 
 
 @dataclass(slots=True)
@@ -195,12 +195,12 @@ def _together(name: str, found: _Sum) -> KernelCounters:
 def _ncu(source: Source) -> Iterator[_Launch]:
     header: list[str] = []
     units: list[str] = []
-    held: tuple[tuple[str, ...], dict[str, str], dict[str, tuple[float, str]]] | None = None
+    current: tuple[tuple[str, ...], dict[str, str], dict[str, tuple[float, str]]] | None = None
     for row in rows_of(source):
         if "Kernel Name" in row and ("ID" in row or "Metric Name" in row):
             header, units = row, []
         # rows of metrics end where columns about advice begin
-        if not header or row == header or not _whole(header, row):
+        if not header or row == header or not _is_complete(header, row):
             continue
         cells = dict(zip(header, row, strict=False))
         if "Metric Name" not in cells:
@@ -210,49 +210,49 @@ def _ncu(source: Source) -> Iterator[_Launch]:
                 yield _launch(cells, _wide(header, row, units))
             continue
         key = tuple(cells.get(column, "") for column in KEYS)
-        if held is None or held[0] != key:
-            if held is not None:
-                yield _launch(held[1], held[2])
-            held = key, cells, {}
+        if current is None or current[0] != key:
+            if current is not None:
+                yield _launch(current[1], current[2])
+            current = key, cells, {}
         value = number(cells.get("Metric Value", ""))
         if value is not None:
             name, unit = cells["Metric Name"], cells.get("Metric Unit", "")
-            held[2].setdefault(f"{name}\t{unit}", (value, unit))
-    if held is not None:
-        yield _launch(held[1], held[2])
+            current[2].setdefault(f"{name}\t{unit}", (value, unit))
+    if current is not None:
+        yield _launch(current[1], current[2])
 
 
-def _whole(header: list[str], row: list[str]) -> bool:
-    needed = header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
-    return needed <= len(row) <= len(header)
+def _is_complete(header: list[str], row: list[str]) -> bool:
+    needed_columns = header.index("Metric Value") + 1 if "Metric Value" in header else len(header)
+    return needed_columns <= len(row) <= len(header)
 
 
 def _wide(header: list[str], row: list[str], units: list[str]) -> dict[str, tuple[float, str]]:
     units = units or [""] * len(header)
-    found = {}
+    rows = {}
     for name, text, unit in zip(header, row, units, strict=True):
         value = number(text)
         if value is not None:
-            found[f"{name}\t{unit}"] = value, unit
-    return found
+            rows[f"{name}\t{unit}"] = value, unit
+    return rows
 
 
 def _launch(cells: Mapping[str, str], metrics: Mapping[str, tuple[float, str]]) -> _Launch:
     values: dict[str, float] = {}
-    named: dict[str, list[tuple[float, str]]] = {}
-    for key, held in metrics.items():
-        named.setdefault(key.split("\t", 1)[0], []).append(held)
+    values_of: dict[str, list[tuple[float, str]]] = {}
+    for key, metric in metrics.items():
+        values_of.setdefault(key.split("\t", 1)[0], []).append(metric)
     for what, choices in METRICS.items():
         for name, mark in choices:
-            value = next((value for value, unit in named.get(name, ()) if mark in unit), None)
-            unit = next((unit for _, unit in named.get(name, ()) if mark in unit), "")
+            value = next((value for value, unit in values_of.get(name, ()) if mark in unit), None)
+            unit = next((unit for _, unit in values_of.get(name, ()) if mark in unit), "")
             if value is not None and what not in values:
                 values[what] = _base(what, value, unit)
     seconds = values.get("duration", 0.0) / DECIMAL["G"]
-    moved = values.get("bytes", values.get("read", 0.0) + values.get("written", 0.0))
-    if "rate" not in values and moved and seconds:
-        values["rate"] = moved / seconds
-    flops = sum(_flops(name, held[0][0]) for name, held in named.items())
+    traffic_bytes = values.get("bytes", values.get("read", 0.0) + values.get("written", 0.0))
+    if "rate" not in values and traffic_bytes and seconds:
+        values["rate"] = traffic_bytes / seconds
+    flops = sum(_flops(name, samples[0][0]) for name, samples in values_of.items())
     if flops and seconds:
         values["flops"] = flops / seconds
     grid, block = cells.get("Grid Size", "").strip(), cells.get("Block Size", "").strip()
@@ -269,8 +269,8 @@ def _base(what: str, value: float, unit: str) -> float:
     if what in ("compute", "memory", "dram", "occupancy"):
         return value / 100
     if what in ("rate", "bytes", "read", "written"):
-        found = _SIZE.match(unit.strip().lower())
-        return value * _SIZES[found[1]] if found else value
+        match = _SIZE.match(unit.strip().lower())
+        return value * _SIZES[match[1]] if match else value
     return value
 
 
@@ -292,11 +292,11 @@ def _ascend(source: Source) -> Iterator[_Launch]:
             continue
         values = {"duration": duration * 1e3}
         shares = [_ratio(row, "aic_mac"), _ratio(row, "aiv_vec")]
-        told = number(row.get("cube_utilization( %)", row.get("cube_utilization(%)", "")))
-        shares.append(told / 100 if told is not None else None)
-        moved = [_ratio(row, "aic_mte2"), _ratio(row, "aiv_mte2")]
-        for what, known in (("compute", shares), ("memory", moved)):
-            there = [share for share in known if share is not None]
+        cube_share = number(row.get("cube_utilization( %)", row.get("cube_utilization(%)", "")))
+        shares.append(cube_share / 100 if cube_share is not None else None)
+        memory_shares = [_ratio(row, "aic_mte2"), _ratio(row, "aiv_mte2")]
+        for what, shares_of in (("compute", shares), ("memory", memory_shares)):
+            there = [share for share in shares_of if share is not None]
             if there:
                 values[what] = max(there)
         flops = sum(number(row.get(f"{core}_fops", "")) or 0.0 for core in _CORES)
@@ -311,9 +311,9 @@ _CORES = ("aic_cube", "aic_vector", "aiv_cube", "aiv_vector")
 
 def _ratio(row: Mapping[str, str], prefix: str) -> float | None:
     """Share of the time a unit was busy: the column itself, or the sum over its formats."""
-    whole = number(row.get(f"{prefix}_ratio", ""))
-    if whole is not None:
-        return whole
+    ratio = number(row.get(f"{prefix}_ratio", ""))
+    if ratio is not None:
+        return ratio
     parts = [number(text) for name, text in row.items() if name.startswith(f"{prefix}_") and name.endswith("_ratio")]
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
+    known_parts = [part for part in parts if part is not None]
+    return sum(known_parts) if known_parts else None

@@ -62,28 +62,28 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no trace at all."""
-    gathered, facts = ChromeColumns(source.nanos), dict[str, Any]()
+    columns, facts = ChromeColumns(source.nanos), dict[str, Any]()
     decoder = EventDecoder(source.nanos)
     stream = JsonStream(source.chunks(), decoder, decode_one)
     cut = False
     try:
         for item in stream:
             if isinstance(item, EventBatch):
-                gathered.take(item.events)
-                if gathered.full:
+                columns.take(item.events)
+                if columns.full:
                     cut = True
                     break
             elif item.key in FACTS:
                 facts[item.key] = _value(item.raw)
-                gathered.own = decoder.own = isinstance(facts.get(OWN), Mapping)
+                columns.own = decoder.own = isinstance(facts.get(OWN), Mapping)
     except NotJson as wrong:
         raise refuse(
             source.path, f"a file that begins with {str(wrong)!r}" if str(wrong) else "an empty file",
             "a trace: JSON that begins with { or [", "check that the profiler finished writing it",
         ) from None  # fmt: skip
-    if not gathered.count:
-        raise _no_spans(source, stream.fate, gathered)
-    return Finish(source, gathered, facts).part(stream.fate, cut)
+    if not columns.count:
+        raise _no_spans(source, stream.fate, columns)
+    return Finish(source, columns, facts).part(stream.fate, cut)
 
 
 def _value(raw: bytes) -> Any:
@@ -95,17 +95,17 @@ def _value(raw: bytes) -> Any:
 
 def _no_spans(source: Source, fate: Fate, gathered: ChromeColumns) -> Exception:
     if not fate.listed:
-        given, todo = (
+        given_text, todo = (
             "JSON without an event list",
             "a trace has a list named traceEvents; is this another kind of file?",
         )
     elif fate.unreadable or source.damage or not fate.closed:
         why = source.damage or ("its text is damaged" if fate.unreadable else "it ends early")
-        given, todo = f"a trace of which nothing can be read: {why}", "record it again, or fetch it again whole"
+        given_text, todo = f"a trace of which nothing can be read: {why}", "record it again, or fetch it again whole"
     else:
-        seen = ", ".join(gathered.dropped) or "no events"
-        given, todo = f"a trace without spans ({seen})", "was anything running while the profiler was on?"
-    return refuse(source.path, given, "a trace with at least one span", todo)
+        event_kinds = ", ".join(gathered.dropped) or "no events"
+        given_text, todo = f"a trace without spans ({event_kinds})", "was anything running while the profiler was on?"
+    return refuse(source.path, given_text, "a trace with at least one span", todo)
 
 
 class Finish:
@@ -128,26 +128,26 @@ class Finish:
         self.dialect = dialect_of(gathered)
 
     def part(self, fate: Fate, cut: bool) -> TracePart:
-        gathered = self.gathered
-        start, duration = gathered.column("start"), gathered.column("duration")
-        kept = self._readable(start, duration)
-        track, category, name = (gathered.column(column) for column in ("track", "category", "name"))
-        tracks = list(gathered.tracks)
+        columns = self.gathered
+        start, duration = columns.column("start"), columns.column("duration")
+        readable = self._readable(start, duration)
+        track, category, name = (columns.column(column) for column in ("track", "category", "name"))
+        tracks = list(columns.tracks)
         kind_table, kind = self._kinds(track, category, name, tracks)
         name = self._named_steps(name, track, tracks)
-        told = overlap_told(gathered, track[kind < 0], name[kind < 0], duration[kind < 0])
-        kept &= kind >= 0
-        gathered.dropped["spans of the profiler itself"] += int((kind < 0).sum())
-        place = np.where(kept, np.cumsum(kept, dtype=np.int32) - 1, -1).astype(np.int32)
-        if not kept.all():
-            start, duration, track, kind, name = (one[kept] for one in (start, duration, track, kind, name))
+        overlap = overlap_told(columns, track[kind < 0], name[kind < 0], duration[kind < 0])
+        readable &= kind >= 0
+        columns.dropped["spans of the profiler itself"] += int((kind < 0).sum())
+        place = np.where(readable, np.cumsum(readable, dtype=np.int32) - 1, -1).astype(np.int32)
+        if not readable.all():
+            start, duration, track, kind, name = (column[readable] for column in (start, duration, track, kind, name))
         self._doubt_unit(duration, kind, name, kind_table)
         process, stream, tables = self._tables(track, kind, tracks, kind_table)
-        correlation = gathered.column("correlation")[kept if not kept.all() else slice(None)]
-        detail = self._followed(gathered.detail(place), correlation, (start, duration, track, kind), kind_table)
+        correlation = columns.column("correlation")[readable if not readable.all() else slice(None)]
+        detail = self._follow_arrows(columns.detail(place), correlation, (start, duration, track, kind), kind_table)
         self._tell(fate, cut)
         if not len(start):
-            raise _no_spans(self.source, fate, gathered)
+            raise _no_spans(self.source, fate, columns)
         base = self._base()
         return TracePart(
             start_ns=start + base,
@@ -162,14 +162,14 @@ class Finish:
             detail=detail,
             counters=tuple(self._counters(base)),
             about=self._about(kind, kind_table),
-            phase=self._own_column("phase", kept),
-            layer=self._own_column("layer", kept),
+            phase=self._own_column("phase", readable),
+            layer=self._own_column("layer", readable),
             origin_ns=base if self.own is not None else None,
             predicted=self.own is not None and self.own.get("predicted") is True,
-            overlap=told,
+            overlap=overlap,
         )
 
-    def _followed(
+    def _follow_arrows(
         self,
         detail: SideTables,
         correlation: NDArray[np.int64],
@@ -182,32 +182,34 @@ class Finish:
         work = np.array([word not in NOT_WORK for word in table], np.bool_)[kind]
         calls, ops = (np.array([word == of for word in table], np.bool_)[kind] for of in (RUNTIME, HOST))
         spans = Spans(track=track, start=start, end=start + duration, work=work, host=ops)
-        begun, ended = flows.pairs(LAUNCH_ARROW, replace(spans, host=calls))
+        begun, arrow_ends = flows.pairs(LAUNCH_ARROW, replace(spans, host=calls))
         if len(begun):
             correlation[begun] = np.where(correlation[begun] > 0, correlation[begun], begun + ARROWS)
-            correlation[ended] = correlation[begun]
+            correlation[arrow_ends] = correlation[begun]
         forward, backward = flows.pairs(BACKWARD_ARROW, spans)
         by_row = np.argsort(backward, kind="stable")
         links = Sparse(rows=backward[by_row].astype(np.int32), values=forward[by_row])
         return replace(detail, forward=links)
 
     def _readable(self, start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
-        timed, lasting = start != MISSING, duration != MISSING
+        has_start, lasting = start != MISSING, duration != MISSING
         forward = duration >= 0
-        dropped = self.gathered.dropped
-        dropped["spans without a readable time"] += int((~timed).sum())
-        dropped["spans without a duration"] += int((timed & ~lasting).sum())
-        dropped["spans of negative duration"] += int((timed & lasting & ~forward).sum())
-        return np.asarray(timed & lasting & forward)
+        dropped_counts = self.gathered.dropped
+        dropped_counts["spans without a readable time"] += int((~has_start).sum())
+        dropped_counts["spans without a duration"] += int((has_start & ~lasting).sum())
+        dropped_counts["spans of negative duration"] += int((has_start & lasting & ~forward).sum())
+        return np.asarray(has_start & lasting & forward)
 
     def _named_steps(self, name: NDArray[np.int32], track: NDArray[np.int32], tracks: list[Any]) -> NDArray[np.int32]:
         """The names, with the word step before those that are only a step's number."""
         if not self.dialect.steps:
             return name
         names = self.gathered.names
-        moved = np.array([names[f"step {text}"] if text.isdecimal() else names[text] for text in list(names)], np.int32)
+        step_codes = np.array(
+            [names[f"step {text}"] if text.isdecimal() else names[text] for text in list(names)], np.int32
+        )
         steps = np.array([track in self.dialect.steps for track in tracks], np.bool_)[track]
-        return np.where(steps, moved[name], name).astype(np.int32)
+        return np.where(steps, step_codes[name], name).astype(np.int32)
 
     def _kinds(
         self, track: NDArray[np.int32], category: NDArray[np.int16], name: NDArray[np.int32], tracks: list[Any]
@@ -216,8 +218,8 @@ class Finish:
         words = [word.lower() for word in self.gathered.categories]
         table = list(dict.fromkeys((*NOT_WORK, "memset", "memcpy", KERNEL)))
         if self.own is not None:
-            own = dict.fromkeys((*self._own_texts("kinds"), *self.gathered.categories))
-            codes = {word: code for code, word in enumerate(own)}
+            kind_names = dict.fromkeys((*self._own_texts("kinds"), *self.gathered.categories))
+            codes = {word: code for code, word in enumerate(kind_names)}
             return tuple(codes), np.array([codes[word] for word in self.gathered.categories], np.int32)[category]
         by_word = [table.index(kinds()[word]) if word in kinds() else -2 for word in words]
         kind = np.array([-1 if word in _NOISE else code for word, code in zip(words, by_word, strict=True)], np.int32)[
@@ -238,12 +240,13 @@ class Finish:
 
     def _name_open(self, words: list[str], category: NDArray[np.int16], device: NDArray[np.bool_]) -> None:
         for code in np.unique(category).tolist():
-            own = category == code
-            on = int((own & device).sum())
+            of_category = category == code
+            on = int((of_category & device).sum())
             name = f"category {words[code][:60]!r}" if words[code] else "spans without a category"
             read_as = f"{on} as work of a device, " if on else ""
             self.warnings.append(
-                f"{name}: {int(own.sum())} spans, {read_as}{int(own.sum()) - on} as host activity, by their process"
+                f"{name}: {int(of_category.sum())} spans, {read_as}{int(of_category.sum()) - on} as host "
+                "activity, by their process"
             )
 
     def _sums_up(self, pid: int | str) -> bool:
@@ -288,18 +291,22 @@ class Finish:
         """Ranks of the processes of a trace that Ridgeline wrote; none for any other."""
         if self.own is None:
             return ()
-        told = self.own.get("ranks")
-        if isinstance(told, list) and len(told) == count and all(type(one) is int and 0 <= one < 2**30 for one in told):
-            return tuple(told)
+        own_ranks = self.own.get("ranks")
+        if (
+            isinstance(own_ranks, list)
+            and len(own_ranks) == count
+            and all(type(rank) is int and 0 <= rank < 2**30 for rank in own_ranks)
+        ):
+            return tuple(own_ranks)
         return tuple(range(count))
 
     def _own_texts(self, table: str) -> list[str]:
         """A table of a trace that Ridgeline wrote, in its order; empty for any other."""
-        told = self.own.get(table) if self.own is not None else None
-        if not isinstance(told, list) or not all(isinstance(text, str) for text in told):
+        texts = self.own.get(table) if self.own is not None else None
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             return []
-        most = LONGEST if table in TABLES else None
-        return list(dict.fromkeys(text[:most] for text in told))
+        limit = LONGEST if table in TABLES else None
+        return list(dict.fromkeys(text[:limit] for text in texts))
 
     def _own_column(self, name: str, kept: NDArray[np.bool_]) -> NDArray[Any] | None:
         """A column of a trace that Ridgeline wrote; None for any other, and where it began before saying so."""
@@ -326,8 +333,8 @@ class Finish:
         return base if isinstance(base, int) and 0 <= base < LARGEST else 0
 
     def _rank(self) -> int | None:
-        told = self.facts.get("distributedInfo")
-        rank = told.get("rank") if isinstance(told, Mapping) else None
+        distributed_info = self.facts.get("distributedInfo")
+        rank = distributed_info.get("rank") if isinstance(distributed_info, Mapping) else None
         return rank if isinstance(rank, int) and 0 <= rank < 2**30 else None
 
     def _counters(self, base: int) -> Iterator[CounterChanges]:
@@ -364,8 +371,8 @@ class Finish:
                 self.warnings.append(f"{self.gathered.dropped[reason]:,} {reason} are left out")
 
     def _about(self, kind: NDArray[np.int32], table: tuple[str, ...]) -> About:
-        told = self.facts.get("distributedInfo")
-        size = told.get("world_size") if isinstance(told, Mapping) else 0
+        distributed_info = self.facts.get("distributedInfo")
+        size = distributed_info.get("world_size") if isinstance(distributed_info, Mapping) else 0
         counts = np.bincount(kind, minlength=len(table)).tolist()
         mtia = any(word.lower().startswith("mtia") for word in self.gathered.categories)
         return About(

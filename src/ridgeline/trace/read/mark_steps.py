@@ -48,18 +48,18 @@ def mark_steps(line: Timeline) -> Timeline:
     step = np.full(len(line), -1, np.int32)
     work, rank = line.is_work, line.rank
     host = line.of_kind(*(kind for kind in NOT_WORK if kind != MARKER))
-    for one in sorted(set(line.tables.ranks)):
-        own = rank == one
-        windows = _windows(line, own & line.of_kind(ANNOTATION))
+    for rank_id in sorted(set(line.tables.ranks)):
+        of_rank = rank == rank_id
+        windows = _windows(line, of_rank & line.of_kind(ANNOTATION))
         if windows is not None:
-            rows = np.flatnonzero(own & host)
+            rows = np.flatnonzero(of_rank & host)
             step[rows] = windows.at(line.start_ns[rows])
     rows = np.flatnonzero(work & (line.launch >= 0))
     step[rows] = step[line.launch[rows]]
-    for one in sorted(set(line.tables.ranks)):
-        own = rank == one
-        for process in np.unique(line.process[own]).tolist():
-            _by_marks(line, step, own & (line.process == process))
+    for rank_id in sorted(set(line.tables.ranks)):
+        of_rank = rank == rank_id
+        for process in np.unique(line.process[of_rank]).tolist():
+            _by_marks(line, step, of_rank & (line.process == process))
     return replace(line, step=step)
 
 
@@ -76,22 +76,22 @@ def _by_marks(line: Timeline, step: Codes, own: NDArray[np.bool_]) -> None:
 
 def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = True) -> Windows | None:
     rows = np.flatnonzero(chosen)
-    numbers = {code: int(found[1]) for code, found in _matching(line, rows, NUMBERED)}
+    numbers = {code: int(match[1]) for code, match in _matching(line, rows, NUMBERED)}
     if numbers:
-        marked = rows[np.isin(line.name[rows], list(numbers))]
-        start, end = line.start_ns[marked], line.end_ns[marked]
-        number = np.array([numbers[code] for code in line.name[marked].tolist()], np.int64)
+        marked_rows = rows[np.isin(line.name[rows], list(numbers))]
+        start, end = line.start_ns[marked_rows], line.end_ns[marked_rows]
+        number = np.array([numbers[code] for code in line.name[marked_rows].tolist()], np.int64)
         return Windows(start=start, end=end, number=number)
     plain = rows[np.isin(line.name[rows], [code for code, _ in _matching(line, rows, PLAIN)])]
     if len(plain) > 1:
         return Windows(start=line.start_ns[plain], end=line.end_ns[plain], number=np.arange(len(plain)))
     ends = [code for code, _ in _matching(line, rows, OPTIMIZER)] if optimizers else []
-    marked = rows[np.isin(line.name[rows], ends)]
-    if not len(marked):
+    marked_rows = rows[np.isin(line.name[rows], ends)]
+    if not len(marked_rows):
         return None
-    end = np.sort(line.end_ns[marked])
+    end = np.sort(line.end_ns[marked_rows])
     start = np.concatenate([[np.iinfo(np.int64).min], end[:-1]])
-    rank = line.rank == line.rank[marked[0]]
+    rank = line.rank == line.rank[marked_rows[0]]
     last = int(line.end_ns[rank].max())
     typical = int(np.median(np.diff(end))) if len(end) > 1 else int(end[0] - line.start_ns[rank].min())
     if last - end[-1] < TAIL * typical:
@@ -101,6 +101,6 @@ def _windows(line: Timeline, chosen: NDArray[np.bool_], *, optimizers: bool = Tr
 
 def _matching(line: Timeline, rows: NDArray[np.intp], pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
     for code in np.unique(line.name[rows]).tolist():
-        found = pattern.match(line.names[code])
-        if found:
-            yield code, found
+        match = pattern.match(line.names[code])
+        if match:
+            yield code, match

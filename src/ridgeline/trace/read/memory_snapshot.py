@@ -113,26 +113,26 @@ def read_snapshot(path: Path) -> tuple[DeviceMemory, ...]:
             raise refuse(path, f"more than {LARGEST:,} bytes", FORMAT, "record a shorter history (max_entries)")
     try:
         value = plain(data) if data.startswith(MAGIC) else msgspec.json.decode(data)
-        found = tuple(_devices(value))
+        devices = tuple(_devices(value))
     except (NotPlain, msgspec.MsgspecError, TypeError, ValueError, KeyError, IndexError, AttributeError) as wrong:
         why = source.damage or str(wrong)[:200]
         raise refuse(path, f"a file that holds no memory record ({why})", FORMAT, "dump it again") from None
-    if not found:
+    if not devices:
         raise refuse(path, "a memory record without a device", FORMAT, "was the history on (_record_memory_history)?")
-    return found
+    return devices
 
 
 def _devices(value: Any) -> Iterable[DeviceMemory]:
     if isinstance(value, Mapping):
-        segments = [one for one in value.get("segments") or [] if isinstance(one, Mapping)]
+        segments = [segment for segment in value.get("segments") or [] if isinstance(segment, Mapping)]
         traces = value.get("device_traces") or []
         for device in range(
             max(len(traces), 1 + max((_int(segment.get("device")) for segment in segments), default=-1))
         ):
-            own = [segment for segment in segments if _int(segment.get("device")) == device]
+            device_segments = [segment for segment in segments if _int(segment.get("device")) == device]
             history = traces[device] if device < len(traces) else []
-            if own or history:
-                yield _of_history(device, history, own)
+            if device_segments or history:
+                yield _of_history(device, history, device_segments)
     elif value and isinstance(value[0], list) and isinstance(value[0][0], (int, float)) and len(value[0]) == 4:
         yield _of_changes(value)
     else:
@@ -143,7 +143,7 @@ def _of_history(
     device: int, history: Sequence[Mapping[str, Any]], segments: Sequence[Mapping[str, Any]]
 ) -> DeviceMemory:
     alive: dict[int, tuple[int, str]] = {}
-    held = peak = failed = 0
+    held_bytes = peak = failures = 0
     at_peak: dict[int, tuple[int, str]] = {}
     when = 0.0
     rising = False
@@ -151,18 +151,18 @@ def _of_history(
         action, address, size = entry.get("action"), _int(entry.get("addr")), _int(entry.get("size"))
         if action == "alloc":
             alive[address] = (size, _stack(entry.get("frames")))
-            held += size
-            if held > peak:
-                peak, when, rising = held, float(entry.get("time_us") or 0), True
+            held_bytes += size
+            if held_bytes > peak:
+                peak, when, rising = held_bytes, float(entry.get("time_us") or 0), True
         elif action in ("free_completed", "free"):
             if rising:
                 at_peak, rising = dict(alive), False
-            held -= alive.pop(address, (0, ""))[0]
+            held_bytes -= alive.pop(address, (0, ""))[0]
         elif action == "oom":
-            failed += 1
+            failures += 1
     at_peak = dict(alive) if rising else at_peak
     active = sum(_int(segment.get("active_size") or segment.get("allocated_size")) for segment in segments)
-    before = max(0, active - held) if history else active
+    before = max(0, active - held_bytes) if history else active
     return DeviceMemory(
         device=device,
         events=len(history),
@@ -172,7 +172,7 @@ def _of_history(
         holders=_holders(at_peak.values()) if history else _holders(_blocks(segments)),
         reserved_bytes=sum(_int(segment.get("total_size")) for segment in segments),
         active_bytes=active,
-        out_of_memory=failed,
+        out_of_memory=failures,
     )
 
 
@@ -188,31 +188,39 @@ def _of_changes(changes: Sequence[Sequence[Any]]) -> DeviceMemory:
 
     A new version of a tensor leaves one category and enters another with two changes at one time.
     """
-    held = [0] * len(CATEGORIES)
-    best, when, total, most = list(held), 0.0, 0, 0
+    held_bytes = [0] * len(CATEGORIES)
+    best, when, total, peak_bytes = list(held_bytes), 0.0, 0, 0
     for place, (at, _, size, category) in enumerate(changes):
-        held[min(max(0, int(category)), len(CATEGORIES) - 1)] += int(size)
+        held_bytes[min(max(0, int(category)), len(CATEGORIES) - 1)] += int(size)
         total += int(size)
-        settled = place + 1 == len(changes) or changes[place + 1][0] != at
-        if settled and total > most:
-            best, when, most = list(held), max(0.0, float(at)) / NANO, total
-    return _summed(best, when, len(changes), sum(held))
+        at_end = place + 1 == len(changes) or changes[place + 1][0] != at
+        if at_end and total > peak_bytes:
+            best, when, peak_bytes = list(held_bytes), max(0.0, float(at)) / NANO, total
+    return _memory_of_sums(best, when, len(changes), sum(held_bytes))
 
 
 def _of_sums(times: Sequence[float], sizes: Sequence[Sequence[int]]) -> DeviceMemory:
     """A summed timeline: times, and for each the bytes by category behind a zero."""
-    rows = [[int(one) for one in row[1 : len(CATEGORIES) + 1]] for row in sizes]
+    rows = [[int(cell) for cell in row[1 : len(CATEGORIES) + 1]] for row in sizes]
     peak = max(range(len(rows)), key=lambda place: sum(rows[place]))
-    return _summed(rows[peak], float(times[peak]), len(rows), sum(rows[-1]))
+    return _memory_of_sums(rows[peak], float(times[peak]), len(rows), sum(rows[-1]))
 
 
-def _summed(held: Sequence[int], when: float, events: int, last: int) -> DeviceMemory:
-    named = [Holder(what=what, size_bytes=size, blocks=0) for what, size in zip(CATEGORIES, held, strict=False) if size]
+def _memory_of_sums(held: Sequence[int], when: float, events: int, last: int) -> DeviceMemory:
+    holders = [
+        Holder(what=what, size_bytes=size, blocks=0) for what, size in zip(CATEGORIES, held, strict=False) if size
+    ]
     return DeviceMemory(
-        device=0, events=events, peak_bytes=sum(held), peak_us=when, before_bytes=0,
-        holders=tuple(sorted(named, key=lambda one: -one.size_bytes)), reserved_bytes=0, active_bytes=last,
+        device=0,
+        events=events,
+        peak_bytes=sum(held),
+        peak_us=when,
+        before_bytes=0,
+        holders=tuple(sorted(holders, key=lambda one: -one.size_bytes)),
+        reserved_bytes=0,
+        active_bytes=last,
         out_of_memory=0,
-    )  # fmt: skip
+    )
 
 
 def _holders(blocks: Iterable[tuple[int, str]]) -> tuple[Holder, ...]:
@@ -220,8 +228,8 @@ def _holders(blocks: Iterable[tuple[int, str]]) -> tuple[Holder, ...]:
     for size, stack in blocks:
         total, many = sums.get(stack, (0, 0))
         sums[stack] = total + size, many + 1
-    found = [Holder(what=what, size_bytes=total, blocks=many) for what, (total, many) in sums.items()]
-    return tuple(sorted(found, key=lambda one: -one.size_bytes)[:LISTED])
+    holders = [Holder(what=what, size_bytes=total, blocks=many) for what, (total, many) in sums.items()]
+    return tuple(sorted(holders, key=lambda one: -one.size_bytes)[:LISTED])
 
 
 def _stack(frames: Any) -> str:
@@ -234,8 +242,8 @@ def _stack(frames: Any) -> str:
         for frame in (frames or [])[:60]
         if isinstance(frame, Mapping)
     ]
-    own = next((text for file, text in texts if not _LIBRARY.search(file)), "")
-    return own or (texts[0][1] if texts else "no stack was recorded")
+    user_frame = next((text for file, text in texts if not _LIBRARY.search(file)), "")
+    return user_frame or (texts[0][1] if texts else "no stack was recorded")
 
 
 def _int(value: Any) -> int:

@@ -59,7 +59,7 @@ class _Reading:
 
     def work(self) -> None:
         """Tasks, collectives and steps."""
-        named = {task: (name, shape) for task, name, shape in self._named()}
+        names_of_task = {task: (name, shape) for task, name, shape in self._task_names()}
         talking = {
             int(task) for (tasks,) in self._in("COMMUNICATION_TASK_INFO", "globalTaskId") for task in tasks.tolist()
         }
@@ -67,18 +67,20 @@ class _Reading:
         for start, end, device, link, task, kind, stream in self._in("TASK", *columns):
             good = self._good(start, end)
             start, end, device, link, task, kind, stream = (
-                one[good] for one in (start, end, device, link, task, kind, stream)
+                column[good] for column in (start, end, device, link, task, kind, stream)
             )
-            labels = [self._what(named, talking, *pair) for pair in zip(task.tolist(), kind.tolist(), strict=True)]
-            for place, one in enumerate(task.tolist()):
-                shape = named[one][1] if one in named else None
+            labels = [
+                self._what(names_of_task, talking, *pair) for pair in zip(task.tolist(), kind.tolist(), strict=True)
+            ]
+            for place, task_id in enumerate(task.tolist()):
+                shape = names_of_task[task_id][1] if task_id in names_of_task else None
                 if shape is not None:
                     self.rows.shapes.add(self.rows.count + place, self.rows.shape_table[shape])
             self.rows.add(
                 start,
                 duration=end - start,
-                process=[self.rows.processes[f"chip {one}"] for one in device.tolist()],
-                stream=[self.rows.streams[f"stream {one}"] for one in stream.tolist()],
+                process=[self.rows.processes[f"chip {number}"] for number in device.tolist()],
+                stream=[self.rows.streams[f"stream {number}"] for number in stream.tolist()],
                 name=[self.rows.names[name] for name, _ in labels],
                 kind=[self.rows.kinds[kind] for _, kind in labels],
                 correlation=np.maximum(link + 1, 0),
@@ -86,22 +88,22 @@ class _Reading:
         self._collectives()
         for number, start, end in self._in("STEP_TIME", "id", "startNs", "endNs"):
             for chip in [process for process in self.rows.processes if process.startswith("chip ")]:
-                self._flat(start, end, chip, "steps", [f"step {one}" for one in number.tolist()], MARKER)
+                self._flat(start, end, chip, "steps", [f"step {number}" for number in number.tolist()], MARKER)
 
     def _collectives(self) -> None:
         columns = ("startNs", "endNs", "opName", "deviceId")
         for start, end, name, device in self._in("COMMUNICATION_OP", *columns):
-            for one in np.unique(device).tolist():
-                own = device == one
-                names = [self._text(code, "hccl") for code in name[own].tolist()]
-                chip = f"chip {one}" if one != NONE else next(iter(self.rows.processes), "chip 0")
-                told = [text if "hc" in text.lower() else f"hccl {text}" for text in names]
-                self._flat(start[own], end[own], chip, "HCCL", told, KERNEL)
+            for chip_number in np.unique(device).tolist():
+                of_chip = device == chip_number
+                names = [self._text(code, "hccl") for code in name[of_chip].tolist()]
+                chip = f"chip {chip_number}" if chip_number != NONE else next(iter(self.rows.processes), "chip 0")
+                labels = [text if "hc" in text.lower() else f"hccl {text}" for text in names]
+                self._flat(start[of_chip], end[of_chip], chip, "HCCL", labels, KERNEL)
 
-    def _named(self) -> Iterator[tuple[int, str, object]]:
+    def _task_names(self) -> Iterator[tuple[int, str, object]]:
         columns = ("globalTaskId", "name", "opType", "inputShapes", "inputDataTypes")
         for task, name, op, shapes, types in self._in("COMPUTE_TASK_INFO", *columns):
-            for row in zip(*(one.tolist() for one in (task, name, op, shapes, types)), strict=True):
+            for row in zip(*(column.tolist() for column in (task, name, op, shapes, types)), strict=True):
                 text, kind = self._text(row[1]), self._text(row[2])
                 label = text if not kind or kind.lower() in text.lower() else f"{text} [{kind}]"
                 operands = {"Input Shapes": self._text(row[3]), "Input Data Types": self._text(row[4])}
@@ -121,19 +123,21 @@ class _Reading:
     def calls(self) -> None:
         """Calls of the runtime and ops of the host."""
         levels = texts_in(self.base, "ENUM_API_TYPE", "id", "name") if "ENUM_API_TYPE" in self.tables else {}
-        for table, named in (("CANN_API", "name"), ("PYTORCH_API", "name")):
-            columns = ("startNs", "endNs", "globalTid", "connectionId", named, "type")
+        for table, name_column in (("CANN_API", "name"), ("PYTORCH_API", "name")):
+            columns = ("startNs", "endNs", "globalTid", "connectionId", name_column, "type")
             for start, end, thread, link, name, level in self._in(table, *columns):
                 good = self._good(start, end)
-                calls = np.array([levels.get(one, "node") in RUNTIME_LEVELS for one in level[good].tolist()], np.bool_)
+                calls = np.array(
+                    [levels.get(code, "node") in RUNTIME_LEVELS for code in level[good].tolist()], np.bool_
+                )
                 kind = np.where(calls & (table == "CANN_API"), self.rows.kinds[RUNTIME], self.rows.kinds[HOST])
                 links = np.where(kind == self.rows.kinds[RUNTIME], np.maximum(link[good] + 1, 0), 0)
                 self.rows.add(
                     start[good],
                     duration=(end - start)[good],
-                    process=[self.rows.processes[f"host {one // THREAD}"] for one in thread[good].tolist()],
-                    stream=[self.rows.streams[f"thread {one % THREAD}"] for one in thread[good].tolist()],
-                    name=[self.rows.names[self._text(one, "call")] for one in name[good].tolist()],
+                    process=[self.rows.processes[f"host {thread_id // THREAD}"] for thread_id in thread[good].tolist()],
+                    stream=[self.rows.streams[f"thread {thread_id % THREAD}"] for thread_id in thread[good].tolist()],
+                    name=[self.rows.names[self._text(text_id, "call")] for text_id in name[good].tolist()],
                     kind=kind,
                     correlation=links,
                 )

@@ -34,37 +34,41 @@ class Piece:
 
 def pieces(folder: Path) -> list[Piece]:
     """The files of a folder that msprof wrote; none for any other folder."""
-    runs = [one for one in sorted(folder.iterdir()) if one.is_dir() and one.name.startswith("PROF_")]
+    runs = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and entry.name.startswith("PROF_")]
     if not runs:
         return list(_of_run(folder))
-    found = [list(_of_run(run)) for run in runs]
-    many = sum(bool(one) for one in found) > 1
+    pieces_of_run = [list(_of_run(run)) for run in runs]
+    many = sum(bool(run_pieces) for run_pieces in pieces_of_run) > 1
     return [
-        Piece(path=one.path, rank=one.rank if one.rank is not None or not many else place, piece=one.piece)
-        for place, own in enumerate(found)
-        for one in own
+        Piece(path=piece.path, rank=piece.rank if piece.rank is not None or not many else place, piece=piece.piece)
+        for place, run_pieces in enumerate(pieces_of_run)
+        for piece in run_pieces
     ]
 
 
 def _of_run(run: Path) -> Iterator[Piece]:
     """The best files of one `PROF_*` folder, or of a `timeline` folder in it."""
-    devices = {int(told[1]): one for one in sorted(run.iterdir()) if (told := DEVICE.match(one.name)) and one.is_dir()}
-    if not devices and any(ITERATION.match(one.name) for one in run.iterdir()):
+    devices = {
+        int(match[1]): entry
+        for entry in sorted(run.iterdir())
+        if (match := DEVICE.match(entry.name)) and entry.is_dir()
+    }
+    if not devices and any(ITERATION.match(entry.name) for entry in run.iterdir()):
         yield from _iterations(sorted(run.iterdir()), _rank(run.parent, 0))
         return
     output = run / OUTPUT
-    whole = sorted(output.glob("msprof_*.json*")) if output.is_dir() else []
-    if whole:
-        yield from (Piece(path=one, rank=_rank(run, 0), piece=len(whole) > 1) for one in whole)
+    exports = sorted(output.glob("msprof_*.json*")) if output.is_dir() else []
+    if exports:
+        yield from (Piece(path=export, rank=_rank(run, 0), piece=len(exports) > 1) for export in exports)
         return
-    found = []
+    pieces = []
     for number, device in devices.items():
         timeline = device / "timeline"
         if timeline.is_dir():
-            found += _iterations(sorted(timeline.iterdir()), _rank(device, number))
-    bases = sorted(run.glob("msprof_*.db")) if not found and (devices or run.name.startswith("PROF_")) else []
-    yield from found or [Piece(path=base) for base in bases]
-    if not found and not bases:
+            pieces += _iterations(sorted(timeline.iterdir()), _rank(device, number))
+    bases = sorted(run.glob("msprof_*.db")) if not pieces and (devices or run.name.startswith("PROF_")) else []
+    yield from pieces or [Piece(path=base) for base in bases]
+    if not pieces and not bases:
         tables = [*output.glob("op_summary_*.csv"), *run.glob("device_*/summary/op_summary_*.csv")]
         yield from (
             Piece(path=table, rank=_rank(table.parent.parent, 0), piece=len(tables) > 1) for table in sorted(tables)
@@ -73,12 +77,12 @@ def _of_run(run: Path) -> Iterator[Piece]:
 
 def _iterations(files: list[Path], rank: int) -> list[Piece]:
     """The last stretch of iterations without a gap, of the last model."""
-    told = sorted((int(match[2]), int(match[3]), file) for file in files if (match := ITERATION.match(file.name)))
-    own = [entry for entry in told if entry[0] == told[-1][0]]
-    first = len(own) - 1
-    while first > 0 and own[first - 1][1] == own[first][1] - 1:
+    iterations = sorted((int(match[2]), int(match[3]), file) for file in files if (match := ITERATION.match(file.name)))
+    last_device = [entry for entry in iterations if entry[0] == iterations[-1][0]]
+    first = len(last_device) - 1
+    while first > 0 and last_device[first - 1][1] == last_device[first][1] - 1:
         first -= 1
-    return [Piece(path=file, rank=rank, piece=True) for _, _, file in own[first:]] if own else []
+    return [Piece(path=file, rank=rank, piece=True) for _, _, file in last_device[first:]] if last_device else []
 
 
 def _rank(device: Path, number: int) -> int:
@@ -86,8 +90,8 @@ def _rank(device: Path, number: int) -> int:
     for info in sorted(device.glob("info.json*"))[:4]:
         try:
             if info.stat().st_size < LARGEST_INFO:
-                told = msgspec.json.decode(info.read_bytes(), type=dict)
-                rank = told.get("rank_id")
+                info_table = msgspec.json.decode(info.read_bytes(), type=dict)
+                rank = info_table.get("rank_id")
                 if type(rank) is int and 0 <= rank < 2**30:
                     return rank
         except (OSError, msgspec.MsgspecError, ValueError):

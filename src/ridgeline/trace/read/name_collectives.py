@@ -41,33 +41,35 @@ def name_collectives(line: Timeline) -> Timeline:
     detail = line.detail
     for pattern in (SPAN, OP):
         spans = np.flatnonzero(host & line.named(pattern))
-        around = _around(line, kernels, spans)
-        detail = _recorded(line, detail, kernels[around >= 0], around[around >= 0], pattern)
-        kernels = kernels[around < 0]
+        enclosing = _enclosing_spans(line, kernels, spans)
+        detail = _record_collectives(line, detail, kernels[enclosing >= 0], enclosing[enclosing >= 0], pattern)
+        kernels = kernels[enclosing < 0]
     return replace(line, detail=detail)
 
 
-def _around(line: Timeline, kernels: Rows, spans: Rows) -> Rows:
+def _enclosing_spans(line: Timeline, kernels: Rows, spans: Rows) -> Rows:
     """For each kernel the last-begun of these spans around its launch, on the thread of that; -1 for none."""
-    found = np.full(len(kernels), -1, np.intp)
+    enclosing = np.full(len(kernels), -1, np.intp)
     call = line.launch[kernels].astype(np.intp)
-    own, asked = line.tracks(spans), line.tracks(call)
-    for track in np.unique(own).tolist():
-        rows, mine = spans[own == track], np.flatnonzero(asked == track)
-        times = line.start_ns[call[mine]]
+    span_tracks, call_tracks = line.tracks(spans), line.tracks(call)
+    for track in np.unique(span_tracks).tolist():
+        rows, track_calls = spans[span_tracks == track], np.flatnonzero(call_tracks == track)
+        times = line.start_ns[call[track_calls]]
         place = np.searchsorted(line.start_ns[rows], times, side="right") - 1
         for back in range(BACK):
             at = place - back
             row = rows[np.maximum(at, 0)]
-            inside = (at >= 0) & (times < line.end_ns[row]) & (found[mine] < 0)
-            found[mine[inside]] = row[inside]
-    return found
+            inside = (at >= 0) & (times < line.end_ns[row]) & (enclosing[track_calls] < 0)
+            enclosing[track_calls[inside]] = row[inside]
+    return enclosing
 
 
-def _recorded(line: Timeline, detail: SideTables, kernels: Rows, around: Rows, pattern: re.Pattern[str]) -> SideTables:
+def _record_collectives(
+    line: Timeline, detail: SideTables, kernels: Rows, around: Rows, pattern: re.Pattern[str]
+) -> SideTables:
     if not len(kernels):
         return detail
-    table: dict[RecordedCollective, int] = {one: place for place, one in enumerate(detail.collectives)}
+    table: dict[RecordedCollective, int] = {collective: place for place, collective in enumerate(detail.collectives)}
     shape = line.detail.shape.at(around)
     codes = [
         table.setdefault(_record(line, int(name), int(place), pattern), len(table))
@@ -80,9 +82,9 @@ def _recorded(line: Timeline, detail: SideTables, kernels: Rows, around: Rows, p
 
 
 def _record(line: Timeline, name: int, shape: int, pattern: re.Pattern[str]) -> RecordedCollective:
-    told = pattern.match(line.names[name])
-    word = told[1] if told else ""
-    ends = (int(told[2]), told[3], int(told[4])) if told and pattern is SPAN and told[2] else None
+    match = pattern.match(line.names[name])
+    word = match[1] if match else ""
+    ends = (int(match[2]), match[3], int(match[4])) if match and pattern is SPAN and match[2] else None
     operands = line.detail.shapes[shape] if shape >= 0 else RecordedShape()
     elements, dtype = _payload(operands)
     size = line.about.world_size

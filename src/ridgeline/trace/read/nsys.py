@@ -13,7 +13,7 @@ import sqlite3
 
 from ridgeline.trace.read import nsys_tables
 from ridgeline.trace.read.join import TracePart
-from ridgeline.trace.read.nsys_names import named
+from ridgeline.trace.read.nsys_names import name_columns
 from ridgeline.trace.read.nsys_tables import NsysExport
 from ridgeline.trace.read.source import Source
 
@@ -24,4 +24,4 @@ def read(source: Source, base: sqlite3.Connection) -> TracePart:
     """An open export as columns; an `InputError` when it holds no work."""
     export = NsysExport(source, base)
     export.collect()
-    return named(export)
+    return name_columns(export)

@@ -17,9 +17,9 @@ NUMBER = 2**24  # a process's or thread's own number, within its global id
 _VERSION = re.compile(r"_v\d{3,6}$")  # of the interface of a runtime call: cudaLaunchKernel_v7000
 
 
-def named(export: NsysExport) -> TracePart:
+def name_columns(export: NsysExport) -> TracePart:
     """The part of an export whose rows are all read."""
-    chips, processes, ranks, moved = _processes(export)
+    chips, processes, ranks, process_codes = _processes(export)
     gpus = _gpus(export)
     names = tuple(gpus.get(device, ("", 0))[0] for _, device in chips)
     properties: dict[str, Any] = _facts(export)
@@ -32,7 +32,7 @@ def named(export: NsysExport) -> TracePart:
     texts = {"processes": processes, "streams": _streams(export), "names": _texts(export)}
     about = export.about(tuple(name for name in names if name), properties)
     part = export.rows.part(about, texts, ranks=ranks)
-    return replace(part, process=moved[part.process])
+    return replace(part, process=process_codes[part.process])
 
 
 def _processes(export: NsysExport) -> tuple[list[tuple[int, int]], list[str], tuple[int, ...], Any]:
@@ -54,36 +54,36 @@ def _processes(export: NsysExport) -> tuple[list[tuple[int, int]], list[str], tu
     processes = [f"chip {device}{f' of process {pid // NUMBER % NUMBER}' if shared else ''}" for pid, device in order]
     processes += [f"host {labels.get(pid, pid // NUMBER % NUMBER)}" for pid in hosts]
     ranks = [*range(len(order)), *(rank[home[pid]] if pid in home else 0 for pid in hosts)]
-    moved = np.zeros(len(met) + len(hosts), np.int32)
+    process_codes = np.zeros(len(met) + len(hosts), np.int32)
     for place, chip in enumerate(met):  # waits are told of a device the process does no work on: its own chip is meant
         own = chip if chip in rank else home.get(chip[0], order[0] if order else chip)
-        moved[place] = rank.get(own, 0)
+        process_codes[place] = rank.get(own, 0)
     for place in range(len(hosts)):
-        moved[-1 - place] = len(order) + place
+        process_codes[-1 - place] = len(order) + place
     if not order:  # a file without work: only hosts
-        return [], processes, tuple(ranks), moved
-    return order, _distinct(processes), tuple(ranks), moved
+        return [], processes, tuple(ranks), process_codes
+    return order, _distinct(processes), tuple(ranks), process_codes
 
 
 def _distinct(names: list[str]) -> list[str]:
     """The names, with a number behind one that was there before."""
-    seen: dict[str, int] = {}
-    found = []
+    counts: dict[str, int] = {}
+    labels = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return found
+        counts[name] = counts.get(name, 0) + 1
+        labels.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return labels
 
 
 def _labels(export: NsysExport) -> dict[int, str]:
     """Host processes by number and program."""
     if not {"globalPid", "name"} <= export.tables.get("PROCESSES", frozenset()):
         return {}
-    found: dict[int, str] = {}
+    labels: dict[int, str] = {}
     for pid, name in _pairs(export, "PROCESSES", "globalPid", "name"):
         if pid in export.hosts:
-            found[pid] = f"{pid // NUMBER % NUMBER} {name[:60]}"
-    return found
+            labels[pid] = f"{pid // NUMBER % NUMBER} {name[:60]}"
+    return labels
 
 
 def _pairs(export: NsysExport, table: str, id: str, text: str) -> Any:
@@ -99,13 +99,13 @@ def _pairs(export: NsysExport, table: str, id: str, text: str) -> Any:
 
 def _texts(export: NsysExport) -> list[str]:
     """The texts behind the codes of names: only those that are used are kept."""
-    wanted = {key[1]: code for key, code in export.texts.items() if key[0] == "id"}
-    found = [key[1] if key[0] == "text" else f"name {key[1]}" for key in export.texts]
+    code_of_id = {key[1]: code for key, code in export.texts.items() if key[0] == "id"}
+    texts = [key[1] if key[0] == "text" else f"name {key[1]}" for key in export.texts]
     if {"id", "value"} <= export.tables.get("StringIds", frozenset()):
         for id, text in _pairs(export, "StringIds", "id", "value"):
-            if id in wanted:
-                found[wanted[id]] = _VERSION.sub("", text)
-    return found
+            if id in code_of_id:
+                texts[code_of_id[id]] = _VERSION.sub("", text)
+    return texts
 
 
 def _streams(export: NsysExport) -> list[str]:
@@ -113,18 +113,18 @@ def _streams(export: NsysExport) -> list[str]:
     if {"globalTid", "nameId"} <= export.tables.get("ThreadNames", frozenset()):
         try:
             rows = export.base.execute("SELECT CAST(globalTid AS INTEGER), CAST(nameId AS INTEGER) FROM ThreadNames")
-            told = {tid: id for tid, id in rows if ("thread", tid) in export.rows.streams}
+            thread_names = {tid: id for tid, id in rows if ("thread", tid) in export.rows.streams}
         except BROKEN:
-            told = {}
-        ids = {id: text for id, text in _pairs(export, "StringIds", "id", "value") if id in set(told.values())}
-        threads = {tid: ids.get(id, "") for tid, id in told.items()}
-    found = []
+            thread_names = {}
+        ids = {id: text for id, text in _pairs(export, "StringIds", "id", "value") if id in set(thread_names.values())}
+        threads = {tid: ids.get(id, "") for tid, id in thread_names.items()}
+    streams = []
     for kind, number in export.rows.streams:
         if kind == "stream":
-            found.append(f"stream {number}" if 0 <= number < 2**32 - 1 else "all streams")
+            streams.append(f"stream {number}" if 0 <= number < 2**32 - 1 else "all streams")
         else:
-            found.append(f"thread {number % NUMBER} {threads.get(number, '')[:60]}".strip())
-    return found
+            streams.append(f"thread {number % NUMBER} {threads.get(number, '')[:60]}".strip())
+    return streams
 
 
 def _gpus(export: NsysExport) -> dict[int, tuple[str, int]]:
@@ -144,14 +144,14 @@ def _gpus(export: NsysExport) -> dict[int, tuple[str, int]]:
 
 
 def _facts(export: NsysExport) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if {"name", "value"} <= export.tables.get("META_DATA_EXPORT", frozenset()):
         try:
             rows = export.base.execute(
                 "SELECT name, substr(value, 1, 100) FROM META_DATA_EXPORT "
                 "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 8"
             )
-            found.update({str(name): str(value) for name, value in rows})
+            facts.update({str(name): str(value) for name, value in rows})
         except BROKEN:
-            return found
-    return found
+            return facts
+    return facts

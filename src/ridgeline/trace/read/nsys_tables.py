@@ -78,25 +78,25 @@ class NsysExport:
         """Read every table; an `InputError` when none has a span."""
         self._need_work()
         for table in WORK:
-            self._guarded(self._work, table)
+            self._read_guarded(self._work, table)
         for table in CALLS:
-            self._guarded(self._calls, table)
-        self._guarded(self._ranges)
+            self._read_guarded(self._calls, table)
+        self._read_guarded(self._ranges)
         if not self.rows.count:
-            given = f"an export without spans{f' ({self.broken})' if self.broken else ''}"
+            given_text = f"an export without spans{f' ({self.broken})' if self.broken else ''}"
             todo = "was anything running while the profiler was on?"
-            raise refuse(self.source.path, given, "kernels, copies or calls of the runtime", todo)
+            raise refuse(self.source.path, given_text, "kernels, copies or calls of the runtime", todo)
 
     # -- the schema ---------------------------------------------------------------------------------------------------
 
     def _tables(self) -> dict[str, frozenset[str]]:
         """Columns of every table that is one: views and virtual tables have no page, computed columns are not told."""
-        found = self.base.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0").fetchall()
-        known = {table.name for table in (*WORK, *CALLS)} | set(NOT_READ) | {
+        tables = self.base.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0").fetchall()
+        read_tables = {table.name for table in (*WORK, *CALLS)} | set(NOT_READ) | {
             "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU", "PROCESSES", "ThreadNames", "META_DATA_EXPORT",
             "TARGET_INFO_SESSION_START_TIME",
         }  # fmt: skip
-        present = known & {name for (name,) in found}
+        present = read_tables & {name for (name,) in tables}
         return {
             name: frozenset(row[1] for row in self.base.execute(f"PRAGMA table_info({name})"))
             for name in sorted(present)
@@ -122,7 +122,7 @@ class NsysExport:
             "write one with: nsys export --type sqlite REPORT.nsys-rep",
         )  # fmt: skip
 
-    def _guarded(self, reading: Any, *table: SqliteTable) -> None:
+    def _read_guarded(self, reading: Any, *table: SqliteTable) -> None:
         """Read one table; where the file is damaged keep what came before and say so."""
         try:
             reading(*table)
@@ -138,15 +138,15 @@ class NsysExport:
         have = self.tables.get(table)
         if have is None:
             return
-        picked = ", ".join(_number(column) if column in have else "0" for column in columns)
-        cursor = self.base.execute(f"SELECT {picked} FROM {table}")
+        columns_text = ", ".join(_number(column) if column in have else "0" for column in columns)
+        cursor = self.base.execute(f"SELECT {columns_text} FROM {table}")
         while batch := cursor.fetchmany(BATCH):
             yield batch
             if self.rows.full:
                 self.rows.warnings.append("more rows than can be kept; the rest of the file was not read")
                 return
 
-    def _timed(self, table: SqliteTable, columns: Sequence[str]) -> Iterator[NDArray[np.int64]]:
+    def _timed_rows(self, table: SqliteTable, columns: Sequence[str]) -> Iterator[NDArray[np.int64]]:
         """Rows with times that make sense, as a matrix: start, end, then the columns."""
         if not {"start", "end"} <= self.tables.get(table.name, frozenset()):
             return
@@ -162,7 +162,7 @@ class NsysExport:
         name = next((column for column in table.names if column in have), table.code)
         columns = ("deviceId", "streamId", "correlationId", "globalPid", name or "start", "bytes")
         kind = self.rows.kinds[table.kind]
-        for rows in self._timed(table, columns):
+        for rows in self._timed_rows(table, columns):
             device, stream, correlation, pid = rows[:, 2], rows[:, 3], rows[:, 4], rows[:, 5]
             if "globalPid" not in have:
                 pid = np.full(len(rows), self.only, np.int64)
@@ -173,7 +173,7 @@ class NsysExport:
                 rows[:, 0],
                 duration=rows[:, 1] - rows[:, 0],
                 process=chips,
-                stream=[self.rows.streams["stream", one] for one in stream.tolist()],
+                stream=[self.rows.streams["stream", number] for number in stream.tolist()],
                 name=self._names(table, rows[:, 6]),
                 kind=kind,
                 correlation=self._correlation(correlation, pid),
@@ -181,36 +181,36 @@ class NsysExport:
 
     def _names(self, table: SqliteTable, given: Longs) -> list[int]:
         if table.names:
-            return [self.texts["id", one] for one in given.tolist()]
+            return [self.texts["id", id_] for id_ in given.tolist()]
         words = COPIES if table.kind == MEMCPY else WAITS if table.kind == SYNC else {}
         prefix = FIXED[table.kind]
-        return [self._text(f"{prefix} {words[one]}" if one in words else prefix) for one in given.tolist()]
+        return [self._text(f"{prefix} {words[code]}" if code in words else prefix) for code in given.tolist()]
 
     def _text(self, text: str) -> int:
         """The code of a text that does not stand in the table of texts."""
         return self.texts["text", text]
 
     def _sizes(self, size: Longs) -> None:
-        known = np.flatnonzero((size > 0) & (size < LARGEST))
-        self.rows.sizes.rows += (known + self.rows.count).tolist()
-        self.rows.sizes.values += size[known].tolist()
+        has_size = np.flatnonzero((size > 0) & (size < LARGEST))
+        self.rows.sizes.rows += (has_size + self.rows.count).tolist()
+        self.rows.sizes.values += size[has_size].tolist()
 
     def _correlation(self, correlation: Longs, pid: Longs) -> Longs:
         """Ids are unique within a process only: those of several are kept apart."""
-        process = np.array([self.hosts[one] for one in pid.tolist()], np.int64)
+        process = np.array([self.hosts[pid_] for pid_ in pid.tolist()], np.int64)
         good = (correlation > 0) & (correlation < ALONE)
         return np.where(good, correlation + process * ALONE, 0)
 
     def _calls(self, table: SqliteTable) -> None:
         kind = self.rows.kinds[table.kind]
-        for rows in self._timed(table, ("globalTid", "nameId", "correlationId")):
+        for rows in self._timed_rows(table, ("globalTid", "nameId", "correlationId")):
             tid = rows[:, 2]
             pid = tid - tid % THREAD
             self.rows.add(
                 rows[:, 0],
                 duration=rows[:, 1] - rows[:, 0],
                 process=self._host(pid),
-                stream=[self.rows.streams["thread", one] for one in tid.tolist()],
+                stream=[self.rows.streams["thread", thread] for thread in tid.tolist()],
                 name=[self.texts["id", row] for row in rows[:, 3].tolist()],
                 kind=kind,
                 correlation=self._correlation(rows[:, 4], pid) if table.kind == RUNTIME else 0,
@@ -218,7 +218,7 @@ class NsysExport:
 
     def _host(self, pid: Longs) -> Longs:
         """Codes of host processes: negative until the chips are numbered, which come first."""
-        return -1 - np.array([self.hosts[one] for one in pid.tolist()], np.int64)
+        return -1 - np.array([self.hosts[pid_] for pid_ in pid.tolist()], np.int64)
 
     def _ranges(self) -> None:
         have = self.tables.get("NVTX_EVENTS", frozenset())
@@ -226,8 +226,8 @@ class NsysExport:
             return
         text = f"CASE WHEN typeof(text) = 'text' THEN substr(text, 1, {LONGEST}) END" if "text" in have else "NULL"
         columns = ("start", "end", "eventType", "globalTid", "textId")
-        picked = ", ".join(_number(column) if column in have else "0" for column in columns)
-        cursor = self.base.execute(f"SELECT {picked}, {text} FROM NVTX_EVENTS")
+        columns_text = ", ".join(_number(column) if column in have else "0" for column in columns)
+        cursor = self.base.execute(f"SELECT {columns_text}, {text} FROM NVTX_EVENTS")
         while (batch := cursor.fetchmany(BATCH)) and not self.rows.full:
             ranges = [row for row in batch if row[2] in RANGES]
             self.rows.dropped["NVTX marks and names"] += len(batch) - len(ranges)
@@ -239,22 +239,22 @@ class NsysExport:
     def _add_ranges(self, ranges: Sequence[tuple[Any, ...]]) -> None:
         numbers = np.array([row[:5] for row in ranges], np.int64)
         tid = numbers[:, 3]
-        told = [self._range(row[5], row[4]) for row in ranges]
+        labels = [self._range(row[5], row[4]) for row in ranges]
         self.rows.add(
             numbers[:, 0],
             duration=numbers[:, 1] - numbers[:, 0],
             process=self._host(tid - tid % THREAD),
-            stream=[self.rows.streams["thread", one] for one in tid.tolist()],
-            name=[name for name, _ in told],
-            kind=[kind for _, kind in told],
+            stream=[self.rows.streams["thread", thread] for thread in tid.tolist()],
+            name=[name for name, _ in labels],
+            kind=[kind for _, kind in labels],
         )
 
     def _range(self, text: str | None, id: int) -> tuple[int, int]:
         """Name and kind of a range: those of `emit_nvtx` lose their numbers and are host ops."""
         if text is None:
             return self.texts["id", id], self.rows.kinds[ANNOTATION]
-        found = _EMITTED.match(text)
-        return self._text(found[1] if found else text), self.rows.kinds[HOST if found else ANNOTATION]
+        match = _EMITTED.match(text)
+        return self._text(match[1] if match else text), self.rows.kinds[HOST if match else ANNOTATION]
 
     def about(self, chips: tuple[str, ...], properties: dict[str, Any]) -> About:
         """Where this comes from, and what was kept, dropped and doubted."""
@@ -263,8 +263,8 @@ class NsysExport:
         for table, what in NOT_READ.items():
             if table in self.tables:
                 self.rows.dropped[what] += int(self.base.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-        dropped = {what: count for what, count in self.rows.dropped.items() if count}
-        lost = sum(count for what, count in dropped.items() if "without a readable time" in what)
+        dropped_counts = {what: count for what, count in self.rows.dropped.items() if count}
+        lost = sum(count for what, count in dropped_counts.items() if "without a readable time" in what)
         if lost:
             self.rows.warnings.append(f"{lost:,} rows without a readable time are left out")
         return About(
@@ -272,7 +272,7 @@ class NsysExport:
             format=FORMAT,
             chips=chips,
             kept=self.rows.kept(),
-            dropped=dropped,
+            dropped=dropped_counts,
             warnings=tuple(self.rows.warnings),
             properties=properties,
         )

@@ -78,8 +78,8 @@ class _Machine:
         elif name in ("BINGET", "LONG_BINGET", "GET"):
             stack.append(self.memo[int(argument)])
         elif name in _TUPLES:
-            taken = [stack.pop() for _ in range(_TUPLES[name])][::-1]
-            stack.append(tuple(taken))
+            entries = [stack.pop() for _ in range(_TUPLES[name])][::-1]
+            stack.append(tuple(entries))
         else:
             self._group(name)
 
@@ -90,8 +90,8 @@ class _Machine:
             values = [stack.pop()] if name == "APPEND" else [stack.pop(), stack.pop()][::-1]
         elif name in ("APPENDS", "SETITEMS", "TUPLE", "LIST", "DICT"):
             values = []
-            while (one := stack.pop()) is not _MARK:
-                values.append(one)
+            while (entry := stack.pop()) is not _MARK:
+                values.append(entry)
             values.reverse()
         else:
             raise NotPlain(f"it asks for {name}, which plain data does not need")

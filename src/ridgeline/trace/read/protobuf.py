@@ -39,7 +39,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise Damaged("a number does not end")
 
 
-def signed(value: int) -> int:
+def signed_int(value: int) -> int:
     """A number of the wire as the signed one it stands for.
 
     >>> signed(2**64 - 1), signed(7)
@@ -79,11 +79,11 @@ def numbers(value: int | bytes) -> list[int]:
     """
     if isinstance(value, int):
         return [value]
-    found, at = [], 0
+    numbers_, at = [], 0
     while at < len(value):
-        one, at = varint(value, at)
-        found.append(one)
-    return found
+        number, at = varint(value, at)
+        numbers_.append(number)
+    return numbers_
 
 
 def messages(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from ridgeline.trace.read import (
     sqlite_files,
     xplane,
 )
-from ridgeline.trace.read.archive import unzipped
+from ridgeline.trace.read.archive import unzip_traces
 from ridgeline.trace.read.captures import last_captures
 from ridgeline.trace.read.folder import Found, files_of
 from ridgeline.trace.read.join import TracePart, join
@@ -66,10 +66,10 @@ def read_timeline(
     ``unit`` is the unit of the times, s, ms, us or ns, where a file does not keep to the one of its format.
     ``progress`` is called with the bytes read so far and the bytes of all files.
     """
-    with unzipped([Path(path) for path in paths]) as places:
-        parts, told = _parts(files_of(places), nanos_of(unit), progress)
+    with unzip_traces([Path(path) for path in paths]) as places:
+        parts, warnings = _parts(files_of(places), nanos_of(unit), progress)
     line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
-    line = classify(name_collectives(_told(line, told)), rules)
+    line = classify(name_collectives(_told(line, warnings)), rules)
     return _told(line, overlap_doubts(line, rules or built_in()))
 
 
@@ -87,18 +87,18 @@ def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tup
     parts, passed_over = [], list[InputError]()
     for file in files:
         try:
-            parts.append(_placed(_read(Source(file.path, tell, nanos)), file))
+            parts.append(_place_part(_read(Source(file.path, tell, nanos)), file))
         except InputError as wrong:
             if file.named:
                 raise
             passed_over.append(wrong)
     if not parts:
         raise passed_over[0]
-    kept, told = last_captures(parts)
-    return kept, told + [f"not read: {wrong}" for wrong in passed_over]
+    kept_parts, warnings = last_captures(parts)
+    return kept_parts, warnings + [f"not read: {wrong}" for wrong in passed_over]
 
 
-def _placed(part: TracePart, found: Found) -> TracePart:
+def _place_part(part: TracePart, found: Found) -> TracePart:
     """The part with what its folder says: its rank, the table of kernels beside it."""
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
@@ -107,7 +107,7 @@ def _placed(part: TracePart, found: Found) -> TracePart:
     if found.beside is None:
         return part
     try:
-        return ascend.attached(part, Source(found.beside))
+        return ascend.attach_shapes(part, Source(found.beside))
     except InputError as wrong:
         return _with_warnings(part, f"not read: {wrong}")
 
@@ -128,21 +128,25 @@ def _read(source: Source) -> TracePart:
         if reader.recognises(head) and what not in NEVER and not memory_snapshot.recognises(head):
             part = reader.read(source)
             part = _with_warnings(part, *doubt(part.about.format))
-            return part if not source.nanos else _forced(part, source.nanos, reader)
-    known = ", ".join(reader.name for reader in READERS)
+            return part if not source.nanos else _with_forced_unit(part, source.nanos, reader)
+    reader_names = ", ".join(reader.name for reader in READERS)
     if not head:
-        given = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
-        raise refuse(source.path, given, f"a trace ({known})", "check that the profiler finished writing it")
+        given_text = f"a file of which nothing can be read: {source.damage}" if source.damage else "an empty file"
+        raise refuse(
+            source.path, given_text, f"a trace ({reader_names})", ("check that the profiler finished writing it")
+        )
     if memory_snapshot.recognises(head):
         what, todo = "a record of PyTorch's allocator", "name it alone: ridgeline analyze reads memory by itself"
-    given = what or f"a file that begins with {head[:16]!r}"
-    raise refuse(source.path, given, f"a trace ({known})", todo or "export it in that format")
+    given_text = what or f"a file that begins with {head[:16]!r}"
+    raise refuse(source.path, given_text, f"a trace ({reader_names})", todo or "export it in that format")
 
 
-def _forced(part: TracePart, nanos: int, reader: Reader) -> TracePart:
+def _with_forced_unit(part: TracePart, nanos: int, reader: Reader) -> TracePart:
     """The part with a word about the unit that was asked for."""
-    said = f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else f"{reader.name} has nanoseconds only"
-    return _with_warnings(part, said)
+    unit_remark = (
+        f"times are read as {WORDS[nanos]}, as asked" if reader.any_unit else (f"{reader.name} has nanoseconds only")
+    )
+    return _with_warnings(part, unit_remark)
 
 
 def _size(path: Path) -> int:

@@ -70,29 +70,34 @@ class _Reading:
         columns = ("start", "end", "agent_id", "kernel_id", "queue_id", "stream_id", "event_id")
         for start, end, agent, kernel, queue, stream, event in self._in("kernel_dispatch", suffix, *columns):
             lane = np.where(stream > 0, stream, queue)
-            names = [kernels.get(one, f"kernel {one}") for one in kernel.tolist()]
-            self._add(start, end, [agents.get(one, f"chip {one}") for one in agent.tolist()],
-                      [f"stream {one}" for one in lane.tolist()], names, KERNEL, stacks(event))  # fmt: skip
-        moved = ("start", "end", "dst_agent_id", "src_agent_id", "name_id", "stream_id", "event_id", "size")
-        for start, end, to, begin, name, stream, event, size in self._in("memory_copy", suffix, *moved):
+            names = [kernels.get(id_, f"kernel {id_}") for id_ in kernel.tolist()]
+            self._add(start, end, [agents.get(id_, f"chip {id_}") for id_ in agent.tolist()],
+                      [f"stream {number}" for number in lane.tolist()], names, KERNEL, stacks(event))  # fmt: skip
+        copy_columns = ("start", "end", "dst_agent_id", "src_agent_id", "name_id", "stream_id", "event_id", "size")
+        for start, end, to, begin, name, stream, event, size in self._in("memory_copy", suffix, *copy_columns):
             first = self.rows.count
             chips = [
-                agents.get(one) or agents.get(other) or "chip 0"
-                for one, other in zip(to.tolist(), begin.tolist(), strict=True)
+                agents.get(target) or agents.get(origin) or "chip 0"
+                for target, origin in zip(to.tolist(), begin.tolist(), strict=True)
             ]
-            kept = self._add(start, end, chips, [f"copies {one}" for one in stream.tolist()],
-                             [strings.get(one, "Memcpy") for one in name.tolist()], MEMCPY, stacks(event))  # fmt: skip
-            for place, one in enumerate(size[kept].tolist()):
-                self.rows.sizes.add(first + place, max(0, one))
+            kept_rows = self._add(start, end, chips, [f"copies {number}" for number in stream.tolist()],
+                             [strings.get(id_, "Memcpy") for id_ in name.tolist()], MEMCPY, stacks(event))  # fmt: skip
+            for place, copy_bytes in enumerate(size[kept_rows].tolist()):
+                self.rows.sizes.add(first + place, max(0, copy_bytes))
         for start, end, pid, tid, name, event in self._in(
             "region", suffix, "start", "end", "pid", "tid", "name_id", "event_id"
         ):
-            texts = [strings.get(one, "") for one in name.tolist()]
-            for kind, own in self._kinds(texts, event, suffix, strings):
-                self._add(start[own], end[own], [f"host {one}" for one in pid[own].tolist()],
-                          [f"thread {one}" for one in tid[own].tolist()],
-                          [text for text, keep in zip(texts, own.tolist(), strict=True) if keep], kind,
-                          stacks(event[own]) if kind == RUNTIME else np.zeros(int(own.sum()), np.int64))  # fmt: skip
+            texts = [strings.get(id_, "") for id_ in name.tolist()]
+            for kind, of_kind in self._kinds(texts, event, suffix, strings):
+                self._add(
+                    start[of_kind],
+                    end[of_kind],
+                    [f"host {number}" for number in pid[of_kind].tolist()],
+                    [f"thread {number}" for number in tid[of_kind].tolist()],
+                    [text for text, keep in zip(texts, of_kind.tolist(), strict=True) if keep],
+                    kind,
+                    stacks(event[of_kind]) if kind == RUNTIME else np.zeros(int(of_kind.sum()), np.int64),
+                )
 
     def _kinds(
         self, texts: list[str], event: Longs, suffix: str, strings: dict[int, str]
@@ -103,11 +108,11 @@ class _Reading:
             for ids, codes in self._in("event", suffix, "id", "category_id")
             for id, code in zip(ids.tolist(), codes.tolist(), strict=True)
         }
-        marked = np.array([bool(RANGES.search(category.get(one, ""))) for one in event.tolist()], np.bool_)
-        calls = np.array([bool(CALLS.match(text)) for text in texts], np.bool_) & ~marked
-        for kind, own in ((ANNOTATION, marked), (RUNTIME, calls), (HOST, ~marked & ~calls)):
-            if own.any():
-                yield kind, own
+        is_range = np.array([bool(RANGES.search(category.get(id_, ""))) for id_ in event.tolist()], np.bool_)
+        calls = np.array([bool(CALLS.match(text)) for text in texts], np.bool_) & ~is_range
+        for kind, of_kind in ((ANNOTATION, is_range), (RUNTIME, calls), (HOST, ~is_range & ~calls)):
+            if of_kind.any():
+                yield kind, of_kind
 
     def _agents(self, suffix: str) -> dict[int, str]:
         """Chips by the id of their agent; hosts are agents too and are left out."""
@@ -115,16 +120,16 @@ class _Reading:
         names = self._texts("info_agent", suffix, "product_name", "model_name", "name")
         chips = [kind for kind in sorted(kinds) if GPU.search(kinds[kind])]
         self.chips += [names[chip] for chip in chips if names.get(chip)]
-        return {one: f"chip {place}" for place, one in enumerate(chips)}
+        return {agent: f"chip {place}" for place, agent in enumerate(chips)}
 
     def _stacks(self, suffix: str, apart: int) -> Callable[[Longs], Longs]:
         """What turns ids of events into numbers that a call shares with what it launched."""
-        found: dict[int, int] = {}
+        parents: dict[int, int] = {}
         for id, stack, link in self._in("event", suffix, "id", "stack_id", "correlation_id"):
-            told = np.where(stack > 0, stack, link)
-            found.update(zip(id.tolist(), told.tolist(), strict=True))
+            stack_id = np.where(stack > 0, stack, link)
+            parents.update(zip(id.tolist(), stack_id.tolist(), strict=True))
         return lambda events: np.array(
-            [found[event] + apart if found.get(event, 0) > 0 else 0 for event in events.tolist()], np.int64
+            [parents[event] + apart if parents.get(event, 0) > 0 else 0 for event in events.tolist()], np.int64
         )
 
     def ranks(self) -> tuple[int, ...]:
@@ -141,21 +146,21 @@ class _Reading:
     ) -> Mask:  # fmt: skip
         good = (start >= 0) & (end >= start)
         self.rows.dropped["spans without a readable time"] += int((~good).sum())
-        kept = np.flatnonzero(good).tolist()
+        kept_rows = np.flatnonzero(good).tolist()
         self.rows.add(
             start[good],
             duration=(end - start)[good],
-            process=[self.rows.processes[processes[one]] for one in kept],
-            stream=[self.rows.streams[streams[one]] for one in kept],
-            name=[self.rows.names[names[one]] for one in kept],
+            process=[self.rows.processes[processes[row]] for row in kept_rows],
+            stream=[self.rows.streams[streams[row]] for row in kept_rows],
+            name=[self.rows.names[names[row]] for row in kept_rows],
             kind=self.rows.kinds[kind],
             correlation=links[good],
         )
         return good
 
     def _table(self, word: str, suffix: str) -> str:
-        wanted = f"rocpd_{word}{suffix}"
-        return next((name for name in self.tables if name.lstrip("_") == wanted), "")
+        table_name = f"rocpd_{word}{suffix}"
+        return next((name for name in self.tables if name.lstrip("_") == table_name), "")
 
     def _texts(self, word: str, suffix: str, *columns: str) -> dict[int, str]:
         table = self._table(word, suffix)

@@ -70,8 +70,8 @@ def _take(rows: RowColumns, batch: list[dict[str, str]]) -> None:
     )
     good = (start != MISSING) & (end != MISSING) & (end >= start) & (start >= 0)
     rows.dropped["rows without a readable time"] += int((~good).sum())
-    kept = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
-    places = [_place(row) for row in kept]
+    kept_rows = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
+    places = [_place(row) for row in kept_rows]
     rows.add(
         start[good],
         duration=(end - start)[good],
@@ -79,7 +79,7 @@ def _take(rows: RowColumns, batch: list[dict[str, str]]) -> None:
         stream=[rows.streams[stream] for _, stream, _, _ in places],
         name=[rows.names[name] for _, _, name, _ in places],
         kind=[rows.kinds[kind] for _, _, _, kind in places],
-        correlation=np.array([_number(row.get("Correlation_Id", "")) for row in kept], np.int64),
+        correlation=np.array([_number(row.get("Correlation_Id", "")) for row in kept_rows], np.int64),
     )
 
 

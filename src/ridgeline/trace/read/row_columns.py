@@ -38,9 +38,9 @@ class RowColumns:
     def add(self, start: NDArray[np.int64], **columns: Values) -> None:
         """Add rows: starts in nanoseconds, and the other columns as arrays, or as one value for all of these rows."""
         for column in COLUMNS:
-            given = start if column == "start" else columns.get(column, 0)
+            values = start if column == "start" else columns.get(column, 0)
             wide = np.int64 if column in ("start", "duration", "correlation") else np.int32
-            self._pieces[column].append(np.broadcast_to(np.asarray(given, wide), start.shape))
+            self._pieces[column].append(np.broadcast_to(np.asarray(values, wide), start.shape))
         self.count += len(start)
 
     def column(self, name: str) -> NDArray[Any]:

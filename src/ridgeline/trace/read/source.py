@@ -56,14 +56,14 @@ class Source:
                 magic = stream.read(2)
                 stream.seek(0)
                 raw = self._raw(iter(lambda: stream.read(min(size, CHUNK)), b""))
-                yield from self._inflated(raw, size) if magic == GZIP else raw
+                yield from self._inflate_chunks(raw, size) if magic == GZIP else raw
         except OSError as wrong:
             raise refuse(self.path, wrong.strerror or "unreadable", "a readable file", "check the path") from None
 
     @contextmanager
-    def unpacked(self) -> Iterator[Path]:
+    def unpacked_file(self) -> Iterator[Path]:
         """The file, or a temporary copy of it inflated, for what must be read out of order; removed afterwards."""
-        if not self._packed():
+        if not self._is_packed():
             if self._tell is not None:
                 self._tell(self.path.stat().st_size)
             yield self.path
@@ -84,7 +84,7 @@ class Source:
                     stream.write(chunk)
             yield copy
 
-    def _packed(self) -> bool:
+    def _is_packed(self) -> bool:
         try:
             with self.path.open("rb") as stream:
                 return stream.read(2) == GZIP
@@ -97,35 +97,35 @@ class Source:
                 self._tell(len(chunk))
             yield chunk
 
-    def _inflated(self, chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    def _inflate_chunks(self, chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
         inflate = zlib.decompressobj(wbits=31)
-        taken = given = 0
-        ended = False
+        read_bytes = given_bytes = 0
+        at_end = False
         for chunk in chunks:
             for piece in _pieces(chunk, PIECE):
-                taken += len(piece)
-                rest = piece
-                while rest:
-                    if ended:  # files may be several gzip members put end to end; zeros behind the last are padding
-                        rest = rest.lstrip(b"\0")
-                        if not rest.startswith(GZIP):
-                            self.damage = self._trailing(rest)
+                read_bytes += len(piece)
+                remainder = piece
+                while remainder:
+                    if at_end:  # files may be several gzip members put end to end; zeros behind the last are padding
+                        remainder = remainder.lstrip(b"\0")
+                        if not remainder.startswith(GZIP):
+                            self.damage = self._trailing(remainder)
                             break
-                        inflate, ended = zlib.decompressobj(wbits=31), False
+                        inflate, at_end = zlib.decompressobj(wbits=31), False
                     before = inflate.copy()
                     try:
-                        out = inflate.decompress(rest, size)
+                        out = inflate.decompress(remainder, size)
                     except zlib.error as wrong:
                         self.damage = f"the gzip data is damaged ({_plain(wrong)})"
-                        yield _salvaged(before, rest)
+                        yield _salvage_bytes(before, remainder)
                         return
-                    given += len(out)
-                    self._check_ratio(given, taken)
+                    given_bytes += len(out)
+                    self._check_ratio(given_bytes, read_bytes)
                     if out:
                         yield out
-                    ended = inflate.eof
-                    rest = inflate.unused_data if ended else inflate.unconsumed_tail
-        if not ended and not self.damage:
+                    at_end = inflate.eof
+                    remainder = inflate.unused_data if at_end else inflate.unconsumed_tail
+        if not at_end and not self.damage:
             self.damage = "the gzip data ends early"
 
     def _trailing(self, rest: bytes) -> str:
@@ -151,15 +151,15 @@ def _pieces(chunk: bytes, size: int) -> Iterator[bytes]:
         yield chunk[at : at + size]
 
 
-def _salvaged(inflate: zlib._Decompress, rest: bytes) -> bytes:
+def _salvage_bytes(inflate: zlib._Decompress, rest: bytes) -> bytes:
     """What comes out of a piece before the damage in it."""
-    kept = []
+    pieces = []
     for piece in _pieces(rest, 64):
         try:
-            kept.append(inflate.decompress(piece, CHUNK))
+            pieces.append(inflate.decompress(piece, CHUNK))
         except zlib.error:
             break
-    return b"".join(kept)
+    return b"".join(pieces)
 
 
 def _plain(wrong: zlib.error) -> str:

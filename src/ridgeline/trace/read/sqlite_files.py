@@ -36,9 +36,9 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> TracePart:
     """One database as columns; an `InputError` when it is nobody's, or holds no work."""
-    with source.unpacked() as path:
+    with source.unpacked_file() as path:
         try:
-            with closing(opened(path)) as base:
+            with closing(open_sqlite(path)) as base:
                 names = frozenset(tables_of(base))
                 reader = next((read for knows, read in FORMATS.values() if knows(names)), nsys.read)
                 return reader(source, base)
@@ -49,7 +49,7 @@ def read(source: Source) -> TracePart:
             ) from None
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_sqlite(path: Path) -> sqlite3.Connection:
     """A database that nobody can change, and that can reach nothing else."""
     base = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
     base.text_factory = lambda raw: raw.decode("utf-8", "replace")

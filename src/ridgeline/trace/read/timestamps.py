@@ -36,9 +36,11 @@ def nanoseconds(values: Sequence[Any], nanos: int = NANOS) -> NDArray[np.int64]:
         if abs(int(array.max())) < LARGEST // nanos and abs(int(array.min())) < LARGEST // nanos:
             return array.astype(np.int64) * nanos
     elif array.dtype.kind == "f" and bool((np.abs(array) < LARGEST // nanos).all()):
-        whole = np.floor(array)
-        found: NDArray[np.int64] = whole.astype(np.int64) * nanos + np.rint((array - whole) * nanos).astype(np.int64)
-        return found
+        integral = np.floor(array)
+        nanoseconds_: NDArray[np.int64] = integral.astype(np.int64) * nanos + np.rint(
+            (array - integral) * nanos
+        ).astype(np.int64)
+        return nanoseconds_
     return _one_by_one(values, nanos)
 
 

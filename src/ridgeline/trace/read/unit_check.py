@@ -52,20 +52,24 @@ def doubt_unit(work: Longs, launches: Longs, nanos: int) -> str:
     >>> doubt_unit(np.full(9, 5), np.full(9, 4), 1000)
     'times look like milliseconds, read as microseconds half of the launches last less than 0.004 us: if so, --unit ms'
     """
-    seen = [(launches, LAUNCHES, "launches"), (work, KERNELS, "kernels and copies")]
-    known = [(max(float(np.median(one)), ROUNDED), range_, what) for one, range_, what in seen if len(one) >= ENOUGH]
-    if not known:
+    samples = [(launches, LAUNCHES, "launches"), (work, KERNELS, "kernels and copies")]
+    medians = [
+        (max(float(np.median(sample)), ROUNDED), range_, what)
+        for sample, range_, what in samples
+        if len(sample) >= ENOUGH
+    ]
+    if not medians:
         return ""
-    median, (least, most), what = known[0]
+    median, (least, greatest), what = medians[0]
     short = median < least and int(work.max(initial=0)) < USUAL
-    odd = short or median > most or _too_long(work, launches)
+    odd = short or median > greatest or _too_long(work, launches)
     if not odd:
         return ""
-    for unit, other in sorted(UNITS.items(), key=lambda item: abs(np.log10(item[1] / nanos))):
-        fits = all(low <= value * other / nanos <= high for value, (low, high), _ in known)
-        if fits and other != nanos:
+    for unit, unit_nanos in sorted(UNITS.items(), key=lambda item: abs(np.log10(item[1] / nanos))):
+        fits = all(low <= value * unit_nanos / nanos <= high for value, (low, high), _ in medians)
+        if fits and unit_nanos != nanos:
             return (
-                f"times look like {WORDS[other]}, read as {WORDS[nanos]} half of the {what} last "
+                f"times look like {WORDS[unit_nanos]}, read as {WORDS[nanos]} half of the {what} last "
                 f"{'less' if median < least else 'more'} than {median / 1000:.3g} us: if so, --unit {unit}"
             )
     return f"half of the {what} last {_side(median, least)} {median / 1000:.3g} us: is their unit {WORDS[nanos]}?"

@@ -38,7 +38,7 @@ def what_it_is(path: Path, head: bytes) -> tuple[str, str]:
     >>> what_it_is(Path("run.nsys-rep"), b"...")
     ('a report of Nsight Systems', 'nsys export --type sqlite FILE')
     """
-    for ending, told in ENDINGS.items():
+    for ending, description in ENDINGS.items():
         if path.name.lower().endswith(ending):
-            return told
+            return description
     return next(((what, todo) for pattern, what, todo in BEGINNINGS if pattern.match(head)), ("", ""))

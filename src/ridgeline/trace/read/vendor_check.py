@@ -41,19 +41,19 @@ def overlap_told(
         pid, tid = tracks[place]
         if not any(SUMMED.match(text.get(pid, "")) for text in (found.processes, found.labels)):
             continue
-        own = (track == place) & (duration != MISSING)
+        on_track = (track == place) & (duration != MISSING)
         thread = WORDS.get(found.threads.get((pid, tid), "").strip().lower())
-        for code in np.unique(name[own]).tolist():
+        for code in np.unique(name[on_track]).tolist():
             part = WORDS.get(names[code].strip().lower()) or thread
             if part is not None:
-                sums[part] = sums.get(part, 0) + int(duration[own & (name == code)].sum())
+                sums[part] = sums.get(part, 0) + int(duration[on_track & (name == code)].sum())
     return sums
 
 
 def overlap_doubts(line: Timeline, rules: Rules) -> Sequence[str]:
     """What to say about every rank whose sums differ from those of its vendor's tool."""
-    told = line.about.properties.get(OVERLAP)
-    return list(_doubts(line, rules, told)) if isinstance(told, Mapping) else []
+    overlap = line.about.properties.get(OVERLAP)
+    return list(_doubts(line, rules, overlap)) if isinstance(overlap, Mapping) else []
 
 
 def _doubts(line: Timeline, rules: Rules, told: Mapping[str, Any]) -> Iterator[str]:
@@ -66,16 +66,16 @@ def _doubts(line: Timeline, rules: Rules, told: Mapping[str, Any]) -> Iterator[s
             group: cover(line.start_ns[rows & (groups == group)], line.end_ns[rows & (groups == group)])
             for group in (COMPUTE, COMMUNICATION)
         }
-        both = union(parts[COMPUTE], parts[COMMUNICATION])
+        busy = union(parts[COMPUTE], parts[COMMUNICATION])
         ours = {
             COMPUTING: parts[COMPUTE].length, TALKING: parts[COMMUNICATION].length,
-            EXPOSED: both.length - parts[COMPUTE].length,
+            EXPOSED: busy.length - parts[COMPUTE].length,
         }  # fmt: skip
-        allowed = max(LEAST_NS, SHARE * (both.last - both.first))
+        allowed_ns = max(LEAST_NS, SHARE * (busy.last - busy.first))
         differ = [
             f"{part} {theirs[part] / 1000:,.1f} us, here {ours[part] / 1000:,.1f}"
             for part in ours
-            if part in theirs and abs(ours[part] - theirs[part]) > allowed
+            if part in theirs and abs(ours[part] - theirs[part]) > allowed_ns
         ]
         if differ:
             yield f"rank {rank}: the vendor's Overlap Analysis in the file says {'; '.join(differ)}"

@@ -23,7 +23,7 @@ from ridgeline.trace.read.chrome_events import Args, Event
 from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.json_stream import Fate
 from ridgeline.trace.read.kineto import Finish
-from ridgeline.trace.read.protobuf import Damaged, fields, signed, varint
+from ridgeline.trace.read.protobuf import Damaged, fields, signed_int, varint
 from ridgeline.trace.read.source import Source, refuse
 
 FORMAT = "XLA xplane"
@@ -71,39 +71,39 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> TracePart:
     """One profile as columns; an `InputError` when it holds no span."""
-    data = b"".join(_bounded(source))
-    gathered, fate = ChromeColumns(1), Fate()
+    data = b"".join(_bounded_chunks(source))
+    columns, fate = ChromeColumns(1), Fate()
     fate.listed = fate.closed = True
     facts: dict[str, Any] = {}
     try:
-        _name_planes(gathered, data)
+        _name_planes(columns, data)
         for number, plane in fields(data):
             if number == PLANE and isinstance(plane, bytes):
-                _take_plane(gathered, plane, facts)
-            if gathered.full:
+                _take_plane(columns, plane, facts)
+            if columns.full:
                 break
     except Damaged as wrong:
         source.damage = source.damage or f"the file is damaged or cut ({wrong})"
-    if not gathered.count:
+    if not columns.count:
         why = source.damage or "no plane has an event"
         raise refuse(source.path, f"an XLA profile without spans ({why})", FORMAT, "was anything running?")
-    return Finish(source, gathered, facts, exact=True, format=FORMAT).part(fate, gathered.full)
+    return Finish(source, columns, facts, exact=True, format=FORMAT).part(fate, columns.full)
 
 
 def _name_planes(gathered: ChromeColumns, data: bytes) -> None:
     """Tell all processes before the first span: whether the host is the device depends on the others."""
     for number, plane in _safely(data):
-        told = next((value for at, value in _safely(plane) if at == 2), b"") if isinstance(plane, bytes) else b""
-        if number == PLANE and isinstance(told, bytes) and told.decode("utf-8", "replace") not in PASSED:
-            name = told[:LONGEST].decode("utf-8", "replace")
+        plane_name = next((value for at, value in _safely(plane) if at == 2), b"") if isinstance(plane, bytes) else b""
+        if number == PLANE and isinstance(plane_name, bytes) and plane_name.decode("utf-8", "replace") not in PASSED:
+            name = plane_name[:LONGEST].decode("utf-8", "replace")
             gathered.take([_metadata("process_name", name, "", name)])
 
 
-def _bounded(source: Source) -> Iterator[bytes]:
-    taken = 0
+def _bounded_chunks(source: Source) -> Iterator[bytes]:
+    total_bytes = 0
     for chunk in source.chunks():
-        taken += len(chunk)
-        if taken > LARGEST:
+        total_bytes += len(chunk)
+        if total_bytes > LARGEST:
             raise refuse(source.path, f"more than {LARGEST:,} bytes", "one XSpace, below 2 GiB", "profile fewer steps")
         yield chunk
 
@@ -131,17 +131,17 @@ def _take_plane(gathered: ChromeColumns, plane: bytes, facts: dict[str, Any]) ->
 
 def _take_name(names: Names, number: int, entry: bytes) -> None:
     """An entry of the plane's tables: 4 has the names of events, 5 those of statistics."""
-    found = dict[int, int | bytes](_safely(entry))
-    key, value = found.get(1, 0), found.get(2, b"")
+    entry_fields = dict[int, int | bytes](_safely(entry))
+    key, value = entry_fields.get(1, 0), entry_fields.get(2, b"")
     if not isinstance(key, int) or not isinstance(value, bytes):
         return
-    told: dict[int, int | bytes] = {}
+    metadata: dict[int, int | bytes] = {}
     shared = []
-    for field_number, one in _safely(value):
-        told[field_number] = one
-        if number == 4 and field_number == 5 and isinstance(one, bytes):
-            shared.append(one)
-    text = told.get(4) or told.get(2, b"") if number == 4 else told.get(2, b"")
+    for field_number, content in _safely(value):
+        metadata[field_number] = content
+        if number == 4 and field_number == 5 and isinstance(content, bytes):
+            shared.append(content)
+    text = metadata.get(4) or metadata.get(2, b"") if number == 4 else metadata.get(2, b"")
     if isinstance(text, bytes):
         (names.events if number == 4 else names.stats)[key] = text[:LONGEST].decode("utf-8", "replace")
     if shared:
@@ -151,16 +151,16 @@ def _take_name(names: Names, number: int, entry: bytes) -> None:
 def _properties(names: Names, stats: list[bytes], title: str, facts: dict[str, Any]) -> None:
     if not title.startswith("/device:") or "deviceProperties" in facts:
         return
-    told = {PROPERTIES[name]: value for name, value in _stats(names, stats) if name in PROPERTIES}
-    if told:
-        facts["deviceProperties"] = [{"id": 0, "name": "", **told}]
+    properties = {PROPERTIES[name]: value for name, value in _stats(names, stats) if name in PROPERTIES}
+    if properties:
+        facts["deviceProperties"] = [{"id": 0, "name": "", **properties}]
 
 
 def _take_line(gathered: ChromeColumns, names: Names, line: bytes, pid: str) -> None:
     tid, begin, title, events = 0, 0, "", list[bytes]()
     for number, value in _safely(line):
         if isinstance(value, int):
-            tid, begin = (value, begin) if number == 1 else (tid, signed(value)) if number == 3 else (tid, begin)
+            tid, begin = (value, begin) if number == 1 else (tid, signed_int(value)) if number == 3 else (tid, begin)
         elif number in (2, 11):
             title = value[:LONGEST].decode("utf-8", "replace") or title
         elif number == EVENTS:
@@ -178,36 +178,36 @@ def _event(names: Names, raw: bytes, pid: str, tid: int, begin: int) -> Event:
             if number == 1:
                 key = value
             elif number == 2:
-                offset = signed(value)
+                offset = signed_int(value)
             elif number == 3:
-                length = signed(value)
+                length = signed_int(value)
         elif number == 4:
             stats.append(value)
     start = begin + offset // PICO
     until = begin + (offset + length) // PICO
-    told = dict(_stats(names, [*names.shared.get(key, ()), *stats], only=KEPT))
+    event_stats = dict(_stats(names, [*names.shared.get(key, ()), *stats], only=KEPT))
     args = Args(
-        correlation_id=told.get("correlation_id"),
-        hlo_category=told.get("hlo_category"),
-        hlo_op=told.get("hlo_op"),
-        device_ordinal=told.get("device_ordinal"),
-        step_num=told.get("step_num"),
-        bytes=told.get("bytes_transferred"),
+        correlation_id=event_stats.get("correlation_id"),
+        hlo_category=event_stats.get("hlo_category"),
+        hlo_op=event_stats.get("hlo_op"),
+        device_ordinal=event_stats.get("device_ordinal"),
+        step_num=event_stats.get("step_num"),
+        bytes=event_stats.get("bytes_transferred"),
     )
     return Event(ph="X", name=names.events.get(key, ""), pid=pid, tid=tid, ts=start, dur=until - start, args=args)
 
 
 def _stats(names: Names, raw: list[bytes], only: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
     """Statistics by name: numbers, texts, and texts that stand in the table of names."""
-    for one in raw:
+    for stat in raw:
         name, value = "", None
-        for number, told in _safely(one):
-            if number == 1 and isinstance(told, int):
-                name = names.stats.get(told, "")
+        for number, content in _safely(stat):
+            if number == 1 and isinstance(content, int):
+                name = names.stats.get(content, "")
                 if only and name not in only:
                     break
             else:
-                value = _value(names, number, told)
+                value = _value(names, number, content)
         else:
             if name and value is not None:
                 yield name, value
@@ -218,7 +218,7 @@ def _value(names: Names, number: int, told: int | bytes) -> Any:
         return told[:LONGEST].decode("utf-8", "replace")
     if number == 2:
         return unpack("<d", told.to_bytes(8, "little"))[0]
-    return names.stats.get(told, "") if number == 7 else signed(told) if number == 4 else told
+    return names.stats.get(told, "") if number == 7 else signed_int(told) if number == 4 else told
 
 
 def _metadata(what: str, pid: str, tid: int | str, name: str) -> Event:
