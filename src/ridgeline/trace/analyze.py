@@ -189,12 +189,12 @@ def analyze(
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = classify(lines[0], rules) if lines else read_timeline(*files, rules=rules, unit=unit, progress=progress)
-    return _analysed(
+    return _analyze_timeline(
         line, rules, policy, chip_of(line.about, chip), _counters(counters, files), what_if, (model, capture)
     )
 
 
-def _analysed(
+def _analyze_timeline(
     line: Timeline,
     rules: Rules,
     policy: str,
@@ -205,24 +205,24 @@ def _analysed(
 ) -> Analysis:
     """Every analysis of a classified timeline, each handed what the ones before it found."""
     parts = breakdown(line, rules, policy)
-    counted = counted_rows(line, policy)
-    gaps = gaps_of(line, rules, counted)
-    engine = inference(line, counted)
-    sizes, priced = _behind_graphs(line, counted, engine, *replays)
-    rates = op_rates(line, counted, found, priced)
+    counted_mask = counted_rows(line, policy)
+    gaps = gaps_of(line, rules, counted_mask)
+    engine = inference(line, counted_mask)
+    sizes, priced_spans_ = _behind_graphs(line, counted_mask, engine, *replays)
+    rates = op_rates(line, counted_mask, found, priced_spans_)
     graph = graph_of(line, rules, policy)
-    replayed = len(graph.at) <= LARGEST
-    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if replayed else None
-    matched = match_collectives(line, rules, counted) if graph.left_out else graph.matched
-    ranks = rank_report(line, rules, counted, matched)
+    has_replay = len(graph.at) <= LARGEST
+    gains = Gains(graph=graph, rules=rules, chips=len(parts.chips)) if has_replay else None
+    collectives = match_collectives(line, rules, counted_mask) if graph.left_out else graph.matched
+    ranks = rank_report(line, rules, counted_mask, collectives)
     outliers = outlier_numbers(parts.steps)
-    talk = talk_of(line, communication_rows(line, rules, counted), matched)
-    exchanged = collective_sizes(line, talk, matched, found)
+    talk = talk_of(line, communication_rows(line, rules, counted_mask), collectives)
+    exchange_sizes = collective_sizes(line, talk, collectives, found)
     facts = Facts(
-        line=line, counted=counted, rules=rules, parts=parts, gaps=gaps, ranks=ranks, chip=found, gains=gains,
-        rates=op_rates(line, counted & ~np.isin(line.step, outliers), found, priced) if outliers else rates,
-        patterns=patterns_of(line, counted, max(1, len(parts.steps))),
-        software=software_of(line, found), talk=talk, sizes=exchanged, outliers=outliers,
+        line=line, counted=counted_mask, rules=rules, parts=parts, gaps=gaps, ranks=ranks, chip=found, gains=gains,
+        rates=op_rates(line, counted_mask & ~np.isin(line.step, outliers), found, priced_spans_) if outliers else rates,
+        patterns=patterns_of(line, counted_mask, max(1, len(parts.steps))),
+        software=software_of(line, found), talk=talk, sizes=exchange_sizes, outliers=outliers,
         guessed=sizes.name if sizes is not None and callable(replays[0]) else "",
     )  # fmt: skip
     return Analysis(
@@ -230,19 +230,19 @@ def _analysed(
         rules=rules,
         breakdown=parts,
         idle=idle_causes(gaps),
-        launches=launches(line, counted),
+        launches=launches(line, counted_mask),
         rates=rates,
         chip=found,
         findings=findings(facts),
-        measured=join_counters(line, counted, counters),
+        measured=join_counters(line, counted_mask, counters),
         critical=critical_path(graph),
         ranks=ranks,
-        collectives=exchanged,
+        collectives=exchange_sizes,
         memory=memory_peaks(line),
         what_if=answers(graph, rules, questions, sizes_of(graph, found)),
         inference=engine,
         model=sizes,
-        left_out=tuple(text for text in (graph.left_out, "" if replayed else UNREPLAYED) if text),
+        left_out=tuple(text for text in (graph.left_out, "" if has_replay else UNREPLAYED) if text),
         gaps=gaps,
         graph=graph,
     )
@@ -256,13 +256,13 @@ def _behind_graphs(
     capture: Path | str | None,
 ) -> tuple[ServedModel | None, tuple[PricedSpan, ...]]:
     """The model, and what spans without an op of their own compute, by the capture of their graph, else by it."""
-    paths = [one.path for one in files_of([Path(capture)])] if capture is not None else []
-    known = [capture for path in paths for capture in captures(read_timeline(path))] or captures(line)
-    found = replayed_spans(line, counted, known, engine)
+    paths = [file.path for file in files_of([Path(capture)])] if capture is not None else []
+    known_captures = [capture for path in paths for capture in captures(read_timeline(path))] or captures(line)
+    found = replayed_spans(line, counted, known_captures, engine)
     sizes = model(line, engine) if callable(model) else model
-    told = {one.row for one in found}
+    priced_rows = {span.row for span in found}
     more = priced_spans(line, counted, engine, sizes) if sizes is not None else ()
-    return sizes if more else None, (*found, *(one for one in more if one.row not in told))
+    return sizes if more else None, (*found, *(span for span in more if span.row not in priced_rows))
 
 
 def _counters(given: Path | str | None, files: Sequence[Path | str]) -> list[KernelCounters]:

@@ -18,16 +18,16 @@ def parents(line: Timeline, *kinds: str) -> Codes:
     another's end without being inside it count as enclosed by whatever encloses both.
     """
     rows = np.flatnonzero(line.of_kind(*(kinds or (HOST, RUNTIME))))
-    found = np.full(len(line), -1, np.int32)
+    parent = np.full(len(line), -1, np.int32)
     if not len(rows):
-        return found
+        return parent
     track = line.tracks(rows)
     start, end = line.start_ns[rows], line.end_ns[rows]
     order = np.lexsort((-end, start, track))  # of two that start together the longer is outside
     rows, track, end = rows[order], track[order], end[order]
     above = _previous_reaching(track, end)
-    found[rows] = np.where(above >= 0, rows[above], -1)
-    return found
+    parent[rows] = np.where(above >= 0, rows[above], -1)
+    return parent
 
 
 def _previous_reaching(track: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -35,14 +35,14 @@ def write_chrome(timeline: Timeline, path: Path) -> None:
     """Write the trace, whole or not at all. Names are strangers' text: JSON escapes them, nothing interprets them."""
     lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in chrome_events(timeline))
     tables = timeline.tables
-    own = json.dumps(
+    own_table = json.dumps(
         {
             "version": __version__, "predicted": timeline.predicted, "ranks": tables.ranks,
             "processes": tables.processes, "streams": tables.streams, "kinds": tables.kinds,
         }
     )  # fmt: skip
     base = f'"baseTimeNanoseconds":{timeline.about.origin_ns}'
-    write_text(path, f'{{"displayTimeUnit":"ms","ridgeline":{own},{base},"traceEvents":[\n' + lines + "\n]}\n")
+    write_text(path, f'{{"displayTimeUnit":"ms","ridgeline":{own_table},{base},"traceEvents":[\n' + lines + "\n]}\n")
 
 
 def chrome_events(timeline: Timeline) -> Iterator[Event]:
@@ -64,12 +64,12 @@ def chrome_events(timeline: Timeline) -> Iterator[Event]:
 
 def _spans(timeline: Timeline) -> Iterator[Event]:
     line, names, kinds = timeline, timeline.names, timeline.kinds
-    linked = np.where(line.launch >= 0, line.launch + 1, 0)
+    flow_ids = np.where(line.launch >= 0, line.launch + 1, 0)
     calls = np.unique(line.launch[line.launch >= 0])
-    linked[calls] = calls + 1
-    columns = (line.process, line.stream, line.name, line.kind, line.start_ns, line.durations_ns(), linked)
-    told = (line.phase, line.layer, line.detail.collective.at(np.arange(len(line))))
-    rows = zip(*(one.tolist() for one in (*columns, *told)), strict=True)
+    flow_ids[calls] = calls + 1
+    columns = (line.process, line.stream, line.name, line.kind, line.start_ns, line.durations_ns(), flow_ids)
+    own_columns = (line.phase, line.layer, line.detail.collective.at(np.arange(len(line))))
+    rows = zip(*(column.tolist() for column in (*columns, *own_columns)), strict=True)
     for process, stream, name, kind, start, duration, link, *more in rows:
         span = {"ph": "X", "pid": process + 1, "tid": _thread(process, stream), "name": names[name], "cat": kinds[kind]}
         span |= {"ts": start / NANOS, "dur": duration / NANOS}

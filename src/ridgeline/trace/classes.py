@@ -74,8 +74,8 @@ class Class:
                 try:
                     re.compile(pattern)
                 except re.error as wrong:
-                    given = f"{pattern!r} ({wrong})"
-                    yield Problem(path=f"{name}[{place}]", given=given, expected="a regular expression")
+                    given_text = f"{pattern!r} ({wrong})"
+                    yield Problem(path=f"{name}[{place}]", given=given_text, expected="a regular expression")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +107,8 @@ def read_rules(path: Path | None = None) -> Rules:
         return built_in()
     table = read_table(path)
     try:
-        own = _entries(table)
-        return Rules(classes=own + built_in().classes, own=len(own))
+        own_classes = _entries(table)
+        return Rules(classes=own_classes + built_in().classes, own=len(own_classes))
     except InputError as wrong:
         raise InputError([table.locate(problem) for problem in wrong.problems] or str(wrong)) from None
 
@@ -116,8 +116,8 @@ def read_rules(path: Path | None = None) -> Rules:
 def _entries(table: Table) -> tuple[Class, ...]:
     entries = table.data.get("class")
     if not isinstance(entries, list) or set(table.data) != {"class"}:
-        given = ", ".join(map(str, table.data)) or "an empty file"
-        raise InputError(Problem(path="", given=given, expected="tables named [[class]]", where=table.source))
+        given_text = ", ".join(map(str, table.data)) or "an empty file"
+        raise InputError(Problem(path="", given=given_text, expected="tables named [[class]]", where=table.source))
     return tuple(_entry(entry, f"class[{place}]") for place, entry in enumerate(entries))
 
 
@@ -147,15 +147,15 @@ def classify(timeline: Timeline, rules: Rules | None = None) -> Timeline:
         keys = keys // count[1] * count[1]  # far fewer keys
     distinct, place = np.unique(keys, return_inverse=True)
     matcher = _Matcher(rules, NOT_WORK if timeline.is_work.any() else tuple(set(NOT_WORK) - {HOST}))
-    found, settled = np.zeros(len(distinct), np.int16), np.zeros(len(distinct), np.bool_)
+    class_codes, is_settled = np.zeros(len(distinct), np.int16), np.zeros(len(distinct), np.bool_)
     for row, key in enumerate(distinct.tolist()):
-        rest, stream = divmod(key, count[1])
-        name, kind = divmod(rest, count[0])
-        id, settled[row] = matcher(timeline.names[name], timeline.kinds[kind], timeline.streams[stream])
-        found[row] = code[id]
-    open_ = np.flatnonzero(~settled[place] & (timeline.launch >= 0) & timeline.of_kind(KERNEL))
+        name_key, stream = divmod(key, count[1])
+        name, kind = divmod(name_key, count[0])
+        id, is_settled[row] = matcher(timeline.names[name], timeline.kinds[kind], timeline.streams[stream])
+        class_codes[row] = code[id]
+    open_ = np.flatnonzero(~is_settled[place] & (timeline.launch >= 0) & timeline.of_kind(KERNEL))
     open_ = open_[~timeline.named(GRAPH, timeline.launch[open_])]
-    class_ = found[place]
+    class_ = class_codes[place]
     if len(open_):
         _by_ops(timeline, rules, code, (open_, class_))
     return timeline.with_classes(class_, ids)
@@ -170,7 +170,7 @@ def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tu
         ([(entry.id, entry.around) for entry in rules.classes], rows[class_[rows] == code[UNKNOWN]]),
     ):
         verdict = np.full(len(timeline.names) + 1, -1, np.int16)
-        known = [(code[id], [re.compile(one).search for one in many]) for id, many in patterns if many]
+        searches = [(code[id], [re.compile(pattern).search for pattern in many]) for id, many in patterns if many]
         at = above[timeline.launch[chosen]]
         for _ in range(UP):
             chosen, at = chosen[at >= 0], at[at >= 0]
@@ -179,16 +179,16 @@ def _by_ops(timeline: Timeline, rules: Rules, code: Mapping[str, int], given: tu
             for name in np.unique(timeline.name[at]).tolist():
                 if verdict[name] < 0:
                     text = timeline.names[name][:LONGEST]
-                    verdict[name] = next((id for id, tests in known if any(test(text) for test in tests)), 0)
-            told = verdict[timeline.name[at]]
-            class_[chosen[told > 0]] = told[told > 0]
-            chosen, at = chosen[told == 0], above[at[told == 0]]
+                    verdict[name] = next((id for id, tests in searches if any(test(text) for test in tests)), 0)
+            by_name = verdict[timeline.name[at]]
+            class_[chosen[by_name > 0]] = by_name[by_name > 0]
+            chosen, at = chosen[by_name == 0], above[at[by_name == 0]]
 
 
 def _streams_matter(timeline: Timeline, rules: Rules) -> bool:
     """Whether a class that is limited to streams can be that of any span here."""
-    limited = [entry for entry in rules.classes if not set(entry.streams).isdisjoint(timeline.streams)]
-    return any(_of_kind(entry, kind) for entry in limited for kind in timeline.kinds)
+    stream_classes = [entry for entry in rules.classes if not set(entry.streams).isdisjoint(timeline.streams)]
+    return any(_of_kind(entry, kind) for entry in stream_classes for kind in timeline.kinds)
 
 
 def _of_kind(entry: Class, kind: str) -> bool:
@@ -200,7 +200,7 @@ class _Matcher:
 
     def __init__(self, rules: Rules, passed_over: tuple[str, ...] = NOT_WORK) -> None:
         self._passed_over, self._own = passed_over, rules.own
-        self._classes = [(entry, *_compiled(entry.names)) for entry in rules.classes]
+        self._classes = [(entry, *_compile_patterns(entry.names)) for entry in rules.classes]
 
     def __call__(self, name: str, kind: str, stream: str) -> tuple[str, bool]:
         """Its class, and whether no op has a say in it."""
@@ -227,13 +227,13 @@ def _telling(name: str) -> str:
     text = name[:LONGEST].lower().removesuffix(".kd")
     if _INDUCTOR.match(text):
         return _NEIGHBOURS.sub("", text)
-    scoped = _SCOPED.search(text)
-    if scoped:
-        return f"hccl_{scoped[1]}" if _EXCHANGES.match(scoped[1]) else scoped[1]
+    scope_match = _SCOPED.search(text)
+    if scope_match:
+        return f"hccl_{scope_match[1]}" if _EXCHANGES.match(scope_match[1]) else scope_match[1]
     return text
 
 
-def _compiled(patterns: Iterable[str]) -> tuple[tuple[str, ...], tuple[Callable[[str], object], ...]]:
+def _compile_patterns(patterns: Iterable[str]) -> tuple[tuple[str, ...], tuple[Callable[[str], object], ...]]:
     plain = tuple(pattern.lower() for pattern in patterns if not _SPECIAL.search(pattern))
-    rest = tuple(re.compile(pattern, re.IGNORECASE).search for pattern in patterns if _SPECIAL.search(pattern))
-    return plain, rest
+    regular = tuple(re.compile(pattern, re.IGNORECASE).search for pattern in patterns if _SPECIAL.search(pattern))
+    return plain, regular

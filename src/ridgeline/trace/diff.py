@@ -179,10 +179,10 @@ def diff_timelines(
     (2000.0, 'slower kernels', 2000.0)
     """
     rules = rules or built_in()
-    sides = [exclusive_time(one, rules, policy) for one in (before, after)]
+    sides = [exclusive_time(line, rules, policy) for line in (before, after)]
     if any(not len(side.rows) for side in sides):
         raise InputError("a side without any work cannot be compared")
-    by, entries = _matched(sides)
+    by, entries = _match_sides(sides)
     keys = dict.fromkeys([*entries[0], *entries[1]])
     same_chip = sides[0].line.about.chips[:1] == sides[1].line.about.chips[:1]
     by_name = by != BY_CLASS
@@ -205,30 +205,32 @@ def _side(one: ExclusiveTime, label: str) -> DiffSide:
     )  # fmt: skip
 
 
-def _matched(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
+def _match_sides(sides: Sequence[ExclusiveTime]) -> tuple[str, list[Entries]]:
     """What both sides are compared by, and their entries: by what has most time in common."""
     if sides[0].line.predicted != sides[1].line.predicted:
-        return BY_CLASS, [_keyed(entries_of(side, by_name=False)) for side in sides]
-    by_name = [_keyed(entries_of(side)) for side in sides]
+        return BY_CLASS, [_entries_by_key(entries_of(side, by_name=False)) for side in sides]
+    by_name = [_entries_by_key(entries_of(side)) for side in sides]
     if any(side.line.predicted or not (side.line.launch >= 0).any() for side in sides):
         return BY_NAME, by_name
-    by_op = [_keyed(entries_of(side, labels=op_labels(side.line, side.rows))) for side in sides]
+    by_op = [_entries_by_key(entries_of(side, labels=op_labels(side.line, side.rows))) for side in sides]
     return (BY_OP, by_op) if _common(by_op) > 1.05 * _common(by_name) else (BY_NAME, by_name)
 
 
-def _keyed(entries: Iterable[TimeEntry]) -> Entries:
+def _entries_by_key(entries: Iterable[TimeEntry]) -> Entries:
     """Entries by place; those of one place are added up."""
-    found: Entries = {}
+    by_key: Entries = {}
     for entry in entries:
-        found[entry.phase, entry.class_, entry.name] = entry
-    return found
+        by_key[entry.phase, entry.class_, entry.name] = entry
+    return by_key
 
 
 def _common(sides: Sequence[Entries]) -> float:
     """Time of work in places that both sides have."""
-    one, other = sides
+    first_side, second_side = sides
     return sum(
-        min(entry.own_ns, other[key].own_ns) for key, entry in one.items() if key in other and entry.group != "idle"
+        min(entry.own_ns, second_side[key].own_ns)
+        for key, entry in first_side.items()
+        if key in second_side and entry.group != "idle"
     )
 
 
@@ -244,26 +246,26 @@ def _items(before: TimeEntry | None, after: TimeEntry | None, by_name: bool, sam
     assert some is not None
     if some.group == "idle":
         cause = GAP_CAUSES.get(some.name, GAPS)
-        yield _item(cause, before, after, _own(after) - _own(before))
+        yield _item(cause, before, after, _own_ns(after) - _own_ns(before))
         return
     if some.group == WAITING:
-        yield _item(IMBALANCE, before, after, _own(after) - _own(before))
+        yield _item(IMBALANCE, before, after, _own_ns(after) - _own_ns(before))
         return
     late = (after.late_ns if after else 0.0) - (before.late_ns if before else 0.0)
-    slower, other, overlap = _split(before, after, by_name)
+    slower, further, overlap = _split(before, after, by_name)
     if same_chip and before and after and before.kernels != after.kernels:
-        slower, other = 0.0, slower + other
+        slower, further = 0.0, slower + further
     if late:
         yield _item(IMBALANCE, before, after, late)
     if overlap:
         yield _item(OVERLAP, before, after, overlap)
     if some.group == COPY:
-        yield _item(COPIES, before, after, slower + other)
+        yield _item(COPIES, before, after, slower + further)
         return
     if slower:
         yield _item(SLOWER, before, after, slower)
-    if other:
-        yield _item(DIFFERENT, before, after, other)
+    if further:
+        yield _item(DIFFERENT, before, after, further)
 
 
 def _split(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> tuple[float, float, float]:
@@ -271,17 +273,17 @@ def _split(before: TimeEntry | None, after: TimeEntry | None, by_name: bool) -> 
     dA, xA = (before.duration_ns, before.own_ns - before.late_ns) if before else (0.0, 0.0)
     dB, xB = (after.duration_ns, after.own_ns - after.late_ns) if after else (0.0, 0.0)
     shown_a = xA / dA if dA > 0 else xB / dB if dB > 0 else 1.0
-    whole = xB - xA
+    difference = xB - xA
     body = shown_a * (dB - dA)
     if before is None or after is None or not before.calls or not after.calls:
-        return 0.0, body, whole - body
+        return 0.0, body, difference - body
     if not by_name:
-        return body, 0.0, whole - body
+        return body, 0.0, difference - body
     slower = shown_a * min(before.calls, after.calls) * (dB / after.calls - dA / before.calls)
-    return slower, body - slower, whole - body
+    return slower, body - slower, difference - body
 
 
-def _own(entry: TimeEntry | None) -> float:
+def _own_ns(entry: TimeEntry | None) -> float:
     return entry.own_ns if entry else 0.0
 
 
@@ -289,48 +291,56 @@ def _item(cause: str, before: TimeEntry | None, after: TimeEntry | None, delta: 
     some = after or before
     assert some is not None
     return Item(
-        cause=cause, phase=some.phase, class_=some.class_, name=some.name, before_ns=_own(before), after_ns=_own(after),
-        calls_before=before.calls if before else 0.0, calls_after=after.calls if after else 0.0, delta_ns=delta,
-        kernels_before=before.kernels if before else (), kernels_after=after.kernels if after else (),
-    )  # fmt: skip
+        cause=cause,
+        phase=some.phase,
+        class_=some.class_,
+        name=some.name,
+        before_ns=_own_ns(before),
+        after_ns=_own_ns(after),
+        calls_before=before.calls if before else 0.0,
+        calls_after=after.calls if after else 0.0,
+        delta_ns=delta,
+        kernels_before=before.kernels if before else (),
+        kernels_after=after.kernels if after else (),
+    )
 
 
 def _causes(items: Iterable[Item]) -> tuple[CauseTime, ...]:
-    held: dict[str, list[Item]] = {}
+    items_of: dict[str, list[Item]] = {}
     for item in items:
         if item.delta_ns:
-            held.setdefault(item.cause, []).append(item)
-    found = [
+            items_of.setdefault(item.cause, []).append(item)
+    causes = [
         CauseTime(
             cause=cause,
-            delta_ns=sum(item.delta_ns for item in own),
-            items=tuple(sorted(own, key=lambda item: -abs(item.delta_ns))),
+            delta_ns=sum(item.delta_ns for item in items),
+            items=tuple(sorted(items, key=lambda item: -abs(item.delta_ns))),
         )
-        for cause, own in held.items()
+        for cause, items in items_of.items()
     ]
-    return tuple(sorted(found, key=lambda one: -abs(one.delta_ns)))
+    return tuple(sorted(causes, key=lambda one: -abs(one.delta_ns)))
 
 
 def _places(entries: list[Entries], of: Callable[[TimeEntry], str]) -> tuple[Place, ...]:
     totals: dict[str, list[float]] = {}
-    for side, held in enumerate(entries):
-        for entry in held.values():
+    for side, side_entries in enumerate(entries):
+        for entry in side_entries.values():
             totals.setdefault(of(entry), [0.0, 0.0])[side] += entry.own_ns
-    found = [Place(id=id, before_ns=before, after_ns=after) for id, (before, after) in totals.items()]
-    return tuple(sorted(found, key=lambda one: -abs(one.delta_ns)))
+    places = [Place(id=id, before_ns=before, after_ns=after) for id, (before, after) in totals.items()]
+    return tuple(sorted(places, key=lambda one: -abs(one.delta_ns)))
 
 
 def _by_layer(sides: list[ExclusiveTime]) -> tuple[Place, ...]:
     """By layer, in order; what belongs to none is called so. Empty where a side's layers cannot be told."""
     totals: dict[int, list[float]] = {}
-    for place, one in enumerate(sides):
-        if not (one.layer >= 0).any():
+    for place, exclusive in enumerate(sides):
+        if not (exclusive.layer >= 0).any():
             return ()
-        kept = one.counts
-        for layer in np.unique(one.layer[kept]).tolist():
-            own = kept & (one.layer == layer)
-            gaps = own[one.gap_row]
-            time = (int(one.own_ns[own].sum()) + int(one.gap_ns[gaps].sum())) / one.shares
+        counted_rows = exclusive.counts
+        for layer in np.unique(exclusive.layer[counted_rows]).tolist():
+            of_layer = counted_rows & (exclusive.layer == layer)
+            gaps = of_layer[exclusive.gap_row]
+            time = (int(exclusive.own_ns[of_layer].sum()) + int(exclusive.gap_ns[gaps].sum())) / exclusive.shares
             totals.setdefault(layer, [0.0, 0.0])[place] += time
     return tuple(
         Place(id="outside layers" if layer == NO_LAYER else f"layer {layer}", before_ns=before, after_ns=after)

@@ -78,7 +78,7 @@ def gaps(busy: Cover) -> Cover:
     return Cover(start=busy.end[:-1], end=busy.start[1:])
 
 
-def covered(at: Cover, start: Longs, end: Longs) -> Longs:
+def covered_ns(at: Cover, start: Longs, end: Longs) -> Longs:
     """How much of each given interval a cover covers.
 
     >>> covered(cover(np.array([0, 5]), np.array([2, 6])), np.array([1, 3]), np.array([6, 4])).tolist()
@@ -91,7 +91,7 @@ def covered(at: Cover, start: Longs, end: Longs) -> Longs:
     def up_to(times: Longs) -> Longs:
         place = np.searchsorted(at.start, times, side="right")
         inside = np.minimum(times - at.start[np.maximum(place - 1, 0)], (at.end - at.start)[np.maximum(place - 1, 0)])
-        found: Longs = below[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0)
-        return found
+        covered_until: Longs = below[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0)
+        return covered_until
 
     return up_to(end) - up_to(start)

@@ -45,9 +45,12 @@ def _busiest(line: Timeline) -> Mask:
     ops = line.of_kind(HOST)
     ranks = np.array(line.tables.ranks or (0,))
     time = np.bincount(line.process[ops], weights=line.durations_ns(np.flatnonzero(ops)), minlength=len(ranks))
-    chosen = [int(own[np.argmax(time[own])]) for own in (np.flatnonzero(ranks == rank) for rank in np.unique(ranks))]
-    found: Mask = ops & np.isin(line.process, chosen)
-    return found
+    chosen = [
+        int(candidates[np.argmax(time[candidates])])
+        for candidates in (np.flatnonzero(ranks == rank) for rank in np.unique(ranks))
+    ]
+    mask: Mask = ops & np.isin(line.process, chosen)
+    return mask
 
 
 def _launches(line: Timeline) -> bool:
@@ -57,17 +60,17 @@ def _launches(line: Timeline) -> bool:
 def policy_of(line: Timeline, name: str) -> Policy:
     """The policy with what it came to on this timeline."""
     rows = counted_rows(line, name)
-    every = counted_rows(line, ALL)
-    counted, of = int(rows.sum()), int(every.sum())
+    all_rows = counted_rows(line, ALL)
+    counted_spans, of = int(rows.sum()), int(all_rows.sum())
     if not line.is_work.any():
         text = "no device in the trace: host ops of the busiest process count as the work, nested ones once"
     elif name == LINKED and not _launches(line):
         text = "every span of work: the timeline has no launches to link to"
     elif name == LINKED:
-        text = f"kernels, memcpy and memset whose launch is in the trace: {counted:,} of {of:,}"
+        text = f"kernels, memcpy and memset whose launch is in the trace: {counted_spans:,} of {of:,}"
     else:
-        stray = int((every & (line.launch < 0)).sum()) if _launches(line) else 0
+        stray = int((all_rows & (line.launch < 0)).sum()) if _launches(line) else 0
         text = f"every kernel, memcpy and memset of the trace: {of:,}" + (
             f", of which {stray:,} were launched outside the trace" if stray else ""
         )
-    return Policy(name=name, counted=counted, of=of, statement=f"{text}; all steps and what lies between them")
+    return Policy(name=name, counted=counted_spans, of=of, statement=f"{text}; all steps and what lies between them")

@@ -47,19 +47,19 @@ class Sparse:
         >>> known.at(np.array([5, 3, 2])).tolist()
         [50, -1, 20]
         """
-        found = np.full(len(rows), default, np.int64)
+        values = np.full(len(rows), default, np.int64)
         if len(self.rows) and len(rows):
             place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
             hit = self.rows[place] == rows
-            found[hit] = self.values[place[hit]]
-        return found
+            values[hit] = self.values[place[hit]]
+        return values
 
     def moved(self, place: NDArray[Any]) -> Sparse:
         """The same values after rows moved: row ``r`` is now row ``place[r]``, gone when that is negative."""
         target = place[self.rows]
-        kept = target >= 0
-        order = np.argsort(target[kept], kind="stable")
-        return Sparse(rows=target[kept][order].astype(np.int32), values=self.values[kept][order])
+        in_range = target >= 0
+        order = np.argsort(target[in_range], kind="stable")
+        return Sparse(rows=target[in_range][order].astype(np.int32), values=self.values[in_range][order])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,8 @@ def _edges_moved(edges: Sparse, place: NDArray[Any]) -> Sparse:
     if not len(edges):
         return edges
     target = place[edges.values]
-    kept = target >= 0
-    return Sparse(rows=edges.rows[kept], values=target[kept].astype(np.int64)).moved(place)
+    in_range = target >= 0
+    return Sparse(rows=edges.rows[in_range], values=target[in_range].astype(np.int64)).moved(place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

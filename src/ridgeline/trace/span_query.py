@@ -81,14 +81,14 @@ def query(
     (('gemm', 2.0),)
     """
     if not 0 < limit <= MOST_ROWS or not 0 < seconds <= MOST_SECONDS:
-        given = f"{limit} rows in {seconds} s"
-        expected = f"1 to {MOST_ROWS:,} rows, up to {MOST_SECONDS:g} seconds"
-        raise InputError(Problem(path="limit", given=given, expected=expected))
+        given_text = f"{limit} rows in {seconds} s"
+        expected_text = f"1 to {MOST_ROWS:,} rows, up to {MOST_SECONDS:g} seconds"
+        raise InputError(Problem(path="limit", given=given_text, expected=expected_text))
     lines = [trace for trace in traces if isinstance(trace, Timeline)]
     files = [trace for trace in traces if not isinstance(trace, Timeline)]
     line = lines[0] if lines else read_timeline(*files, unit=unit, progress=progress)
-    with closing(_filled(line)) as base:
-        return replace(_answered(base, sql, limit, seconds), warnings=line.about.warnings)
+    with closing(_fill_database(line)) as base:
+        return replace(_answer_query(base, sql, limit, seconds), warnings=line.about.warnings)
 
 
 def span_table(line: Timeline) -> dict[str, list[Any]]:
@@ -100,7 +100,7 @@ def span_table(line: Timeline) -> dict[str, list[Any]]:
     return columns
 
 
-def _filled(line: Timeline) -> sqlite3.Connection:
+def _fill_database(line: Timeline) -> sqlite3.Connection:
     base = sqlite3.connect(":memory:")
     columns = ", ".join(f"{name} {kind}" for name, kind in SCHEMA.items())
     base.execute(f"CREATE TABLE spans ({columns})")
@@ -129,51 +129,65 @@ def _rows(line: Timeline) -> Iterator[tuple[Any, ...]]:
     ranks = line.rank
     for first in range(0, len(line), BATCH):
         part = np.arange(first, min(first + BATCH, len(line)))
-        own = op[part]
-        shape = line.detail.shape.at(np.where(own >= 0, own, part))
+        op_rows = op[part]
+        shape = line.detail.shape.at(np.where(op_rows >= 0, op_rows, part))
         columns = (
             part, ranks[part], line.process[part], line.stream[part], line.name[part], line.kind[part],
-            line.class_[part], line.step[part], line.start_ns[part], line.end_ns[part], line.launch[part], own,
+            line.class_[part], line.step[part], line.start_ns[part], line.end_ns[part], line.launch[part], op_rows,
             line.detail.size_bytes.at(part), shape, line.detail.collective.at(part),
         )  # fmt: skip
         for (
             id, rank, process, stream, name, kind, code, step, start, end, launch, above, size, operands, talk
         ) in zip(*(column.tolist() for column in columns), strict=True):  # fmt: skip
-            told = line.detail.collectives[talk] if talk >= 0 else None
+            collective = line.detail.collectives[talk] if talk >= 0 else None
             yield (
-                id, rank, line.processes[process], line.streams[stream], line.names[name], line.kinds[kind],
-                classes[code], groups[code], step if step >= 0 else None, start / 1000, end / 1000,
-                (end - start) / 1000, launch if launch >= 0 else None, above if above >= 0 else None,
-                line.names[int(line.name[above])] if above >= 0 else None, size if size >= 0 else None,
-                *(shapes[operands] if operands >= 0 else (None, None)), told.name if told else None,
-                max(told.in_elements, told.out_elements) if told else None, told.ranks or None if told else None,
-            )  # fmt: skip
+                id,
+                rank,
+                line.processes[process],
+                line.streams[stream],
+                line.names[name],
+                line.kinds[kind],
+                classes[code],
+                groups[code],
+                step if step >= 0 else None,
+                start / 1000,
+                end / 1000,
+                (end - start) / 1000,
+                launch if launch >= 0 else None,
+                above if above >= 0 else None,
+                line.names[int(line.name[above])] if above >= 0 else None,
+                size if size >= 0 else None,
+                *(shapes[operands] if operands >= 0 else (None, None)),
+                collective.name if collective else None,
+                max(collective.in_elements, collective.out_elements) if collective else None,
+                collective.ranks or None if collective else None,
+            )
 
 
 def _words(dims: Sequence[Any]) -> str:
     return " ".join("x".join(map(str, dim)) for dim in dims if dim and not isinstance(dim[0], tuple))
 
 
-def _answered(base: sqlite3.Connection, sql: str, limit: int, seconds: float) -> QueryAnswer:
+def _answer_query(base: sqlite3.Connection, sql: str, limit: int, seconds: float) -> QueryAnswer:
     until = time.monotonic() + seconds
     base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
     base.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     base.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 100_000)
     base.execute("PRAGMA query_only = ON")
     base.execute("PRAGMA trusted_schema = OFF")
-    base.set_authorizer(_allowed)
+    base.set_authorizer(_authorize)
     base.set_progress_handler(lambda: int(time.monotonic() > until), CHECKED)
     try:
         cursor = base.execute(sql)
         found = cursor.fetchmany(limit + 1)
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as wrong:
-        raise _refused(sql, str(wrong), time.monotonic() > until, seconds) from None
-    columns = tuple(str(one[0]) for one in cursor.description or ())
+        raise _refuse_query(sql, str(wrong), time.monotonic() > until, seconds) from None
+    columns = tuple(str(column[0]) for column in cursor.description or ())
     rows = tuple(tuple(_plain(value) for value in row) for row in found[:limit])
     return QueryAnswer(sql=sql, columns=columns, rows=rows, truncated=len(found) > limit)
 
 
-def _allowed(action: int, _first: str | None, second: str | None, *_: Any) -> int:
+def _authorize(action: int, _first: str | None, second: str | None, *_: Any) -> int:
     """Reading is allowed, and every function but those that reach beyond the database or build large values."""
     if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FORBIDDEN:
         return sqlite3.SQLITE_DENY
@@ -184,12 +198,12 @@ def _plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def _refused(sql: str, why: str, late: bool, seconds: float) -> InputError:
+def _refuse_query(sql: str, why: str, late: bool, seconds: float) -> InputError:
     if late:
-        given, todo = f"a query that takes more than {seconds:g} s", "ask for less, or allow more with --seconds"
+        given_text, todo = f"a query that takes more than {seconds:g} s", "ask for less, or allow more with --seconds"
     elif "not authorized" in why or "prohibited" in why:
-        given, todo = f"{sql[:200]!r} ({why})", "a query may only SELECT from spans and counters"
+        given_text, todo = f"{sql[:200]!r} ({why})", "a query may only SELECT from spans and counters"
     else:
-        given = f"{sql[:200]!r} ({why})"
+        given_text = f"{sql[:200]!r} ({why})"
         todo = f"spans has {', '.join(SCHEMA)}; counters has process, name, time_us, value"
-    return InputError(Problem(path="sql", given=given, expected="one SELECT over spans and counters", todo=todo))
+    return InputError(Problem(path="sql", given=given_text, expected="one SELECT over spans and counters", todo=todo))

@@ -53,28 +53,28 @@ def entries_of(
 
     ``labels`` are other names of the rows: codes, and the texts behind them.
     """
-    line, kept = one.line, one.counts
+    line, counts = one.line, one.counts
     ids = np.array([line.classes[code] if by_name else coarse(line, code) for code in range(len(line.classes))])
     codes = {id: place for place, id in enumerate(dict.fromkeys(ids.tolist()))}
     class_ = np.array([codes[id] for id in ids.tolist()])[line.class_[one.rows]]
-    named = labels[0] if labels else line.name[one.rows].astype(np.int64)
+    label_codes = labels[0] if labels else line.name[one.rows].astype(np.int64)
     texts = labels[1] if labels else line.names
-    name = named if by_name else np.zeros(len(one.rows), np.int64)
+    name = label_codes if by_name else np.zeros(len(one.rows), np.int64)
     key = (one.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(texts) + 1) + name
     table = list(codes)
-    for place in _groups(key, kept):
+    for place in _groups(key, counts):
         first = place[0]
         text = table[int(class_[first])]
         yield TimeEntry(
             phase=PHASES[int(one.phase[first])], class_=text or "host",
-            name=texts[int(named[first])] if by_name else text,
+            name=texts[int(label_codes[first])] if by_name else text,
             group=GROUPS[int(one.group[first])], calls=len(place) / one.shares,
             duration_ns=int(one.duration_ns[place].sum()) / one.shares,
             own_ns=int(one.own_ns[place].sum()) / one.shares,
             late_ns=int(one.late_ns[place].sum()) / one.shares,
             kernels=_kernels(line, one.rows[place]) if labels else (),
         )  # fmt: skip
-    yield from _gap_entries(one, kept)
+    yield from _gap_entries(one, counts)
 
 
 def _kernels(line: Timeline, rows: NDArray[np.intp]) -> tuple[str, ...]:
@@ -92,16 +92,16 @@ def op_labels(line: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64]
     op = launching_ops(line, rows)
     shape = np.where(op >= 0, line.detail.shape.at(np.maximum(op, 0)), -1)
     texts: dict[str, int] = {}
-    known: dict[tuple[int, int, int], int] = {}
-    found = np.zeros(len(rows), np.int64)
+    code_of_op: dict[tuple[int, int, int], int] = {}
+    codes = np.zeros(len(rows), np.int64)
     keys = (np.where(op >= 0, line.name[np.maximum(op, 0)], -1), shape, np.where(op >= 0, -1, line.name[rows]))
     for place, key in enumerate(zip(*(part.tolist() for part in keys), strict=True)):
-        code = known.get(key)
+        code = code_of_op.get(key)
         if code is None:
             text = _op_text(line, *key)
-            code = known[key] = texts.setdefault(text, len(texts))
-        found[place] = code
-    return found, tuple(texts)
+            code = code_of_op[key] = texts.setdefault(text, len(texts))
+        codes[place] = code
+    return codes, tuple(texts)
 
 
 def _op_text(line: Timeline, op: int, shape: int, kernel: int) -> str:

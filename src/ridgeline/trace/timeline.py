@@ -134,13 +134,13 @@ class Timeline:
             "start_ns": self.start_ns, "end_ns": self.end_ns, "step": self.step, "launch": self.launch,
             "phase": self.phase, "layer": self.layer,
         }  # fmt: skip
-        columns.update({column: codes for column, codes, _ in self._coded()})
+        columns.update({column: codes for column, codes, _ in self._coded_columns()})
         lengths = {column: len(values) for column, values in columns.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns of a timeline must be equally long, got {lengths}")
         if self.start_ns.dtype != np.int64 or self.end_ns.dtype != np.int64:
             raise ValueError(f"times must be whole nanoseconds, got {self.start_ns.dtype} and {self.end_ns.dtype}")
-        for column, codes, table in self._coded():
+        for column, codes, table in self._coded_columns():
             if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= len(table)):
                 raise ValueError(f"{column} has codes outside its table of {len(table)} texts")
         if len(self) and (int(self.launch.min()) < -1 or int(self.launch.max()) >= len(self)):
@@ -151,7 +151,7 @@ class Timeline:
             raise ValueError(f"durations must not be negative, got {int(self.durations_ns().min())} ns")
         _freeze(*columns.values())
 
-    def _coded(self) -> tuple[tuple[str, NDArray[Any], tuple[str, ...]], ...]:
+    def _coded_columns(self) -> tuple[tuple[str, NDArray[Any], tuple[str, ...]], ...]:
         return (
             ("process", self.process, self.processes),
             ("stream", self.stream, self.streams),
@@ -185,10 +185,10 @@ class Timeline:
             ],
             dtype=np.int32,
         ).reshape(len(rows), 4)
-        start = _whole([span.start_ns for span in rows])
+        start = _as_longs([span.start_ns for span in rows])
         return cls.of_columns(
             start_ns=start,
-            end_ns=start + _whole([span.duration_ns for span in rows]),
+            end_ns=start + _as_longs([span.duration_ns for span in rows]),
             codes=codes,
             phase=np.array([PHASES.index(span.phase) for span in rows], np.int8),
             layer=np.array([span.layer for span in rows], np.int16),
@@ -308,11 +308,11 @@ class Timeline:
     def named(self, pattern: re.Pattern[str], rows: NDArray[np.integer] | slice = slice(None)) -> Mask:
         """Which of these rows have a name in which a pattern is found; of long names the beginning is searched."""
         codes = self.name[rows]
-        found = np.zeros(max(1, len(self.names)), np.bool_)
-        found[codes] = True  # names of other rows are not looked at: those of Python functions are many
-        for code in np.flatnonzero(found).tolist():
-            found[code] = bool(pattern.search(self.names[code][:SEARCHED])) if self.names else False
-        return found[codes]
+        matching = np.zeros(max(1, len(self.names)), np.bool_)
+        matching[codes] = True  # names of other rows are not looked at: those of Python functions are many
+        for code in np.flatnonzero(matching).tolist():
+            matching[code] = bool(pattern.search(self.names[code][:SEARCHED])) if self.names else False
+        return matching[codes]
 
     def of_kind(self, *kinds: str) -> Mask:
         """Which rows have one of these kinds.
@@ -330,8 +330,8 @@ class Timeline:
 
     def rows(self, process: str, stream: str | None = None) -> Mask:
         """Which rows belong to a process, or to one of its streams."""
-        found: Mask = self.process == _code(self.processes, process)
-        return found if stream is None else found & (self.stream == _code(self.streams, stream))
+        mask: Mask = self.process == _code(self.processes, process)
+        return mask if stream is None else mask & (self.stream == _code(self.streams, stream))
 
     def busy_ns(self, process: str, stream: str | None = None) -> int:
         """Time in which at least one span is open; overlapping spans are counted once.
@@ -363,7 +363,7 @@ def _by_appearance(codes: Codes, texts: Sequence[str]) -> tuple[Codes, tuple[str
     order = np.argsort(first)
     code = np.empty(len(order), np.int32)
     code[order] = np.arange(len(order), dtype=np.int32)
-    return code[place], tuple(texts[int(one)] for one in used[order])
+    return code[place], tuple(texts[int(code_)] for code_ in used[order])
 
 
 def _code(table: tuple[str, ...], text: str) -> int:
@@ -379,7 +379,7 @@ def nanoseconds_of(seconds: ArrayLike) -> Longs:
     return np.rint(np.asarray(seconds, np.float64) * DECIMAL["G"]).astype(np.int64)
 
 
-def _whole(values: Sequence[int]) -> Longs:
+def _as_longs(values: Sequence[int]) -> Longs:
     array = np.array(values)
     if len(array) and array.dtype.kind != "i":
         raise ValueError(f"times must be whole nanoseconds, got {array.dtype}")
@@ -393,6 +393,6 @@ def _freeze(*columns: NDArray[Any]) -> None:
 
 def _same(one: Counter | Timeline, other: Counter | Timeline) -> bool:
     return all(
-        np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs
-        for mine, theirs in ((getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+        np.array_equal(ours, theirs) if isinstance(ours, np.ndarray) else ours == theirs
+        for ours, theirs in ((getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.trace.intervals import cover, covered, overlap_length
+from ridgeline.trace.intervals import cover, covered_ns, overlap_length
 
 
 def test_intervals_against_a_bitmap() -> None:
@@ -21,4 +21,4 @@ def test_intervals_against_a_bitmap() -> None:
         (one, a), (other, b) = sets
         assert one.length == a.sum()
         assert overlap_length(one, other) == (a & b).sum()
-        assert covered(one, np.array([10, 20]), np.array([30, 20])).tolist() == [a[10:30].sum(), 0]
+        assert covered_ns(one, np.array([10, 20]), np.array([30, 20])).tolist() == [a[10:30].sum(), 0]

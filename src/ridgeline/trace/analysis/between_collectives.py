@@ -57,26 +57,26 @@ def compute_between(
     line: Timeline, rules: Rules, counted: Mask, found: Sequence[MatchedCollective]
 ) -> Between | None:  # fmt: skip
     """The compute between collectives that every rank takes part in, in the order of their starts."""
-    whole = max((len(one.ranks) for one in found), default=0)
-    every = [one for one in found if len(one.ranks) == whole]
-    if whole < 2 or len(every) < FEWEST or len({one.ranks for one in every}) != 1:
+    world = max((len(match.ranks) for match in found), default=0)
+    world_matches = [match for match in found if len(match.ranks) == world]
+    if world < 2 or len(world_matches) < FEWEST or len({match.ranks for match in world_matches}) != 1:
         return None
-    every.sort(key=lambda one: int(line.start_ns[one.rows[0]]))
+    world_matches.sort(key=lambda one: int(line.start_ns[one.rows[0]]))
     groups = np.array([rules.group_of(id) == COMPUTE for id in line.classes], np.bool_)
-    time = np.zeros((len(every), whole))
+    time = np.zeros((len(world_matches), world))
     rows, at, rank = [], [], []
-    for column in range(whole):
-        ends = np.array([line.start_ns[one.rows[column]] for one in every])
+    for column in range(world):
+        ends = np.array([line.start_ns[match.rows[column]] for match in world_matches])
         if (np.diff(ends) < 0).any():
             return None  # ranks disagree about the order
-        process = line.process[every[0].rows[column]]
-        own = np.flatnonzero(counted & groups[line.class_] & (line.process == process))
-        place = np.searchsorted(ends, line.start_ns[own], side="right")
-        own, place = own[place < len(every)], place[place < len(every)]
-        np.add.at(time[:, column], place, line.durations_ns(own))
-        rows.append(own)
+        process = line.process[world_matches[0].rows[column]]
+        compute_rows = np.flatnonzero(counted & groups[line.class_] & (line.process == process))
+        place = np.searchsorted(ends, line.start_ns[compute_rows], side="right")
+        compute_rows, place = compute_rows[place < len(world_matches)], place[place < len(world_matches)]
+        np.add.at(time[:, column], place, line.durations_ns(compute_rows))
+        rows.append(compute_rows)
         at.append(place)
-        rank.append(np.full(len(own), column))
+        rank.append(np.full(len(compute_rows), column))
     return Between(
         compute_ns=time, rows=np.concatenate(rows), at=np.concatenate(at).astype(np.int64),
         rank=np.concatenate(rank).astype(np.int64),

@@ -119,7 +119,7 @@ class Breakdown:
 def breakdown(line: Timeline, rules: Rules | None = None, policy: str = ALL) -> Breakdown:
     """Where the time went, over all and by chip, step, stream, class and name."""
     rules = rules or built_in()
-    stated = policy_of(line, policy)
+    policy_ = policy_of(line, policy)
     sets = _Sets(line, rules, np.flatnonzero(counted_rows(line, policy)))
     if not len(sets.rows):
         raise InputError("nothing in the trace counts as work under policy " + policy)
@@ -127,7 +127,7 @@ def breakdown(line: Timeline, rules: Rules | None = None, policy: str = ALL) -> 
     busy = sum(row.times.busy_ns for row in chips)
     names = sets.names(busy)
     return Breakdown(
-        policy=stated,
+        policy=policy_,
         total=_mean([row.times for row in chips]),
         chips=chips,
         steps=tuple(sets.steps()),
@@ -154,8 +154,8 @@ class _Sets:
         busy = cover(start, end)
         parts: dict[str, Cover] = {}
         for name in (COMPUTE, COMMUNICATION, COPY):
-            own = group == GROUPS.index(name)
-            parts[name] = cover(start[own], end[own])
+            in_group = group == GROUPS.index(name)
+            parts[name] = cover(start[in_group], end[in_group])
         either = union(parts[COMPUTE], parts[COMMUNICATION])
         return BusyTimes(
             spans=int(chosen.sum()),
@@ -194,17 +194,17 @@ class _Sets:
         codes = self.line.class_[self.rows]
         duration = self.end - self.start
         for code in np.unique(codes).tolist():
-            own = codes == code
+            of_class = codes == code
             joint = sum(
-                cover(self.start[own & (self.process == chip)], self.end[own & (self.process == chip)]).length
-                for chip in np.unique(self.process[own]).tolist()
+                cover(self.start[of_class & (self.process == chip)], self.end[of_class & (self.process == chip)]).length
+                for chip in np.unique(self.process[of_class]).tolist()
             )
             yield ClassTime(
                 id=self.line.classes[code] or "host",
                 group=self.groups[code],
                 what=self.what(self.line.classes[code] or "host"),
-                spans=int(own.sum()),
-                total_ns=int(duration[own].sum()),
+                spans=int(of_class.sum()),
+                total_ns=int(duration[of_class].sum()),
                 union_ns=joint,
                 share=joint / max(1, busy),
             )
@@ -221,21 +221,21 @@ class _Sets:
         np.add.at(totals, inverse, duration)
         order = np.lexsort((-duration, inverse))
         firsts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        found = []
+        rows_by_name = []
         for place in np.argsort(-totals, kind="stable").tolist():
-            own = order[firsts[place] : firsts[place] + min(3, int(counts[place]))]
-            found.append(
+            examples = order[firsts[place] : firsts[place] + min(3, int(counts[place]))]
+            rows_by_name.append(
                 NameTime(
                     name=self.line.names[int(distinct[place])],
-                    class_=self.line.classes[int(self.line.class_[self.rows[own[0]]])] or "host",
+                    class_=self.line.classes[int(self.line.class_[self.rows[examples[0]]])] or "host",
                     spans=int(counts[place]),
                     total_ns=int(totals[place]),
-                    longest_ns=int(duration[own[0]]),
+                    longest_ns=int(duration[examples[0]]),
                     share=int(totals[place]) / max(1, busy),
-                    rows=tuple(self.rows[own].tolist()),
+                    rows=tuple(self.rows[examples].tolist()),
                 )
             )
-        return found
+        return rows_by_name
 
 
 def _mean(parts: list[BusyTimes]) -> BusyTimes:

@@ -139,22 +139,26 @@ def talk_of(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> T
             word, payload[at], group[at] = records[place]
         kind.append(word or names[int(line.name[row])] or line.classes[int(line.class_[row])])
     wire = np.array(
-        [wire_bytes(*each) for each in zip(kind, payload.tolist(), group.tolist(), strict=True)], np.float64
+        [wire_bytes(*call) for call in zip(kind, payload.tolist(), group.tolist(), strict=True)], np.float64
     )
-    arrived, known = _arrivals(line, rows, matched)
-    kind = ["alltoall" if word == "sendrecv" and met else word for word, met in zip(kind, known.tolist(), strict=True)]
-    return Talk(rows=rows, kind=tuple(kind), payload=payload, group=group, wire=wire, arrived=arrived, matched=known)
+    arrival_ns, is_matched = _arrivals(line, rows, matched)
+    kind = [
+        "alltoall" if word == "sendrecv" and met else word for word, met in zip(kind, is_matched.tolist(), strict=True)
+    ]
+    return Talk(
+        rows=rows, kind=tuple(kind), payload=payload, group=group, wire=wire, arrived=arrival_ns, matched=is_matched
+    )
 
 
 def _arrivals(line: Timeline, rows: Rows, matched: MatchedCollectives | None) -> tuple[Longs, NDArray[np.bool_]]:
-    arrived, known = line.start_ns.copy(), np.zeros(len(line), np.bool_)
-    for one in matched.found if matched is not None else ():
-        own = np.array(one.rows)
-        shift = np.array([matched.shift.get(rank, 0) for rank in one.ranks], np.int64) if matched else 0
-        last = int((line.start_ns[own] - shift).max())
-        arrived[own] = np.minimum(last + shift, line.end_ns[own])
-        known[own] = True
-    return arrived[rows], known[rows]
+    arrival_ns, is_matched = line.start_ns.copy(), np.zeros(len(line), np.bool_)
+    for match in matched.found if matched is not None else ():
+        match_rows = np.array(match.rows)
+        shift = np.array([matched.shift.get(rank, 0) for rank in match.ranks], np.int64) if matched else 0
+        last = int((line.start_ns[match_rows] - shift).max())
+        arrival_ns[match_rows] = np.minimum(last + shift, line.end_ns[match_rows])
+        is_matched[match_rows] = True
+    return arrival_ns[rows], is_matched[rows]
 
 
 def link_of(chip: Chip | None, group_size: int) -> float | None:
@@ -173,34 +177,34 @@ def collective_sizes(
     by: dict[tuple[str, int, int], list[int]] = {}
     for at, key in enumerate(zip(talk.kind, talk.payload.tolist(), talk.group.tolist(), strict=True)):
         by.setdefault(key, []).append(at)
-    found = []
+    sizes = []
     for (kind, payload, group), places in by.items():
-        own = np.array(places)
-        rows = talk.rows[own]
+        size_rows = np.array(places)
+        rows = talk.rows[size_rows]
         duration = line.durations_ns(rows)
-        transfer = line.end_ns[rows] - talk.arrived[own]
+        transfer = line.end_ns[rows] - talk.arrived[size_rows]
         came: dict[int, int] = {}
         for rank in (last[row] for row in rows.tolist() if row in last):
             came[rank] = came.get(rank, 0) + 1
-        found.append(
+        sizes.append(
             CollectiveSize(
                 name=kind, payload_bytes=payload, group_size=group, calls=len(rows), total_ns=int(duration.sum()),
                 transfer_ns=int(np.median(transfer)), fastest_ns=int(transfer.min()),
-                wait_ns=int((duration - transfer).sum()), matched=bool(talk.matched[own].any()),
-                last=dict(sorted(came.items())), wire_bytes=float(talk.wire[own[0]]),
+                wait_ns=int((duration - transfer).sum()), matched=bool(talk.matched[size_rows].any()),
+                last=dict(sorted(came.items())), wire_bytes=float(talk.wire[size_rows[0]]),
                 link_bytes_per_s=link_of(chip, group) if group > 1 else None,
                 rows=tuple(rows[np.argsort(-duration, kind="stable")[:LONGEST]].tolist()),
             )
         )  # fmt: skip
-    return tuple(sorted(found, key=lambda one: -one.total_ns))
+    return tuple(sorted(sizes, key=lambda one: -one.total_ns))
 
 
 def _last(line: Timeline, matched: MatchedCollectives | None) -> dict[int, int]:
     """Of each collective the row of the rank that came last, by more than a microsecond, and that rank."""
-    found = {}
-    for one in matched.found if matched is not None else ():
-        shift = np.array([matched.shift.get(rank, 0) for rank in one.ranks], np.int64) if matched else 0
-        came = line.start_ns[list(one.rows)] - shift
+    last_ranks = {}
+    for match in matched.found if matched is not None else ():
+        shift = np.array([matched.shift.get(rank, 0) for rank in match.ranks], np.int64) if matched else 0
+        came = line.start_ns[list(match.rows)] - shift
         if int(came.max() - came.min()) > 1000:
-            found[one.rows[int(came.argmax())]] = one.ranks[int(came.argmax())]
-    return found
+            last_ranks[match.rows[int(came.argmax())]] = match.ranks[int(came.argmax())]
+    return last_ranks

@@ -189,16 +189,16 @@ def step_ends(graph: Graph, at: Longs) -> list[tuple[int, int]]:
 
 def _binding(graph: Graph) -> Longs:
     """For every point the edge that held it back, -1 for none; of several the first kind."""
-    found = np.full(len(graph.at), -1, np.int64)
+    binding_edge = np.full(len(graph.at), -1, np.int64)
     if not len(graph.dst):
-        return found
+        return binding_edge
     first = np.flatnonzero(np.concatenate([[True], graph.dst[1:] != graph.dst[:-1]]))  # edges of one target together
     many = np.diff(np.concatenate([first, [len(graph.dst)]]))
     reach = graph.at[graph.src] + graph.lag
     kind = np.where(reach == np.repeat(np.maximum.reduceat(reach, first), many), graph.kind, len(EDGES))
     best = np.flatnonzero(kind == np.repeat(np.minimum.reduceat(kind, first), many))[::-1]
-    found[graph.dst[best]] = best  # of several the first, which is written last
-    return found
+    binding_edge[graph.dst[best]] = best  # of several the first, which is written last
+    return binding_edge
 
 
 def _walk(graph: Graph, last: int) -> PathPieces:
@@ -216,17 +216,17 @@ def _walk(graph: Graph, last: int) -> PathPieces:
     begin, until = cursor[1:], cursor[:-1]
     kind, row = graph.kind[edge], graph.row_of(target)
     body = (kind == BODY) | (np.isin(kind, (COLLECTIVE, RECEIVE)) & (row >= 0) & (source_of >= len(graph.points.at)))
-    own = body | (kind == CALL)
-    reached = np.where(own, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
+    by_itself = body | (kind == CALL)
+    reach_ns = np.where(by_itself, begin, np.clip(graph.at[source_of] + graph.lag[edge], begin, until))
     names, class_codes, waits, kinds = _labels(graph)
-    whole = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
-    short = np.isin(kind, (STREAM, LAUNCH)) & (until - reached <= np.where(kind == LAUNCH, LONGEST_DELAY_NS, CLOSE_NS))
-    late = np.where(own, whole, np.where(short, kinds[kind], waits))
+    labels = np.where(body, class_codes[graph.line.class_[np.maximum(row, 0)]], kinds[kind])
+    short = np.isin(kind, (STREAM, LAUNCH)) & (until - reach_ns <= np.where(kind == LAUNCH, LONGEST_DELAY_NS, CLOSE_NS))
+    late = np.where(by_itself, labels, np.where(short, kinds[kind], waits))
     columns = (
-        np.stack([np.where(own, row, -1), np.full(len(row), -1)], axis=1).ravel(),
+        np.stack([np.where(by_itself, row, -1), np.full(len(row), -1)], axis=1).ravel(),
         np.stack([late, kinds[kind]], axis=1).ravel(),
-        np.stack([reached, begin], axis=1).ravel(),
-        np.stack([until, reached], axis=1).ravel(),
+        np.stack([reach_ns, begin], axis=1).ravel(),
+        np.stack([until, reach_ns], axis=1).ravel(),
     )
     lasting = columns[3] > columns[2]
     row, label, start, end = (column[lasting] for column in columns)
@@ -250,27 +250,27 @@ def _path(graph: Graph, walk: PathPieces, begin: int, end: int, step: int | None
     row, label, chip = walk.row[first:last], walk.label[first:last], walk.chip[first:last]
     inside = np.minimum(walk.end[first:last], end) - np.maximum(walk.start[first:last], begin)
     length = max(1, end - begin)
-    known = row >= 0
-    track = np.where(known, graph.points.track(np.maximum(row, 0)), -1)
+    has_row = row >= 0
+    track = np.where(has_row, graph.points.track(np.maximum(row, 0)), -1)
     parts: Tally[tuple[str, str]] = Tally()
     streams: Tally[tuple[str, str]] = Tally()
-    for (code, on_chip, one), ns in _sums(inside, label, chip, track):
+    for (code, on_chip, track_code), ns in _sums(inside, label, chip, track):
         name = walk.labels[code]
         where = "chip" if on_chip else "between" if name.startswith(("between", "unexplained")) else "host"
         parts[name, where] += ns
-        process, stream = divmod(one, max(1, len(line.streams)))
-        streams[f"{line.processes[process]} {line.streams[stream]}" if one >= 0 else name, where] += ns
+        process, stream = divmod(track_code, max(1, len(line.streams)))
+        streams[f"{line.processes[process]} {line.streams[stream]}" if track_code >= 0 else name, where] += ns
     if int(inside.sum()) < length and end > begin:
         parts[BEFORE, "between"] += length - int(inside.sum())
         streams[BEFORE, "between"] += length - int(inside.sum())
-    rows, spans = _longest(row[known], inside[known])
+    rows, spans = _longest(row[has_row], inside[has_row])
     return CriticalPath(
         step=step,
         start_ns=begin,
         end_ns=end,
         parts=_parts(PathPart, parts, length),
         streams=_parts(PathStream, streams, length),
-        spans=tuple(PathSpan(row=one, name=line.names[int(line.name[one])], ns=ns) for one, ns in spans),
+        spans=tuple(PathSpan(row=span_row, name=line.names[int(line.name[span_row])], ns=ns) for span_row, ns in spans),
         many=rows,
     )
 
@@ -314,8 +314,8 @@ def _slack(graph: Graph) -> Longs:
     bounds = np.full(len(graph.at), 2**62, np.int64)  # what the host does after the last work holds nobody up
     bounds[ends] = graph.at[ends].max(initial=0)
     late = array("q", bounds.tobytes())
-    needed = graph.delay[graph.dst] + graph.lag
-    for source, target, need in by_parts(graph.src[::-1], graph.dst[::-1], needed[::-1]):
+    needed_ns = graph.delay[graph.dst] + graph.lag
+    for source, target, need in by_parts(graph.src[::-1], graph.dst[::-1], needed_ns[::-1]):
         bound = late[target] - need  # targets descend in the order, so each is final when it is read
         if bound < late[source]:
             late[source] = bound
@@ -323,10 +323,10 @@ def _slack(graph: Graph) -> Longs:
 
 
 def _by_class(graph: Graph, work: NDArray[np.intp], slack: Longs) -> Iterator[Slack]:
-    own = slack[graph.points.end(work)]
+    end_slack = slack[graph.points.end(work)]
     codes = graph.line.class_[work]
     for code in np.unique(codes).tolist():
-        values = own[codes == code]
+        values = end_slack[codes == code]
         yield Slack(
             id=graph.line.classes[code] or HOST_OP,
             spans=len(values),

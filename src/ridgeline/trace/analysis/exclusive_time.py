@@ -21,7 +21,7 @@ from ridgeline.trace.analysis.phases import mark_phases
 from ridgeline.trace.arrays import Bytes, Layers, Longs
 from ridgeline.trace.classes import GROUPS, Rules
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, match_collectives
-from ridgeline.trace.intervals import Cover, cover, covered, union
+from ridgeline.trace.intervals import Cover, cover, covered_ns, union
 from ridgeline.trace.policy import ALL, counted_rows
 from ridgeline.trace.timeline import Timeline
 
@@ -71,33 +71,33 @@ class ExclusiveTime:
     @property
     def step_ns(self) -> float:
         """Time of a step, mean over steps and chips."""
-        kept = self.counts
-        return (int(self.own_ns[kept].sum()) + int(self.gap_ns[kept[self.gap_row]].sum())) / self.shares
+        counts = self.counts
+        return (int(self.own_ns[counts].sum()) + int(self.gap_ns[counts[self.gap_row]].sum())) / self.shares
 
 
 def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> ExclusiveTime:
     """Exclusive time of the spans of a classified timeline, and the gaps between them."""
-    counted = counted_rows(line, policy)
-    rows = np.flatnonzero(counted)
+    counted_mask = counted_rows(line, policy)
+    rows = np.flatnonzero(counted_mask)
     groups = np.array([GROUPS.index(rules.group_of(id)) for id in line.classes], np.int8)
     group = groups[line.class_[rows]]
-    own = np.zeros(len(rows), np.int64)
+    own_ns = np.zeros(len(rows), np.int64)
     late = np.zeros(len(rows), np.int64)
     lengths, causes, after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.intp)]
-    arrival = _arrivals(line, match_collectives(line, rules, counted), rows)
+    arrival = _arrivals(line, match_collectives(line, rules, counted_mask), rows)
     for process in np.unique(line.process[rows]).tolist():
         chosen = np.flatnonzero(line.process[rows] == process)
-        own[chosen], late[chosen] = _own(line, rows[chosen], group[chosen], arrival[chosen])
-        length, cause, ended = gaps_of_chip(line, rules, rows[chosen])
+        own_ns[chosen], late[chosen] = _exclusive_spans(line, rows[chosen], group[chosen], arrival[chosen])
+        length, cause, end_rows = gaps_of_chip(line, rules, rows[chosen])
         lengths.append(length)
         causes.append(cause)
-        after.append(np.searchsorted(rows, ended))
+        after.append(np.searchsorted(rows, end_rows))
     line = mark_phases(line)
     step = line.step[rows]
     return ExclusiveTime(
         line=line,
         rows=rows,
-        own_ns=own,
+        own_ns=own_ns,
         late_ns=late,
         duration_ns=line.end_ns[rows] - arrival,
         group=group,
@@ -112,16 +112,18 @@ def exclusive_time(line: Timeline, rules: Rules, policy: str = ALL) -> Exclusive
 def _arrivals(line: Timeline, matched: MatchedCollectives, rows: NDArray[np.intp]) -> Longs:
     """When the last rank arrived at each row's collective, on the row's own clock; its start where nobody else is."""
     at = line.start_ns.copy()
-    for one in matched.found:
-        parts = list(one.rows)
-        shift = np.array([matched.shift.get(rank, 0) for rank in one.ranks])
+    for match in matched.found:
+        parts = list(match.rows)
+        shift = np.array([matched.shift.get(rank, 0) for rank in match.ranks])
         at[parts] = int((line.start_ns[parts] - shift).max()) + shift
     return np.clip(at[rows], line.start_ns[rows], line.end_ns[rows])
 
 
-def _own(line: Timeline, rows: NDArray[np.intp], group: NDArray[np.int8], arrival: Longs) -> tuple[Longs, Longs]:
+def _exclusive_spans(
+    line: Timeline, rows: NDArray[np.intp], group: NDArray[np.int8], arrival: Longs
+) -> tuple[Longs, Longs]:
     """Own time of each row, and how much of it was waiting for another rank."""
-    own, late = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    own_ns, late = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     above = Cover()
     for code in range(len(GROUPS)):
         chosen = np.flatnonzero(group == code)
@@ -131,8 +133,8 @@ def _own(line: Timeline, rows: NDArray[np.intp], group: NDArray[np.int8], arriva
         reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
         begin = np.minimum(np.maximum(start, reach), np.maximum(end, start))
         begin = np.minimum(begin, end)
-        own[chosen] = end - begin - covered(above, begin, end)
+        own_ns[chosen] = end - begin - covered_ns(above, begin, end)
         prompt = np.maximum(begin, end - (arrival[chosen] - start))  # where it would have ended
-        late[chosen] = end - prompt - covered(above, prompt, end)
+        late[chosen] = end - prompt - covered_ns(above, prompt, end)
         above = union(above, cover(start, end))
-    return own, late
+    return own_ns, late

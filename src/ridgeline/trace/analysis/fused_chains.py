@@ -48,10 +48,10 @@ def reduction_passes(line: Timeline, rows: Rows, took: Longs) -> Longs:
 
 def further_passes(chain: Longs, pass_ns: Longs, chains: int) -> Longs:
     """Of each chain the passes but its longest: rows stay on the chip for one reduction."""
-    total, most = np.zeros(chains, np.int64), np.zeros(chains, np.int64)
+    total, largest = np.zeros(chains, np.int64), np.zeros(chains, np.int64)
     np.add.at(total, chain, pass_ns)
-    np.maximum.at(most, chain, pass_ns)
-    return total - most
+    np.maximum.at(largest, chain, pass_ns)
+    return total - largest
 
 
 def chains(
@@ -60,21 +60,24 @@ def chains(
     """First spans of chains of at least two, the others of them, and how long each chain takes as one."""
     points = graph.points
     order = np.lexsort((points.work, graph.at[points.start(points.work)], points.track(points.work)))
-    every = points.work[order]
-    small = np.isin(every, rows)
-    track = points.track(every)
-    joined = (
-        small[1:] & small[:-1] & (track[1:] == track[:-1]) & (graph.line.step[every[1:]] == graph.line.step[every[:-1]])
+    ordered_work = points.work[order]
+    small = np.isin(ordered_work, rows)
+    track = points.track(ordered_work)
+    continues = (
+        small[1:]
+        & small[:-1]
+        & (track[1:] == track[:-1])
+        & (graph.line.step[ordered_work[1:]] == graph.line.step[ordered_work[:-1]])
     )
-    chain = np.concatenate([[0], np.cumsum(~joined)]) if len(every) else np.zeros(0, np.int64)
+    chain = np.concatenate([[0], np.cumsum(~continues)]) if len(ordered_work) else np.zeros(0, np.int64)
     count = np.bincount(chain)
     many = count[chain] > 1
-    chain, every, joined_to = chain[many], every[many], np.concatenate([[False], joined])[many]
-    took = graph.at[points.end(every)] - graph.at[points.start(every)]
-    needed = sizes(every)
-    took = took if longest else np.where(needed > 0, np.minimum(needed, took), took)
+    chain, ordered_work, joined_to = chain[many], ordered_work[many], np.concatenate([[False], continues])[many]
+    took = graph.at[points.end(ordered_work)] - graph.at[points.start(ordered_work)]
+    sizes_ = sizes(ordered_work)
+    took = took if longest else np.where(sizes_ > 0, np.minimum(sizes_, took), took)
     total = np.zeros(len(count), np.int64)
     (np.maximum if longest else np.add).at(total, chain, took)
-    total += further_passes(chain, passes(graph.line, every, took), len(count))
-    first = every[~joined_to]
-    return first, every[joined_to], total[chain[~joined_to]]
+    total += further_passes(chain, passes(graph.line, ordered_work, took), len(count))
+    first = ordered_work[~joined_to]
+    return first, ordered_work[joined_to], total[chain[~joined_to]]

@@ -64,23 +64,23 @@ def captures(line: Timeline) -> tuple[Capture, ...]:
     begins, ends = calls[line.named(BEGIN, calls)], calls[line.named(END, calls)]
     launching = calls[line.named(LAUNCHES, calls) & ~line.named(GRAPH, calls)]
     if not len(begins) or not len(ends):
-        return _whole(line, launching)
+        return _whole_capture(line, launching)
     above = parents(line)
-    found = []
+    captures_ = []
     for begin in begins.tolist():
         track = line.tracks(np.array([begin]))[0]
         later = ends[(line.tracks(ends) == track) & (line.start_ns[ends] >= line.end_ns[begin])]
         if not len(later):
             continue
-        own = launching[line.tracks(launching) == track]
-        start = line.start_ns[own]
-        own = own[(start >= line.end_ns[begin]) & (start < line.start_ns[later[0]])]
-        if len(own):
-            found.append(_capture(line, own, above))
-    return tuple(found)
+        track_launches = launching[line.tracks(launching) == track]
+        start = line.start_ns[track_launches]
+        track_launches = track_launches[(start >= line.end_ns[begin]) & (start < line.start_ns[later[0]])]
+        if len(track_launches):
+            captures_.append(_capture(line, track_launches, above))
+    return tuple(captures_)
 
 
-def _whole(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture, ...]:
+def _whole_capture(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture, ...]:
     """A file that shows a capture without its begin and end: the launches of which nothing ran."""
     launching = launching[~np.isin(launching, line.launch)]
     if len(launching) < 2:
@@ -93,7 +93,7 @@ def _whole(line: Timeline, launching: NDArray[np.intp]) -> tuple[Capture, ...]:
 def _capture(line: Timeline, calls: NDArray[np.intp], above: NDArray[np.int32]) -> Capture:
     launches, firsts = [], Counter[int]()
     for call in calls.tolist():
-        at, told = int(above[call]), None
+        at, annotation = int(above[call]), None
         for _ in range(UP):
             if at < 0:
                 break
@@ -101,11 +101,11 @@ def _capture(line: Timeline, calls: NDArray[np.intp], above: NDArray[np.int32]) 
             work = op_kernel(line.names[line.name[at]], line.detail.shapes[code]) if code >= 0 else None
             if work is not None:
                 shape = line.detail.shapes[code]
-                told = CapturedOp(call=at, op=line.names[line.name[at]], operands=operands_of(shape), kernel=work)
+                annotation = CapturedOp(call=at, op=line.names[line.name[at]], operands=operands_of(shape), kernel=work)
                 firsts.update([dims[0] for dims in shape.dims[:1] if len(dims) > 1 and isinstance(dims[0], int)])
                 break
             at = int(above[at])
-        launches.append(told or CapturedOp(call=call))
+        launches.append(annotation or CapturedOp(call=call))
     return Capture(launches=tuple(launches), tokens=firsts.most_common(1)[0][0] if firsts else 0)
 
 
@@ -120,22 +120,24 @@ def replayed_spans(
     """What the spans of every replay compute, by the capture it is the replay of; nothing where none fits."""
     if not known:
         return ()
-    linked = np.flatnonzero(counted & (line.launch >= 0))
-    linked = linked[line.named(GRAPH, line.launch[linked])]
-    found: list[PricedSpan] = []
-    for call in np.unique(line.launch[linked]).tolist():
-        rows = linked[line.launch[linked] == call]
+    launched_rows = np.flatnonzero(counted & (line.launch >= 0))
+    launched_rows = launched_rows[line.named(GRAPH, line.launch[launched_rows])]
+    spans: list[PricedSpan] = []
+    for call in np.unique(line.launch[launched_rows]).tolist():
+        rows = launched_rows[line.launch[launched_rows] == call]
         rows = rows[np.argsort(line.start_ns[rows], kind="stable")]
         chosen = _fitting(known, len(rows), _tokens(line, call, engine))
         if chosen is not None:
-            found += _joined(rows.tolist(), chosen, call)
-    return tuple(found)
+            spans += _pair_launches(rows.tolist(), chosen, call)
+    return tuple(spans)
 
 
-def _joined(rows: Sequence[int], chosen: Capture, call: int) -> Iterator[PricedSpan]:
-    for row, one in zip(rows, chosen.launches, strict=True):
-        if one.kernel is not None:
-            yield PricedSpan(row=row, op=one.op, operands=one.operands, kernel=one.kernel, call=(call, one.call))
+def _pair_launches(rows: Sequence[int], chosen: Capture, call: int) -> Iterator[PricedSpan]:
+    for row, launch in zip(rows, chosen.launches, strict=True):
+        if launch.kernel is not None:
+            yield PricedSpan(
+                row=row, op=launch.op, operands=launch.operands, kernel=launch.kernel, call=(call, launch.call)
+            )
 
 
 def _tokens(line: Timeline, call: int, engine: Inference | None) -> int:
@@ -149,8 +151,8 @@ def _tokens(line: Timeline, call: int, engine: Inference | None) -> int:
 
 def _fitting(known: Sequence[Capture], spans: int, tokens: int) -> Capture | None:
     """The capture of a replay with so many spans; None where it cannot be told."""
-    fitting = [one for one in known if len(one.launches) == spans]
-    if len({one.launches for one in fitting}) <= 1:
+    fitting = [capture for capture in known if len(capture.launches) == spans]
+    if len({capture.launches for capture in fitting}) <= 1:
         return fitting[0] if fitting else None
-    holding = [one for one in fitting if one.tokens >= tokens > 0]
+    holding = [capture for capture in fitting if capture.tokens >= tokens > 0]
     return min(holding, key=lambda one: one.tokens) if holding else None

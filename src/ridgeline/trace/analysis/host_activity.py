@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.trace.arrays import Longs
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 NOT_TELLING = re.compile(
@@ -33,8 +33,8 @@ def host_activity(line: Timeline, start: Longs, end: Longs, rank: int) -> dict[s
     for place in np.argsort(start - end, kind="stable")[:LOOKED_AT].tolist():
         low, high = int(start[place]), int(end[place])
         inside = np.minimum(until, high) - np.maximum(begin, low)
-        found = rows[inside * 2 >= high - low]
-        name = _innermost(line, found)
+        inside_rows = rows[inside * 2 >= high - low]
+        name = _innermost(line, inside_rows)
         total[name] = total.get(name, 0) + high - low
     return dict(sorted(total.items(), key=lambda entry: -entry[1]))
 
@@ -58,13 +58,13 @@ def short(name: str) -> str:
 def scopes(line: Timeline, start: Longs, end: Longs) -> dict[str, int]:
     """Nanoseconds of these times under each annotation of the host, most first; annotations may nest."""
     rows = np.flatnonzero(line.of_kind(ANNOTATION))
-    found: dict[str, int] = {}
+    scope_ns: dict[str, int] = {}
     names, place = np.unique(line.name[rows], return_inverse=True)
     time = np.bincount(place, weights=line.durations_ns(rows), minlength=len(names))
     for code in np.argsort(-time, kind="stable")[:NAMES].tolist():
         name = line.names[int(names[code])]
-        own = rows[place == code]
+        scope_rows = rows[place == code]
         if not NOT_TELLING.search(name):
-            under = covered(cover(line.start_ns[own], line.end_ns[own]), start, end)
-            found[short(name)] = found.get(short(name), 0) + int(under.sum())
-    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+            under = covered_ns(cover(line.start_ns[scope_rows], line.end_ns[scope_rows]), start, end)
+            scope_ns[short(name)] = scope_ns.get(short(name), 0) + int(under.sum())
+    return dict(sorted(scope_ns.items(), key=lambda entry: -entry[1]))

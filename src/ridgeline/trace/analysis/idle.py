@@ -33,7 +33,7 @@ from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
 from ridgeline.trace.graph.edges import WAITS
 from ridgeline.trace.graph.host_waits import host_waits
-from ridgeline.trace.intervals import Cover, cover, covered, gaps, union
+from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps, union
 from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
 
 CAUSES = (
@@ -99,31 +99,31 @@ class Gaps:
 
     def of(self, cause: str) -> NDArray[np.intp]:
         """Places of the gaps with a cause, longest first."""
-        own = np.flatnonzero(self.cause == CAUSES.index(cause))
-        return own[np.argsort(-self.length[own], kind="stable")]
+        places = np.flatnonzero(self.cause == CAUSES.index(cause))
+        return places[np.argsort(-self.length[places], kind="stable")]
 
 
 def gaps_of(line: Timeline, rules: Rules, counted: Mask) -> Gaps:
     """The gaps of all chips."""
     chips = np.unique(line.process[counted]).tolist()
-    found = [gaps_of_chip(line, rules, np.flatnonzero(counted & (line.process == chip))) for chip in chips]
+    gaps_by_chip = [gaps_of_chip(line, rules, np.flatnonzero(counted & (line.process == chip))) for chip in chips]
     empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.intp))
-    length, cause, ended = (np.concatenate(parts) for parts in zip(*(found or [empty]), strict=True))
-    return Gaps(length=length, cause=cause, ended=ended)
+    length, cause, end_rows = (np.concatenate(parts) for parts in zip(*(gaps_by_chip or [empty]), strict=True))
+    return Gaps(length=length, cause=cause, ended=end_rows)
 
 
 def idle_causes(found: Gaps) -> tuple[IdleCause, ...]:
     """Why chips were idle, longest cause first, all chips together."""
     causes = []
     for code in np.unique(found.cause).tolist():
-        own = found.of(CAUSES[code])
+        places = found.of(CAUSES[code])
         causes.append(
             IdleCause(
                 cause=CAUSES[code],
-                idle_ns=int(found.length[own].sum()),
-                gaps=len(own),
-                longest_ns=int(found.length[own[0]]),
-                rows=tuple(found.ended[own[:LARGEST]].tolist()),
+                idle_ns=int(found.length[places].sum()),
+                gaps=len(places),
+                longest_ns=int(found.length[places[0]]),
+                rows=tuple(found.ended[places[:LARGEST]].tolist()),
             )
         )
     return tuple(sorted(causes, key=lambda one: -one.idle_ns))
@@ -136,61 +136,61 @@ def gaps_of_chip(line: Timeline, rules: Rules, rows: NDArray[np.intp]) -> tuple[
     if not len(between):
         empty = np.zeros(0, np.int64)
         return empty, empty, np.zeros(0, np.intp)
-    ended = rows[np.searchsorted(start, between.end)]  # rows are in order of their starts
+    end_rows = rows[np.searchsorted(start, between.end)]  # rows are in order of their starts
     by_end = np.argsort(end, kind="stable")
     before = rows[by_end[np.searchsorted(end[by_end], between.start)]]
     groups = np.array([rules.group_of(id) for id in line.classes])[line.class_[before]]
     length = between.end - between.start
-    held = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
-    held = np.where(length <= CLOSE_NS, BETWEEN, held)
-    call = line.launch[ended]
-    launched = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
-    after = between.end - launched  # from the launch to the span: more than a launch takes is another's fault
-    late = (launched > between.start) & ((after <= CLOSE_NS) | (after * 2 <= length))
-    cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, ended), held))
-    return length, cause.astype(np.int64), ended
+    held_by = np.where(groups == COMMUNICATION, AFTER_COMMUNICATION, np.where(groups == COPY, AFTER_COPY, DEPENDENCY))
+    held_by = np.where(length <= CLOSE_NS, BETWEEN, held_by)
+    call = line.launch[end_rows]
+    launch_end = np.where(call >= 0, line.end_ns[np.maximum(call, 0)], 0)
+    after = between.end - launch_end  # from the launch to the span: more than a launch takes is another's fault
+    late = (launch_end > between.start) & ((after <= CLOSE_NS) | (after * 2 <= length))
+    cause = np.where(call < 0, UNLINKED, np.where(late, _why_late(line, between, end_rows), held_by))
+    return length, cause.astype(np.int64), end_rows
 
 
 def _why_late(line: Timeline, between: Cover, ended: NDArray[np.intp]) -> Longs:
     """What the host did while the chip waited for a launch."""
     call = np.maximum(line.launch[ended], 0)
     until = np.maximum(line.start_ns[call], between.start)
-    waited = np.maximum(until - between.start, 1)
+    wait_ns = np.maximum(until - between.start, 1)
     rank = line.rank == line.rank[ended[0]]
     threads = np.isin(line.tracks(), np.unique(line.tracks(call[line.launch[ended] >= 0]))) & rank
-    loading = _named(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
+    loading = _cover_of_names(line, LOADS, rank & line.of_kind(HOST, ANNOTATION, PYTHON))
     beginning = union(
-        _named(line, BEGINS, threads & line.of_kind(RUNTIME, HOST)),
-        _named(line, COMPILES, threads & line.of_kind(PYTHON)),
+        _cover_of_names(line, BEGINS, threads & line.of_kind(RUNTIME, HOST)),
+        _cover_of_names(line, COMPILES, threads & line.of_kind(PYTHON)),
     )
-    waiting = _named(line, WAITS, threads & line.of_kind(RUNTIME))
-    polled = host_waits(line, np.flatnonzero(rank & line.is_work))
-    silent = np.isin(polled.track, np.unique(line.tracks(call)))
-    waiting = union(waiting, cover(polled.start_ns[silent], polled.end_ns[silent]))
-    in_wait = covered(waiting, between.start - 1, until)
-    rest = waited - in_wait
-    paused = (rest >= PAUSE_NS) & (rest * 2 > waited)
+    waiting = _cover_of_names(line, WAITS, threads & line.of_kind(RUNTIME))
+    polls = host_waits(line, np.flatnonzero(rank & line.is_work))
+    silent = np.isin(polls.track, np.unique(line.tracks(call)))
+    waiting = union(waiting, cover(polls.start_ns[silent], polls.end_ns[silent]))
+    in_wait = covered_ns(waiting, between.start - 1, until)
+    other_ns = wait_ns - in_wait
+    is_pause = (other_ns >= PAUSE_NS) & (other_ns * 2 > wait_ns)
     behind = _refilling(line, waiting, call, np.flatnonzero(rank & line.is_work & (line.launch >= 0)))
-    cause = np.where(((in_wait > 0) | behind) & ~paused, SYNC, HOST_LATE)
-    cause = np.where(covered(loading, between.start, until) * 2 > waited, DATA, cause)
-    return np.where(covered(beginning, between.start, until) * 2 > waited, START_UP, cause).astype(np.int64)
+    cause = np.where(((in_wait > 0) | behind) & ~is_pause, SYNC, HOST_LATE)
+    cause = np.where(covered_ns(loading, between.start, until) * 2 > wait_ns, DATA, cause)
+    return np.where(covered_ns(beginning, between.start, until) * 2 > wait_ns, START_UP, cause).astype(np.int64)
 
 
 def _refilling(line: Timeline, waiting: Cover, call: NDArray[np.int32], work: NDArray[np.intp]) -> Mask:
     """Which launches come shortly behind a wait, before any of this work has stood in a queue again."""
     begun = line.start_ns[line.launch[work]]
     order = np.argsort(begun, kind="stable")
-    begun, ended = begun[order], line.end_ns[line.launch[work]][order]
-    queued = np.concatenate([[0], np.cumsum(line.start_ns[work][order] - ended > CLOSE_NS)])
+    begun, launch_ends = begun[order], line.end_ns[line.launch[work]][order]
+    queue_number = np.concatenate([[0], np.cumsum(line.start_ns[work][order] - launch_ends > CLOSE_NS)])
     last = np.searchsorted(waiting.end, line.start_ns[call], side="right") - 1
     if not len(waiting):
         return np.zeros(len(call), np.bool_)
     first = np.searchsorted(begun, waiting.end[np.maximum(last, 0)])
     here = np.searchsorted(begun, line.start_ns[call])
-    return np.asarray((last >= 0) & (here - first < REFILL) & (queued[here] == queued[first]))
+    return np.asarray((last >= 0) & (here - first < REFILL) & (queue_number[here] == queue_number[first]))
 
 
-def _named(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
+def _cover_of_names(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> Cover:
     """Time covered by the chosen spans whose name matches."""
     names = np.unique(line.name[chosen])
     matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]

@@ -131,11 +131,11 @@ class Inference:
     @property
     def tpot_ns(self) -> float | None:
         """Median from the end of a step that decodes to the end of the next on its rank; None for less than two."""
-        apart: list[int] = []
+        distances_ns: list[int] = []
         for rank in {step.rank for step in self.steps}:
             ends = [step.end_ns for step in self.of(DECODE, MIXED) if step.rank == rank]
-            apart += np.diff(sorted(ends)).tolist()
-        return float(np.median(apart)) if apart else None
+            distances_ns += np.diff(sorted(ends)).tolist()
+        return float(np.median(distances_ns)) if distances_ns else None
 
     @property
     def prefill_ns(self) -> float | None:
@@ -149,9 +149,9 @@ class Inference:
         if not self.steps:
             return None
         ranks = [step.rank for step in self.steps]
-        own = [step for step in self.steps if step.rank == max(set(ranks), key=ranks.count)]
-        span = max(step.end_ns for step in own) - min(step.begin_ns for step in own)
-        return sum(step.tokens for step in own) * DECIMAL["G"] / span if span else None
+        rank_steps = [step for step in self.steps if step.rank == max(set(ranks), key=ranks.count)]
+        span = max(step.end_ns for step in rank_steps) - min(step.begin_ns for step in rank_steps)
+        return sum(step.tokens for step in rank_steps) * DECIMAL["G"] / span if span else None
 
 
 def inference(line: Timeline, counted: Mask) -> Inference | None:
@@ -159,10 +159,10 @@ def inference(line: Timeline, counted: Mask) -> Inference | None:
     marks = np.flatnonzero(line.of_kind(ANNOTATION, HOST))
     names = np.unique(line.name[marks]).tolist()
     for form in FORMS:
-        told = {code: found for code in names if (found := form.search(line.names[code][:400]))}
-        rows = marks[np.isin(line.name[marks], list(told))]
+        matches = {code: match for code in names if (match := form.search(line.names[code][:400]))}
+        rows = marks[np.isin(line.name[marks], list(matches))]
         if len(rows):
-            steps = tuple(_steps(line, counted, rows, [_lengths(form, told[int(line.name[row])]) for row in rows]))
+            steps = tuple(_steps(line, counted, rows, [_lengths(form, matches[int(line.name[row])]) for row in rows]))
             return Inference(steps=steps) if steps else None
     return None
 
@@ -178,8 +178,8 @@ def _lengths(form: re.Pattern[str], found: re.Match[str]) -> tuple[Lengths, Leng
     if form is FORMS[2]:
         return Lengths(requests=group[0]), Lengths(requests=group[1], queries=group[1])
     decodes = found[1].upper() in ("DECODE", "TARGET_VERIFY", "IDLE")
-    one = Lengths(requests=group[1], queries=group[2] or (group[1] if decodes else 0))
-    return (Lengths(), one) if decodes else (one, Lengths())
+    lengths = Lengths(requests=group[1], queries=group[2] or (group[1] if decodes else 0))
+    return (Lengths(), lengths) if decodes else (lengths, Lengths())
 
 
 def _sums(requests: int, told: Sequence[int]) -> Lengths:
@@ -191,19 +191,27 @@ def _steps(
     line: Timeline, counted: Mask, rows: NDArray[np.intp], lengths: Sequence[tuple[Lengths, Lengths]]
 ) -> Iterator[EngineStep]:
     graphs = line.named(GRAPH)
-    linked = np.flatnonzero(counted & (line.launch >= 0))
-    at, rank = line.start_ns[line.launch[linked]], line.rank[linked]
+    launched_rows = np.flatnonzero(counted & (line.launch >= 0))
+    at, rank = line.start_ns[line.launch[launched_rows]], line.rank[launched_rows]
     order = np.argsort(at, kind="stable")
-    linked, at, rank = linked[order], at[order], rank[order]
+    launched_rows, at, rank = launched_rows[order], at[order], rank[order]
     for row, (context, generation) in zip(rows.tolist(), lengths, strict=True):
         first, last = np.searchsorted(at, [line.start_ns[row], line.end_ns[row]])
-        own = linked[first:last][rank[first:last] == line.rank[row]]
-        if not len(own):
+        step_rows = launched_rows[first:last][rank[first:last] == line.rank[row]]
+        if not len(step_rows):
             continue
-        busy = cover(line.start_ns[own], line.end_ns[own])
+        busy = cover(line.start_ns[step_rows], line.end_ns[step_rows])
         kind = MIXED if context.requests and generation.requests else PREFILL if context.requests else DECODE
         yield EngineStep(
-            rank=int(line.rank[row]), kind=kind if context.requests or generation.requests else IDLE, context=context,
-            generation=generation, start_ns=int(line.start_ns[row]), begin_ns=busy.first, end_ns=busy.last,
-            busy_ns=busy.length, spans=len(own), graph=bool(graphs[line.launch[own]].mean() > GRAPH_SHARE), row=row,
-        )  # fmt: skip
+            rank=int(line.rank[row]),
+            kind=kind if context.requests or generation.requests else IDLE,
+            context=context,
+            generation=generation,
+            start_ns=int(line.start_ns[row]),
+            begin_ns=busy.first,
+            end_ns=busy.last,
+            busy_ns=busy.length,
+            spans=len(step_rows),
+            graph=bool(graphs[line.launch[step_rows]].mean() > GRAPH_SHARE),
+            row=row,
+        )

@@ -56,57 +56,57 @@ def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounte
     """
     rows = np.flatnonzero(counted & line.of_kind(KERNEL))
     codes = np.unique(line.name[rows]).tolist()
-    taken: dict[int, list[int]] = {}
+    codes_of_counter: dict[int, list[int]] = {}
     for level in LEVELS:
-        open_ = [index for index in range(len(counters)) if index not in taken]
-        free = _by(level, line, set(codes).difference(*taken.values()))
-        named: dict[str, list[int]] = {}
+        open_ = [index for index in range(len(counters)) if index not in codes_of_counter]
+        free = _by(level, line, set(codes).difference(*codes_of_counter.values()))
+        codes_of_name: dict[str, list[int]] = {}
         for index in open_:
-            named.setdefault(level(counters[index].name), []).append(index)
-        for name, own in named.items():
+            codes_of_name.setdefault(level(counters[index].name), []).append(index)
+        for name, own in codes_of_name.items():
             for code in free.get(name, ()):
-                taken.setdefault(max(own, key=lambda index: alike(counters[index].name, line.names[code])), []).append(
-                    code
-                )
-    found = [_measured(line, rows, own, counters[index]) for index, own in taken.items()]
+                codes_of_counter.setdefault(
+                    max(own, key=lambda index: name_similarity(counters[index].name, line.names[code])), []
+                ).append(code)
+    kernels = [_measured_kernel(line, rows, codes, counters[index]) for index, codes in codes_of_counter.items()]
     return JoinedCounters(
-        kernels=tuple(sorted(found, key=lambda one: -one.total_ns)),
-        absent=tuple(one for index, one in enumerate(counters) if index not in taken),
+        kernels=tuple(sorted(kernels, key=lambda one: -one.total_ns)),
+        absent=tuple(counter for index, counter in enumerate(counters) if index not in codes_of_counter),
     )
 
 
-def alike(a: str, b: str) -> float:
+def name_similarity(a: str, b: str) -> float:
     """Share of the words of two names that are in both.
 
     >>> alike("each<Gelu, Half>(int)", "void at::each<at::Gelu>"), alike("each<Gelu>", "each<Sigmoid>")
     (0.5, 0.3333333333333333)
     """
-    left, right = set(_WORDS.findall(a)), set(_WORDS.findall(b))
-    return len(left & right) / max(1, len(left | right))
+    left_words, right = set(_WORDS.findall(a)), set(_WORDS.findall(b))
+    return len(left_words & right) / max(1, len(left_words | right))
 
 
 def _by(level: Callable[[str], str], line: Timeline, codes: Iterable[int]) -> dict[str, list[int]]:
-    known: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for code in sorted(codes):
-        known.setdefault(level(line.names[code]), []).append(code)
-    return known
+        places.setdefault(level(line.names[code]), []).append(code)
+    return places
 
 
-def _measured(line: Timeline, rows: np.ndarray, codes: list[int], one: KernelCounters) -> MeasuredKernel:
-    own = rows[np.isin(line.name[rows], codes)]
-    duration = line.durations_ns(own)
-    longest = own[np.argsort(-duration, kind="stable")[:3]]
+def _measured_kernel(line: Timeline, rows: np.ndarray, codes: list[int], one: KernelCounters) -> MeasuredKernel:
+    kernel_rows = rows[np.isin(line.name[rows], codes)]
+    duration = line.durations_ns(kernel_rows)
+    longest = kernel_rows[np.argsort(-duration, kind="stable")[:3]]
     return MeasuredKernel(
         counters=one,
         names=tuple(line.names[code] for code in codes),
         class_=line.classes[int(line.class_[longest[0]])],
-        spans=len(own),
+        spans=len(kernel_rows),
         total_ns=int(duration.sum()),
         rows=tuple(longest.tolist()),
     )
 
 
-def whole(name: str) -> str:
+def unabridged_name(name: str) -> str:
     """The name without what it returns and without namespaces that have no name.
 
     >>> whole("void at::<unnamed>::softmax<float>(int)"), whole("void at::(anonymous namespace)::softmax<float>(int)")
@@ -121,7 +121,7 @@ def without_parameters(name: str) -> str:
     >>> without_parameters("void at::native::copy<(int)4, f()>(int, char*)")
     'at::native::copy<(int)4, f()>'
     """
-    name, depth = whole(name), 0
+    name, depth = unabridged_name(name), 0
     for place, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")
         if letter == "(" and depth <= 0 and place:
@@ -138,4 +138,4 @@ def function(name: str) -> str:
     return without_parameters(name).split("<", 1)[0].rpartition("::")[2]
 
 
-LEVELS: tuple[Callable[[str], str], ...] = (whole, without_parameters, function)
+LEVELS: tuple[Callable[[str], str], ...] = (unabridged_name, without_parameters, function)

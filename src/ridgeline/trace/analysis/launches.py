@@ -52,21 +52,21 @@ class Launches:
 def launches(line: Timeline, counted: Mask) -> tuple[Launches, ...]:
     """Statistics of every chip that has work; chips of a prediction have no launches and are left out."""
     graphs = np.array([bool(GRAPH.search(name)) for name in line.names], np.bool_)
-    found = []
+    chips = []
     for process in np.unique(line.process[counted]).tolist():
         rows = np.flatnonzero(counted & (line.process == process))
         if (line.launch[rows] >= 0).any():
-            found.append(_of_chip(line, process, rows, graphs))
-    return tuple(found)
+            chips.append(_of_chip(line, process, rows, graphs))
+    return tuple(chips)
 
 
 def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp], graphs: NDArray[np.bool_]) -> Launches:
-    linked = rows[line.launch[rows] >= 0]
-    calls, first = np.unique(line.launch[linked], return_index=True)
+    launched_rows = rows[line.launch[rows] >= 0]
+    calls, first = np.unique(line.launch[launched_rows], return_index=True)
     start_ns, end_ns = line.start_ns, line.end_ns
     cost = (end_ns - start_ns)[calls]
-    delay = np.maximum(start_ns[linked[first]] - start_ns[calls], 0)
-    depth = queue_depth(start_ns[line.launch[linked]], start_ns[linked])
+    delay = np.maximum(start_ns[launched_rows[first]] - start_ns[calls], 0)
+    depth = queue_depth(start_ns[line.launch[launched_rows]], start_ns[launched_rows])
     replays = graphs[line.name[calls]]
     length = (end_ns - start_ns)[rows]
     return Launches(
@@ -74,7 +74,7 @@ def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp], graphs: NDArr
         rank=line.tables.ranks[process],
         spans=len(rows),
         calls=len(calls),
-        unlinked=len(rows) - len(linked),
+        unlinked=len(rows) - len(launched_rows),
         call_ns=int(np.median(cost)),
         calls_total_ns=int(cost.sum()),
         delay_ns=int(np.median(delay)),
@@ -82,7 +82,7 @@ def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp], graphs: NDArr
         queue_depth=float(depth.mean()),
         empty_queue=float((depth == 0).mean()),
         graph_replays=int(replays.sum()),
-        graph_spans=int(graphs[line.name[line.launch[linked]]].sum()),
+        graph_spans=int(graphs[line.name[line.launch[launched_rows]]].sum()),
         short_spans=int((length < SHORT_NS).sum()),
         short_ns=int(length[length < SHORT_NS].sum()),
     )
@@ -96,5 +96,5 @@ def queue_depth(launched: NDArray[np.int64], started: NDArray[np.int64]) -> NDAr
     """
     before = np.searchsorted(np.sort(launched), started, side="right")
     begun = np.searchsorted(np.sort(started), started, side="right")
-    found: NDArray[np.int64] = np.maximum(before - begun, 0)
-    return found
+    depth: NDArray[np.int64] = np.maximum(before - begun, 0)
+    return depth

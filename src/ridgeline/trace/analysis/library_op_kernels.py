@@ -71,24 +71,24 @@ def library_op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
     if kind.startswith("attention"):
         return _attention(tensors, shape, backward=kind.endswith("backward"))
     if kind in ("cache", "rope"):
-        wide = [one for one in tensors if len(one[0]) >= 2 and one[1] in PROFILED_TYPES][:2]
-        return _moved(wide, 2.0)
-    return _moved(tensors, 2.0 if kind == "in place" else 1.0)
+        wide = [tensor for tensor in tensors if len(tensor[0]) >= 2 and tensor[1] in PROFILED_TYPES][:2]
+        return _streaming_kernel(wide, 2.0)
+    return _streaming_kernel(tensors, 2.0 if kind == "in place" else 1.0)
 
 
 def _tensors(shape: RecordedShape) -> Iterator[Tensor]:
     for dims, kind in zip(shape.dims, shape.types, strict=False):
-        if dims and kind in PROFILED_TYPES and all(isinstance(one, int) for one in dims) and prod(dims) > 0:
+        if dims and kind in PROFILED_TYPES and all(isinstance(dim, int) for dim in dims) and prod(dims) > 0:
             yield dims, kind
 
 
-def _moved(tensors: list[Tensor], times: float) -> Kernel | None:
+def _streaming_kernel(tensors: list[Tensor], times: float) -> Kernel | None:
     """Every operand so many times."""
     sizes = sorted(((prod(dims) * PROFILED_TYPES[kind][1], kind) for dims, kind in tensors), reverse=True)
     if not sizes:
         return None
-    moved = sum(size for size, _ in sizes)
-    return stream_kernel(moved * times, PROFILED_TYPES[sizes[0][1]][0])
+    traffic_bytes = sum(size for size, _ in sizes)
+    return stream_kernel(traffic_bytes * times, PROFILED_TYPES[sizes[0][1]][0])
 
 
 def _product(tensors: list[Tensor]) -> Kernel | None:
@@ -98,20 +98,20 @@ def _product(tensors: list[Tensor]) -> Kernel | None:
     (first, _), (second, _) = wide[:2]
     if len(wide) > 2 and _fits(second, wide[2][0]) == first[1] and first[0] == second[0]:
         wide = wide[1:]  # the result stands in front
-    (left, kind), (right, other) = wide[:2]
+    (left, kind), (right, right_kind) = wide[:2]
     n = _fits(left, right)
     k = left[1]
-    if n is None and other in BYTE:
+    if n is None and right_kind in BYTE:
         k = left[1] if _fits((left[0], left[1] // 2), right) else 0
         n = _fits((left[0], left[1] // 2), right) if k else None
     if n is None or not k:
         return None
-    packed = kind in BYTE and other in BYTE and "Float4" in kind
-    k = k * 2 if packed else k
-    one, two = PROFILED_TYPES[kind][1], PROFILED_TYPES[other][1]
-    moved = left[0] * left[1] * one + prod(right) * two + left[0] * n * 2
+    is_packed = kind in BYTE and right_kind in BYTE and "Float4" in kind
+    k = k * 2 if is_packed else k
+    left_size, two = PROFILED_TYPES[kind][1], PROFILED_TYPES[right_kind][1]
+    traffic_bytes = left[0] * left[1] * left_size + prod(right) * two + left[0] * n * 2
     dims = {"m": left[0], "n": n, "k": k}
-    return Kernel(op="gemm", dtype="fp4" if packed else PROFILED_TYPES[kind][0], dims=dims, moved=moved)
+    return Kernel(op="gemm", dtype="fp4" if is_packed else PROFILED_TYPES[kind][0], dims=dims, moved=traffic_bytes)
 
 
 def _fits(left: tuple[int, ...], right: tuple[int, ...]) -> int | None:
@@ -125,18 +125,22 @@ def _experts(tensors: list[Tensor]) -> Kernel | None:
     if hidden is None or not weights or (len(weights) > 1 and weights[0][0][0] != weights[1][0][0]):
         return None
     tokens, width = hidden[0]
-    others = [dims[1] for dims, _ in tensors if len(dims) == 2 and dims[0] == tokens and dims is not hidden[0]]
-    chosen = min(others, default=0)
+    widths = [dims[1] for dims, _ in tensors if len(dims) == 2 and dims[0] == tokens and dims is not hidden[0]]
+    chosen = min(widths, default=0)
     if not 0 < chosen <= weights[0][0][0]:
         return None
-    own = 0
+    weight_elements = 0
     for (_, rows, columns), kind in weights[:2]:
-        packed = kind in BYTE and columns != width and rows != width
-        own += rows * columns * (2 if packed else 1)
+        is_packed = kind in BYTE and columns != width and rows != width
+        weight_elements += rows * columns * (2 if is_packed else 1)
     experts = min(weights[0][0][0], tokens * chosen)
     size = sum(experts * prod(dims[1:]) * PROFILED_TYPES[kind][1] for dims, kind in weights[:2])
     acts = tokens * width * PROFILED_TYPES[hidden[1]][1] * (1 + chosen)
-    dims = {"rows": tokens * chosen, "n": own, "k": 1}  # all weights that one token's expert multiplies it with
+    dims = {
+        "rows": tokens * chosen,
+        "n": weight_elements,
+        "k": 1,
+    }  # all weights that one token's expert multiplies it with
     return Kernel(op="grouped_gemm", dtype=PROFILED_TYPES[hidden[1]][0], dims=dims, moved=size + acts)
 
 
@@ -163,5 +167,5 @@ def _attention(tensors: list[Tensor], shape: RecordedShape, *, backward: bool) -
 
 def _causal(shape: RecordedShape) -> bool:
     """The first truth among the scalars: of every library's forward and backward it is the causal switch."""
-    told: list[Any] = [text.strip().lower() for text in shape.concrete]
-    return next((text == "true" for text in told if text in ("true", "false")), False)
+    arguments: list[Any] = [text.strip().lower() for text in shape.concrete]
+    return next((text == "true" for text in arguments if text in ("true", "false")), False)

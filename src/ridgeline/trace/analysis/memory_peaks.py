@@ -91,12 +91,12 @@ class MemoryPeak:
 
 def memory_peaks(line: Timeline) -> tuple[MemoryPeak, ...]:
     """The peak of every chip whose memory was recorded."""
-    held = [counter for counter in line.counters if counter.name in NAMES and len(counter.values)]
-    if not held:
+    memory_counters = [counter for counter in line.counters if counter.name in NAMES and len(counter.values)]
+    if not memory_counters:
         return ()
     kinds = (HOST,) if line.of_kind(HOST).any() else tuple(kind for kind in line.kinds if kind not in NOT_WORK)
     ops = _Ops(chosen=line.of_kind(*kinds), above=parents(line, *kinds).astype(np.int64), end=line.end_ns)
-    return tuple(_peak(line, ops, one) for one in held)
+    return tuple(_peak(line, ops, counter) for counter in memory_counters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,7 +117,11 @@ def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
     change = np.diff(counter.values[: at + 1], prepend=counter.values[0])
     row = int(inner[at])
     step = _steps(line, rank, times)
-    reserved = [one.peak for one in line.counters if one.process == counter.process and one.name == RESERVED]
+    reserved_bytes = [
+        other_counter.peak
+        for other_counter in line.counters
+        if other_counter.process == counter.process and other_counter.name == RESERVED
+    ]
     return MemoryPeak(
         process=counter.process,
         rank=rank,
@@ -125,14 +129,16 @@ def _peak(line: Timeline, ops: _Ops, counter: Counter) -> MemoryPeak:
         first_bytes=float(counter.values[0]),
         peak_bytes=float(counter.values[at]),
         peak_ns=int(times[at]),
-        reserved_bytes=reserved[0] if reserved else None,
+        reserved_bytes=reserved_bytes[0] if reserved_bytes else None,
         step=int(step[at]) if step[at] >= 0 else None,
         phase=PHASES[int(phase[at])],
         op=line.names[int(line.name[row])] if row >= 0 else OUTSIDE,
         row=row,
-        phases=tuple(_summed([PHASES[int(code)] for code in phase[: at + 1]], change)),
+        phases=tuple(_growth_by_id([PHASES[int(code)] for code in phase[: at + 1]], change)),
         ops=tuple(
-            _summed([line.names[int(line.name[one])] if one >= 0 else OUTSIDE for one in outer.tolist()], change)
+            _growth_by_id(
+                [line.names[int(line.name[op_row])] if op_row >= 0 else OUTSIDE for op_row in outer.tolist()], change
+            )
         ),
         steps=tuple(
             StepPeak(step=number, peak_bytes=float(counter.values[step == number].max()))
@@ -154,10 +160,10 @@ def _open_at(line: Timeline, ops: _Ops, rank: int, times: Longs) -> tuple[Longs,
     above, end = ops.above, ops.end
     inner = np.full(len(times), -1, np.int64)
     track = line.tracks(rows)
-    for one in np.unique(track).tolist():
-        own = rows[track == one]
-        place = np.searchsorted(line.start_ns[own], times, side="right") - 1
-        at = np.where(place >= 0, own[np.maximum(place, 0)], -1)
+    for number in np.unique(track).tolist():
+        track_rows = rows[track == number]
+        place = np.searchsorted(line.start_ns[track_rows], times, side="right") - 1
+        at = np.where(place >= 0, track_rows[np.maximum(place, 0)], -1)
         for _ in range(DEEPEST):
             over = (at >= 0) & (end[np.maximum(at, 0)] <= times)
             if not over.any():
@@ -183,14 +189,14 @@ def _steps(line: Timeline, rank: int, times: Longs) -> Longs:
     return np.where(place >= 0, line.step[rows[np.maximum(place, 0)]], -1).astype(np.int64)
 
 
-def _summed(ids: list[str], change: NDArray[np.float64]) -> Iterator[Growth]:
+def _growth_by_id(ids: list[str], change: NDArray[np.float64]) -> Iterator[Growth]:
     totals: dict[str, float] = {}
     for id, size in zip(ids, change.tolist(), strict=True):
         totals[id] = totals.get(id, 0.0) + size
-    ordered = sorted(totals.items(), key=lambda entry: -abs(entry[1]))
-    for id, size in ordered[:LISTED]:
+    by_size = sorted(totals.items(), key=lambda entry: -abs(entry[1]))
+    for id, size in by_size[:LISTED]:
         if size:
             yield Growth(id=id, size_bytes=size)
-    rest = sum(size for _, size in ordered[LISTED:])
-    if rest:
-        yield Growth(id="the rest", size_bytes=rest)
+    unlisted_bytes = sum(size for _, size in by_size[LISTED:])
+    if unlisted_bytes:
+        yield Growth(id="the rest", size_bytes=unlisted_bytes)

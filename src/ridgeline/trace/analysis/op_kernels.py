@@ -35,19 +35,19 @@ def op_kernel(op: str, shape: RecordedShape) -> Kernel | None:
     """
     formula = FORMULAS.get(op)
     try:
-        found = (
+        kernel = (
             formula(shape) if formula is not None else None if op.startswith("aten::") else library_op_kernel(op, shape)
         )
     except (IndexError, TypeError, ValueError, ZeroDivisionError):
         return None
-    return found if found is not None and 0 <= found.flops < 1e21 and 0 < found.bytes < 1e15 else None
+    return kernel if kernel is not None and 0 <= kernel.flops < 1e21 and 0 < kernel.bytes < 1e15 else None
 
 
 def _type(shape: RecordedShape, at: int) -> tuple[str, int]:
-    known = PROFILED_TYPES.get(shape.types[at])
-    if known is None:
+    profiled_type = PROFILED_TYPES.get(shape.types[at])
+    if profiled_type is None:
         raise ValueError(shape.types[at])
-    return known
+    return profiled_type
 
 
 def _product(left: int, right: int) -> Formula:
@@ -57,10 +57,10 @@ def _product(left: int, right: int) -> Formula:
         a, b = shape.dims[left], shape.dims[right]
         if len(a) < 2 or len(b) < 2:
             return None
-        (dtype, one), (_, two) = _type(shape, left), _type(shape, right)
+        (dtype, left_size), (_, two) = _type(shape, left), _type(shape, right)
         weights = b[-2] * b[-1] * (prod(a[:-2]) if len(b) > 2 else 1)
-        moved = prod(a) * one + weights * two + prod(a[:-1]) * b[-1] * max(one, two, 2)
-        return product_kernel(a, b, dtype, moved)
+        traffic_bytes = prod(a) * left_size + weights * two + prod(a[:-1]) * b[-1] * max(left_size, two, 2)
+        return product_kernel(a, b, dtype, traffic_bytes)
 
     return formula
 
@@ -70,17 +70,17 @@ def _linear(shape: RecordedShape) -> Kernel | None:
     if len(weight) != 2 or a[-1] != weight[1]:
         return None
     m, k, n = prod(a[:-1]), a[-1], weight[0]
-    (dtype, one), (_, two) = _type(shape, 0), _type(shape, 1)
-    return product_kernel((m, k), (k, n), dtype, m * k * one + k * n * two + m * n * one)
+    (dtype, left_size), (_, two) = _type(shape, 0), _type(shape, 1)
+    return product_kernel((m, k), (k, n), dtype, m * k * left_size + k * n * two + m * n * left_size)
 
 
-def _grouped(shape: RecordedShape) -> Kernel | None:
+def _grouped_product(shape: RecordedShape) -> Kernel | None:
     a, b = shape.dims[0], shape.dims[1]
     dtype, size = _type(shape, 0)
     if len(a) == 2 and len(b) == 3:  # rows of all groups behind each other
         m, k, n = a[0], a[1], b[2]
-        moved = (m * k + prod(b) + m * n) * size
-        return Kernel(op="grouped_gemm", dtype=dtype, dims={"rows": m, "n": n, "k": k}, moved=moved)
+        traffic_bytes = (m * k + prod(b) + m * n) * size
+        return Kernel(op="grouped_gemm", dtype=dtype, dims={"rows": m, "n": n, "k": k}, moved=traffic_bytes)
     return None
 
 
@@ -93,11 +93,11 @@ def _attention(query: int, causal: int, *, heads_first: bool = True, backward: b
             return None
         dtype, size = _type(shape, query)
         heads, seq = (1, 2) if heads_first else (2, 1)
-        masked = shape.concrete[causal].lower() in ("true", "1")
-        moved = (prod(q) + prod(k) + prod(v) + prod(q[:3]) * v[3]) * size
+        is_causal = shape.concrete[causal].lower() in ("true", "1")
+        traffic_bytes = (prod(q) + prod(k) + prod(v) + prod(q[:3]) * v[3]) * size
         return attention_kernel(
-            q[0] * q[heads], (q[seq], k[seq]), (q[3], v[3]), dtype, causal=masked, backward=backward,
-            moved=moved * 2 if backward else moved,
+            q[0] * q[heads], (q[seq], k[seq]), (q[3], v[3]), dtype, causal=is_causal, backward=backward,
+            moved=traffic_bytes * 2 if backward else traffic_bytes,
         )  # fmt: skip
 
     return formula
@@ -111,16 +111,16 @@ def _convolution(image: int, *, stride: int, padding: int, factor: int = 1) -> F
         x, weight = shape.dims[image], shape.dims[image + 1]
         if len(x) != len(weight) or len(x) < 3:
             return None
-        steps, pads, spread = (_numbers(shape.concrete[place]) for place in places)
+        steps, pads, dilation = (_numbers(shape.concrete[place]) for place in places)
         sides = [
             (size + 2 * pad - gap * (window - 1) - 1) // step + 1
-            for size, window, step, pad, gap in zip(x[2:], weight[2:], steps, pads, spread, strict=True)
+            for size, window, step, pad, gap in zip(x[2:], weight[2:], steps, pads, dilation, strict=True)
         ]
         dtype, size = _type(shape, image)
         pixels, channels = x[0] * prod(sides), weight[0]
-        moved = (prod(x) + prod(weight) + pixels * channels) * size
+        traffic_bytes = (prod(x) + prod(weight) + pixels * channels) * size
         dims = {"groups": factor, "m": pixels, "n": channels, "k": prod(weight[1:])}
-        return Kernel(op="convolution", dtype=dtype, dims=dims, moved=factor * moved)
+        return Kernel(op="convolution", dtype=dtype, dims=dims, moved=factor * traffic_bytes)
 
     return formula
 
@@ -136,13 +136,13 @@ def _elementwise(writes: int = 1) -> Formula:
         sizes: list[int] = []
         largest, dtype, width = 0, "", 0
         for dims, name in zip(shape.dims, shape.types, strict=False):
-            known = PROFILED_TYPES.get(name)
-            if known is None or not dims:
+            profiled_type = PROFILED_TYPES.get(name)
+            if profiled_type is None or not dims:
                 continue
             count = _count(dims)
-            sizes.append(count * known[1])
+            sizes.append(count * profiled_type[1])
             if count > largest:
-                largest, (dtype, width) = count, known
+                largest, (dtype, width) = count, profiled_type
         if not largest:
             return None
         return stream_kernel(sum(sizes) + writes * largest * width, dtype)
@@ -181,7 +181,7 @@ def _states(times: float) -> Formula:
 
 def _count(dims: Any) -> int:
     if dims and isinstance(dims[0], tuple):
-        return sum(_count(one) for one in dims)
+        return sum(_count(dim) for dim in dims)
     return prod(dims)
 
 
@@ -208,8 +208,8 @@ _ONCE = (
 FORMULAS: Mapping[str, Formula] = {
     **{f"aten::{name}": _product(*places) for name, places in PRODUCT_OPERANDS.items()},
     "aten::linear": _linear,
-    "aten::_grouped_mm": _grouped,
-    "aten::_scaled_grouped_mm": _grouped,
+    "aten::_grouped_mm": _grouped_product,
+    "aten::_scaled_grouped_mm": _grouped_product,
     "aten::scaled_dot_product_attention": _attention(0, 5),
     "aten::_scaled_dot_product_flash_attention": _attention(0, 4),
     "aten::_scaled_dot_product_efficient_attention": _attention(0, 6),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.call_stack import launching_ops, parents
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import ANNOTATION, KERNEL, PYTHON, Timeline
 
 Rows = NDArray[np.intp]
@@ -51,10 +51,10 @@ class Patterns:
 
     def claimed(self, line: Timeline) -> Mask:
         """Which rows a pattern explains."""
-        found = np.zeros(len(line), np.bool_)
+        mask = np.zeros(len(line), np.bool_)
         for rows in (self.attention, self.layouts, self.optimizer):
-            found[rows] = True
-        return found
+            mask[rows] = True
+        return mask
 
 
 def patterns_of(line: Timeline, counted: Mask, steps: int) -> Patterns:
@@ -77,20 +77,20 @@ def _attention(line: Timeline, counted: Mask) -> tuple[Rows, Rows, int]:
     track = line.tracks(order)
     class_ = ids[line.class_[order]]
     op = launching_ops(line, order)
-    whole = np.array([bool(PLAIN.search(name)) for name in line.names], np.bool_)
-    product = (class_ == "matmul") & ~((op >= 0) & whole[line.name[np.maximum(op, 0)]])
+    is_plain = np.array([bool(PLAIN.search(name)) for name in line.names], np.bool_)
+    product = (class_ == "matmul") & ~((op >= 0) & is_plain[line.name[np.maximum(op, 0)]])
     small = np.isin(class_, BETWEEN)
-    kept, mine, blocks = np.zeros(len(order), np.bool_), np.zeros(len(order), np.bool_), 0
+    is_kept, is_attention, blocks = np.zeros(len(order), np.bool_), np.zeros(len(order), np.bool_), 0
     for at in np.flatnonzero(class_ == "softmax").tolist():
         before = _product_from(at, -1, (track, product, small))
         behind = _product_from(at, 1, (track, product, small))
-        if before < 0 or behind < 0 or kept[at]:
+        if before < 0 or behind < 0 or is_kept[at]:
             continue
-        first, last = _widened(before, -1, (track, product)), _widened(behind, 1, (track, product))
-        kept[first : last + 1] = True
-        mine[first : last + 1] |= product[first : last + 1]
+        first, last = _widen_block(before, -1, (track, product)), _widen_block(behind, 1, (track, product))
+        is_kept[first : last + 1] = True
+        is_attention[first : last + 1] |= product[first : last + 1]
         blocks += 1
-    return order[kept], order[mine], blocks
+    return order[is_kept], order[is_attention], blocks
 
 
 def _product_from(at: int, step: int, given: tuple[NDArray[np.int64], Mask, Mask]) -> int:
@@ -108,42 +108,44 @@ def _product_from(at: int, step: int, given: tuple[NDArray[np.int64], Mask, Mask
     return -1
 
 
-def _widened(at: int, step: int, given: tuple[NDArray[np.int64], Mask]) -> int:
+def _widen_block(at: int, step: int, given: tuple[NDArray[np.int64], Mask]) -> int:
     """Backward has two products on each side: the next one as well if it touches."""
     track, product = given
-    other = at + step
-    return other if 0 <= other < len(track) and track[other] == track[at] and product[other] else at
+    neighbour = at + step
+    return neighbour if 0 <= neighbour < len(track) and track[neighbour] == track[at] and product[neighbour] else at
 
 
 def _layouts(line: Timeline, counted: Mask) -> Rows:
     rows = np.flatnonzero(counted & line.of_kind(KERNEL) & line.named(LAYOUT))
     convolves = np.array([id == "convolution" for id in line.classes], np.bool_)
-    other = counted & convolves[line.class_] & ~line.named(LAYOUT)
-    return rows if other.any() else _none()
+    other_work = counted & convolves[line.class_] & ~line.named(LAYOUT)
+    return rows if other_work.any() else _none()
 
 
 def _optimizer(line: Timeline, counted: Mask, steps: int) -> Rows:
-    told = ((ANNOTATION, STEPS), (PYTHON, OPTIM))
-    some = [(np.flatnonzero(line.of_kind(kind)), pattern) for kind, pattern in told]
+    markers = ((ANNOTATION, STEPS), (PYTHON, OPTIM))
+    some = [(np.flatnonzero(line.of_kind(kind)), pattern) for kind, pattern in markers]
     marks = np.concatenate([rows[line.named(pattern, rows)] for rows, pattern in some])
     rows = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
     if not len(marks) or not len(rows):
         return _none()
     call = line.launch[rows]
-    under = covered(cover(line.start_ns[marks], line.end_ns[marks]), line.start_ns[call], line.start_ns[call] + 1) > 0
+    under = (
+        covered_ns(cover(line.start_ns[marks], line.end_ns[marks]), line.start_ns[call], line.start_ns[call] + 1) > 0
+    )
     small = np.isin(np.array(line.classes), ("elementwise", "kernel-copy", "reduction", "optimizer", "unknown", "norm"))
-    fused = np.array([bool(FUSED.search(name[:400])) for name in line.names], np.bool_)
-    own = rows[under & small[line.class_[rows]]]
-    loose = own[~fused[line.name[own]]]
-    return loose if len(loose) >= MANY * steps and len(loose) * 2 >= len(own) else _none()
+    is_fused = np.array([bool(FUSED.search(name[:400])) for name in line.names], np.bool_)
+    optimizer_rows = rows[under & small[line.class_[rows]]]
+    loose = optimizer_rows[~is_fused[line.name[optimizer_rows]]]
+    return loose if len(loose) >= MANY * steps and len(loose) * 2 >= len(optimizer_rows) else _none()
 
 
 def ops_of(line: Timeline, rows: Rows) -> set[int]:
     """The host ops around the launches of these spans, all of each stack."""
     above = parents(line)
     at = line.launch[rows]
-    found: set[int] = set()
+    ops: set[int] = set()
     while len(at := np.unique(at[at >= 0])):
         at = above[at]
-        found |= set(at[at >= 0].tolist())
-    return found
+        ops |= set(at[at >= 0].tolist())
+    return ops

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Bytes, Layers, Longs
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.policy import counted_rows
 from ridgeline.trace.timeline import (
     ANNOTATION,
@@ -73,51 +73,51 @@ def mark_phases(line: Timeline) -> Timeline:
 
 def phases(line: Timeline, rows: NDArray[np.intp]) -> Bytes:
     """Phase of each of these rows of measured work, as a code into `PHASES`."""
-    found = np.full(len(rows), OTHER, np.int8)
+    phase_of_row = np.full(len(rows), OTHER, np.int8)
     at = _calls(line, rows)
-    known = at >= 0
-    if not known.any():
-        return _by_names(line, rows, found)
-    own = at[known]
-    code = np.full(len(own), FORWARD, np.int8)
+    has_node = at >= 0
+    if not has_node.any():
+        return _by_names(line, rows, phase_of_row)
+    node_rows = at[has_node]
+    code = np.full(len(node_rows), FORWARD, np.int8)
     threads = np.array([bool(AUTOGRAD.search(name)) for name in line.streams], np.bool_)
-    code[threads[line.stream[own]]] = BACKWARD
-    code[_nodes(line, own) >= 0] = BACKWARD
+    code[threads[line.stream[node_rows]]] = BACKWARD
+    code[_nodes(line, node_rows) >= 0] = BACKWARD
     for phase, pattern in reversed(NAMED):  # what names an optimizer decides against what names backward
-        code[_inside(line, own, pattern)] = phase
-    found[known] = code
-    return found if (code == BACKWARD).any() else _by_names(line, rows, found)
+        code[_inside(line, node_rows, pattern)] = phase
+    phase_of_row[has_node] = code
+    return phase_of_row if (code == BACKWARD).any() else _by_names(line, rows, phase_of_row)
 
 
 def _by_names(line: Timeline, rows: NDArray[np.intp], found: Bytes) -> Bytes:
     """Where the host shows no backward pass, kernels whose names say it; without any host, the others are forward."""
-    named = line.named(BY_NAME, rows) & line.of_kind(KERNEL)[rows]
-    if not named.any():
+    by_name = line.named(BY_NAME, rows) & line.of_kind(KERNEL)[rows]
+    if not by_name.any():
         return found
     open_ = np.isin(found, (FORWARD, OTHER))
-    return np.where(open_ & named, BACKWARD, np.where(found == OTHER, FORWARD, found)).astype(np.int8)
+    return np.where(open_ & by_name, BACKWARD, np.where(found == OTHER, FORWARD, found)).astype(np.int8)
 
 
 def _calls(line: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int64]:
     """The call that launched each row, -1 for none; where there is no device, host ops are their own."""
-    own = rows if not line.is_work.any() else np.full(len(rows), -1, np.int64)
-    return np.where(line.launch[rows] >= 0, line.launch[rows], own).astype(np.int64)
+    host_rows = rows if not line.is_work.any() else np.full(len(rows), -1, np.int64)
+    return np.where(line.launch[rows] >= 0, line.launch[rows], host_rows).astype(np.int64)
 
 
 def phases_at(line: Timeline, rank: int, times: Longs) -> Bytes:
     """Phase of a rank at each instant: of a prediction that of the open step of the schedule; else optimizer or
     backward where a host span of that name is open, and forward where none is."""
     if line.predicted:
-        return _scheduled(line, rank, times)
-    found = np.full(len(times), FORWARD, np.int8)
+        return _scheduled_phases(line, rank, times)
+    phase_at = np.full(len(times), FORWARD, np.int8)
     for phase, pattern in reversed(NAMED):
         rows = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON) & (line.rank == rank))
         if len(rows):
-            found[covered(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
-    return found
+            phase_at[covered_ns(cover(line.start_ns[rows], line.end_ns[rows]), times, times + 1) > 0] = phase
+    return phase_at
 
 
-def _scheduled(line: Timeline, rank: int, times: Longs) -> Bytes:
+def _scheduled_phases(line: Timeline, rank: int, times: Longs) -> Bytes:
     steps = np.flatnonzero(line.of_kind(ANNOTATION) & (line.rank == rank))
     if not len(steps):
         return np.full(len(times), OTHER, np.int8)
@@ -128,53 +128,53 @@ def _scheduled(line: Timeline, rank: int, times: Longs) -> Bytes:
 
 def _inside(line: Timeline, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> Mask:
     """Which rows start inside a host span of that name on their own thread, or in an annotation of their rank."""
-    named = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON))
-    found = np.zeros(len(rows), np.bool_)
-    if not len(named):
-        return found
-    track, asked, start = line.tracks(named), line.tracks(rows), line.start_ns[rows]
-    for one in np.unique(track).tolist():
-        spans = named[track == one]
-        annotated = line.of_kind(ANNOTATION)[spans]
+    named_rows = np.flatnonzero(line.named(pattern) & line.of_kind(HOST, ANNOTATION, PYTHON))
+    mask = np.zeros(len(rows), np.bool_)
+    if not len(named_rows):
+        return mask
+    track, row_tracks, start = line.tracks(named_rows), line.tracks(rows), line.start_ns[rows]
+    for number in np.unique(track).tolist():
+        spans = named_rows[track == number]
+        is_annotation = line.of_kind(ANNOTATION)[spans]
         for chosen, same in (
-            (spans[~annotated], asked == one),
-            (spans[annotated], line.rank[rows] == line.rank[spans[0]]),
+            (spans[~is_annotation], row_tracks == number),
+            (spans[is_annotation], line.rank[rows] == line.rank[spans[0]]),
         ):
             if len(chosen):
-                found |= same & (covered(cover(line.start_ns[chosen], line.end_ns[chosen]), start, start + 1) > 0)
-    return found
+                mask |= same & (covered_ns(cover(line.start_ns[chosen], line.end_ns[chosen]), start, start + 1) > 0)
+    return mask
 
 
 def layers(line: Timeline, rows: NDArray[np.intp], phase: Bytes) -> Layers:
     """Layer of each of these rows of measured work, counted from the input; -1 where it cannot be told."""
-    found = _by_modules(line, rows)
-    if (found >= 0).any():
-        return by_arrows(line, rows, found, phase)
+    layer_of_row = _by_modules(line, rows)
+    if (layer_of_row >= 0).any():
+        return by_arrows(line, rows, layer_of_row, phase)
     step, process = line.step[rows], line.process[rows]
     key = (process.astype(np.int64) * (int(step.max(initial=0)) + 2) + step + 1) * len(PHASES) + phase
-    for one in np.unique(key).tolist():
-        own = np.flatnonzero(key == one)
-        which = one % len(PHASES)
+    for number in np.unique(key).tolist():
+        group_rows = np.flatnonzero(key == number)
+        which = number % len(PHASES)
         if which in (FORWARD, BACKWARD):
-            found[own] = _periodic(line, rows[own], backwards=which == BACKWARD)
-    return by_arrows(line, rows, found, phase)
+            layer_of_row[group_rows] = _periodic(line, rows[group_rows], backwards=which == BACKWARD)
+    return by_arrows(line, rows, layer_of_row, phase)
 
 
 def _nodes(line: Timeline, rows: NDArray[np.integer]) -> NDArray[np.int64]:
     """For each row the place in `Detail.forward` of the autograd node it starts in, on its own thread; -1 for none."""
-    links, found = line.detail.forward, np.full(len(rows), -1, np.int64)
+    links, node_of_row = line.detail.forward, np.full(len(rows), -1, np.int64)
     if not len(links):
-        return found
+        return node_of_row
     nodes = links.rows
-    track, asked = line.tracks(nodes), line.tracks(rows)
+    track, row_tracks = line.tracks(nodes), line.tracks(rows)
     start, end = line.start_ns, line.end_ns
-    for one in np.unique(track).tolist():  # rows of a timeline are in order of their starts
-        own, mine = np.flatnonzero(track == one), np.flatnonzero(asked == one)
-        times = start[rows[mine]]
-        place = np.searchsorted(start[nodes[own]], times, side="right") - 1
-        node = own[np.maximum(place, 0)]
-        found[mine] = np.where((place >= 0) & (times < end[nodes[node]]), node, -1)
-    return found
+    for number in np.unique(track).tolist():  # rows of a timeline are in order of their starts
+        track_nodes, track_rows = np.flatnonzero(track == number), np.flatnonzero(row_tracks == number)
+        times = start[rows[track_rows]]
+        place = np.searchsorted(start[nodes[track_nodes]], times, side="right") - 1
+        node = track_nodes[np.maximum(place, 0)]
+        node_of_row[track_rows] = np.where((place >= 0) & (times < end[nodes[node]]), node, -1)
+    return node_of_row
 
 
 def by_arrows(line: Timeline, rows: NDArray[np.intp], layer: Layers, phase: Bytes) -> Layers:
@@ -192,43 +192,43 @@ def by_arrows(line: Timeline, rows: NDArray[np.intp], layer: Layers, phase: Byte
     inside = (
         (place < len(ahead)) & (line.start_ns[at[first]] < line.end_ns[op]) & (line.rank[at[first]] == line.rank[op])
     )
-    found = layer.copy()
-    found[behind[inside]] = layer[first[inside]]
-    return found
+    layers_ = layer.copy()
+    layers_[behind[inside]] = layer[first[inside]]
+    return layers_
 
 
 def _by_modules(line: Timeline, rows: NDArray[np.intp]) -> Layers:
-    found = np.full(len(rows), NO_LAYER, np.int16)
-    told = ((code, MODULE.search(name[:300])) for code, name in enumerate(line.names))
-    numbers = {code: int(match[1]) for code, match in told if match and int(match[1]) <= MOST_LAYERS}
+    layer_of_row = np.full(len(rows), NO_LAYER, np.int16)
+    matches = ((code, MODULE.search(name[:300])) for code, name in enumerate(line.names))
+    numbers = {code: int(match[1]) for code, match in matches if match and int(match[1]) <= MOST_LAYERS}
     modules = np.flatnonzero(np.isin(line.name, list(numbers)) & line.of_kind(PYTHON, ANNOTATION))
     at = _calls(line, rows)
     start, end = line.start_ns, line.end_ns
     for rank in np.unique(line.rank[modules]).tolist():
         spans = modules[line.rank[modules] == rank]
-        known = np.flatnonzero((at >= 0) & (line.rank[rows] == rank))
-        place = np.searchsorted(start[spans], start[at[known]], side="right") - 1
-        inside = (place >= 0) & (start[at[known]] < end[spans[np.maximum(place, 0)]])
-        found[known[inside]] = [numbers[int(code)] for code in line.name[spans[place[inside]]].tolist()]
-    return found
+        known_rows = np.flatnonzero((at >= 0) & (line.rank[rows] == rank))
+        place = np.searchsorted(start[spans], start[at[known_rows]], side="right") - 1
+        inside = (place >= 0) & (start[at[known_rows]] < end[spans[np.maximum(place, 0)]])
+        layer_of_row[known_rows[inside]] = [numbers[int(code)] for code in line.name[spans[place[inside]]].tolist()]
+    return layer_of_row
 
 
 def _periodic(line: Timeline, rows: NDArray[np.intp], *, backwards: bool) -> Layers:
     """Layers by repetition: the same names at the same distance around every attention kernel."""
-    found = np.full(len(rows), NO_LAYER, np.int16)
+    layer_of_row = np.full(len(rows), NO_LAYER, np.int16)
     names = line.name[rows]
     attention = np.flatnonzero(np.array([id == "attention" for id in line.classes], np.bool_)[line.class_[rows]])
     if len(attention) < 2:
-        return found
+        return layer_of_row
     anchors = attention[names[attention] == names[attention[0]]]
     distance = np.diff(anchors)
     if len(anchors) < 2 or not len(distance):
-        return found
+        return layer_of_row
     period = int(np.bincount(distance).argmax())
     regular = np.concatenate([[True], distance == period])
     anchors = anchors[regular] if (regular.mean() > 0.6) else anchors[:0]
     if len(anchors) < 2:
-        return found
+        return layer_of_row
     back = 0
     while back + 1 < period and anchors[0] - back - 1 >= 0:
         if len(np.unique(names[anchors - back - 1])) > 1:
@@ -236,5 +236,5 @@ def _periodic(line: Timeline, rows: NDArray[np.intp], *, backwards: bool) -> Lay
         back += 1
     for place, anchor in enumerate(anchors.tolist()):
         layer = len(anchors) - 1 - place if backwards else place
-        found[max(0, anchor - back) : min(len(rows), anchor - back + period)] = layer
-    return found
+        layer_of_row[max(0, anchor - back) : min(len(rows), anchor - back + period)] = layer
+    return layer_of_row

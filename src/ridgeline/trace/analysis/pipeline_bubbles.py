@@ -21,7 +21,7 @@ from ridgeline.core.arrays import Mask
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
 from ridgeline.trace.graph.match_collectives import EXCHANGE, MatchedCollectives, communication_rows, is_pairwise
-from ridgeline.trace.intervals import Cover, cover, covered, gaps
+from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps
 from ridgeline.trace.timeline import Timeline
 
 Times = tuple[Longs, Longs]
@@ -82,13 +82,13 @@ def bubbles(
     groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
     busy = counted & np.isin(groups, (COMPUTE, COPY, COMMUNICATION))
     busy[pairs] = False
-    received = _received(matched)
+    receives = _receives(matched)
     return tuple(
-        _bubble(line, chip, np.flatnonzero(busy & (line.process == chip)), received, (times, window)) for chip in chips
+        _bubble(line, chip, np.flatnonzero(busy & (line.process == chip)), receives, (times, window)) for chip in chips
     )
 
 
-def _received(matched: MatchedCollectives) -> Longs:
+def _receives(matched: MatchedCollectives) -> Longs:
     """Rows of receives beside the rows of their sends; of an exchange, each is both."""
     rows = [pair.rows for pair in matched.pairs] + [pair.rows[::-1] for pair in matched.pairs if pair.name == EXCHANGE]
     return np.array(rows, np.int64).reshape(-1, 2)[:, ::-1]
@@ -99,13 +99,13 @@ def _bubble(
 ) -> Bubble:
     times, window = given
     works = cover(times[0][rows], times[1][rows])
-    inside = covered(works, np.array(window[:1]), np.array(window[1:]))
+    inside = covered_ns(works, np.array(window[:1]), np.array(window[1:]))
     between = gaps(works)
     if len(works):  # what comes before the first work is a gap too
         between = Cover(
             start=np.concatenate([[window[0]], between.start]), end=np.concatenate([[works.first], between.end])
         )
-    own = received[line.process[received[:, 0]] == chip]
+    stage_receives = received[line.process[received[:, 0]] == chip]
     return Bubble(
         process=line.processes[chip],
         rank=line.tables.ranks[chip],
@@ -113,7 +113,9 @@ def _bubble(
         busy_ns=int(inside[0]),
         warm_up_ns=works.first - window[0] if len(works) else window[1] - window[0],
         cool_down_ns=window[1] - works.last if len(works) else 0,
-        waits=tuple(sorted(_waits(line, own, between, times), key=lambda one: -one.waiting_ns - one.transfer_ns)),
+        waits=tuple(
+            sorted(_waits(line, stage_receives, between, times), key=lambda one: -one.waiting_ns - one.transfer_ns)
+        ),
     )
 
 
@@ -125,15 +127,15 @@ def _waits(line: Timeline, received: Longs, between: Cover, times: Times) -> Ite
     received = received[np.argsort(end[received[:, 0]], kind="stable")]
     came = end[received[:, 0]]
     place = np.searchsorted(came, between.end, side="right") - 1
-    known = (place >= 0) & (came[np.maximum(place, 0)] > between.start)
-    known &= between.end - came[np.maximum(place, 0)] <= CLOSE_NS
-    message, begun = received[place[known]], between.start[known]
+    has_receive = (place >= 0) & (came[np.maximum(place, 0)] > between.start)
+    has_receive &= between.end - came[np.maximum(place, 0)] <= CLOSE_NS
+    message, begun = received[place[has_receive]], between.start[has_receive]
     sent = np.clip(start[message[:, 1]], begun, end[message[:, 0]])
     rank = line.rank[message[:, 1]]
-    for one in np.unique(rank).tolist():
-        own = rank == one
+    for number in np.unique(rank).tolist():
+        of_rank = rank == number
         yield Wait(
-            rank=one,
-            waiting_ns=int((sent - begun)[own].sum()),
-            transfer_ns=int((end[message[:, 0]] - sent)[own].sum()),
+            rank=number,
+            waiting_ns=int((sent - begun)[of_rank].sum()),
+            transfer_ns=int((end[message[:, 0]] - sent)[of_rank].sum()),
         )

@@ -30,6 +30,6 @@ def _shares() -> Mapping[str, Mapping[str, float]]:
 
 def reachable(chip: str | None, dtype: str, bound: str) -> float:
     """Efficiency good kernels reach on a chip (its id) in a format, where this bounds them."""
-    known = _shares().get(chip or "", {})
-    best = known.get("memory") if bound == "memory" else known.get(dtype, known.get(SAME.get(dtype, ""), None))
+    shares = _shares().get(chip or "", {})
+    best = shares.get("memory") if bound == "memory" else shares.get(dtype, shares.get(SAME.get(dtype, ""), None))
     return ASSUMED[bound] if best is None else USUAL * best

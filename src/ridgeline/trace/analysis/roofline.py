@@ -96,19 +96,19 @@ class OpRate:
 
 def op_rates(line: Timeline, counted: Mask, chip: Chip | None, priced: Sequence[PricedSpan] = ()) -> tuple[OpRate, ...]:
     """Rates of all ops whose shapes were recorded, and of spans whose work a model tells, longest first."""
-    recorded = _recorded(line, counted, chip, np.array([one.row for one in priced], np.intp))
-    return tuple(sorted((*recorded, *_by_model(line, chip, priced)), key=lambda rate: -rate.total_ns))
+    recorded_rates = _recorded_rates(line, counted, chip, np.array([span.row for span in priced], np.intp))
+    return tuple(sorted((*recorded_rates, *_by_model(line, chip, priced)), key=lambda rate: -rate.total_ns))
 
 
-def _recorded(line: Timeline, counted: Mask, chip: Chip | None, told: NDArray[np.intp]) -> tuple[OpRate, ...]:
+def _recorded_rates(line: Timeline, counted: Mask, chip: Chip | None, told: NDArray[np.intp]) -> tuple[OpRate, ...]:
     """Rates of ops with recorded shapes, without the spans of which something else tells the work."""
     work = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
     if not len(work) or not len(line.detail.shape):
         return ()
     work = work[~np.isin(work, told)]
     op, code = _priced_ops(line, work)
-    known = op >= 0
-    work, op, code = work[known], op[known], code[known]
+    has_op = op >= 0
+    work, op, code = work[has_op], op[has_op], code[has_op]
     duration = line.end_ns[work] - line.start_ns[work]
     key = line.name[op].astype(np.int64) * max(1, len(line.detail.shapes)) + code
     return tuple(
@@ -119,8 +119,8 @@ def _recorded(line: Timeline, counted: Mask, chip: Chip | None, told: NDArray[np
 def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -> Iterator[OpRate]:
     """Rates of spans whose work a model or a capture tells."""
     groups: dict[tuple[str, str, float], list[PricedSpan]] = {}
-    for one in priced:
-        groups.setdefault((one.op, one.operands, one.kernel.bytes), []).append(one)
+    for span in priced:
+        groups.setdefault((span.op, span.operands, span.kernel.bytes), []).append(span)
     for (op, operands, _), spans in groups.items():
         rows = np.array([span.row for span in spans], np.intp)
         duration = line.durations_ns(rows)
@@ -139,52 +139,52 @@ def _by_model(line: Timeline, chip: Chip | None, priced: Sequence[PricedSpan]) -
 
 def bytes_bound_ns(line: Timeline, rows: NDArray[np.intp], chip: Chip | None) -> NDArray[np.int64]:
     """What the bytes of each span's op need at full bandwidth, shared among the op's spans; 0 where unknown."""
-    found = np.zeros(len(rows), np.int64)
+    bound_ns = np.zeros(len(rows), np.int64)
     if chip is None or chip.hbm.bandwidth is None or not len(line.detail.shape) or not len(rows):
-        return found
-    linked = np.flatnonzero(line.launch[rows] >= 0)
-    op, code = _priced_ops(line, rows[linked])
-    known = np.flatnonzero(op >= 0)
-    _, inverse, counts = np.unique(op[known], return_inverse=True, return_counts=True)
-    for place, share in zip(known.tolist(), counts[inverse].tolist(), strict=True):
-        wanted = op_kernel(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
-        if wanted is not None:
-            found[linked[place]] = round(wanted.bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
-    return found
+        return bound_ns
+    launched_rows = np.flatnonzero(line.launch[rows] >= 0)
+    op, code = _priced_ops(line, rows[launched_rows])
+    known_places = np.flatnonzero(op >= 0)
+    _, inverse, counts = np.unique(op[known_places], return_inverse=True, return_counts=True)
+    for place, share in zip(known_places.tolist(), counts[inverse].tolist(), strict=True):
+        kernel = op_kernel(line.names[int(line.name[op[place]])], line.detail.shapes[int(code[place])])
+        if kernel is not None:
+            bound_ns[launched_rows[place]] = round(kernel.bytes / chip.hbm.bandwidth.value * DECIMAL["G"] / share)
+    return bound_ns
 
 
 def _groups(key: NDArray[np.int64]) -> list[NDArray[np.intp]]:
     order = np.argsort(key, kind="stable")
     cuts = np.flatnonzero(np.diff(key[order])) + 1
-    return [own for own in np.split(order, cuts) if len(own)]
+    return [group for group in np.split(order, cuts) if len(group)]
 
 
 def _priced_ops(line: Timeline, work: NDArray[np.intp]) -> tuple[Codes, NDArray[np.int64]]:
     """For each span of work the nearest op above its launch that has a formula, and the code of its shape."""
     above = parents(line)
-    found = np.full(len(work), -1, np.int32)
+    op_of_work = np.full(len(work), -1, np.int32)
     code = np.full(len(work), -1, np.int64)
     at = above[line.launch[work]]
     verdict: dict[tuple[int, int], bool] = {}
     for _ in range(UP):
-        open_ = np.flatnonzero((found < 0) & (at >= 0))
+        open_ = np.flatnonzero((op_of_work < 0) & (at >= 0))
         if not len(open_):
             break
         shape = line.detail.shape.at(at[open_])
         pairs = zip(line.name[at[open_]].tolist(), shape.tolist(), strict=True)
-        priced = np.array([_has_price(line, verdict, name, one) for name, one in pairs], np.bool_)
-        found[open_[priced]], code[open_[priced]] = at[open_[priced]], shape[priced]
+        has_price = np.array([_has_price(line, verdict, name, shape_code) for name, shape_code in pairs], np.bool_)
+        op_of_work[open_[has_price]], code[open_[has_price]] = at[open_[has_price]], shape[has_price]
         at = np.where(at >= 0, above[np.maximum(at, 0)], -1)
-    return found, code
+    return op_of_work, code
 
 
 def _has_price(line: Timeline, verdict: dict[tuple[int, int], bool], name: int, shape: int) -> bool:
     if shape < 0:
         return False
-    known = verdict.get((name, shape))
-    if known is None:
-        known = verdict[name, shape] = op_kernel(line.names[name], line.detail.shapes[shape]) is not None
-    return known
+    has_price = verdict.get((name, shape))
+    if has_price is None:
+        has_price = verdict[name, shape] = op_kernel(line.names[name], line.detail.shapes[shape]) is not None
+    return has_price
 
 
 def _rate(

@@ -81,59 +81,61 @@ def priced_spans(line: Timeline, counted: Mask, found: Inference | None, model: 
     """What the kernels of all steps compute; nothing for a step that does not fit the model."""
     if found is None:
         return ()
-    linked = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
-    at = line.start_ns[line.launch[linked]]
-    priced: list[PricedSpan] = []
+    launched_rows = np.flatnonzero(counted & (line.launch >= 0) & line.of_kind(KERNEL))
+    at = line.start_ns[line.launch[launched_rows]]
+    priced_rows: list[PricedSpan] = []
     for step in found.steps:
-        inside = (at >= line.start_ns[step.row]) & (at < line.end_ns[step.row]) & (line.rank[linked] == step.rank)
-        own = linked[inside]
-        priced += _of_step(line, own[np.argsort(line.start_ns[own], kind="stable")], step, model)
-    return tuple(priced)
+        inside = (
+            (at >= line.start_ns[step.row]) & (at < line.end_ns[step.row]) & (line.rank[launched_rows] == step.rank)
+        )
+        step_rows = launched_rows[inside]
+        priced_rows += _of_step(line, step_rows[np.argsort(line.start_ns[step_rows], kind="stable")], step, model)
+    return tuple(priced_rows)
 
 
 def _of_step(line: Timeline, rows: NDArray[np.intp], step: EngineStep, model: ServedModel) -> list[PricedSpan]:
     classes = [line.classes[code] for code in line.class_[rows].tolist()]
     names = [line.names[code] for code in line.name[rows].tolist()]
     parts = [bool(PART.search(name)) for name in names]
-    often = Counter(names)
+    name_counts = Counter(names)
     anchors = [
         place
         for place, id in enumerate(classes)
-        if id == "attention" and not parts[place] and often[names[place]] * RARE >= model.layers
+        if id == "attention" and not parts[place] and name_counts[names[place]] * RARE >= model.layers
         and not (place and classes[place - 1] == "attention")
     ]  # fmt: skip
     if len(anchors) != model.layers or not step.tokens:
         return []
     products = [place for place, id in enumerate(classes) if id == "matmul" and not parts[place]]
-    whole = [
+    layer_labels = [
         products_of(model, len([product for product in products if low < product < high]))
         for low, high in _between(anchors)
     ]
     head = [product for product in products if product < anchors[0]]
     tail = [product for product in products if product > anchors[-1]]
-    inner = whole[0] if whole else ()
-    if not inner or any(one != inner for one in whole):
+    inner = layer_labels[0] if layer_labels else ()
+    if not inner or any(labels != inner for labels in layer_labels):
         return []
-    given = dict(zip(head[-_queries(inner) :], inner[-_queries(inner) :], strict=False))
+    head_labels = dict(zip(head[-_queries(inner) :], inner[-_queries(inner) :], strict=False))
     for low, high in _between(anchors):
-        given.update(zip([product for product in products if low < product < high], inner, strict=True))
+        head_labels.update(zip([product for product in products if low < product < high], inner, strict=True))
     last = inner[: len(inner) - _queries(inner)]
-    given.update(zip(tail, (*last, "output"), strict=False))
+    head_labels.update(zip(tail, (*last, "output"), strict=False))
     pricing = _Pricing(model, step)
     layer = -1
-    found, product, norms = [], "", 0
+    spans, product, norms = [], "", 0
     for place, row in enumerate(rows.tolist()):
         layer += place in anchors
-        if place in given:
-            product, norms = given[place], 0
-        priced = pricing.of(classes[place], given.get(place, ""), product, max(layer, 0), (names[place], norms))
+        if place in head_labels:
+            product, norms = head_labels[place], 0
+        kernel = pricing.of(classes[place], head_labels.get(place, ""), product, max(layer, 0), (names[place], norms))
         norms += classes[place] == "norm"
-        if priced is not None and not (parts[place] and classes[place] in ("matmul", "attention")):
+        if kernel is not None and not (parts[place] and classes[place] in ("matmul", "attention")):
             call = (step.row, row)
-            found.append(PricedSpan(row=row, op=priced[0], operands=priced[1], kernel=priced[2], call=call))
-        elif parts[place] and found and classes[place] in ("matmul", "attention"):
-            found.append(replace(found[-1], row=row))
-    return found
+            spans.append(PricedSpan(row=row, op=kernel[0], operands=kernel[1], kernel=kernel[2], call=call))
+        elif parts[place] and spans and classes[place] in ("matmul", "attention"):
+            spans.append(replace(spans[-1], row=row))
+    return spans
 
 
 def _between(anchors: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -141,7 +143,7 @@ def _between(anchors: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _queries(inner: Sequence[str]) -> int:
-    return sum(one in ("qkv", "q", "k", "v") for one in inner)
+    return sum(label in ("qkv", "q", "k", "v") for label in inner)
 
 
 def products_of(model: ServedModel, count: int) -> tuple[str, ...]:
@@ -180,13 +182,13 @@ class _Pricing:
         if id == "norm" and after in ("qkv", "q", "k", "v"):
             width = model.query if place == 0 else model.keys
             return self._moved("query or key norm", width, 2)
-        moved = {
+        streams = {
             "norm": ("norm", model.hidden, 4),
             "rope": ("rope", model.query + model.keys, 2),
             "kernel-copy": ("cache write", 2 * model.keys, 2) if re.search(r"cache|store_kv|set_kv", name) else None,
             "elementwise": ("activation", 3 * model.ffn // model.tp, 1) if after in ("gate-up", "up") else None,
         }.get(id)
-        return self._moved(*moved) if moved is not None and tokens and moved[1] else None
+        return self._moved(*streams) if streams is not None and tokens and streams[1] else None
 
     def _moved(self, label: str, width: int, times: float) -> tuple[str, str, Kernel]:
         tokens = self.step.tokens
@@ -221,14 +223,14 @@ class _Pricing:
         model, step = self.model, self.step
         window = model.windows[layer % len(model.windows)] if model.windows else 0
         scores = keys = 0.0
-        for one in (step.context, step.generation):
-            if one.requests and not one.products:
+        for lengths in (step.context, step.generation):
+            if lengths.requests and not lengths.products:
                 return None
-            seen = one.scores
-            if window and one.requests:
-                seen = min(seen, one.queries * window)
+            seen = lengths.scores
+            if window and lengths.requests:
+                seen = min(seen, lengths.queries * window)
             scores += seen
-            keys += min(one.keys, one.requests * window + one.queries) if window else one.keys
+            keys += min(lengths.keys, lengths.requests * window + lengths.queries) if window else lengths.keys
         dims = {"pairs": scores, "head_dim": model.query}
         size = (step.tokens * 2 * model.query + keys * 2 * model.keys) * ACTS
         width = f"{step.tokens}x{model.heads // model.tp}x{model.head_dim}"

@@ -83,7 +83,7 @@ def rank_report(line: Timeline, rules: Rules, counted: Mask, matched: MatchedCol
     matched = match_collectives(line, rules, counted) if matched is None else matched
     shift = np.array([matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)[line.process]
     start, end = line.start_ns - shift, line.end_ns - shift
-    arrivals = [_arrival(one, start, end) for one in matched.found]
+    arrivals = [_arrival(match, start, end) for match in matched.found]
     return RankReport(
         arrivals=tuple(sorted(arrivals, key=lambda one: -one.skew_ns)[:LISTED]),
         collectives=len(arrivals),
@@ -98,36 +98,36 @@ def rank_report(line: Timeline, rules: Rules, counted: Mask, matched: MatchedCol
 
 def _arrival(one: MatchedCollective, start: Longs, end: Longs) -> Arrival:
     rows = list(one.rows)
-    came, ended = start[rows], end[rows]
+    came, end_ns = start[rows], end[rows]
     last = int(came.max())
     return Arrival(
         group=one.group, name=one.name, sequence=one.sequence, ranks=one.ranks, rows=one.rows,
         start_ns=int(came.min()), skew_ns=last - int(came.min()), last=one.ranks[int(came.argmax())],
-        waits_ns=tuple((last - came).tolist()), transfer_ns=max(0, int(ended.max()) - last),
+        waits_ns=tuple((last - came).tolist()), transfer_ns=max(0, int(end_ns.max()) - last),
     )  # fmt: skip
 
 
 def _stragglers(arrivals: list[Arrival], matched: MatchedCollectives) -> tuple[Straggler, ...]:
     last: dict[int, int] = {}
-    caused: dict[int, int] = {}
-    waited: dict[int, int] = {}
+    caused_ns: dict[int, int] = {}
+    waited_ns: dict[int, int] = {}
     for arrival in arrivals:
         for rank, wait in zip(arrival.ranks, arrival.waits_ns, strict=True):
-            waited[rank] = waited.get(rank, 0) + wait
+            waited_ns[rank] = waited_ns.get(rank, 0) + wait
         if arrival.skew_ns > 1000:
             last[arrival.last] = last.get(arrival.last, 0) + 1
-        alone = sorted(arrival.waits_ns)[
+        sorted_waits = sorted(arrival.waits_ns)[
             1
         ]  # the next but last waited this long, and everybody before it at least as long
-        caused[arrival.last] = caused.get(arrival.last, 0) + alone * (len(arrival.ranks) - 1)
-    found = [
+        caused_ns[arrival.last] = caused_ns.get(arrival.last, 0) + sorted_waits * (len(arrival.ranks) - 1)
+    stragglers = [
         Straggler(
             rank=rank,
             last=last.get(rank, 0),
-            caused_ns=caused.get(rank, 0),
-            waited_ns=waited[rank],
+            caused_ns=caused_ns.get(rank, 0),
+            waited_ns=waited_ns[rank],
             clock_ns=matched.shift.get(rank, 0),
         )
-        for rank in waited
+        for rank in waited_ns
     ]
-    return tuple(sorted(found, key=lambda one: (-one.caused_ns, one.rank)))
+    return tuple(sorted(stragglers, key=lambda one: (-one.caused_ns, one.rank)))

@@ -107,20 +107,22 @@ def parse(text: str) -> Question:
     words = " ".join(text.split())
     if words.lower() in ("no launch gaps", "no launch gap", "no gaps"):
         return Question(text=words, form="no launch gaps")
-    verb, _, rest = words.partition(" ")
-    if verb.lower() in ("overlap", "fuse") and rest:
-        longest = verb.lower() == "fuse" and rest.lower().endswith(" to longest")
-        rest = rest[: -len(" to longest")] if longest else rest
-        return Question(text=words, form=verb.lower(), what=_names(rest), longest=longest)
-    found = FASTER.match(words)
-    if found:
-        factor = float(found["factor"])
+    verb, _, object_text = words.partition(" ")
+    if verb.lower() in ("overlap", "fuse") and object_text:
+        longest = verb.lower() == "fuse" and object_text.lower().endswith(" to longest")
+        object_text = object_text[: -len(" to longest")] if longest else object_text
+        return Question(text=words, form=verb.lower(), what=_names(object_text), longest=longest)
+    faster = FASTER.match(words)
+    if faster:
+        factor = float(faster["factor"])
         if not LEAST <= factor <= MOST:
             raise InputError(
                 Problem(path="--what-if", given=repr(text), expected=f"a factor from {LEAST:g} to {MOST:g}")
             )
-        return Question(text=words, form="faster", what=_names(found["what"]), factor=factor)
-    close = near(words, ["no launch gaps", f"overlap {rest or words}", f"fuse {rest or words}", f"{words} x2"], 1)
+        return Question(text=words, form="faster", what=_names(faster["what"]), factor=factor)
+    close = near(
+        words, ["no launch gaps", f"overlap {object_text or words}", (f"fuse {object_text or words}"), f"{words} x2"], 1
+    )
     raise InputError(
         Problem(
             path="--what-if",
@@ -152,21 +154,23 @@ def what_if(
     graph: Graph, rules: Rules, questions: Sequence[str], sizes: Sizes = unknown_sizes
 ) -> tuple[WhatIfAnswer, ...]:
     """Answers to questions, each alone; behind several, all together."""
-    asked = [parse(text) for text in questions]
-    answers = [answer(graph, rules, [one], sizes) for one in asked]
-    if len(asked) > 1:
-        answers.append(answer(graph, rules, asked, sizes))
+    parsed_questions = [parse(text) for text in questions]
+    answers = [answer(graph, rules, [question], sizes) for question in parsed_questions]
+    if len(parsed_questions) > 1:
+        answers.append(answer(graph, rules, parsed_questions, sizes))
     return tuple(answers)
 
 
 def answer(graph: Graph, rules: Rules, asked: Sequence[Question], sizes: Sizes = unknown_sizes) -> WhatIfAnswer:
     """The time with all of these changes made."""
-    change, touched = GraphChange.none(graph), np.zeros(len(graph.line), np.bool_)
-    for one in asked:
-        rows = chosen_rows(graph, rules, one)
-        touched[rows] = True
-        change = apply(change, one, rows, sizes)
-    return answer_of(graph, change, touched, " and ".join(one.text for one in asked), "; ".join(map(_meaning, asked)))
+    change, touched_rows = GraphChange.none(graph), np.zeros(len(graph.line), np.bool_)
+    for question in asked:
+        rows = chosen_rows(graph, rules, question)
+        touched_rows[rows] = True
+        change = apply(change, question, rows, sizes)
+    return answer_of(
+        graph, change, touched_rows, " and ".join(question.text for question in asked), "; ".join(map(_meaning, asked))
+    )
 
 
 def answer_of(
@@ -203,19 +207,19 @@ def chosen_rows(graph: Graph, rules: Rules, asked: Question) -> Rows:
     if asked.form == "no launch gaps":
         return work
     present = sorted({line.classes[code] or "host" for code in np.unique(line.class_[work]).tolist()})
-    found = np.zeros(len(work), np.bool_)
+    chosen = np.zeros(len(work), np.bool_)
     for what in asked.what:
         if what in GROUPS:
             groups = np.array([rules.group_of(id) == what for id in line.classes], np.bool_)
-            found |= groups[line.class_[work]]
+            chosen |= groups[line.class_[work]]
         elif "*" in what or "?" in what:
             names = np.array([fnmatchcase(name.lower(), what.lower()) for name in line.names], np.bool_)
-            found |= names[line.name[work]]
+            chosen |= names[line.name[work]]
         elif what in present:
-            found |= np.array([id == what for id in line.classes], np.bool_)[line.class_[work]]
+            chosen |= np.array([id == what for id in line.classes], np.bool_)[line.class_[work]]
         else:
             raise InputError(not_among("--what-if", what, [*present, *GROUPS[:3]], "or a kernel name with * in it"))
-    return work[found]
+    return work[chosen]
 
 
 # -- the changes -------------------------------------------------------------------------------------------------------
@@ -226,18 +230,18 @@ def apply(change: GraphChange, asked: Question, rows: Rows, sizes: Sizes) -> Gra
     if asked.form == "faster":
         return faster(change, rows, asked.factor)
     if asked.form == "overlap":
-        return overlapped(change, rows)
+        return overlap_rows(change, rows)
     if asked.form == "fuse":
-        return fused(change, rows, asked.longest, sizes)
+        return fuse_chains(change, rows, asked.longest, sizes)
     return no_launch_gaps(change)
 
 
 def faster(change: GraphChange, rows: Rows, factor: float) -> GraphChange:
     """Bodies of these spans take 1/factor; of a matched collective, the transfer behind the last arrival does."""
-    return scaled(change, rows, np.full(len(rows), 1 / factor))
+    return scale_rows(change, rows, np.full(len(rows), 1 / factor))
 
 
-def scaled(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> GraphChange:
+def scale_rows(change: GraphChange, rows: Rows, kept: NDArray[np.float64]) -> GraphChange:
     """The same with a share of its time for each span."""
     graph = change.graph
     share = np.ones(len(graph.line))
@@ -262,34 +266,34 @@ def no_launch_gaps(change: GraphChange, ranks: Sequence[int] = ()) -> GraphChang
     np.maximum.at(last, graph.dst, reach)
     by_host = np.full(len(graph.at), NEVER, np.int64)
     np.maximum.at(by_host, graph.dst[host], reach[host])
-    rooted = last == NEVER
-    return replace(change, lag=lag, delay=np.where(~rooted & (by_host >= last), 0, change.delay))
+    is_root = last == NEVER
+    return replace(change, lag=lag, delay=np.where(~is_root & (by_host >= last), 0, change.delay))
 
 
 def no_waits(change: GraphChange) -> GraphChange:
     """No call waits for the device any more, and those that did take no time; the host is no faster than it was."""
     graph = change.graph
     waits = np.isin(graph.kind, (DEVICE_SYNC, SYNC, POLLING))
-    held = np.zeros(len(graph.at), np.bool_)
-    held[graph.dst[waits]] = True
-    lag = np.where(held[graph.dst] & (graph.kind == CALL), 0, np.where(waits, NEVER, change.lag))
-    return replace(change, lag=lag, delay=np.where(held, 0, change.delay))
+    in_wait = np.zeros(len(graph.at), np.bool_)
+    in_wait[graph.dst[waits]] = True
+    lag = np.where(in_wait[graph.dst] & (graph.kind == CALL), 0, np.where(waits, NEVER, change.lag))
+    return replace(change, lag=lag, delay=np.where(in_wait, 0, change.delay))
 
 
-def overlapped(change: GraphChange, rows: Rows) -> GraphChange:
+def overlap_rows(change: GraphChange, rows: Rows) -> GraphChange:
     """These spans leave their stream to the others, and only the optimizer or another step waits for them."""
     graph = change.graph
     line = graph.line
-    own = np.zeros(len(line), np.bool_)
-    own[rows] = True
+    own_rows = np.zeros(len(line), np.bool_)
+    own_rows[rows] = True
     source, target = graph.row_of(graph.src), graph.row_of(graph.dst)
     between = np.isin(graph.kind, (STREAM, CROSS, EVENT)) & (source >= 0) & (target >= 0)
     optimizer = np.array([id == "optimizer" for id in line.classes], np.bool_)
     late = optimizer[line.class_[target]] | (line.step[target] != line.step[source])
-    waits = between & own[source] & ~own[target]
+    waits = between & own_rows[source] & ~own_rows[target]
     lag = np.where(waits & ~late, NEVER, change.lag)
-    added = _bridges(graph, own, np.unique(target[waits]))
-    return _with_edges(replace(change, lag=lag), added)
+    bridges = _bridges(graph, own_rows, np.unique(target[waits]))
+    return _with_edges(replace(change, lag=lag), bridges)
 
 
 def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> Edges:
@@ -299,11 +303,11 @@ def _bridges(graph: Graph, own: NDArray[np.bool_], after: Longs) -> Edges:
     rows = points.work[order]
     place = np.where(own[rows], -1, np.arange(len(rows)))
     last = np.maximum.accumulate(place) if len(place) else place
-    wanted = np.flatnonzero(np.isin(rows, after))
-    before = np.where(wanted > 0, last[np.maximum(wanted - 1, 0)], -1)
+    places = np.flatnonzero(np.isin(rows, after))
+    before = np.where(places > 0, last[np.maximum(places - 1, 0)], -1)
     good = before >= 0
-    good[good] = points.track(rows[before[good]]) == points.track(rows[wanted[good]])
-    src, dst = points.end(rows[before[good]]), points.start(rows[wanted[good]])
+    good[good] = points.track(rows[before[good]]) == points.track(rows[places[good]])
+    src, dst = points.end(rows[before[good]]), points.start(rows[places[good]])
     gap = np.minimum(graph.at[dst] - graph.at[src], graph.gap_ns)
     return Edges(src=src, dst=dst, lag=gap, kind=STREAM)
 
@@ -314,7 +318,7 @@ def _with_edges(change: GraphChange, more: Edges) -> GraphChange:
     return replace(change, graph=marked, lag=marked.lag)
 
 
-def fused(
+def fuse_chains(
     change: GraphChange, rows: Rows, longest: bool, sizes: Sizes, passes: Passes = no_passes
 ) -> GraphChange:  # fmt: skip
     """Chains of these spans on a stream become their first, and the rest takes no time and no launch.
@@ -323,28 +327,28 @@ def fused(
     """
     graph = change.graph
     line, points = graph.line, graph.points
-    first, rest, length = chains(graph, rows, longest, sizes, passes)
+    first, followers, length = chains(graph, rows, longest, sizes, passes)
     into = np.zeros(len(line), np.int64)
     into[first] = length
     gone, begins = np.zeros(len(line), np.bool_), np.zeros(len(line), np.bool_)
-    gone[rest], begins[first] = True, True
+    gone[followers], begins[first] = True, True
     row = graph.row_of(graph.dst)
-    known = np.maximum(row, 0)
+    safe_row = np.maximum(row, 0)
     body = (graph.kind == BODY) & (row >= 0)
-    lag = np.where(body & begins[known], into[known], change.lag)
-    lag = np.where(body & gone[known], 0, lag)
-    lag = np.where((graph.kind == STREAM) & gone[known] & (row >= 0), np.minimum(lag, 0), lag)
-    lag = np.where((graph.kind == LAUNCH) & gone[known] & (row >= 0), NEVER, lag)
-    calls = line.launch[rest]
-    alone = np.setdiff1d(calls[calls >= 0], line.launch[np.setdiff1d(points.work, rest)])
-    saved = np.zeros(len(line), np.bool_)
-    saved[alone] = True
+    lag = np.where(body & begins[safe_row], into[safe_row], change.lag)
+    lag = np.where(body & gone[safe_row], 0, lag)
+    lag = np.where((graph.kind == STREAM) & gone[safe_row] & (row >= 0), np.minimum(lag, 0), lag)
+    lag = np.where((graph.kind == LAUNCH) & gone[safe_row] & (row >= 0), NEVER, lag)
+    calls = line.launch[followers]
+    lone_calls = np.setdiff1d(calls[calls >= 0], line.launch[np.setdiff1d(points.work, followers)])
+    saved_calls = np.zeros(len(line), np.bool_)
+    saved_calls[lone_calls] = True
     for kind in (CALL, ORDER):  # a launch less saves what a launch usually takes, not a pause that happened before it
-        own = graph.kind == kind
-        usual = int(np.median(graph.lag[own])) if own.any() else 0
-        lag = np.where(own & (row >= 0) & saved[known], np.maximum(lag - usual, np.minimum(lag, 0)), lag)
+        of_kind = graph.kind == kind
+        usual = int(np.median(graph.lag[of_kind])) if of_kind.any() else 0
+        lag = np.where(of_kind & (row >= 0) & saved_calls[safe_row], np.maximum(lag - usual, np.minimum(lag, 0)), lag)
     delay = change.delay.copy()
-    begins_at = points.start(rest)  # what a kernel was late by goes, a pause before it does not
+    begins_at = points.start(followers)  # what a kernel was late by goes, a pause before it does not
     delay[begins_at] = np.where(delay[begins_at] < PAUSE_NS, 0, delay[begins_at])
     return replace(change, lag=lag, delay=delay)
 
@@ -360,8 +364,8 @@ def span_ns(graph: Graph, at: Longs) -> int:
 def _chips(graph: Graph, at: Longs) -> Iterable[tuple[int, int]]:
     work = graph.points.work if len(graph.points.work) else graph.points.calls
     for process in np.unique(graph.line.process[work]).tolist():
-        own = work[graph.line.process[work] == process]
-        yield int(at[graph.points.start(own)].min()), int(at[graph.points.end(own)].max())
+        process_work = work[graph.line.process[work] == process]
+        yield int(at[graph.points.start(process_work)].min()), int(at[graph.points.end(process_work)].max())
 
 
 def _steps(graph: Graph, after: Longs) -> Iterable[ReplayedStep]:
@@ -369,10 +373,10 @@ def _steps(graph: Graph, after: Longs) -> Iterable[ReplayedStep]:
     times = []
     for at in (graph.at, after):
         last = int(at[graph.points.start(work)].min()) if len(work) else 0
-        found = []
+        steps = []
         for number, end in step_ends(graph, at):
-            found.append((number, max(0, end - last)))
+            steps.append((number, max(0, end - last)))
             last = max(last, end)
-        times.append(found)
+        times.append(steps)
     for (number, before), (_, behind) in zip(*times, strict=True):
         yield ReplayedStep(step=number, before_ns=before, after_ns=behind)

@@ -12,7 +12,7 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.trace.analysis.collectives import CollectiveSize, Talk, link_of
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.intervals import cover, covered_ns
 
 SLOW_LINK = 0.4  # of the link: a large collective below has another limit
 GOOD_LINK = 0.8  # of the link, what good collectives reach
@@ -98,7 +98,7 @@ def exposed_ns(facts: Facts, talk: Talk) -> NDArray[np.int64]:
         start, end = line.start_ns[talk.rows[of_process]], line.end_ns[talk.rows[of_process]]
         before = np.concatenate([[start[0] if len(start) else 0], np.maximum.accumulate(end)[:-1]])
         start = np.minimum(np.maximum(np.maximum(start, before), talk.arrived[of_process]), end)
-        exposed_time[of_process] = end - start - covered(cover(line.start_ns[work], line.end_ns[work]), start, end)
+        exposed_time[of_process] = end - start - covered_ns(cover(line.start_ns[work], line.end_ns[work]), start, end)
     return exposed_time
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ridgeline.core.units import DECIMAL
 from ridgeline.trace.classes import COPY
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.intervals import cover, covered_ns
 
 PAGEABLE = re.compile(r"pageable", re.IGNORECASE)
 DIRECTIONS = (
@@ -88,9 +88,9 @@ def _exposed_copies(facts: Facts, rows: NDArray[np.intp]) -> tuple[NDArray[np.in
         start, end = line.start_ns[rows[of_process]], line.end_ns[rows[of_process]]
         before = np.concatenate([[start[0]], np.maximum.accumulate(end)[:-1]])
         begin = np.minimum(np.maximum(start, before), end)
-        exposed_ns[of_process] = end - begin - covered(other_work, begin, end)
+        exposed_ns[of_process] = end - begin - covered_ns(other_work, begin, end)
         copy_cover = cover(start, end)
-        room += other_work.length - float(covered(copy_cover, other_work.start, other_work.end).sum())
+        room += other_work.length - float(covered_ns(copy_cover, other_work.start, other_work.end).sum())
     return exposed_ns, room
 
 

@@ -17,10 +17,10 @@ from ridgeline.trace.analysis.what_if import (
     apply,
     chosen_rows,
     faster,
-    fused,
+    fuse_chains,
     no_launch_gaps,
     no_waits,
-    scaled,
+    scale_rows,
     span_ns,
 )
 from ridgeline.trace.classes import Rules
@@ -59,11 +59,11 @@ class Gains:
 
     def lasting(self, rows: NDArray[np.intp], kept: NDArray[np.float64]) -> int:
         """The same for spans of which each takes its own share of its time, from 0 to 1."""
-        return self._saved_ns(scaled(GraphChange.none(self.graph), rows, kept))
+        return self._saved_ns(scale_rows(GraphChange.none(self.graph), rows, kept))
 
     def in_passes(self, rows: NDArray[np.intp]) -> int:
         """The same for chains of spans that become one each, as long as the longest and its further reductions need."""
-        return self._saved_ns(fused(GraphChange.none(self.graph), rows, True, unknown_sizes, reduction_passes))
+        return self._saved_ns(fuse_chains(GraphChange.none(self.graph), rows, True, unknown_sizes, reduction_passes))
 
     def fused_to(self, rows: NDArray[np.intp], share: float) -> int:
         """The same for chains of spans that become one each, in a share of the time they took."""
@@ -72,7 +72,7 @@ class Gains:
         def sizes(every: NDArray[np.intp]) -> NDArray[np.int64]:
             return np.maximum(1, (line.durations_ns(every) * share).astype(np.int64))
 
-        return self._saved_ns(fused(GraphChange.none(self.graph), rows, False, sizes))
+        return self._saved_ns(fuse_chains(GraphChange.none(self.graph), rows, False, sizes))
 
     def without_gaps_of(self, *ranks: int) -> int:
         """The same for hosts of some ranks that take no time."""

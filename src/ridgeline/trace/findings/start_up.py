@@ -13,7 +13,7 @@ from ridgeline.trace.analysis.host_activity import short
 from ridgeline.trace.analysis.idle import BEGINS, COMPILES
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
-from ridgeline.trace.intervals import cover, covered
+from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import PYTHON
 
 CONTEXT_NS = 50_000_000  # a call that frees nothing takes this long only where it makes a context first
@@ -47,7 +47,7 @@ def start_up(facts: Facts) -> Iterator[Finding]:
         lost = int(facts.gaps.length[kind_places].sum())
         kind_calls = calls[kind == code]
         kind_calls = kind_calls[
-            covered(
+            covered_ns(
                 cover(start[inside == code], end[inside == code]), line.start_ns[kind_calls], line.end_ns[kind_calls]
             )
             > 0
