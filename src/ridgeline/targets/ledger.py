@@ -25,6 +25,7 @@ from ridgeline.core.encode import plain
 from ridgeline.core.units import format_gib as gib
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.targets.options import Options, options
+from ridgeline.targets.tables import tables
 from ridgeline.targets.target import Check, Export, Figures, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
@@ -83,6 +84,16 @@ EVERYWHERE: tuple[Piece, ...] = (
     Fixed("workload.towers", "trained", "encoders are trained with the rest"),
 )
 NO_CACHE = "a training step keeps no key-value cache"
+
+
+def habits(dialect: str, section: str) -> Iterator[Fixed | Lose]:
+    """What a dialect does by itself, and what it lacks, by the rows of its table: path = [value, why], or = why.
+
+    >>> next(habits("torchtitan", "switches"))
+    Fixed(path='plan.engine', value='torchtitan', why='what runs it is torchtitan')
+    """
+    for path, row in tables(dialect)["habits"][section].items():
+        yield Lose(path, row) if isinstance(row, str) else Fixed(path, row[0] if len(row) > 1 else None, row[-1])
 
 
 def media_of_the_data() -> Iterator[Piece]:

@@ -12,7 +12,7 @@ from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
 from ridgeline.targets.tables import template
@@ -109,14 +109,9 @@ def _pieces(scenario: Scenario) -> Iterator[Piece]:
 def _script() -> Iterator[Piece]:
     """What the user's own script decides."""
     yield Lose("model.*", SCRIPT, yours=True)
-    yield Fixed("workload.images", 0.0, "text only, unless the script says otherwise")
+    yield from habits(ID, "script")
     for path in ("seq", "packed", "document", "task", "lora.*"):
         yield Lose(f"workload.{path}", SCRIPT, yours=True)
-    yield Fixed("plan.engine", "deepspeed", "what runs it is DeepSpeed")
-    yield Fixed("plan.attention", "flash", "the model's own code; most call a flash kernel")
-    yield Fixed("plan.graph", "none", "kernels are issued one by one")
-    yield Fixed("plan.compiled", False, "engine.compile() is called in the script")
-    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
 
 
 def _pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -127,9 +122,7 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         built = "pipeline.stages is written but nothing obeys it: PipelineModule(num_stages=...) does"
         yield Lose("plan.pp", built, yours=True)
         yield Lose("plan.placement", "stages are built in the script: PipelineModule(partition_method=...)", yours=True)
-    yield Fixed("plan.pp", 1, "one stage")
-    yield Fixed("plan.schedule.name", "1f1b", "the pipeline engine runs 1f1b")
-    yield Fixed("plan.schedule.chunks", 1, "the pipeline engine has no virtual stages")
+    yield from habits(ID, "pipeline")
     if plan.mesh.pp > 1 and cover.kind == "full":
         yield from changed(scenario, cover, "one interval for all layers")
         yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
@@ -181,7 +174,7 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
         yield Say("tensor_parallel.autotp_size", mesh.tp, "plan.tp")
         yield Say("tensor_parallel.tp_overlap_comm", decisions_of(scenario)["plan.overlap.tp"], "plan.overlap.tp")
         yield Fixed("plan.sequence_parallel", False, "AutoTP splits matrices only")
-    yield Fixed("plan.tp", 1, "no tensor parallelism")
+    yield from habits(ID, "mesh")
     shared, why = sequence_ranks(scenario)
     if why:
         yield Lose("plan.cp", why)
@@ -190,9 +183,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
         yield Say(CP, shared, "plan.cp")
         yield Say("data_parallel_size", mesh.dp)  # both make the groups
         yield Fixed("plan.cp_kind", "all-to-all", "Ulysses exchanges heads for sequence")
-    yield Fixed("plan.cp", 1, "no context parallelism")
-    for name in ("pp", "cp", "moe"):
-        yield Fixed(f"plan.overlap.{name}", False, "DeepSpeed does not overlap it")
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
@@ -205,9 +195,7 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
             yield Say("expert_parallel.comm_backend", "deepep", "plan.moe_dispatch")
             tokens = scenario.plan.microbatch * scenario.workload.seq // sequence_ranks(scenario)[0]
             yield Say("expert_parallel.comm_max_tokens_per_rank", tokens)
-    yield Fixed("plan.moe_dispatch", "all-to-all", "torch.distributed, or DeepEP")
-    yield Fixed("plan.ep", 1, "every rank holds all experts")
-    yield Fixed("plan.etp", 1, "experts are not split over tensor ranks yet")
+    yield from habits(ID, "experts")
 
 
 def _zero(scenario: Scenario) -> Iterator[Piece]:
@@ -227,9 +215,7 @@ def _zero(scenario: Scenario) -> Iterator[Piece]:
         yield Say("zero_optimization.overlap_comm", bool(reduce if reduce is not None else fetch), *OVERLAPPED[both])
         if both and reduce is not None and fetch is not None and reduce != fetch:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
-    yield Fixed("plan.overlap.grad-reduce", False, "without ZeRO gradients are reduced after the backward pass")
-    yield Fixed("plan.overlap.param-gather", False, "below stage 3 weights are gathered after the step")
-    yield Fixed("plan.overlap.offload", True, "copies to the host have a stream of their own")
+    yield from habits(ID, "zero")
 
 
 OVERLAPPED = {
@@ -250,10 +236,9 @@ def _offload(scenario: Scenario) -> Iterator[Piece]:
     elif optimizer:
         why = "a share of the optimizer is offloaded in stage 3 only" if stage else "only ZeRO's optimizer is offloaded"
         yield Lose("plan.offload.optimizer", "refused beside AutoTP with AutoEP: left out" if folded else why)
-    yield Fixed("plan.offload.optimizer", 0.0, "the optimizer stays on the chip")
+    yield from habits(ID, "offload")
     if offload.activations == 1:
         yield Say("activation_checkpointing.cpu_checkpointing", True, "plan.offload.activations")
-    yield Fixed("plan.offload.activations", 0.0, "all inputs of recomputed layers or none")
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:

@@ -13,7 +13,7 @@ from ridgeline.targets.dialects.torchtitan.read import functions, is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
 from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, exported, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.tables import words as table_words
@@ -132,14 +132,13 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
         yield Say(f"{REGISTRY}.num_mtp_layers", ahead, "model.mtp*")
     elif ahead:
         yield Lose("model.mtp*", "only the DeepSeek-V3 family trains blocks that predict further tokens")
-    yield Fixed("plan.etp", 1, "experts are not split over tensor ranks")
+    yield from habits(ID, "experts")
     if has_experts(model):
         backend = {"all-to-all": "standard", "deepep": "deepep", "hybridep": "hybridep"}.get(found["plan.moe_dispatch"])
         yield Say(f"{REGISTRY}.moe_comm_backend", backend or "standard", "plan.moe_dispatch")
     if scenario.plan.mesh.tp > 1:
         chosen = found["plan.sequence_parallel"]
         yield Say("parallelism.enable_sequence_parallel", chosen, "plan.sequence_parallel")
-    yield Fixed("plan.cp_kind", "ring", "keys and values are gathered, never heads exchanged; priced as a ring")
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:

@@ -11,7 +11,7 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.targets.decisions import replicas_of
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.launchers.launch import nodes_of
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.load import load_pieces
 from ridgeline.targets.vendors import runs_on
@@ -73,14 +73,10 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
         )
     one = replica_of(scenario)
     yield chips_taken(scenario, one.count * one.chips)
-    yield Lose("plan.serving.autoscale*", "replicas are started by hand: an autoscaler is software of its own")
-    for path in ("failures*", "mtbf", "restart"):
-        yield Lose(f"plan.serving.{path}", "failures happen; nobody asks for them")
+    yield from habits("serving", "common_pieces")
     for table in TABLES:
         if table != knob_table(engine):
             yield Lose(f"plan.serving.{table}.*", "knobs of another engine")
-    yield Lose("plan.speculation.acceptance", "how often drafts are right is a matter of model and text")
-    yield Fixed("plan.attention", "flash", "attention is a fused kernel")
 
 
 def chips_taken(scenario: Scenario, taken: int) -> Fixed:
@@ -170,7 +166,6 @@ def graph_pieces(scenario: Scenario, *, eager: Say, compiled: Say) -> Iterator[P
     """How graphs are turned off and compilation on."""
     if scenario.plan.switches.graph == "none":
         yield eager
-    yield Fixed("plan.graph", "full", "decode steps replay graphs")
+    yield from habits("serving", "graph_pieces")
     if scenario.plan.switches.compiled:
         yield compiled
-    yield Fixed("plan.compiled", False, "not compiled unless told")

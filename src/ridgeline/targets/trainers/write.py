@@ -16,7 +16,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
 from ridgeline.targets.imports.option_reader import nested
 from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
@@ -201,10 +201,9 @@ def _pieces_batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator
         yield Lose("workload.packed", "refused beside images: one document fills a sequence")
     elif packed != work.packed:
         yield Lose("workload.packed", "refused beside context parallelism: one document fills a sequence")
-    yield Lose("workload.document", "how long documents are is a matter of the data")
+    yield from habits("trainers", "pieces_batch")
     if sees(scenario, words):
         yield from media_of_the_data()
-    yield Fixed("workload.images", 0.0, "text only")
     yield Say(words["micro"], run.micro, "plan.microbatch")
     yield Say(words["steps"], run.steps, "workload.global_batch", "plan.dp")
 
@@ -236,7 +235,7 @@ def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
     share = scenario.plan.offload
     if share.activations == 1 and "offload_activations" in words:
         yield Say(words["offload_activations"], True, "plan.offload.activations")
-    yield Fixed("plan.offload.activations", 0.0, "all activations where there is an option for it, or none")
+    yield from habits("trainers", "offload")
     if share.optimizer == 1 and run.backend == "fsdp2":
         yield Say(words["offload"], True, "plan.offload.optimizer")
     elif share.optimizer and run.backend == "deepspeed" and run.stage and (share.optimizer == 1 or run.stage == 3):
@@ -244,7 +243,6 @@ def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
         yield Say("deepspeed.zero_optimization.offload_optimizer.pin_memory", True)
         if share.optimizer < 1:
             yield Say("deepspeed.zero_optimization.offload_optimizer.ratio", share.optimizer, "plan.offload.optimizer")
-    yield Fixed("plan.offload.optimizer", 0.0, "FSDP2 moves weights, gradients and states together; ZeRO its states")
 
 
 def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -305,17 +303,14 @@ def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Pie
     yield Say(words["attention"], words["flash"], "plan.attention")
     if decisions_of(scenario)["plan.attention"] != "flash":
         yield Lose("plan.attention", "scaled_dot_product_attention picks a flash kernel")
-    yield Fixed("plan.graph", "none", "kernels are issued one by one")
-    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
+    yield from habits("trainers", "switches")
     yield Fixed("system.chips", scenario.system.chips, "ranks that launch.sh starts")
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
-    for axis in ("ep", "etp"):
-        yield Fixed(f"plan.{axis}", 1, "every rank holds all experts")
+    yield from habits("trainers", "experts")
     if has_experts(scenario.model):
         yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
-    yield Fixed("plan.overlap.moe", False, "nothing is exchanged between experts")
 
 
 def _sharded(run: TrainerRun, words: Words) -> Iterator[Piece]:
@@ -353,7 +348,7 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     """DeepSpeed's own file. Batches are written out: "auto" would leave them to the Trainer, which has the same."""
     found = decisions_of(scenario)
     zero = "deepspeed.zero_optimization"
-    yield Fixed("plan.pp", 1, "one stage")
+    yield from habits("trainers", "zero")
     yield Say(f"{zero}.stage", run.stage, "plan.shard")
     yield Fixed("plan.shard_degree", run.dp * run.cp, "all data-parallel ranks")
     yield Say("deepspeed.train_batch_size", run.sequences, "workload.global_batch")
@@ -366,8 +361,6 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
         yield Say(f"{zero}.overlap_comm", overlap, *told)
         if both and found.get("plan.overlap.param-gather", overlap) != overlap:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
-    yield Fixed("plan.overlap.grad-reduce", False, "without ZeRO gradients are reduced after the backward pass")
-    yield Fixed("plan.overlap.param-gather", False, "below stage 3 weights are gathered after the step")
     yield from _zero_mesh(run, found, words)
     yield from _zero_formats(scenario, run)
 
@@ -379,12 +372,7 @@ def _zero_mesh(run: TrainerRun, found: Mapping[str, object], words: Words) -> It
     if run.tp > 1:
         yield Say("deepspeed.tensor_parallel.autotp_size", run.tp, "plan.tp")
         yield Say("deepspeed.tensor_parallel.tp_overlap_comm", bool(found.get("plan.overlap.tp")), "plan.overlap.tp")
-    for axis in ("tp", "cp"):
-        yield Fixed(f"plan.{axis}", 1, "not split")
-    yield Fixed("plan.sequence_parallel", False, "AutoTP splits matrices only")
-    for name in ("cp", "tp"):
-        yield Fixed(f"plan.overlap.{name}", False, "DeepSpeed does not overlap it")
-    yield Fixed("plan.overlap.offload", True, "copies to the host have a stream of their own")
+    yield from habits("trainers", "zero_mesh")
 
 
 def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:

@@ -12,7 +12,6 @@ from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
 from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, ModelSpec, Moe, Norm
-from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.maxtext.names import (
@@ -32,7 +31,7 @@ from ridgeline.targets.dialects.maxtext.names import (
     parts_of,
 )
 from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
@@ -398,8 +397,7 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         yield Say("rope_max_timescale", int(found.rotary_base))
     if found.norm_eps is not None:
         yield Say("normalization_layer_epsilon", found.norm_eps)
-    for name in ("rotary_scaling.*", "rotary_share", "local_rotary_base", "score_scale", "*softcap"):
-        yield Lose(f"model.numerics.{name}", "a model that is spelled has Llama's or Mixtral's")
+    yield from habits(ID, "numerics")
     if found.router is not None:
         if found.router.aux_loss is not None:
             yield Say("load_balance_loss_weight", found.router.aux_loss)
@@ -422,12 +420,9 @@ def _work(scenario: Scenario) -> Iterator[Piece]:
     """What is trained, and by which optimizer."""
     work, name = training(scenario).workload, _name(scenario.model)
     yield Say("packing", work.packed, "workload.packed")
-    yield Lose("workload.document", "how long documents are is a matter of the data")
+    yield from habits(ID, "work")
     if work.packed and not on_tpu(scenario.system):
         yield Say("max_segments_per_seq", SEGMENTS)
-    yield Fixed("workload.task", "pretrain", "all weights are updated")
-    yield Fixed("workload.images", 0.0, "text only")
-    yield Lose("workload.lora.*", "this trainer updates all weights")
     kind = OPTIMIZERS.get(work.optimizer.name)
     if kind == "muon" and not (name.startswith(MUON) if name else not has_experts(scenario.model)):
         yield Lose("workload.optimizer.name", "Muon is not let loose on blocks of this kind: written as adamw")
@@ -436,7 +431,6 @@ def _work(scenario: Scenario) -> Iterator[Piece]:
     if own and kind != "adamw":
         yield Lose("workload.optimizer.name", f"the model's own file says {own}")
     yield Say("opt_type", own or kind or "adamw", *(["workload.optimizer.name"] if kind else []))
-    yield Fixed("workload.optimizer.name", "adamw", "AdamW, SGD and Muon are the optimizers it knows")
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
@@ -459,10 +453,9 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
         yield Say(INPUT, "offload", "plan.offload.activations")
     said = ("plan.recompute.kind", "plan.recompute.parts", "plan.recompute.layers")
     yield Say("remat_policy", moved or name, *said, *(["plan.offload.activations"] if moved else []))
-    yield Fixed("plan.offload.activations", 0.0, "policies minimal and full offload, and then all that they keep")
+    yield from habits(ID, "recompute")
     if offload.optimizer == 1:
         yield Say("optimizer_memory_host_offload", True, "plan.offload.optimizer")
-    yield Fixed("plan.offload.optimizer", 0.0, "all of the optimizer or nothing")
 
 
 def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
@@ -527,9 +520,4 @@ def _switches(scenario: Scenario) -> Iterator[Piece]:
     found = decisions_of(scenario)
     flash = "flash" if on_tpu(scenario.system) else "cudnn_flash_te"
     yield Say("attention", flash if found["plan.attention"] == "flash" else "dot_product", "plan.attention")
-    yield Fixed("plan.engine", "maxtext", "what runs it is MaxText")
-    yield Fixed("plan.graph", "none", "one compiled program for a step")
-    yield Fixed("plan.compiled", True, "XLA compiles the whole step")
-    yield Fixed("plan.launch_blocking", False, "one compiled program for a step")
-    for name in OVERLAPS:
-        yield Fixed(f"plan.overlap.{name}", name in ENGINES["maxtext"].overlaps, XLA)
+    yield from habits(ID, "switches")

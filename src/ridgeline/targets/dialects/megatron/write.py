@@ -19,7 +19,7 @@ from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STAT
 from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admitted, exported, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normalized, price
 from ridgeline.targets.tables import values as table_values
@@ -128,11 +128,9 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--expert-tensor-parallel-size", etp, "plan.etp")
         for path in ("plan.ep", "plan.etp") if etp != mesh.etp else ():
             yield Lose(path, f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank")
-    yield Fixed("plan.ep", 1, "no experts")
-    yield Fixed("plan.etp", 1, "no experts")
+    yield from habits(ID, "axes")
     if scenario.plan.sequence_parallel and mesh.tp > 1:
         yield Say("--sequence-parallel", True, "plan.sequence_parallel")
-    yield Fixed("plan.sequence_parallel", False, OFF)
     kinds = {"ring": "p2p", "all-to-all": "a2a"}
     if mesh.cp > 1:
         yield Say("--cp-comm-type", kinds[scenario.plan.switches.cp_kind], "plan.cp_kind")
@@ -185,11 +183,7 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
     yield Say("--global-batch-size", work.sequences, "workload.global_batch")
     if work.task == "finetune":
         yield Say("--sft", True, "workload.task")
-    yield Fixed("workload.task", "pretrain", "what pretrain_gpt.py does")
-    yield Lose("workload.lora.*", "no adapters")
-    yield Fixed("workload.packed", True, "documents are joined to full sequences")
-    yield Lose("workload.document", "a matter of the data; documents see each other unless its masks are reset")
-    yield Fixed("workload.images", 0.0, "text only")
+    yield from habits(ID, "batch")
 
 
 def optimizer(scenario: Scenario) -> Iterator[Piece]:
@@ -333,7 +327,7 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
         yield Lose(
             "plan.offload.activations", "whole layers, not all of them, without a pipeline and without recompute"
         )
-    yield Fixed("plan.offload.activations", 0.0, OFF)
+    yield from habits(ID, "offload")
     if share.optimizer and not is_aware(scenario):
         yield Lose("plan.offload.optimizer", "needs the distributed optimizer and adam")
     elif share.optimizer:
@@ -341,7 +335,6 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--optimizer-offload-fraction", share.optimizer, "plan.offload.optimizer")
         if resolve(scenario).overlap.offload:
             yield Say("--overlap-cpu-optimizer-d2h-h2d", True, "plan.overlap.offload")
-    yield Fixed("plan.offload.optimizer", 0.0, OFF)
     yield Fixed("plan.overlap.offload", not share.optimizer, "activations travel beside compute, states on request")
 
 
@@ -360,11 +353,9 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             yield Say("--cuda-graph-modules", "attn", "plan.graph")
         else:  # a whole captured step cannot stop to look for NaNs
             yield Say("--no-check-for-nan-in-loss-and-grad", True)
-    yield Fixed("plan.graph", "none", OFF)
-    yield Fixed("plan.compiled", False, "kernels are fused by hand, chains are not compiled")
+    yield from habits(ID, "switches")
     if resolved.launch_blocking:
         yield Say("CUDA_LAUNCH_BLOCKING", "1", "plan.launch_blocking")
-    yield Fixed("plan.launch_blocking", False, OFF)
     if has_experts(scenario.model):
         dispatch = resolved.moe_dispatch
         flexible = dispatch != "all-to-all"

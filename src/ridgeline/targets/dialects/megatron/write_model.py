@@ -22,7 +22,7 @@ from ridgeline.models.spec import (
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.megatron.names import POSITIONS, pattern_of
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits
 
 AT = "model.numerics"
 FIRST = 4096  # the first context that YaRN takes for granted
@@ -37,11 +37,9 @@ def numerics(scenario: Scenario) -> Iterator[Piece]:
     if found.rotary_share is not None and not _latent(scenario.model):
         yield Say("--rotary-percent", found.rotary_share, f"{AT}.rotary_share")
     yield Fixed(f"{AT}.rotary_share", found.rotary_share, "how much of a head is rotated has its own size here")
-    yield Lose(f"{AT}.local_rotary_base", "one rotary base for all layers")
+    yield from habits("megatron", "numerics")
     if found.norm_eps is not None:
         yield Say("--norm-epsilon", found.norm_eps, f"{AT}.norm_eps")
-    yield Lose(f"{AT}.score_softcap", "scores are not capped")
-    yield Lose(f"{AT}.logit_softcap", "logits are not capped")
     sizes = {block.mixer.head_dim for block in scenario.model.blocks if isinstance(block.mixer, Attention)}
     yield Fixed(
         f"{AT}.score_scale", next(iter(sizes)) if len(sizes) == 1 else None, "scores are scaled by a head's size"
@@ -260,8 +258,7 @@ def stages(scenario: Scenario) -> Iterator[Piece]:
             yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: stages of the pattern")
     elif segmented(scenario):
         yield Say(OPTION, pattern(scenario), *told)
-    yield Fixed("plan.schedule.name", "1f1b", "without virtual stages")
-    yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
+    yield from habits("megatron", "stages")
     yield Fixed("plan.placement", scenario.placement, "an even split is the default")
 
 
@@ -308,14 +305,7 @@ def embedding(scenario: Scenario) -> Iterator[Piece]:
     """Tied or not; what Megatron's embedding does not have."""
     if not scenario.model.embedding.tied:
         yield Say("--untie-embeddings-and-output-weights", True, "model.embedding.tied")
-    yield Fixed("model.embedding.tied", True, "tied unless told otherwise")
-    yield Fixed("model.embedding.width", 0, "rows are as wide as the model")
-    yield Fixed("model.embedding.norm", None, "no norm after the embedding")
-    yield Lose("model.embedding.norm.*", "no norm after the embedding")
-    yield Fixed("model.embedding.head_bias", False, "the output has no bias")
-    yield Lose("model.embedding.softcap", "logits are not capped")
-    yield Fixed("model.vision", None, "text only")
-    yield Lose("model.vision.*", "pretrain_gpt.py trains text models")
+    yield from habits("megatron", "embedding")
 
 
 def norms(scenario: Scenario) -> Iterator[Piece]:
@@ -329,15 +319,9 @@ def norms(scenario: Scenario) -> Iterator[Piece]:
     for where in ("model.blocks.*.norm", "model.norm"):
         yield Fixed(f"{where}.bias", kind == "layer", "LayerNorm has a bias, RMSNorm has none")
         yield Fixed(f"{where}.weight", True, "norms have a weight")
-    yield Lose("model.norm", "the last norm is always there")
+    yield from habits("megatron", "norms")
     if not is_hybrid(scenario.model):
         yield Fixed("model.blocks.*.norms", 2, "two norms in a layer")
-    yield Fixed("model.blocks.*.parallel", False, "attention, then feed-forward")
-    yield Fixed("model.blocks.*.extra", 0, "no further parameters")
-    yield Fixed("model.blocks.*.captured", None, "no layers but its own")
-    yield Lose("model.blocks.*.captured.*", "no layers but its own: of a captured one ops are known and not the code")
-    yield Fixed("model.capture", None, "how the model was read")
-    yield Lose("model.capture.*", "how the model was read")
 
 
 def mixers(scenario: Scenario) -> Iterator[Piece]:
@@ -405,7 +389,7 @@ def _of_kind(scenario: Scenario, kind: type[Attention]) -> Iterator[Piece]:
 
 
 def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
-    yield Fixed(f"{MIXER}.kind", "attention", "softmax attention unless told otherwise")
+    yield from habits("megatron", "attention")
     heads, groups = _shared(found, "heads"), _shared(found, "kv_heads")
     yield from _uniform(found, MIXER, {"heads": "--num-attention-heads", "head_dim": "--kv-channels"})
     if groups is None:
@@ -418,15 +402,10 @@ def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
     norm = _shared(found, "qk_norm")
     if norm == "head":
         yield Say("--qk-layernorm", True, f"{MIXER}.qk_norm")
-    yield Fixed(f"{MIXER}.qk_norm", "none", "queries and keys are normalised by head or not at all")
     if _shared(found, "sinks"):
         yield Say("--softmax-type", "learnable", f"{MIXER}.sinks")
-    yield Fixed(f"{MIXER}.sinks", False, "no learned logit unless told otherwise")
-    yield Lose(f"{MIXER}.softcap", "scores are not capped")
     if _shared(found, "gate"):
         yield Say("--attention-output-gate", True, f"{MIXER}.gate")
-    for name, value in (("v_head_dim", 0), ("chunked", False), ("gate", False), ("keys_as_values", False)):
-        yield Fixed(f"{MIXER}.{name}", value, "no option for it")
     yield from _windows(scenario)
     yield from _positions(scenario)
 
@@ -480,9 +459,7 @@ def _write_latent(found: list[LatentAttention]) -> Iterator[Piece]:
     else:
         options["q_rank"] = "--q-lora-rank"
     yield from _uniform(found, MIXER, options)
-    yield Fixed(f"{MIXER}.bias", False, "projections of a latent have no bias")
-    yield Fixed(f"{MIXER}.indexer", None, "no sparse attention")
-    yield Lose(f"{MIXER}.indexer.*", "no sparse attention")
+    yield from habits("megatron", "write_latent")
 
 
 def ffns(scenario: Scenario) -> Iterator[Piece]:
@@ -534,8 +511,7 @@ def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
         yield Say("--moe-grouped-gemm", True)
     if _shared(found, "shared_gate"):
         yield Say("--moe-shared-expert-gate", True, f"{FFN}.shared_gate")
-    yield Fixed(f"{FFN}.shared_gate", False, "none unless told otherwise")
-    yield Fixed(f"{FFN}.router_bias", False, "no option for it")
+    yield from habits("megatron", "experts")
 
 
 def _activation(shape: tuple[bool, str] | None) -> Iterator[Piece]:

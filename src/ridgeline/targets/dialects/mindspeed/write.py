@@ -17,7 +17,7 @@ from ridgeline.targets.dialects.megatron.write import MODEL, arrays, precision, 
 from ridgeline.targets.dialects.megatron.write_model import Writer
 from ridgeline.targets.dialects.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.launchers.launch import Command
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normalized
 from ridgeline.targets.target import Export
@@ -179,14 +179,12 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
 def offload(scenario: Scenario) -> Iterator[Piece]:
     """All optimizer states or none; activations are swapped by module, which a share does not say."""
     share = scenario.plan.offload
-    yield Fixed("plan.offload.activations", 0.0, "swapped by module, not by share")
+    yield from habits(ID, "offload")
     if share.optimizer == 1.0 and scenario.plan.sharding.shard != "none":
         yield Say("--swap-optimizer", True, "plan.offload.optimizer")
         yield Fixed("plan.overlap.offload", False, "states are swapped before and after the update")
     elif share.optimizer:
         yield Lose("plan.offload.optimizer", "all states, with the distributed optimizer")
-    yield Fixed("plan.offload.optimizer", 0.0, OFF)
-    yield Fixed("plan.overlap.offload", False, "states are swapped before and after the update")
 
 
 def switches(scenario: Scenario) -> Iterator[Piece]:
@@ -208,11 +206,10 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
         yield piece
     if resolve(scenario).attention == "flash":
         yield Say("--use-flash-attn", True, "plan.attention")
-    yield Fixed("plan.attention", "unfused", "unless flash attention is asked for")
+    yield from habits(ID, "switches")
     ring = scenario.plan.switches.cp_kind == "ring" and scenario.plan.mesh.cp > 1
     if ring and resolve(scenario).overlap.cp:
         yield Say("--use-cp-send-recv-overlap", True, "plan.overlap.cp")
-    yield Fixed("plan.overlap.cp", False, OFF)
 
 
 def _dual(scenario: Scenario) -> bool:

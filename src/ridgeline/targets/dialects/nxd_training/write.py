@@ -11,7 +11,6 @@ from typing import Any
 
 from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
-from ridgeline.plan.engine import ENGINES, OVERLAPS
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
@@ -21,7 +20,6 @@ from ridgeline.targets.dialects.nxd_training.names import (
     ADAPTERS,
     CHUNKS,
     CP,
-    ENGINE,
     EP,
     ID,
     MESH,
@@ -35,7 +33,7 @@ from ridgeline.targets.dialects.nxd_training.names import (
 )
 from ridgeline.targets.imports.option_reader import nested
 from ridgeline.targets.launchers.launch import TORCHRUN, Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, nearest
 from ridgeline.targets.tables import words as table_words
@@ -73,15 +71,13 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
     yield Say(PP, mesh.pp, "plan.pp")
     yield Say(CP, mesh.cp, "plan.cp")
     yield Fixed("plan.dp", mesh.dp, "the ranks that the other axes leave")
-    yield Fixed("plan.cp_kind", "ring", "ring attention is what context ranks do")
+    yield from habits(ID, "axes")
     parallel = bool(plan.sequence_parallel) or mesh.tp == 1
     yield Say(f"{MESH}.sequence_parallel", parallel, "plan.sequence_parallel")
     if has_experts(scenario.model):
         yield Say(EP, mesh.ep, "plan.ep")
-    yield Fixed("plan.ep", 1, "no experts")
     sparse = has_experts(scenario.model)
     yield Fixed("plan.etp", mesh.tp if sparse else mesh.etp, "experts are split as the rest of a layer is")
-    yield Fixed("plan.moe_dispatch", "all-to-all", "tokens are exchanged by all-to-all")
 
 
 def pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -117,10 +113,7 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
     if work.task != "pretrain":
         yield Say("model_alignment_strategy.sft.packing", work.packed, "workload.task", "workload.packed")
         yield Say("data.seq_length", work.seq)
-    yield Fixed("workload.task", "pretrain", "all weights are updated on plain text")
-    yield Fixed("workload.packed", True, "documents are joined to full sequences")
-    yield Lose("workload.document", "how long documents are is a matter of the data")
-    yield Fixed("workload.images", 0.0, "text only")
+    yield from habits(ID, "batch")
     if work.lora is not None:
         yield Say(f"{PEFT}.lora_rank", work.lora.rank, "workload.lora.rank")
         modules = list(dict.fromkeys(ADAPTERS[name] for name in work.lora.targets if name in ADAPTERS))
@@ -190,9 +183,7 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
     yield Say("model.activations_checkpoint_granularity", kind, "plan.recompute.kind")
     modules = [names[part] for part in sorted(written.parts)] if kind == "selective" else None
     yield Say("model.activations_checkpoint_recompute", modules, "plan.recompute.parts")
-    yield Fixed("plan.recompute.layers", None, "all layers")
-    for name in ("activations", "optimizer"):
-        yield Fixed(f"plan.offload.{name}", 0.0, "nothing is kept in host memory")
+    yield from habits(ID, "recompute")
 
 
 def switches(scenario: Scenario) -> Iterator[Piece]:
@@ -203,12 +194,7 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
     if ring:  # which is refused beside flash attention, and is a fused kernel itself
         yield Say("model.fusions.ring_attention", True)
         yield Fixed("plan.attention", "flash", "ring attention is a fused kernel")
-    yield Fixed("plan.engine", ENGINE, "what runs it is NxD")
-    yield Fixed("plan.graph", "none", COMPILED)
-    yield Fixed("plan.compiled", True, COMPILED)
-    yield Fixed("plan.launch_blocking", False, COMPILED)
-    for name in OVERLAPS:
-        yield Fixed(f"plan.overlap.{name}", name in ENGINES[ENGINE].overlaps, "the compiler arranges it")
+    yield from habits(ID, "switches")
 
 
 Writer = Callable[[Scenario], Iterator[Piece]]
@@ -356,8 +342,7 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
         yield Say("model.rope_theta", found.rotary_base, "model.numerics.rotary_base")
     if found.rotary_scaling is not None and found.rotary_scaling.kind != "llama3":
         yield Lose("model.numerics.rotary_scaling.*", "positions are scaled as Llama 3 scales them, or not at all")
-    for name in ("rotary_share", "local_rotary_base", "score_scale", "*softcap"):
-        yield Lose(f"model.numerics.{name}", "its classes have Llama's and Mixtral's")
+    yield from habits(ID, "numerics")
     if found.router is not None:
         if found.router.aux_loss is not None:
             yield Say("model.moe.router_aux_loss_coef", found.router.aux_loss, "model.numerics.router.aux_loss")

@@ -16,7 +16,7 @@ from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
 from ridgeline.targets.imports.option_reader import nested
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
@@ -103,19 +103,12 @@ def _training(scenario: Scenario) -> Iterator[Piece]:
         yield Say("parallelism.pipeline_parallel_microbatch_size", plan.microbatch, "plan.microbatch")
     else:
         yield Say("training.local_batch_size", plan.microbatch, "plan.microbatch")
-    yield Fixed("workload.task", "pretrain", "all weights are updated")
-    yield Fixed("workload.packed", True, "documents are joined into full sequences")
-    yield Lose("workload.document", "a matter of the data; documents see each other unless masked by block")
-    yield Fixed("workload.images", 0.0, "text only")
-    yield Lose("workload.lora.*", "torchtitan trains all weights")
+    yield from habits(ID, "training")
     name = {"adamw": "AdamW", "adam": "Adam"}.get(work.optimizer.name)
     if name:
         yield Say("optimizer.name", name, "workload.optimizer.name")
-    yield Fixed("workload.optimizer.name", "adamw", "Adam and AdamW are the optimizers it knows")
     if plan.offload.optimizer == 1:
         yield Say("training.enable_cpu_offload", True, "plan.offload.optimizer")
-    yield Fixed("plan.offload.optimizer", 0.0, "all of the optimizer or nothing, together with weights and gradients")
-    yield Fixed("plan.offload.activations", 0.0, "activations stay on the chip")
 
 
 def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
@@ -143,10 +136,9 @@ def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
     mesh, switches, found = scenario.plan.mesh, scenario.plan.switches, decisions_of(scenario)
     yield Say("parallelism.tensor_parallel_degree", mesh.tp, "plan.tp")
-    yield Fixed("plan.sequence_parallel", True, "tensor parallelism comes with sequence parallelism")
+    yield from habits(ID, "mesh")
     if found.get("plan.overlap.tp") and found["plan.compiled"]:
         yield Say("parallelism.enable_async_tensor_parallel", True, "plan.overlap.tp")
-    yield Fixed("plan.overlap.tp", False, "asynchronous tensor parallelism needs compile")
     yield Say("parallelism.context_parallel_degree", mesh.cp, "plan.cp")
     if mesh.cp > 1:
         yield Say("parallelism.context_parallel_rotate_method", METHODS["ring"], "plan.cp_kind")
@@ -163,8 +155,6 @@ def _mesh(scenario: Scenario) -> Iterator[Piece]:
             yield Say("parallelism.expert_parallel_comm_backend", backend, "plan.moe_dispatch")
         else:
             yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are the exchanges it knows")
-    yield Fixed("plan.ep", 1, "a dense model")
-    yield Fixed("plan.etp", 1, "a dense model")
 
 
 def _pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -284,12 +274,4 @@ def _narrow(scenario: Scenario, stored: str) -> Iterator[Piece]:
 
 def _switches(scenario: Scenario) -> Iterator[Piece]:
     yield Say("compile.enable", decisions_of(scenario)["plan.compiled"], "plan.compiled")
-    yield Fixed("plan.engine", "torchtitan", "what runs it is torchtitan")
-    yield Fixed("plan.attention", "flash", "scaled_dot_product_attention picks a flash kernel")
-    yield Fixed("plan.graph", "none", "0.2.2 captures no graphs")
-    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
-    yield Fixed("plan.overlap.grad-reduce", True, FSDP)
-    yield Fixed("plan.overlap.param-gather", True, FSDP)
-    yield Fixed("plan.overlap.cp", True, "keys and values are asked for before they are needed")
-    for name in ("pp", "moe", "offload"):
-        yield Fixed(f"plan.overlap.{name}", False, "torchtitan does not overlap it")
+    yield from habits(ID, "switches")

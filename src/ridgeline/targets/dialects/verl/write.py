@@ -27,7 +27,7 @@ from ridgeline.targets.dialects.verl.names import (
 )
 from ridgeline.targets.imports.option_reader import nested
 from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere, same_in_stages
 from ridgeline.targets.target import Export
@@ -151,33 +151,25 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
     name = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}.get(work.optimizer.name)
     if name:
         yield Say(f"{OPTIM}.optimizer", name, "workload.optimizer.name")
-    yield Fixed("workload.optimizer.name", "adamw", "AdamW, SGD and Muon are the optimizers it knows")
+    yield from habits(ID, "optimizer")
     states = work.optimizer.states.id
     if states in ("bf16", "fp16") and scenario.plan.sharding.shard != "none":
         yield Say(f"{OPTIM}.use_precision_aware_optimizer", True, "workload.optimizer.states")
         yield Say(f"{OPTIM}.exp_avg_dtype", states, "workload.optimizer.states")
         yield Say(f"{OPTIM}.exp_avg_sq_dtype", states, "workload.optimizer.states")
-    yield Fixed("workload.optimizer.states", "fp32", "16-bit states need the distributed optimizer")
-    yield Fixed("workload.optimizer.master", "fp32", "a copy in fp32 is kept")
     if offload.optimizer:
         way = f"{OPTIM}.override_optimizer_config"
         yield Say(f"{way}.optimizer_cpu_offload", True, "plan.offload.optimizer")
         yield Say(f"{way}.optimizer_offload_fraction", offload.optimizer, "plan.offload.optimizer")
         overlapped = bool(found.get("plan.overlap.offload"))
         yield Say(f"{way}.overlap_cpu_optimizer_d2h_h2d", overlapped, "plan.overlap.offload")
-    yield Fixed("plan.offload.optimizer", 0.0, "states stay on the chip")
-    yield Fixed("plan.offload.activations", 0.0, "the Megatron backend keeps activations on the chip")
 
 
 def _habits(scenario: Scenario) -> Iterator[Piece]:
     found = decisions_of(scenario)
     yield Say(f"{LAYER}.attention_backend", found["plan.attention"], "plan.attention")
-    yield Fixed("plan.engine", "megatron-core", "Megatron-Core")
-    yield Fixed("plan.compiled", False, "kernels are fused by hand")
+    yield from habits(ID, "habits")
     yield Fixed("plan.overlap.pp", scenario.plan.schedule.chunks > 1, "sends overlap with virtual stages")
-    yield Fixed("plan.overlap.cp", True, "ring attention overlaps its exchange")
-    yield Fixed("plan.overlap.moe", False, "the exchange of tokens is not overlapped")
-    yield Fixed("plan.overlap.offload", False, "nothing is offloaded")
 
 
 FILE = "verl.yaml"
@@ -252,11 +244,10 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield Say("data.max_prompt_length", work.seq // 2, "workload.seq")
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
     yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
-    yield Lose("workload.document", "how long documents are is a matter of the data")
+    yield from habits(ID, "common")
     seen = scenario.model.vision is not None and bool(work.images or work.videos)
     if seen:
         yield from media_of_the_data()
-    yield Fixed("workload.images", 0.0, "text only")
     path = weights_of(scenario.model)
     if path is None:
         yield Lose("model.*", "verl loads published weights; this model has none that the catalog knows")
@@ -265,8 +256,6 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
         if scenario.model.vision is not None and not seen:
             yield Lose("model.vision*", "an update without images does not run the encoder")
     yield from _lora(work, megatron)
-    yield Fixed("plan.graph", "none", "kernels are issued one by one")
-    yield Fixed("plan.launch_blocking", False, "the environment decides: CUDA_LAUNCH_BLOCKING")
 
 
 def rollout_ranks(scenario: Scenario) -> int:
@@ -320,8 +309,7 @@ def _write_shards(scenario: Scenario) -> Iterator[Piece]:
     yield Say(f"{FSDP}.reshard_after_forward", plan.sharding.shard == "zero3", "plan.shard")
     yield Say(f"{ACTOR}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp", "plan.cp_kind")
     yield Say(f"{FSDP}.ulysses_sequence_parallel_size", mesh.cp, "plan.cp")
-    for axis in ("tp", "pp", "ep", "etp"):
-        yield Fixed(f"plan.{axis}", 1, "the FSDP backend splits data and sequences only")
+    yield from habits(ID, "write_shards")
     if has_experts(scenario.model):
         yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
 
@@ -333,14 +321,12 @@ def _memory(scenario: Scenario) -> Iterator[Piece]:
     if recompute.kind == "selective":
         yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
         yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
-    yield Fixed("plan.recompute.layers", None, "all layers")
+    yield from habits(ID, "memory")
     moved = offload.activations == 1
     yield Say(f"{MODEL}.enable_activation_offload", moved, *(["plan.offload.activations"] if moved else []))
-    yield Fixed("plan.offload.activations", 0.0, "all activations or none")
     yield Say(f"{FSDP}.offload_policy", offload.optimizer == 1)
     if offload.optimizer == 1:
         yield Say(f"{FSDP}.offload_policy", True, "plan.offload.optimizer")
-    yield Fixed("plan.offload.optimizer", 0.0, "weights, gradients and states together, or nothing")
 
 
 def _write_formats(scenario: Scenario) -> Iterator[Piece]:
@@ -356,21 +342,13 @@ def _write_formats(scenario: Scenario) -> Iterator[Piece]:
             yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], f"plan.precision.{path}")
         else:
             yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
-    yield Lose("plan.precision.scaling", "the FSDP backend computes in bf16 or fp16")
-    yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
+    yield from habits(ID, "write_formats")
     yield Fixed("workload.optimizer.master", "none" if own else "fp32", "sharded weights are fp32 or 16-bit")
     yield Fixed("workload.optimizer.states", stored if own else "fp32", "states have the format of model_dtype")
     names = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
     if work.optimizer.name in names:
         yield Say(f"{ACTOR}.optim.optimizer", names[work.optimizer.name], "workload.optimizer.name")
-    yield Fixed("workload.optimizer.name", "adamw", "AdamW, Adam and SGD are written")
 
 
 def _write_habits() -> Iterator[Piece]:
-    yield Fixed("plan.engine", "torch-eager", "FSDP around a model of transformers")
-    yield Fixed("plan.attention", "flash", "flash attention, which removed padding needs")
-    yield Fixed("plan.compiled", False, "only the loss is compiled")
-    for name in ("grad-reduce", "param-gather"):
-        yield Fixed(f"plan.overlap.{name}", True, "FSDP2 does so by itself")
-    for name in ("tp", "pp", "cp", "moe", "offload"):
-        yield Fixed(f"plan.overlap.{name}", False, "the FSDP backend does not overlap it")
+    yield from habits(ID, "write_habits")
