@@ -23,6 +23,7 @@ from ridgeline.targets.dialects.megatron.names import ID, MODULES, STATES, STRAT
 from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_model
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.option_table import read_options
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
@@ -116,8 +117,7 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
 
 def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
     """The [plan] table: what is left out is as a plan leaves it."""
-    axes = {"tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size"}
-    plan: dict[str, Any] = {axis: reader.degree(name) for axis, name in axes.items()}
+    plan = read_options(ID, "axes", reader)
     if seen.experts:
         plan["ep"] = reader.degree("expert-model-parallel-size")
         plan["etp"] = reader.count("expert-tensor-parallel-size", default=plan["tp"])
@@ -266,11 +266,10 @@ def _precision(reader: OptionReader) -> Any:
 
 def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    parallel = reader.switch("sequence-parallel", default=False)
+    split = read_options(ID, "split", reader)
+    parallel, exchange = split["sequence_parallel"], split["cp_kind"]
     if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
         found["sequence_parallel"] = parallel
-    kinds = {"p2p": "ring", "a2a": "all-to-all", "allgather": "ring", "all_gather": "ring", "a2a+p2p": "ring"}
-    exchange = reader.word("cp-comm-type", among=kinds, default="ring")
     way = reader.options.get("cp-comm-type")
     if way not in (None, "p2p", "a2a") and plan["cp"] > 1:
         reader.assumptions.append(f"cp_kind = ring, where the files say {str(way)[:20]}")
@@ -308,9 +307,7 @@ def _dispatch(reader: OptionReader) -> dict[str, Any]:
 
 def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
     """What runs beside compute, where it differs from the engine's habit."""
-    names = {"grad-reduce": "overlap-grad-reduce", "param-gather": "overlap-param-gather", "tp": "tp-comm-overlap"}
-    names["moe"] = "overlap-moe-expert-parallel-comm"
-    found = {key: reader.switch(name, default=False) for key, name in names.items()}
+    found = read_options(ID, "overlaps", reader)
     found["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
     if plan.get("schedule", "1f1b") == "1f1b":
         del found["pp"]

@@ -9,9 +9,10 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.names import MODELS, find_name
-from ridgeline.targets.dialects.megatron.names import POSITIONS, flags_of, layout_of
+from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, flags_of, layout_of
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader
+from ridgeline.targets.option_table import option_rows, read_options
 from ridgeline.targets.tables import sizes as table_sizes
 
 # Megatron's and its dialects' kinds of tokenizer that have one vocabulary
@@ -170,23 +171,16 @@ def spread(layers: int, attention: float, mlp: float) -> str | None:
 
 def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:
     """The state-space mixer, by Megatron-Core's defaults where the options are silent."""
-    size = reader.count("mamba-head-dim", default=64) or 64
-    return {
-        "kind": "mamba2",
-        "heads": reader.count("mamba-num-heads") or max(1, 2 * hidden // size),
-        "head_dim": size,
-        "state": reader.count("mamba-state-dim", default=128),
-        "groups": reader.count("mamba-num-groups", default=8),
-        **({"chunk": chunk} if (chunk := reader.count("mamba-chunk-size")) else {}),
-    }
+    found = read_options(ID, "mamba", reader)
+    heads = found.get("heads", max(1, 2 * hidden // found["head_dim"]))
+    chunk = reader.count("mamba-chunk-size")
+    return {"kind": "mamba2", "heads": heads, **found, **({"chunk": chunk} if chunk else {})}
 
 
 def linear(reader: OptionReader) -> dict[str, Any]:
     """The gated delta net."""
-    names = {"key_heads": ("linear-num-key-heads", 16), "value_heads": ("linear-num-value-heads", 32)}
-    names |= {"key_dim": ("linear-key-head-dim", 128), "value_dim": ("linear-value-head-dim", 128)}
-    found = {key: reader.count(name, default=value) for key, (name, value) in names.items()}
-    conv = reader.count("linear-conv-kernel-dim", default=4)
+    found = read_options(ID, "linear", reader)
+    conv = found.pop("conv")
     return {"kind": "gated-delta", **found, **({"conv": conv} if conv != 4 else {})}
 
 
@@ -386,9 +380,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     positions = "rope" if rotary and positions == "learned" else positions
     if reader.switch("multi-latent-attention", default=False):
         reader.take("qk-layernorm"), reader.take("kv-channels")
-        sizes = {"kv_rank": ("kv-lora-rank", 32), "nope_dim": ("qk-head-dim", 128)}
-        sizes |= {"rope_dim": ("qk-pos-emb-head-dim", 64), "v_dim": ("v-head-dim", 128)}
-        found = {key: reader.count(name, default=value) for key, (name, value) in sizes.items()}
+        found = read_options(ID, "latent", reader)
         sparse = _indexer(reader)
         return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **found, **sparse}
     grouped = reader.switch("group-query-attention", default=False)
@@ -409,14 +401,11 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
 
 def _indexer(reader: OptionReader) -> dict[str, Any]:
     """Sparse attention that an indexer chooses keys for."""
-    names = {"heads": "dsa-indexer-n-heads", "head_dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
-    if reader.options.get("experimental-attention-variant") != "dsa" and not any(
-        name in reader for name in names.values()
-    ):
+    stated = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
+    if reader.options.get("experimental-attention-variant") != "dsa" and not stated:
         return {}
     reader.take("experimental-attention-variant")
-    usual = {"heads": 64, "head_dim": 128, "topk": 2048}
-    return {"indexer": {key: reader.count(name, default=usual[key]) for key, name in names.items()}}
+    return {"indexer": read_options(ID, "indexer", reader)}
 
 
 def _activation(reader: OptionReader) -> dict[str, Any]:
@@ -454,14 +443,7 @@ def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: boo
     if "moe-router-topk" not in reader:
         reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
     found["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
-    for key, name in (
-        ("shared_hidden", "moe-shared-expert-intermediate-size"),
-        ("groups", "moe-router-num-groups"),
-        ("group_topk", "moe-router-group-topk"),
-        ("latent", "moe-latent-size"),
-    ):
-        value = reader.size(name)
-        found |= {key: value} if value else {}
+    found |= {key: value for key, value in read_options(ID, "more_experts", reader).items() if value}
     if reader.word("mlp-type", among={"standard": False, "residual": True}, default=False):
         found["shared_hidden"] = ffn  # beside the experts of every layer
     if "shared_hidden" in found and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):

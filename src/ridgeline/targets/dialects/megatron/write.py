@@ -20,6 +20,7 @@ from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admitted, exported, gather, habits
+from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import nearest, normalized, price
 from ridgeline.targets.tables import values as table_values
@@ -116,9 +117,8 @@ OFF = "off unless told otherwise"
 def axes(scenario: Scenario) -> Iterator[Piece]:
     """Degrees of the mesh; data parallelism is what the others leave of all ranks."""
     mesh = scenario.plan.mesh
-    yield Say("--tensor-model-parallel-size", mesh.tp, "plan.tp")
-    yield Say("--pipeline-model-parallel-size", mesh.pp, "plan.pp")
-    yield Say("--context-parallel-size", mesh.cp, "plan.cp")
+    decisions = decisions_of(scenario)
+    yield from say_options(ID, "axes", decisions)
     if mesh.order == DP_LAST and mesh.pp > 1:
         yield Say("--use-tp-pp-dp-mapping", True, "plan.order")
     yield Say(LAUNCH, scenario.system.chips, "plan.dp", "system.chips")
@@ -129,11 +129,7 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
         for path in ("plan.ep", "plan.etp") if etp != mesh.etp else ():
             yield Lose(path, f"experts with biases are not cut; written: ep {ep}, which holds as much on each rank")
     yield from habits(ID, "axes")
-    if scenario.plan.sequence_parallel and mesh.tp > 1:
-        yield Say("--sequence-parallel", True, "plan.sequence_parallel")
-    kinds = {"ring": "p2p", "all-to-all": "a2a"}
-    if mesh.cp > 1:
-        yield Say("--cp-comm-type", kinds[scenario.plan.switches.cp_kind], "plan.cp_kind")
+    yield from say_options(ID, "split", decisions)
 
 
 def _is_biased(scenario: Scenario) -> bool:
@@ -178,9 +174,7 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
 def batch(scenario: Scenario) -> Iterator[Piece]:
     """Sequences, and what is trained on them."""
     work = training(scenario).workload
-    yield Say("--seq-length", work.seq, "workload.seq")
-    yield Say("--micro-batch-size", scenario.plan.microbatch, "plan.microbatch")
-    yield Say("--global-batch-size", work.sequences, "workload.global_batch")
+    yield from say_options(ID, "batch", decisions_of(scenario))
     if work.task == "finetune":
         yield Say("--sft", True, "workload.task")
     yield from habits(ID, "batch")
@@ -370,25 +364,18 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
 
     on = resolve(scenario).overlap.__getitem__
 
-    ranks = plan.mesh.dp * plan.mesh.cp
-    if on("grad-reduce") and ranks > 1:
-        yield Say("--overlap-grad-reduce", True, "plan.overlap.grad-reduce")
-    if on("param-gather") and plan.sharding.shard != "none" and plan.shard_degree > 1:
-        if on("grad-reduce"):
-            yield Say("--overlap-param-gather", True, "plan.overlap.param-gather")
-        else:
-            yield Lose("plan.overlap.param-gather", "only together with the overlap of gradients")
-    if on("tp") and plan.mesh.tp > 1:
-        if plan.sequence_parallel:
-            yield Say("--tp-comm-overlap", True, "plan.overlap.tp")
-        else:
-            yield Lose("plan.overlap.tp", "only with sequence parallelism")
+    sharded = plan.sharding.shard != "none" and plan.shard_degree > 1
+    hindered = {  # what overlaps here, and what keeps Megatron from it
+        "grad-reduce": (plan.mesh.dp * plan.mesh.cp > 1, ""),
+        "param-gather": (sharded, "" if on("grad-reduce") else "only together with the overlap of gradients"),
+        "tp": (plan.mesh.tp > 1, "" if plan.sequence_parallel else "only with sequence parallelism"),
+        "moe": (plan.mesh.ep > 1, _cannot_overlap_experts(scenario)),
+    }
+    for path, option in option_names(ID, "overlaps").items():
+        here, why = hindered[path.removeprefix("plan.overlap.")]
+        if here and on(path.removeprefix("plan.overlap.")):
+            yield Lose(path, why) if why else Say(option, True, path)
     interleaved = plan.schedule.name == "interleaved"
-    if on("moe") and plan.mesh.ep > 1:
-        if why := _cannot_overlap_experts(scenario):
-            yield Lose("plan.overlap.moe", why)
-        else:
-            yield Say("--overlap-moe-expert-parallel-comm", True, "plan.overlap.moe")
     if interleaved and not on("pp") and plan.mesh.pp > 2:
         yield Say("--no-overlap-p2p-communication", True, "plan.overlap.pp")
     for name, value, why in (

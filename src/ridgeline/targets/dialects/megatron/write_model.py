@@ -21,8 +21,9 @@ from ridgeline.models.spec import (
 )
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts
-from ridgeline.targets.dialects.megatron.names import POSITIONS, pattern_of
+from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, pattern_of
 from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, habits
+from ridgeline.targets.option_table import option_names
 
 AT = "model.numerics"
 FIRST = 4096  # the first context that YaRN takes for granted
@@ -132,14 +133,6 @@ OPTION = "--hybrid-layer-pattern"
 SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 SYMBOLS: dict[type[object], str] = {Mamba2: "M", GatedDeltaNet: "G", Attention: "*", LatentAttention: "+"}
 SYMBOLS |= {Mlp: "-", Moe: "E"}
-MAMBA = {"heads": "--mamba-num-heads", "head_dim": "--mamba-head-dim"}
-MAMBA |= {"state": "--mamba-state-dim", "groups": "--mamba-num-groups"}
-LINEAR = {"key_heads": "--linear-num-key-heads", "value_heads": "--linear-num-value-heads"}
-LINEAR |= {
-    "key_dim": "--linear-key-head-dim",
-    "value_dim": "--linear-value-head-dim",
-    "conv": "--linear-conv-kernel-dim",
-}
 ONE = "one value holds for all layers of a kind"
 PAIRED = "each part of a layer stands as a layer of its own"
 
@@ -235,7 +228,7 @@ def states(scenario: Scenario) -> Iterator[Piece]:
 def sizes_of(mixer: Mixer | None, path: str) -> Iterator[Piece]:
     """Sizes of one layer that keeps a state."""
     if isinstance(mixer, Mamba2):
-        for name, option in MAMBA.items():
+        for name, option in option_names(ID, "mamba").items():
             yield Say(option, getattr(mixer, name), f"{path}.{name}")
         for name, value in (
             ("conv", 4),
@@ -246,7 +239,7 @@ def sizes_of(mixer: Mixer | None, path: str) -> Iterator[Piece]:
         ):
             yield Fixed(f"{path}.{name}", value, "what its Mamba layer has")
     if isinstance(mixer, GatedDeltaNet):
-        for name, option in LINEAR.items():
+        for name, option in option_names(ID, "linear").items():
             yield Say(option, getattr(mixer, name), f"{path}.{name}")
 
 
@@ -452,8 +445,7 @@ def _write_latent(found: list[LatentAttention]) -> Iterator[Piece]:
     yield Say("--multi-latent-attention", True, f"{MIXER}.kind")
     yield Say("--position-embedding-type", "rope", f"{MIXER}.kind")
     yield Say("--qk-layernorm", True, f"{MIXER}.kind")  # the norms of both latents
-    options = {"heads": "--num-attention-heads", "kv_rank": "--kv-lora-rank", "nope_dim": "--qk-head-dim"}
-    options |= {"rope_dim": "--qk-pos-emb-head-dim", "v_dim": "--v-head-dim"}
+    options = {"heads": "--num-attention-heads", **option_names(ID, "latent")}
     if _shared(found, "q_rank") == 0:
         yield Fixed(f"{MIXER}.q_rank", 0, "queries are projected directly unless told otherwise")
     else:
@@ -492,11 +484,10 @@ def _widths(blocks: tuple[Block, ...], kind: type[Mlp] | type[Moe], options: dic
 
 def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     blocks = scenario.model.blocks
-    options = {"experts": "--num-experts", "topk": "--moe-router-topk", "hidden": "--moe-ffn-hidden-size"}
-    absent = {"shared_hidden": ("--moe-shared-expert-intermediate-size", 0), "latent": ("--moe-latent-size", 0)}
-    absent |= {"groups": ("--moe-router-num-groups", 1), "group_topk": ("--moe-router-group-topk", 1)}
+    options = option_names(ID, "experts")
     grouped = _shared(found, "groups") != 1
-    for name, (option, nothing) in absent.items():
+    for name, option in option_names(ID, "more_experts").items():
+        nothing = 1 if name.startswith("group") else 0
         if _shared(found, name) != nothing or (name == "group_topk" and grouped):
             options[name] = option
         yield Fixed(f"{FFN}.{name}", nothing, "there is none unless told otherwise")

@@ -1,0 +1,102 @@
+"""Turn the rows of a dialect's option table into what is written and what is read: every option stands there once.
+
+    [options.mesh]
+    "plan.tp" = "parallelism.tensor_parallel_degree"
+    "plan.cp_kind" = { option = "--cp-comm-type", words = { ring = "p2p" }, default = "ring" }
+
+A row is a decision and the option that carries it alone. What is not one to one is a function of the dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from ridgeline.targets.imports.option_reader import OptionReader
+from ridgeline.targets.ledger import Say
+from ridgeline.targets.tables import tables
+
+Kind = Literal["degree", "count", "size", "switch", "flag", "word"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option and the decision it carries.
+
+    option   its name in the target's files
+    path     the decision
+    kind     degree: a whole number, 1 where a file is silent; count: at least 1, size: or 0, else `default`;
+             switch: true or false; flag: a switch that is written only where it is on; word: one of `words`
+    words    the decision's value -> the option's word
+    also     further words that are read -> the decision's value
+    older    further names that are read
+    """
+
+    option: str
+    path: str
+    kind: Kind = "degree"
+    words: Mapping[str, str] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
+    older: tuple[str, ...] = ()
+    default: Any = None
+
+    def written(self, value: Any) -> Any:
+        """The option's value for a decision's; None where it is not written."""
+        if self.kind == "flag":
+            return True if value is True else None
+        return self.words.get(value) if self.kind == "word" else value
+
+    def read(self, reader: OptionReader) -> Any:
+        """The decision's value; None where a file is silent and silence means nothing."""
+        names = (self.option.removeprefix("--"), *self.older)
+        match self.kind:
+            case "degree":
+                return reader.degree(*names)
+            case "count":
+                return reader.count(*names, default=self.default)
+            case "size":
+                found = reader.size(*names)
+                return self.default if found is None else found
+            case "switch" | "flag":
+                return reader.switch(*names, default=bool(self.default))
+            case "word":
+                means = {word: value for value, word in self.words.items()} | dict(self.also)
+                return reader.word(*names, among=means, default=self.default)
+
+
+@cache
+def option_rows(dialect: str, section: str) -> tuple[Option, ...]:
+    """The rows of one section, in the order they are written."""
+    rows = tables(dialect)["options"][section].items()
+    return tuple(_row(path, row if isinstance(row, Mapping) else {"option": row}) for path, row in rows)
+
+
+def _row(path: str, row: Mapping[str, Any]) -> Option:
+    kind = row.get("kind", "word" if "words" in row else "count" if "default" in row else "degree")
+    return Option(path=path, **{**row, "kind": kind, "older": tuple(row.get("older", ()))})
+
+
+def option_names(dialect: str, section: str) -> dict[str, str]:
+    """Decision -> option, of one section."""
+    return {row.path: row.option for row in option_rows(dialect, section)}
+
+
+def say_options(dialect: str, section: str, decisions: Mapping[str, Any]) -> Iterator[Say]:
+    """The options of a section that the decisions ask for."""
+    for row in option_rows(dialect, section):
+        value = row.written(decisions[row.path]) if row.path in decisions else None
+        if value is not None:
+            yield Say(row.option, value, row.path)
+
+
+def read_options(dialect: str, section: str, reader: OptionReader) -> dict[str, Any]:
+    """The decisions of a section by the last part of their path; those that a file leaves open are not there.
+
+    >>> from ridgeline.core.files import Table
+    >>> read_options("megatron", "axes", OptionReader(Table(data={"tensor-model-parallel-size": 8}, source="")))
+    {'tp': 8, 'pp': 1, 'cp': 1}
+    """
+    found = {row.path.rpartition(".")[2]: row.read(reader) for row in option_rows(dialect, section)}
+    return {name: value for name, value in found.items() if value is not None}
