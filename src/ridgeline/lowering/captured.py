@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.ir.ops import Attend, MatMul, Num, Op
-from ridgeline.lowering.attention_core import Passes, both_ways, scores
-from ridgeline.lowering.context import LoweringContext, input_gradient, matmul, stream, weight_gradient
-from ridgeline.lowering.served_mixers import served_scores, steps_of
-from ridgeline.lowering.sublayer import SublayerOps
-from ridgeline.models.facts import mean_visible
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.core_ops import steps_of
+from ridgeline.lowering.op_builders import Passes, SublayerOps, input_gradient, matmul, stream, weight_gradient
+from ridgeline.lowering.softmax_core import attention_scores
+from ridgeline.models.attended_tokens import mean_visible
+from ridgeline.models.mixer_parts import softmax_core
 from ridgeline.models.spec import Captured, Product
 
 WRITTEN = 2.0  # of an element that a pointwise op writes: what it reads is as much
@@ -48,13 +49,10 @@ def _core(ctx: LoweringContext, part: Captured) -> Passes:
     """Scores and recurrences, forward and backward; of engine steps the forward alone."""
     forward: list[Op] = []
     backward: list[Op] = []
-    for one in part.scores:
-        if ctx.forward is not None:
-            forward += served_scores(ctx, one)
-            continue
-        ahead, back = scores(both_ways(ctx, one), one.heads, one.head_dim, one.value_dim, (one.window, one.chunked))
-        forward += ahead
-        backward += back
+    for attention in part.scores:
+        passes = attention_scores(ctx, softmax_core(attention))
+        forward += passes[0]
+        backward += passes[1]
     flops = part.scan_flops * ctx.tokens + part.pair_flops * _pairs(ctx)
     if part.scan_flops or part.pair_flops:
         moved = ctx.tokens * ctx.model.hidden * 4 * ctx.precision.activations.bytes_per_element

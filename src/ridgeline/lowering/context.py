@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
-
 import numpy as np
 
 from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps
-from ridgeline.ir.ops import Collective, CollectiveKind, MatMul, Num, Op, Stream
+from ridgeline.ir.fusions import is_joined
+from ridgeline.ir.ops import Num
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.engine import Engine
@@ -19,9 +16,6 @@ from ridgeline.plan.resolve import Resolved, resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Decode, Lora, Train
 
-# kernels that scale rows, against those that scale a whole tensor: what torchao's runs of Llama-3-8B on eight H100
-# leave of the gain in products once casts are counted, 0.7 to 0.85
-ROW_SCALED = 0.75
 SYSTOLIC = "tpu"  # the family of chips whose matrix unit is a systolic array
 HOST = "cpu"  # the family of processes without an accelerator
 
@@ -131,10 +125,9 @@ class LoweringContext:
         """Whether scores stay inside the attention kernel."""
         return self.resolved.attention == "flash"
 
-    @property
-    def fuses(self) -> frozenset[str]:
-        """What runs in one kernel, in the words of `plan.engine.FUSIONS`."""
-        return self.resolved.fuses
+    def joins(self, op: str) -> bool:
+        """Whether the software runs an op inside a kernel of its neighbours (`ir.fusions`)."""
+        return is_joined(self.resolved.fuses, op)
 
     @property
     def low_precision(self) -> bool:
@@ -145,7 +138,7 @@ class LoweringContext:
     def gradient_bytes(self) -> float:
         """Bytes that the product of a weight gradient moves for an element of it: the gradient buffer read and written
         where the product adds into it, else what it makes, which `step_ops.accumulate` adds up."""
-        if "weight-gradient-accumulation" in self.fuses:
+        if self.joins("gradient sum"):
             return 2 * self.resolved.gradients.bytes_per_element
         return self.precision.activations.bytes_per_element
 
@@ -188,129 +181,3 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         document=train.document_tokens if train and train.packed else 0,
         lora=(train.lora or Lora()) if train and train.task == "lora" else None,
     )
-
-
-def row_alignment(n: Num, k: Num, bits: float) -> Num:
-    """Bytes to which rows of n and of k elements are aligned, as far as libraries of products tell them apart.
-
-        16   whole 16-byte loads: 8 elements of 16 bits, 16 of 8
-        4    4-byte loads: pairs of 16-bit elements
-        2    anything less
-
-    The tokens of a microbatch never stand along a row. A share of a rank that is no whole number is rounded up.
-
-    >>> row_alignment(4096, 50257, 16), row_alignment(4096, 50258, 16), row_alignment(4096, 50264, 16)
-    (2.0, 4.0, 16.0)
-    >>> row_alignment(np.array([4104.0, 4112.0]), 4096, 8).tolist()
-    [4.0, 16.0]
-    """
-    fast, pairs = 128 / bits, max(32 / bits, 1.0)
-    left, right = np.ceil(n), np.ceil(k)
-    ragged, unpaired = left % fast + right % fast, left % pairs + right % pairs
-    if isinstance(ragged, np.ndarray):
-        return np.where(ragged == 0, 16.0, np.where(unpaired == 0, 4.0, 2.0))
-    return 16.0 if ragged == 0 else 4.0 if unpaired == 0 else 2.0
-
-
-def _alignment(ctx: LoweringContext, n: Num, k: Num, bits: float) -> Num:
-    """Of a product's rows; compilers pad what is not aligned: torch.compile (`shape_padding`) and XLA
-    (`CublasPadForGemms`, and tiles on a TPU)."""
-    return 16.0 if ctx.resolved.launch == "xla" or ctx.resolved.compiled else row_alignment(n, k, bits)
-
-
-def matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num, groups: Num = 1) -> MatMul:
-    """A forward product in the plan's compute format."""
-    compute = ctx.precision.compute
-    return MatMul(
-        label=label,
-        m=m,
-        n=n,
-        k=k,
-        groups=groups,
-        peak=compute.peak,
-        in_bytes=compute.bytes_per_element,
-        out_bytes=ctx.precision.activations.bytes_per_element,
-        alignment=_alignment(ctx, n, k, compute.bits),
-        share=ROW_SCALED if ctx.precision.scaling == "row" else 1.0,
-        weight_bytes=_weight_bytes(ctx),
-    )
-
-
-def _weight_bytes(ctx: LoweringContext) -> float:
-    """Bytes of a weight that a product reads, over those of what it multiplies: training casts weights beforehand, an
-    engine that serves stores them as they are read."""
-    if ctx.forward is None:
-        return 1.0
-    return ctx.precision.weights.bytes_per_element / ctx.precision.compute.bytes_per_element
-
-
-def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> MatMul:
-    """A product kept in the stored format even in a narrow recipe: router, output head."""
-    stored = ctx.precision.activations
-    return MatMul(
-        label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0,
-        alignment=_alignment(ctx, n, k, stored.bits),
-    )  # fmt: skip
-
-
-def input_gradient(op: MatMul) -> MatMul:
-    """dX = dY W^T of a forward product."""
-    return replace(op, label=f"{op.label} dX", n=op.k, k=op.n)
-
-
-def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
-    """dW = X^T dY of a forward product, written or added into the gradient buffer."""
-    return replace(op, label=f"{op.label} dW", m=op.k, k=op.m, out_bytes=gradient_bytes)
-
-
-# products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)
-TARGETS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "qkv": frozenset({"qkv", "latent down", "query up", "key-value up", "state in", "delta in"}),
-        "out": frozenset({"attention out", "state out", "delta out"}),
-        "up": frozenset({"up"}),
-        "gate": frozenset({"up"}),
-        "down": frozenset({"down"}),
-        "router": frozenset({"router"}),
-        "head": frozenset({"logits"}),
-    }
-)
-
-
-def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul], Num]:
-    """Low-rank products beside the targeted ones, forward order, and their parameters; nothing without adapters."""
-    if ctx.lora is None:
-        return [], 0
-    labels = {label for target in ctx.lora.targets for label in TARGETS.get(target, ())}
-    made: list[MatMul] = []
-    params: Num = 0
-    for op in products:
-        if op.label in labels:
-            rank = ctx.lora.rank
-            made.append(plain_matmul(ctx, f"{op.label} adapter in", op.m, rank, op.k))
-            made.append(plain_matmul(ctx, f"{op.label} adapter out", op.m, op.n, rank))
-            params = params + rank * (op.k + op.n)
-    return made, params
-
-
-def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: Num = 1.0) -> Stream:
-    """Memory-bound work that reads and writes `passes` times the elements in the stored format."""
-    size = ctx.precision.activations.bytes_per_element
-    return Stream(label=label, stream_bytes=elements * passes * size, kernels=kernels)
-
-
-def bias_gradients(ctx: LoweringContext, products: Sequence[MatMul]) -> list[Op]:
-    """Summing the gradients that arrive at biased products over tokens: each is read once more.
-
-    XLA sums where it makes the gradient, and a cast to a narrow format does too (Transformer Engine). TorchInductor
-    does not gain by it: biases cost a compiled GPT-1.3B on an H200 4.2 ms a step, of the 3.8 that such reads take.
-    """
-    if ctx.frozen or ctx.low_precision or ctx.resolved.launch == "xla":
-        return []
-    return [stream(ctx, f"{op.label} bias dW", op.m * op.n * op.groups, 1.0) for op in products]
-
-
-def tensor_collective(ctx: LoweringContext, label: str, kind: CollectiveKind, elements: Num) -> Collective:
-    """Communication of activations over the tensor-parallel ranks."""
-    size = ctx.precision.activations.bytes_per_element
-    return Collective(label=label, kind=kind, axis="tp", payload_bytes=elements * size, ranks=ctx.degrees.tp)

@@ -8,14 +8,8 @@ import numpy as np
 
 from ridgeline.ir.ops import Attend, MatMul, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
-from ridgeline.lowering.context import (
-    ForwardWork,
-    LoweringContext,
-    input_gradient,
-    plain_matmul,
-    stream,
-    weight_gradient,
-)
+from ridgeline.lowering.context import ForwardWork, LoweringContext
+from ridgeline.lowering.op_builders import input_gradient, plain_matmul, stream, weight_gradient
 from ridgeline.lowering.sections import lower_block
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import Attention, Audio, Block, Encoder, Vision

@@ -1,4 +1,5 @@
-"""Turn the two ends of a model, embedding and output head, into sections of one microbatch on one rank."""
+"""Turn the two ends of a model, embedding and output head, into sections on one rank: of a microbatch, or of engine
+steps, which look up rows and sample from the logits of the last token of every request."""
 
 from __future__ import annotations
 
@@ -7,29 +8,47 @@ from dataclasses import replace
 
 import numpy as np
 
-from ridgeline.ir.ops import Collective, Num, Op
+from ridgeline.ir.fusions import op_passes
+from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
-from ridgeline.lowering.context import (
-    LoweringContext,
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.core_ops import steps_of
+from ridgeline.lowering.modulation import lower_latents
+from ridgeline.lowering.op_builders import (
+    Boundary,
     adapters,
     input_gradient,
     matmul,
     plain_matmul,
+    pointwise,
+    pointwise_back,
     stream,
+    tensor_boundary,
+    tensor_collective,
     weight_gradient,
 )
-from ridgeline.lowering.modulation import lower_latents
-from ridgeline.lowering.tensor_boundary import Boundary, tensor_boundary
 from ridgeline.models.spec import Head
 
 LOSS_BYTES = 4  # of a token's largest logit, of its sum, of its target's: in 32 bits
-# passes over logits of 16 bits, forward and backward: of one kernel; of PyTorch's loss; of Megatron's over a split
-# vocabulary, op by op in 32 bits: cast (6 bytes), maximum (4), difference (8), exponential (8), sum (4), quotient (8);
-# gradient scaled (8) and cast back (6)
-FUSED_LOSS, UNFUSED_LOSS, SPLIT_LOSS = (6.0, 3.0), (14.0, 3.0), (19.0, 7.0)
+# passes over logits of 16 bits, forward and backward, of Megatron's loss over a split vocabulary, op by op in 32 bits:
+# cast (6 bytes), maximum (4), difference (8), exponential (8), sum (4), quotient (8); gradient scaled (8) and cast back
+SPLIT_LOSS = (19.0, 7.0)
+LOGIT_BYTES = 4.0  # sampled in 32 bits
+SAMPLING = (3.0, 4.0)  # passes over the logits and kernels: cast, temperature, top-k and top-p or argmax
 
 
 def lower_embedding(ctx: LoweringContext) -> Section:
+    """What stands before the first layer: token rows, or patches of latents. Engines sum rows over tensor ranks in
+    every step."""
+    space = ctx.model.latent_space
+    section = _token_rows(ctx) if space is None else lower_latents(ctx, space)
+    if ctx.forward is None or (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1):
+        return section
+    rows = tensor_collective(ctx, "sum over ranks", "all-reduce", ctx.tokens * ctx.model.hidden)
+    return replace(section, forward=(*section.forward, rows))
+
+
+def _token_rows(ctx: LoweringContext) -> Section:
     """Looking up token rows, and adding up their gradients; a projection where rows are narrower than the model, a norm
     where it has one.
 
@@ -38,8 +57,6 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     w = width of a row, h = hidden.
     """
     model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
-    if model.latent_space is not None:
-        return lower_latents(ctx, model.latent_space)
     width = own.width or model.hidden
     elements = ctx.split_tokens * width
     forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]
@@ -67,13 +84,12 @@ def lower_embedding(ctx: LoweringContext) -> Section:
         params = params + own.further_weights
         saved = saved + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
     if own.norm is not None:
-        fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
-        whole, passes, back = ctx.split_tokens * model.hidden, *((2.0, 4.0) if fused else (6.0, 9.0))
-        forward.append(stream(ctx, "embedding norm", whole, passes, 1.0 if fused else 5.0))
-        inputs.insert(0, stream(ctx, "embedding norm dX", whole, back, 2.0 if fused else 6.0))
+        normed = ctx.split_tokens * model.hidden
+        forward.append(pointwise(ctx, "norm", normed, label="embedding norm"))
+        inputs.insert(0, pointwise_back(ctx, "norm", normed, label="embedding norm dX"))
         params = params + own.norm.params(model.hidden)
-        saved = saved + whole * ctx.precision.activations.bytes_per_element
-    leaving, leaving_gradient = embedding_border(ctx)
+        saved = saved + normed * ctx.precision.activations.bytes_per_element
+    leaving, leaving_gradient = _embedding_border(ctx)
     section = Section(
         key=SectionKey(SectionRole.EMBEDDING),
         forward=(*forward, *leaving),
@@ -86,7 +102,7 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     return _adapted_rows(ctx, section, width)
 
 
-def embedding_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op]]:
+def _embedding_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op]]:
     """Rows that other tensor ranks looked up, summed or scattered by tokens; and the gradient's way back."""
     border = tensor_boundary(ctx) if ctx.engine.exchanges.ends else Boundary()
     return border.exit, border.exit_gradient
@@ -121,26 +137,28 @@ def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section
 
 def lower_head(ctx: LoweringContext) -> Section:
     """What stands behind the last layer: logits of the vocabulary, or the head that the model has instead."""
-    own = ctx.model.head
-    if own is None:
-        return _language_head(ctx)
-    if own.kind == "language":
-        return _with_dense(ctx, _language_head(ctx), own)
-    return _scored(ctx, own)
+    head = ctx.model.head
+    if head is not None and head.kind != "language":
+        return _scoring_head(ctx, head)
+    section = _language_head(ctx) if ctx.forward is None else _sampling_head(ctx)
+    return section if head is None else _with_dense(ctx, section, head)
 
 
 def head_rows(ctx: LoweringContext, head: Head) -> Num:
-    """Tokens that a head works on: all, or one of each sequence."""
+    """Tokens that a head works on: all, or one of each sequence; in an engine step the last of every prompt."""
+    if ctx.forward is not None:
+        return np.maximum(steps_of(ctx).prefills if head.kind == "sequence" else ctx.tokens, 1.0)
     return ctx.degrees.microbatch if head.kind == "sequence" else ctx.tokens
 
 
 def _with_dense(ctx: LoweringContext, section: Section, head: Head) -> Section:
-    """Logits behind a dense layer of their own (a masked language model's transform), on every tensor rank."""
-    hidden = ctx.model.hidden
+    """Logits behind a dense layer of their own (a masked language model's transform), on every tensor rank; an engine
+    step is priced without it."""
+    hidden, params = ctx.model.hidden, section.params + head.dense + head.extra
+    if ctx.forward is not None:
+        return replace(section, params=params)
     dense = plain_matmul(ctx, "head dense", ctx.tokens, head.dense / hidden, hidden)
     act = stream(ctx, "head activation and norm", ctx.tokens * hidden, 8.0, 4.0)
-    params = section.params + head.dense + head.extra
-    kept = replace(section.saved, inputs=section.saved.inputs + 3 * ctx.tokens * hidden * 2)
     return replace(
         section,
         forward=(section.forward[0], dense, act, *section.forward[1:]),
@@ -148,22 +166,26 @@ def _with_dense(ctx: LoweringContext, section: Section, head: Head) -> Section:
         backward_weight=(*section.backward_weight, weight_gradient(dense, ctx.gradient_bytes)),
         params=params,
         trained=section.trained if ctx.frozen else params,
-        saved=kept,
+        saved=replace(section.saved, inputs=section.saved.inputs + 3 * ctx.tokens * hidden * 2),
     )
 
 
-def _scored(ctx: LoweringContext, head: Head) -> Section:
+def _final_norm(ctx: LoweringContext) -> list[Op]:
+    return [stream(ctx, "final norm", ctx.split_tokens * ctx.model.hidden, 2.0)] if ctx.model.norm else []
+
+
+def _scoring_head(ctx: LoweringContext, head: Head) -> Section:
     """A head that is no language model's: dense layers and scores of every token or of one a sequence, whole on every
     tensor rank. Adapters stand beside it: the head itself is trained even where the rest is frozen."""
-    model, rows, hidden = ctx.model, head_rows(ctx, head), ctx.model.hidden
-    norm: list[Op] = [stream(ctx, "final norm", ctx.split_tokens * hidden, 2.0)] if model.norm else []
+    rows, hidden = head_rows(ctx, head), ctx.model.hidden
     products = [plain_matmul(ctx, "head dense", rows, head.dense / hidden, hidden)] if head.dense else []
     products += [plain_matmul(ctx, "scores", rows, head.outputs, hidden)] if head.outputs else []
     loss = stream(ctx, "loss", rows * max(head.outputs, 1), 7.0, 4.0)
+    last = loss if ctx.forward is None else stream(ctx, "pooling", rows * hidden, 3.0, 3.0)
     params = head.outputs * hidden + head.dense + head.extra
     return Section(
         key=SectionKey(SectionRole.HEAD),
-        forward=(*norm, *products, loss),
+        forward=(*_final_norm(ctx), *products, last),
         backward_input=(replace(loss, label="loss dX"), *map(input_gradient, reversed(products))),
         backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in reversed(products)),
         params=params,
@@ -172,46 +194,78 @@ def _scored(ctx: LoweringContext, head: Head) -> Section:
     )
 
 
-def _language_head(ctx: LoweringContext) -> Section:
-    """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product.
+def _logits(ctx: LoweringContext, rows: Num, dense_rows: Num) -> tuple[list[MatMul], MatMul, Num]:
+    """A projection to the width of a row where that differs, logits of so many rows, and the padded vocabulary.
 
     The vocabulary is padded to a multiple of the engine's own times tp (Megatron's --make-vocab-size-divisible-by), so
     that every rank's share of the product is aligned.
-
-    parameters   vocab w / tp unless tied  +  h w where w differs  +  vocab / tp of a bias        w = width of a row
     """
-    model, tp, tokens, own = ctx.model, ctx.degrees.tp, ctx.tokens, ctx.model.embedding
-    each = ctx.engine.vocab_multiple * tp
-    padded = np.ceil(model.vocab / each) * each
-    logits = plain_matmul(ctx, "logits", tokens, padded / tp, own.width or model.hidden)
-    narrow = [matmul(ctx, "head projection", ctx.split_tokens, own.width, model.hidden)] if own.width else []
-    values = tokens * padded / tp
-    fused = {"cross-entropy", "linear-cross-entropy", "elementwise"} & ctx.fuses
-    split = ctx.engine.family.startswith("megatron")
-    passes, back = FUSED_LOSS if fused else SPLIT_LOSS if split else UNFUSED_LOSS
-    loss = stream(ctx, "loss", values, passes, 2.0 if fused else 8.0)
-    if own.softcap:  # a tanh of every logit: read and written once more where nothing fuses it
-        more = 0.0 if "elementwise" in ctx.fuses else 4.0
-        loss = replace(stream(ctx, "loss", values, passes + more, loss.kernels + more), exponentials=2 * values)
-    norm = [stream(ctx, "final norm", ctx.split_tokens * model.hidden, 2.0)] if model.norm else []
+    model, tp, width = ctx.model, ctx.degrees.tp, ctx.model.embedding.width
+    multiple = ctx.engine.vocab_multiple * tp
+    padded = np.ceil(model.vocab / multiple) * multiple
+    narrow = [matmul(ctx, "head projection", dense_rows, width, model.hidden)] if width else []
+    return narrow, plain_matmul(ctx, "logits", rows, padded / tp, width or model.hidden), padded
+
+
+def _head_params(ctx: LoweringContext) -> Num:
+    """Parameters of a language model's head on one tensor rank: vocab w / tp unless tied, h w where w differs, vocab /
+    tp of a bias; w = width of a row."""
+    model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    matrix = 0 if own.tied else model.vocab * (own.width or model.hidden) / tp
+    return matrix + own.width * model.hidden + model.vocab * own.head_bias / tp
+
+
+def _sampling_head(ctx: LoweringContext) -> Section:
+    """Final norm, logits of the last token of every request, gathered over tensor ranks, and sampling."""
+    tp, rows = ctx.degrees.tp, np.maximum(steps_of(ctx).rows, 1.0)
+    narrow, logits, padded = _logits(ctx, rows, rows)
+    passes, kernels = (count + ctx.model.embedding.softcap for count in SAMPLING)
+    sampling = Stream(label="sampling", stream_bytes=rows * padded * LOGIT_BYTES * passes, kernels=kernels)
+    gather: list[Op] = []
+    if not (isinstance(tp, int) and tp == 1):
+        gather = [tensor_collective(ctx, "gather logits", "all-gather", rows * padded)]
+    return Section(
+        key=SectionKey(SectionRole.HEAD),
+        forward=(*_final_norm(ctx), *narrow, logits, *gather, sampling),
+        backward_input=(),
+        backward_weight=(),
+        params=_head_params(ctx),
+    )
+
+
+def _language_head(ctx: LoweringContext) -> Section:
+    """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product."""
+    model, own = ctx.model, ctx.model.embedding
+    narrow, logits, padded = _logits(ctx, ctx.tokens, ctx.split_tokens)
+    values, joined = ctx.tokens * padded / ctx.degrees.tp, ctx.joins("loss")
+    loss, loss_back = _loss(ctx, values)
     low, adapted = adapters(ctx, [logits])
     trained = low if ctx.frozen else [logits, *narrow]
-    matrix = 0 if own.tied else model.vocab * (own.width or model.hidden) / tp
-    params = matrix + own.width * model.hidden + model.vocab * own.head_bias / tp
-    chunked = "linear-cross-entropy" in ctx.fuses
+    params = _head_params(ctx)
     entry, entry_gradient, exchanged = head_border(ctx)
     return Section(
         key=SectionKey(SectionRole.HEAD),
-        forward=(*norm, *narrow, *entry, logits, *low, loss, *exchanged),
+        forward=(*_final_norm(ctx), *narrow, *entry, logits, *low, loss, *exchanged),
         backward_input=(
-            stream(ctx, "loss dX", values, back), *map(input_gradient, low), input_gradient(logits), *entry_gradient,
-            *map(input_gradient, narrow),
+            loss_back, *map(input_gradient, low), input_gradient(logits), *entry_gradient, *map(input_gradient, narrow),
         ),
         backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained),
         params=params,
         trained=adapted if ctx.frozen else params,
         saved=SavedActivations(
             inputs=ctx.split_tokens * (model.hidden + own.width) * 2,
-            logits=0 if chunked else values * (6 if fused else 10),
+            logits=0 if ctx.joins("logits") else values * (6 if joined else 10),
         ),
     )  # fmt: skip
+
+
+def _loss(ctx: LoweringContext, values: Num) -> tuple[Stream, Stream]:
+    """The loss of so many logits, forward and backward."""
+    cost = op_passes(ctx.resolved.fuses, "loss")
+    split = ctx.engine.family.startswith("megatron") and not ctx.joins("loss")
+    passes, back = SPLIT_LOSS if split else (cost.forward, cost.backward)
+    if not ctx.model.embedding.softcap:
+        return stream(ctx, "loss", values, passes, cost.kernels), stream(ctx, "loss dX", values, back)
+    cap = op_passes(ctx.resolved.fuses, "logit softcap")
+    loss = stream(ctx, "loss", values, passes + cap.forward, cost.kernels + cap.kernels)
+    return replace(loss, exponentials=2 * values), stream(ctx, "loss dX", values, back)

@@ -1,4 +1,10 @@
-"""Turn a feed-forward part, dense or with experts, into the ops of its forward and backward on one rank."""
+"""Turn a feed-forward part, dense or with experts, into the ops of its passes on one rank.
+
+In training the tokens of a tensor group are split over its ranks before experts, and dispatched over ep. In an engine
+step every tensor rank holds all tokens after attention, so experts need no dispatch inside the tensor group: each rank
+multiplies the tokens of its own experts (expert-parallel), or its slice of all of them, and the sum over ranks is the
+one that a dense part has. Attention-data-parallel ranks exchange tokens before and behind.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +13,36 @@ from typing import assert_never
 
 import numpy as np
 
+from ridgeline.ir.fusions import op_passes
 from ridgeline.ir.ops import Collective, MatMul, Num, Op
-from ridgeline.lowering.casts import casts, gradient_casts
-from ridgeline.lowering.context import (
-    LoweringContext,
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.core_ops import product
+from ridgeline.lowering.op_builders import (
+    BOTH,
+    Sides,
+    SublayerOps,
     adapters,
     bias_gradients,
+    casts,
+    gradient_casts,
     input_gradient,
     matmul,
     plain_matmul,
+    pointwise,
+    pointwise_back,
     stream,
+    tensor_boundary,
     tensor_collective,
+    together,
     weight_gradient,
 )
-from ridgeline.lowering.sublayer import SublayerOps, together
-from ridgeline.lowering.tensor_boundary import BOTH, Sides, tensor_boundary
-from ridgeline.models.params import ffn_params, moe_params
-from ridgeline.models.spec import Ffn, Mlp, Moe
+from ridgeline.models.ffn_parts import DenseParts, ffn_parts
+from ridgeline.models.params import moe_params
+from ridgeline.models.spec import Ffn, Moe
 
 BOOKKEEPING = 15.0  # kernels of an eager expert layer that only keep books: maps, counts, splits; each way
-# passes over the scores of tokens for experts, forward and backward: of a fused router with maps of its own; of top-k,
-# scatter and sort apart; and of the one kernel that serving engines have for all of it
-ROUTED, ROUTED_APART, ROUTED_SERVED = (150.0, 40.0), (280.0, 80.0), (6.0, 0.0)
+# passes over scores and kernels of the one kernel that serving engines have for top-k, maps and counts
+STEP_TOPK = (3.0, 2.0)
 # what a launch inside a loop of C++ costs the host, of an op that Python issues: on one H200 a cuBLAS product with its
 # heuristic took 8.5 us in a loop, 23 us as torch.mm and 38 us as an op of a module with its autograd
 LOOPED_LAUNCH = 0.25
@@ -43,30 +57,29 @@ COMMON = frozenset({"silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "g
 
 def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOps:
     """Up, activation, down; for experts also routing, dispatch and combine."""
-    match ffn:
-        case Mlp():
-            dense = dense_ffn(ctx, ffn.hidden, ffn.gated, ffn.activation, sides, bias=ffn.bias)
-            alike = ctx.model.hidden * ffn.bias  # of the output, on every tensor rank
-            params = (ffn_params(ffn, ctx.model.hidden) - alike) / ctx.degrees.tp + alike
-            return together(dense, SublayerOps(params=params))
-        case Moe():
-            return _experts(ctx, ffn, sides)
-        case _:
-            assert_never(ffn)
+    parts = ffn_parts(ffn, ctx.model.hidden)
+    if parts.moe is None:
+        assert parts.dense is not None
+        whole = parts.dense.replicated
+        params = (parts.dense.params - whole) / ctx.degrees.tp + whole
+        return replace(dense_ffn(ctx, parts.dense, sides), params=params)
+    routed = _experts(ctx, parts.moe) if ctx.forward is None else _step_experts(ctx, parts.moe, sides)
+    if parts.dense is None:
+        return routed
+    shared = dense_ffn(ctx, parts.dense, sides)
+    return together(routed, shared, shared_gate(ctx)) if parts.moe.shared_gate else together(routed, shared)
 
 
 def activation_ops(
     ctx: LoweringContext, elements: Num, gated: bool, name: str, modules: Num = 1.0
 ) -> tuple[Op, Op]:  # fmt: skip
     """Forward and backward of the activation; several kernels where nothing fuses it, for each of its modules."""
-    fused = "elementwise" in ctx.fuses or ("bias-activation" in ctx.fuses and name in COMMON)
-    passes, back = ((3.0, 5.0) if gated else (2.0, 3.0)) if fused else ((5.0, 8.0) if gated else (4.0, 6.0))
-    kernels = (1.0 if fused else 3.0) * modules
+    joined_as = "common activation" if name in COMMON else "activation"
+    cost = op_passes(ctx.resolved.fuses, "gated activation" if gated else "activation", joined_as)
     special, special_back = GELU_EXPONENTIALS if "gelu" in name and not gated else (0.0, 0.0)
-    return (
-        replace(stream(ctx, "activation", elements, passes, kernels), exponentials=special * elements),
-        replace(stream(ctx, "activation dX", elements, back, kernels), exponentials=special_back * elements),
-    )
+    forward = stream(ctx, "activation", elements, cost.forward, cost.kernels * modules)
+    backward = stream(ctx, "activation dX", elements, cost.backward, cost.backward_kernels * modules)
+    return replace(forward, exponentials=special * elements), replace(backward, exponentials=special_back * elements)
 
 
 def _epilogue(ctx: LoweringContext, elements: Num, gated: bool) -> tuple[Op, Op]:
@@ -89,7 +102,7 @@ def _expert_biases(ctx: LoweringContext, elements: Num, local: Num) -> tuple[lis
     of which `up` is two thirds. Compiled programs and kernels without a host that knows the sizes of experts add a
     gathered row of the bias to what they read anyway: one more pass each way, few kernels.
     """
-    if "elementwise" in ctx.fuses or ctx.resolved.expert_launch == "grouped":
+    if ctx.joins("expert biases") or ctx.resolved.expert_launch == "grouped":
         return [stream(ctx, "expert biases", elements, 2.0, 4.0)], [stream(ctx, "expert biases dX", elements, 2.0, 4.0)]
     return (
         [stream(ctx, "expert biases", elements, 4.7, 2.0 + BIAS_LAUNCHES[0] * local)],
@@ -97,47 +110,32 @@ def _expert_biases(ctx: LoweringContext, elements: Num, local: Num) -> tuple[lis
     )
 
 
-def dense_ffn(
-    ctx: LoweringContext, hidden: int, gated: bool, activation: str, sides: Sides, bias: bool = False
-) -> SublayerOps:
+def dense_ffn(ctx: LoweringContext, parts: DenseParts, sides: Sides) -> SublayerOps:
     """Up, activation, down of one width, split over tensor ranks."""
-    tp, tokens, width = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
-    up = matmul(ctx, "up", tokens, hidden * (1 + gated) / tp, width)
-    down = matmul(ctx, "down", tokens, width, hidden / tp)
-    act, act_back = activation_ops(ctx, tokens * hidden / tp, gated, activation)
+    up, down = product(ctx, parts.up), product(ctx, parts.down)
+    elements = ctx.tokens * parts.width / ctx.degrees.tp
+    act, act_back = activation_ops(ctx, elements, parts.gated, parts.activation)
     border = tensor_boundary(ctx, sides)
-    grad = ctx.gradient_bytes
-    size = ctx.precision.activations.bytes_per_element
+    cast = (*casts(ctx, [up], ctx.joins("norm cast")), *casts(ctx, [down]))
+    forward = (*cast, *border.entry, up, act, down, *border.exit)
+    if not ctx.backward:
+        return SublayerOps(forward=forward)
     low, adapted = adapters(ctx, [up, down])
-    weights = tuple(weight_gradient(op, grad) for op in (low if ctx.frozen else (down, up)))
-    backward = [
-        *border.exit_gradient,
-        input_gradient(down),
-        act_back,
-        input_gradient(up),
-        *border.entry_gradient,
-    ]
+    weights = tuple(weight_gradient(op, ctx.gradient_bytes) for op in (low if ctx.frozen else (down, up)))
+    inputs = (*border.exit_gradient, input_gradient(down), act_back, input_gradient(up), *border.entry_gradient)
+    size = ctx.precision.activations.bytes_per_element
     return SublayerOps(
-        forward=(
-            *casts(ctx, [up], "norm" in ctx.fuses),
-            *casts(ctx, [down]),
-            *border.entry,
-            up,
-            act,
-            down,
-            *border.exit,
-            *low,
-        ),
-        backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *backward),
+        forward=(*forward, *low),
+        backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *inputs),
         adapters=adapted,
-        backward_weight=(*weights, *bias_gradients(ctx, [down, up] if bias else [])),
+        backward_weight=(*weights, *bias_gradients(ctx, [down, up] if parts.biased else [])),
         again=(act,),
-        saved=tokens * hidden * (2 + gated) / tp * size,
-        saved_selective=tokens * hidden * (1 + gated) / tp * size,
+        saved=elements * (2 + parts.gated) * size,
+        saved_selective=elements * (1 + parts.gated) * size,
     )
 
 
-def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
+def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     """Routed experts over ep ranks; balanced, a rank ends up with as many token copies as it sent."""
     degrees, width = ctx.degrees, ctx.model.hidden
     size = ctx.precision.activations.bytes_per_element
@@ -151,10 +149,10 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     inside = _inside_experts(ctx, moe, copies, (up, down))
     gathered = degrees.etp if ctx.engine.exchanges.experts_gathered else 1
     router = plain_matmul(ctx, "router", tokens * gathered, moe.choices, width)
-    fused = "permute" in ctx.fuses
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
-    moves = 1.0 if ctx.resolved.token_dispatch_once else 4.0 if fused else 8.0
-    permute = stream(ctx, "permute", copies * inner, moves, 4.0 if fused else 12.0)
+    moves = op_passes(ctx.resolved.fuses, "permute")
+    passes = 1.0 if ctx.resolved.token_dispatch_once else moves.forward
+    permute = stream(ctx, "permute", copies * inner, passes, moves.kernels)
     choose, chosen_back = _choice(ctx, tokens * moe.choices)
     sent, returned = _exchange(ctx, moe, copies * inner)
     enter, leave, enter_back, leave_back = _dealt(ctx)
@@ -162,7 +160,7 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     low, adapted = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
     trained = low if ctx.frozen else [down, up, router, *latent * 2]
-    routed = SublayerOps(
+    return SublayerOps(
         forward=(
             *enter, router, *low, choose, *latent, permute, *sent, *inside.forward, *returned, permute, *latent, *leave,
         ),
@@ -179,26 +177,63 @@ def _experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
         adapters=adapted,
     )  # fmt: skip
-    if not moe.shared_hidden:
-        return routed
-    shared = dense_ffn(ctx, moe.shared_hidden, moe.gated, moe.activation, sides)
-    return together(routed, shared, shared_gate(ctx)) if moe.shared_gate else together(routed, shared)
+
+
+def distinct_experts(experts: int, topk: int, tokens: Num) -> Num:
+    """Experts that at least one of `tokens` is routed to, on average, where any `topk` are equally likely.
+
+        E (1 - (1 - k / E)^T)
+
+    >>> round(float(distinct_experts(8, 2, 1)), 3), round(float(distinct_experts(256, 8, 64)), 1)
+    (2.0, 222.4)
+    """
+    return experts * (1 - (1 - topk / experts) ** np.maximum(tokens, 0.0))
+
+
+def _step_experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
+    """Routed experts in an engine step: weights of those that are touched are read, whatever the number of tokens."""
+    assert ctx.forward is not None
+    degrees, width, inner = ctx.degrees, ctx.model.hidden, moe.latent or ctx.model.hidden
+    tokens = ctx.tokens * ctx.forward.dp
+    touched = np.maximum(distinct_experts(moe.experts, moe.topk, tokens) / degrees.ep, 1e-9)
+    groups = np.maximum(touched, 1.0)
+    copies = tokens * moe.topk / degrees.ep * ctx.resolved.moe_imbalance
+    rows = copies / groups
+    up = matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, groups)
+    down = matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, groups)
+    act = activation_ops(ctx, copies * moe.hidden / degrees.etp, moe.gated, moe.activation)[0]
+    latent = [matmul(ctx, "latent experts", ctx.tokens, inner, width)] if moe.latent else []
+    router = plain_matmul(ctx, "router", ctx.tokens, moe.choices, width)
+    choose = stream(ctx, "top-k", ctx.tokens * moe.choices, *STEP_TOPK)
+    permute = stream(ctx, "permute", copies * inner, 2.0, 2.0)
+    combine = stream(ctx, "sum of experts", copies * inner, 1.5, 1.0)
+    sent, returned = _step_exchange(ctx, moe, inner)
+    inside = (*casts(ctx, [up]), up, act, *casts(ctx, [down]), down)
+    exits = () if moe.shared_hidden else tensor_boundary(ctx, sides).exit
+    return SublayerOps(
+        forward=(router, choose, *latent, *sent, permute, *inside, combine, *returned, *latent, *exits),
+        params=router_params(ctx, moe),
+        expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
+    )
+
+
+def _step_exchange(ctx: LoweringContext, moe: Moe, inner: int) -> tuple[list[Op], list[Op]]:
+    """Tokens of attention-data-parallel ranks to the ranks of their experts, and what experts return.
+
+    A rank sends each of its tokens to at most as many ranks as it has experts chosen, or as there are.
+    """
+    assert ctx.forward is not None
+    ranks = ctx.degrees.ep * ctx.degrees.etp
+    if ctx.forward.dp == 1 or float(np.max(ranks)) == 1:
+        return [], []
+    elements = ctx.tokens / ctx.degrees.tp * np.minimum(float(moe.topk), ranks - 1.0) * inner
+    return _dispatch(ctx, moe, elements, ranks, narrow=ctx.low_precision)
 
 
 def _choice(ctx: LoweringContext, scores: Num) -> tuple[Op, Op]:
     """Choosing experts, and the maps from tokens to their places among experts: forward (the host waits for the counts)
-    and backward.
-
-    Selection and sorting are no streams: they take far longer than reading scores once, so passes are what those take
-    on an H200 for 16384 tokens and 128 experts: top-k 111 us, scores, counts and maps by scatter 97, sorting 116 to
-    148.
-    """
-    fused = "router" in ctx.fuses
-    ahead, back = ROUTED_SERVED if ctx.forward is not None else ROUTED if fused else ROUTED_APART
-    return (
-        replace(stream(ctx, "top-k", scores, ahead, 6.0 if fused else 14.0), waits=1.0),
-        stream(ctx, "top-k dX", scores, back, 3.0 if fused else 6.0),
-    )
+    and backward."""
+    return replace(pointwise(ctx, "top-k", scores), waits=1.0), pointwise_back(ctx, "top-k", scores)
 
 
 def _dealt(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
@@ -264,7 +299,7 @@ def _each_expert(ctx: LoweringContext, product: MatMul) -> MatMul:
 def _inside_experts(ctx: LoweringContext, moe: Moe, copies: Num, products: tuple[MatMul, MatMul]) -> SublayerOps:
     """From arrived tokens to finished ones: casts, products, activation, biases; apart, or inside the products."""
     up, down = products
-    if "expert-epilogue" in ctx.fuses and not moe.bias:
+    if ctx.joins("expert activation") and not moe.bias:
         act, back = _epilogue(ctx, copies * moe.hidden, moe.gated)
         into = [*casts(ctx, [up]), *casts(ctx, [down], True)]
         out_of = [*gradient_casts(ctx, [down]), *gradient_casts(ctx, [up], True)]
@@ -304,6 +339,13 @@ def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], 
         ranks, stride, elements = ctx.degrees.ep, ctx.degrees.etp, elements * ctx.degrees.etp
     if isinstance(ranks, int) and ranks == 1:
         return [], []
+    return _dispatch(ctx, moe, elements, ranks, stride, narrow=ctx.engine.narrow_dispatch and ctx.low_precision)
+
+
+def _dispatch(
+    ctx: LoweringContext, moe: Moe, elements: Num, ranks: Num, stride: Num = 1, *, narrow: bool
+) -> tuple[list[Op], list[Op]]:
+    """All-to-alls of token copies: dispatch in a narrow format or as stored, and what experts return."""
     size = ctx.precision.activations.bytes_per_element
     once, limited = ctx.resolved.token_dispatch_once, moe.groups > moe.group_topk
     combine = Collective(
@@ -317,6 +359,5 @@ def _exchange(ctx: LoweringContext, moe: Moe, elements: Num) -> tuple[list[Op], 
         token_groups=float(moe.group_topk) if once and limited else 0.0,
         routing_groups=float(moe.groups) if once and limited else 0.0,
     )
-    narrow = ctx.precision.compute.bytes_per_element + SCALE_BYTES
-    sent = narrow if ctx.engine.narrow_dispatch and ctx.low_precision else size
+    sent = ctx.precision.compute.bytes_per_element + SCALE_BYTES if narrow else size
     return [replace(combine, label="dispatch", payload_bytes=elements * sent)], [combine]

@@ -1,143 +1,106 @@
-"""Turn a sequence mixer into the ops of its forward and backward on one rank."""
+"""Turn a sequence mixer into the ops of its passes on one rank: products, core, borders of tensor ranks, casts.
+
+Training and an engine step are lowered by the same lines; the cores know what a sequence and what a step ask of them.
+"""
 
 from __future__ import annotations
 
-from typing import assert_never
-
-import numpy as np
-
 from ridgeline.ir.ops import Op
-from ridgeline.lowering.attention_core import (
-    both_ways,
-    context_exchange,
-    heads_for_sequence,
-    output_gate,
-    rotary,
-    scores,
-    softcapped,
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.core_ops import CoreOps, resident_params
+from ridgeline.lowering.latent_core import latent_ops, lower_indexer
+from ridgeline.lowering.op_builders import (
+    BOTH,
+    Boundary,
+    Sides,
+    SublayerOps,
+    adapters,
+    bias_gradients,
+    casts,
+    gradient_casts,
+    input_gradient,
+    tensor_boundary,
+    together,
+    weight_gradient,
 )
-from ridgeline.lowering.compressed_attention import lower_compressed
-from ridgeline.lowering.context import LoweringContext, matmul, stream
-from ridgeline.lowering.mixer_parts import MixerParts, assembled, convolution_and_gate
-from ridgeline.lowering.recurrences import lower_recurrence
-from ridgeline.lowering.sparse_attention import is_sparse, lower_indexer, lower_sparse
-from ridgeline.lowering.state_scan import delta_scan, ssd_scan
-from ridgeline.lowering.sublayer import SublayerOps, together
-from ridgeline.lowering.tensor_boundary import BOTH, Sides
-from ridgeline.models.spec import (
-    Attention,
-    CompressedAttention,
-    GatedDeltaNet,
-    LatentAttention,
-    Mamba2,
-    Mixer,
-    Recurrence,
-)
+from ridgeline.lowering.pooled_core import pooled_ops
+from ridgeline.lowering.scans import scan_ops
+from ridgeline.lowering.softmax_core import cross_ops, softmax_ops
+from ridgeline.models.mixer_parts import cross_parts, mixer_parts
+from ridgeline.models.parts import CrossCore, LatentCore, MixerParts, PooledCore, SoftmaxCore
+from ridgeline.models.spec import Attention, Mixer
 
 
 def lower_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> SublayerOps:
     """Projections, the part between them, and the tensor-parallel communication around both."""
-    match mixer:
-        case Attention():
-            return assembled(ctx, mixer, _attention(ctx, mixer), sides)
-        case LatentAttention():
-            return _latent(ctx, mixer, sides)
-        case Mamba2():
-            return assembled(ctx, mixer, _mamba2(ctx, mixer), sides)
-        case GatedDeltaNet():
-            return assembled(ctx, mixer, _delta(ctx, mixer), sides)
-        case Recurrence():
-            return assembled(ctx, mixer, lower_recurrence(ctx, mixer), sides)
-        case CompressedAttention():
-            return lower_compressed(ctx, mixer, sides)
+    parts = mixer_parts(mixer, ctx.model.hidden)
+    mixed = _assemble(ctx, parts, sides)
+    if ctx.forward is None and isinstance(parts.core, LatentCore) and parts.core.indexer and parts.index:
+        return together(lower_indexer(ctx, parts, parts.core.indexer), mixed)
+    return mixed
+
+
+def lower_cross(ctx: LoweringContext, mixer: Attention) -> SublayerOps:
+    """Cross attention over the source of the context."""
+    width = ctx.model.encoder.hidden if ctx.model.encoder else ctx.model.hidden
+    return _assemble(ctx, cross_parts(mixer, ctx.model.hidden, ctx.source, width), BOTH)
+
+
+def _core(ctx: LoweringContext, parts: MixerParts) -> CoreOps:
+    core = parts.core
+    if parts.recurrent is not None:
+        return scan_ops(ctx, parts, parts.recurrent)
+    match core:
+        case SoftmaxCore():
+            return softmax_ops(ctx, parts, core)
+        case CrossCore():
+            return cross_ops(ctx, parts, core)
+        case LatentCore():
+            return latent_ops(ctx, parts, core)
+        case PooledCore():
+            return pooled_ops(ctx, parts, core)
         case _:
-            assert_never(mixer)
+            raise AssertionError(f"{parts.title} has no state and no scores")
 
 
-def _attention(ctx: LoweringContext, mixer: Attention) -> MixerParts:
-    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
-    wide, values = mixer.heads * mixer.head_dim, mixer.heads * mixer.value_dim
-    copies = np.maximum(1.0, tp / mixer.kv_heads)  # beyond the key-value heads each tensor rank holds a whole one
-    kv = mixer.kv_heads * copies * (mixer.head_dim + mixer.value_dim)
-    projected = mixer.projected_kv
-    qkv = matmul(ctx, "qkv", tokens, (wide * (1 + mixer.gate) + projected * copies) / tp, hidden)
-    out = matmul(ctx, "attention out", tokens, hidden, values / tp)
-    turned, kept = (0, 0) if mixer.kv_shared else (mixer.kv_heads * copies * mixer.head_dim, kv)
-    turn = rotary(ctx, tokens * (wide + turned) / tp, mixer)
-    joined = [] if mixer.positions == "rope" else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
-    capped = softcapped(both_ways(ctx, mixer), mixer)
-    gate, gate_back = output_gate(ctx, tokens * values / tp) if mixer.gate else ([], [])
-    gated = 2 * wide if mixer.gate else 0  # the gate, and what it leaves of the output
-    return MixerParts(
-        into=[qkv],
-        out_of=[out],
-        around=([*turn, *capped[0], *gate], [*gate_back, *capped[1], *turn, *joined]),
-        core=scores(both_ways(ctx, mixer), mixer.heads, mixer.head_dim, mixer.value_dim, (mixer.window, mixer.chunked)),
-        exchange=context_exchange(ctx, kv, mixer.heads * (mixer.head_dim + mixer.value_dim)),
-        biased=[op for op, bias in ((qkv, mixer.qkv_bias), (out, mixer.out_bias)) if bias],
-        saved=tokens * (wide + values + gated + kept) / tp * ctx.precision.activations.bytes_per_element,
+def _assemble(ctx: LoweringContext, parts: MixerParts, sides: Sides) -> SublayerOps:
+    """A mixer from its parts, tensor-parallel communication included."""
+    core, params = _core(ctx, parts), resident_params(ctx, parts)
+    border = tensor_boundary(ctx, sides, parts.entering)
+    into, out = core.into, core.out
+    first = casts(ctx, into[:1], ctx.joins("norm cast"))
+    forward = (*first, *casts(ctx, [*into[1:], *out]), *border.entry, *into, *_between(ctx, core), *out, *border.exit)
+    if not ctx.backward:
+        return SublayerOps(forward=forward, params=params)
+    products = [*into, *out]
+    low, adapted = adapters(ctx, products)
+    weights = [weight_gradient(op, ctx.gradient_bytes) for op in reversed(low if ctx.frozen else products)]
+    labels = {part.label for part in parts.products if part.biased}
+    biases = bias_gradients(ctx, [op for op in products if op.label in labels])
+    return SublayerOps(
+        forward=(*forward, *low),
+        backward_input=(*gradient_casts(ctx, products), *map(input_gradient, low), *_backward(core, border)),
+        adapters=adapted,
+        backward_weight=(*weights, *biases),
+        again=tuple(core.core[0]),
+        saved=core.saved + core.score_bytes,
+        saved_selective=core.saved,
+        up=core.up,
+        saved_up=core.saved_up,
+        params=params,
     )
 
 
-def _latent(ctx: LoweringContext, mixer: LatentAttention, sides: Sides) -> SublayerOps:
-    """Keys and values expanded for every head, or sparse over picked tokens, with the indexer that picks them."""
-    indexer = mixer.indexer
-    if indexer is not None and is_sparse(ctx, mixer):
-        attention = lower_sparse(ctx, mixer, indexer, sides)
-    else:
-        attention = assembled(ctx, mixer, _expanded(ctx, mixer), sides)
-    return attention if indexer is None or indexer.shared else together(lower_indexer(ctx, mixer, indexer), attention)
+def _between(ctx: LoweringContext, core: CoreOps) -> tuple[Op, ...]:
+    """What runs between the products, in the order of a sequence's forward or of an engine's step."""
+    if ctx.forward is None:
+        return (*core.before[0], *core.behind[0], *core.exchange[0], *core.core[0])
+    return (*core.exchange[0], *core.before[0], *core.core[0], *core.behind[0])
 
 
-def _expanded(ctx: LoweringContext, mixer: LatentAttention) -> MixerParts:
-    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
-    qk = mixer.nope_dim + mixer.rope_dim
-    down = mixer.kv_rank + mixer.rope_dim + mixer.q_rank
-    expanded = mixer.heads * (mixer.nope_dim + mixer.v_dim) / tp
-    into = [
-        matmul(ctx, "latent down", ctx.split_tokens, down, hidden),
-        matmul(ctx, "query up", tokens, mixer.heads * qk / tp, mixer.q_rank or hidden),
-        matmul(ctx, "key-value up", tokens, expanded, mixer.kv_rank),
-    ]
-    turn: Op = stream(ctx, "rotary and concat", tokens * mixer.heads * qk / tp, 2.0, 3.0)
-    around: list[Op] = [stream(ctx, "latent norms", ctx.split_tokens * down, 4.0, 2.0), turn]
-    size = ctx.precision.activations.bytes_per_element
-    kv = mixer.heads * (qk + mixer.v_dim)
-    entered = tokens if ctx.engine.exchanges.inputs_kept else ctx.split_tokens
-    saved = entered * down + tokens * mixer.heads * (2 * qk + 2 * mixer.v_dim) / tp
-    return MixerParts(
-        into=into,
-        out_of=[matmul(ctx, "attention out", tokens, hidden, mixer.heads * mixer.v_dim / tp)],
-        around=(around, around),
-        core=scores(ctx, mixer.heads, qk, mixer.v_dim),
-        exchange=context_exchange(ctx, kv, kv),
-        saved=saved * size,
-        up=(*into[1:], turn),
-        saved_up=tokens * mixer.heads * (2 * qk + mixer.v_dim) / tp * size,
-    )
-
-
-def _mamba2(ctx: LoweringContext, mixer: Mamba2) -> MixerParts:
-    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
-    conv = mixer.inner + 2 * mixer.groups * mixer.state
-    project = matmul(ctx, "state in", tokens, (mixer.inner + conv + mixer.heads) / tp, hidden)
-    out = matmul(ctx, "state out", tokens, hidden, mixer.inner / tp)
-    saved = tokens * (2 * conv + 2 * mixer.inner) / tp * ctx.precision.activations.bytes_per_element
-    around = convolution_and_gate(ctx, tokens * conv / tp, tokens * mixer.inner / tp)
-    swapped = heads_for_sequence(ctx, mixer.inner + conv + mixer.heads, mixer.inner)
-    return MixerParts(
-        into=[project], out_of=[out], around=around, core=ssd_scan(ctx, mixer), exchange=swapped, saved=saved
-    )
-
-
-def _delta(ctx: LoweringContext, mixer: GatedDeltaNet) -> MixerParts:
-    tp, tokens, hidden = ctx.degrees.tp, ctx.tokens, ctx.model.hidden
-    key, value = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
-    project = matmul(ctx, "delta in", tokens, (2 * key + 2 * value + 2 * mixer.value_heads) / tp, hidden)
-    out = matmul(ctx, "delta out", tokens, hidden, value / tp)
-    saved = tokens * (4 * key + 4 * value) / tp * ctx.precision.activations.bytes_per_element
-    around = convolution_and_gate(ctx, tokens * (2 * key + value) / tp, tokens * value / tp)
-    swapped = heads_for_sequence(ctx, 2 * key + 2 * value + 2 * mixer.value_heads, value)
-    return MixerParts(
-        into=[project], out_of=[out], around=around, core=delta_scan(ctx, mixer), exchange=swapped, saved=saved
-    )
+def _backward(core: CoreOps, border: Boundary) -> tuple[Op, ...]:
+    """Gradients of inputs, from the output back."""
+    return (
+        *border.exit_gradient, *map(input_gradient, reversed(core.out)), *core.core[1], *core.exchange[1],
+        *core.behind[1], *core.before[1], *map(input_gradient, reversed(core.into)), *border.entry_gradient,
+    )  # fmt: skip

@@ -7,32 +7,29 @@ from __future__ import annotations
 
 from ridgeline.ir.ops import MatMul, Op
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
-from ridgeline.lowering.context import (
-    LoweringContext,
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.op_builders import (
+    SublayerOps,
     input_gradient,
     plain_matmul,
+    pointwise,
+    pointwise_back,
     stream,
     weight_gradient,
 )
-from ridgeline.lowering.sublayer import SublayerOps
 from ridgeline.models.params import modulation_inputs, modulation_params
 from ridgeline.models.spec import Block, LatentSpace
 
 
 def modulated(ctx: LoweringContext, block: Block) -> SublayerOps:
-    """A layer's vectors made of the timestep, whole on every tensor rank, and what they do to its tokens.
-
-    Two vectors shift and scale a normed input, one gates an output: each is a read and a write of a token more where
-    nothing fuses it into the norm, and a third of that where it is.
-    """
+    """A layer's vectors made of the timestep, whole on every tensor rank, and what they do to its tokens."""
     rows, hidden = ctx.sequences, ctx.model.hidden
     width = modulation_inputs(block, hidden)
     products = [plain_matmul(ctx, "modulation", rows, block.streams * block.modulation * hidden, width)]
     products = products if width else []
-    fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
     elements = ctx.split_tokens * hidden * block.modulation
-    forward = stream(ctx, "modulate", elements, 0.7 if fused else 2.0, block.modulation * (0.5 if fused else 1.0))
-    back = stream(ctx, "modulate dX", elements, 1.0 if fused else 3.0, block.modulation * (0.5 if fused else 2.0))
+    forward = pointwise(ctx, "modulation", elements, label="modulate", modules=block.modulation)
+    back = pointwise_back(ctx, "modulation", elements, label="modulate dX", modules=block.modulation)
     kept = ctx.split_tokens * hidden * block.modulation / 3
     return SublayerOps(
         forward=(*products, forward),

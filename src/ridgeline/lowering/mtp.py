@@ -14,11 +14,14 @@ from dataclasses import replace
 
 from ridgeline.ir.ops import Op
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
-from ridgeline.lowering.casts import casts, gradient_casts
-from ridgeline.lowering.context import (
-    LoweringContext,
+from ridgeline.lowering.context import LoweringContext
+from ridgeline.lowering.op_builders import (
+    casts,
+    gradient_casts,
     input_gradient,
     matmul,
+    pointwise,
+    pointwise_back,
     stream,
     tensor_collective,
     weight_gradient,
@@ -67,15 +70,13 @@ def _entry(ctx: LoweringContext) -> Section:
     sequence, outputs along the width. Backward, every rank has the whole gradient or gathers it first."""
     tokens, hidden = ctx.tokens, ctx.model.hidden
     elements = ctx.split_tokens * hidden
-    fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
-    passes, back, kernels = (2.0, 4.0, 1.0) if fused else (6.0, 9.0, 5.0)
     project = matmul(ctx, "projection", tokens, hidden / ctx.degrees.tp, 2 * hidden)
     split = not (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1)
     enter, leave, back_in, back_out = _around(ctx) if split else ([], [], [], [])
     return Section(
         key=SectionKey(SectionRole.MTP),
         forward=(
-            stream(ctx, "entry norms", 2 * elements, passes, 2 * kernels),
+            pointwise(ctx, "norm", 2 * elements, label="entry norms", modules=2),
             stream(ctx, "join", 2 * elements, 2.0),
             *casts(ctx, [project]),
             *enter,
@@ -88,7 +89,7 @@ def _entry(ctx: LoweringContext) -> Section:
             input_gradient(project),
             *back_out,
             stream(ctx, "join dX", 2 * elements, 2.0),
-            stream(ctx, "entry norms dX", 2 * elements, back, 2 * (kernels + 1)),
+            pointwise_back(ctx, "norm", 2 * elements, label="entry norms dX", modules=2),
         ),
         backward_weight=() if ctx.frozen else (weight_gradient(project, ctx.gradient_bytes),),
         saved=SavedActivations(),

@@ -12,6 +12,7 @@ from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.core.records import dataclass
 from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.hardware.topology import Torus
+from ridgeline.ir.fusions import is_joined
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.context import Degrees
 from ridgeline.models.spec import LatentAttention
@@ -128,7 +129,7 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "shard_degree": plan.shard_degree,
         "weight_bytes": weights,
         "gradient_bytes": gradients,
-        "accumulate_bytes": 0.0 if "weight-gradient-accumulation" in resolved.fuses else weights + 2 * gradients,
+        "accumulate_bytes": 0.0 if is_joined(resolved.fuses, "gradient sum") else weights + 2 * gradients,
         "accumulate_first": float(gradients > weights),
         "optimizer_bytes": traffic,
         "state_bytes": optimizer.bytes_per_param if optimizer else 0.0,

@@ -16,7 +16,6 @@ from ridgeline.lowering.mtp import lower_prediction
 from ridgeline.lowering.placements import data_parallel_split, section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.sections import lower_block
-from ridgeline.lowering.served_ends import lower_sampling, lower_served_embedding
 from ridgeline.lowering.step_ops import step_ops
 from ridgeline.plan.engine import RecomputeKind
 from ridgeline.plan.scenario import Scenario
@@ -77,8 +76,7 @@ def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
 
 def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
     """The sections of a structure, in the order of `section_keys`."""
-    first, last = (lower_embedding, lower_head) if ctx.forward is None else (lower_served_embedding, lower_sampling)
-    made: dict[SectionKey, Section] = {EMBEDDING: first(ctx), HEAD: last(ctx)}
+    made: dict[SectionKey, Section] = {EMBEDDING: lower_embedding(ctx), HEAD: lower_head(ctx)}
     for key in section_keys(ctx):
         if key.role is SectionRole.BLOCK:
             made[key] = replace(lower_block(ctx, ctx.model.blocks[key.block], _kind(ctx, key)), key=key)

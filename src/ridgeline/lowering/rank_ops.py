@@ -24,7 +24,9 @@ from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.lowering.step_ops import grad_reduce, layer_gather, layer_scatter, param_gather
-from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
+from ridgeline.models.ffn_parts import ffn_parts
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.spec import Block, Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import virtual_stages_by_rank
 
@@ -101,16 +103,17 @@ def _widths(ctx: LoweringContext, section: Section, label: str) -> tuple[float, 
     block = _block(ctx, section)
     if block is None:
         return ()
-    mixer, ffn = block.mixer, block.ffn
-    if label == "qkv" and isinstance(mixer, Attention):
-        copies = max(1.0, _n(ctx.degrees.tp) / mixer.kv_heads)
-        keys = 0.0 if mixer.kv_shared else mixer.kv_heads * copies
-        return (mixer.heads * mixer.head_dim, keys * mixer.head_dim, keys * mixer.value_dim)
-    if label == "latent down" and isinstance(mixer, LatentAttention) and mixer.q_rank:
-        return (mixer.q_rank, mixer.kv_rank + mixer.rope_dim)
-    if label in ("up", "experts up") and isinstance(ffn, (Mlp, Moe)) and ffn.gated:
+    hidden = ctx.model.hidden
+    mixers = [mixer_parts(block.mixer, hidden)] if block.mixer else []
+    dense = ffn_parts(block.ffn, hidden).dense if block.ffn else None
+    products = (*(part for parts in mixers for part in parts.products), *((dense.up,) if dense else ()))
+    if label == "experts up" and isinstance(block.ffn, Moe) and block.ffn.gated:
         return (1.0, 1.0)
-    return ()
+    joint = next((part for part in products if part.label == label and part.joins), None)
+    if joint is None:
+        return ()
+    copies = [max(1.0, _n(ctx.degrees.tp) / part.shared_heads) if part.shared_heads else 1.0 for part in joint.columns]
+    return tuple(width * copies[-1 if place else 0] for place, width in enumerate(joint.joins))
 
 
 def _block(ctx: LoweringContext, section: Section) -> Block | None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.captured import lower_captured
-from ridgeline.lowering.context import LoweringContext, stream
-from ridgeline.lowering.cross_attention import lower_cross, lower_served_cross
+from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.ffn import lower_ffn
-from ridgeline.lowering.mixers import lower_mixer
+from ridgeline.lowering.mixers import lower_cross, lower_mixer
 from ridgeline.lowering.modulation import modulated
-from ridgeline.lowering.served_ffn import lower_served_ffn
-from ridgeline.lowering.served_mixers import lower_served_mixer
-from ridgeline.lowering.sublayer import SublayerOps, together
-from ridgeline.lowering.tensor_boundary import Sides
-from ridgeline.models.spec import Block, LatentAttention, Mlp, Moe
+from ridgeline.lowering.op_builders import Sides, SublayerOps, pointwise, pointwise_back, stream, together
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.spec import Block, Mlp, Moe
 from ridgeline.plan.engine import RecomputeKind
 
 
@@ -41,19 +37,22 @@ def _joined(block: Block) -> _Joined:
         return _Joined()
     reduces = isinstance(block.ffn, Mlp) or block.ffn.shared_hidden > 0  # routed tokens come back to who sent them
     same = block.norms < 2
-    return _Joined(exit=reduces, input=same, entry=same and reduces and not isinstance(block.mixer, LatentAttention))
+    return _Joined(exit=reduces, input=same, entry=same and reduces and not _exchanges_latents(block))
+
+
+def _exchanges_latents(block: Block) -> bool:
+    """Whether tensor ranks exchange latents where they enter the mixer of a layer, instead of its input."""
+    return block.mixer is not None and mixer_parts(block.mixer, 1).entering > 0
 
 
 def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Section:
     """One layer with its norms and residuals, under one kind of recompute."""
     joined = _joined(block)
-    served = ctx.forward is not None
-    to_mixer, to_ffn = (lower_served_mixer, lower_served_ffn) if served else (lower_mixer, lower_ffn)
-    mixer = _mixers(ctx, block, to_mixer, Sides(exit=not joined.exit))
-    ffn = to_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
+    mixer = _mixers(ctx, block, Sides(exit=not joined.exit))
+    ffn = lower_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
     crossed: Num = 0
     if block.cross is not None:
-        cross = lower_served_cross(ctx, block.cross) if served else lower_cross(ctx, block.cross)
+        cross = lower_cross(ctx, block.cross)
         mixer, crossed = together(mixer, replace(cross, params=0)), cross.params
     rest = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
     norms, norms_back = _norms(ctx, block)
@@ -75,13 +74,13 @@ def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Sect
     return _recomputed(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
 
 
-def _mixers(ctx: LoweringContext, block: Block, lower: Callable[..., SublayerOps], sides: Sides) -> SublayerOps:
+def _mixers(ctx: LoweringContext, block: Block, sides: Sides) -> SublayerOps:
     """The mixer of a layer, or two that read one input and whose sum leaves it: one border of tensor ranks around both
     (latent attention exchanges latents of its own)."""
-    if block.mixer is None or block.beside is None:
-        return lower(ctx, block.mixer or block.beside, sides) if block.mixers else SublayerOps()
-    first = lower(ctx, block.mixer, Sides(entry=sides.entry, exit=False))
-    second = lower(ctx, block.beside, Sides(entry=isinstance(block.mixer, LatentAttention), exit=sides.exit))
+    if len(block.mixers) < 2:
+        return lower_mixer(ctx, block.mixers[0], sides) if block.mixers else SublayerOps()
+    first = lower_mixer(ctx, block.mixers[0], Sides(entry=sides.entry, exit=False))
+    second = lower_mixer(ctx, block.mixers[1], Sides(entry=_exchanges_latents(block), exit=sides.exit))
     added = stream(ctx, "sum of mixers", ctx.tokens * ctx.model.hidden, 3.0)
     return together(first, SublayerOps(forward=(added,), backward_input=(added,)), second)
 
@@ -94,18 +93,14 @@ def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
     """
     elements, joined = ctx.split_tokens * ctx.model.hidden, _joined(block)
     parts = _parts(block)
-    norm_fused = "norm" in ctx.fuses or "elementwise" in ctx.fuses
-    add_fused = "bias-dropout-add" in ctx.fuses or "elementwise" in ctx.fuses
-    norm, norm_back = (2.0, 4.0) if norm_fused else (6.0, 9.0)
-    add = 3.0 if add_fused else 5.0
     adds, adds_back = parts - joined.exit, parts - joined.input
     forward: list[Op] = [
-        stream(ctx, "norm", elements * block.norms, norm, block.norms * (1.0 if norm_fused else 5.0)),
-        stream(ctx, "residual", elements * adds, add, adds * (1.0 if add_fused else 2.0)),
+        pointwise(ctx, "norm", elements * block.norms, modules=block.norms),
+        pointwise(ctx, "residual", elements * adds, modules=adds),
     ]
     backward: list[Op] = [
-        stream(ctx, "norm dX", elements * block.norms, norm_back, block.norms * (2.0 if norm_fused else 6.0)),
-        stream(ctx, "residual dX", elements * adds_back, add, float(adds_back)),
+        pointwise_back(ctx, "norm", elements * block.norms, modules=block.norms),
+        pointwise_back(ctx, "residual", elements * adds_back, modules=adds_back),
     ]
     if joined.exit:
         forward.append(stream(ctx, "sum of parts", ctx.tokens * ctx.model.hidden, 3.0))
@@ -134,7 +129,7 @@ def _gathered_inputs(ctx: LoweringContext, block: Block) -> Num:
     of the rank. Routed tokens are not gathered, and of latent attention the latents are."""
     if not ctx.engine.exchanges.inputs_kept:
         return 0
-    apart = isinstance(block.mixer, LatentAttention) + (isinstance(block.ffn, Moe) and not block.ffn.shared_hidden)
+    apart = _exchanges_latents(block) + (isinstance(block.ffn, Moe) and not block.ffn.shared_hidden)
     return (ctx.tokens - ctx.split_tokens) * ctx.model.hidden * (normed_inputs(block) - apart)
 
 

@@ -21,28 +21,11 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.table import AtLeast, Count, Doc, decode
 from ridgeline.hardware.load import merge
 from ridgeline.hardware.system import System
+from ridgeline.ir.fusions import FUSIONS
 from ridgeline.plan.mesh import ORDERS, Order
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.serving_settings import Serves
 
-FUSIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "norm": "a norm is one kernel instead of one per arithmetic step",
-        "bias-activation": "bias and activation (GELU, SwiGLU) in one kernel",
-        "bias-dropout-add": "bias, dropout and residual addition in one kernel",
-        "masked-softmax": "scale, mask and softmax in one kernel (attention that is not flash)",
-        "rotary": "rotary embedding of queries and keys in one kernel",
-        "cross-entropy": "log-softmax, target pick and their backward without full-size temporaries",
-        "linear-cross-entropy": "output projection and loss in chunks: full logits never exist",
-        "weight-gradient-accumulation": "the weight-gradient product adds into the main gradient buffer",
-        "router": "router scores, top-k and auxiliary loss in few kernels",
-        "permute": "token permutation for experts in one kernel",
-        "grouped-gemm": "all local experts in one grouped matrix product",
-        "expert-epilogue": "bias, activation and casts of experts inside their grouped products",
-        "optimizer": "the optimizer step runs over all tensors in few kernels",
-        "elementwise": "chains of pointwise ops are compiled into one kernel",
-    }
-)
 OVERLAPS: Mapping[str, str] = MappingProxyType(
     {
         "grad-reduce": "data-parallel gradient reduction runs beside the backward pass",

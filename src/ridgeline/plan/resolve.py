@@ -11,6 +11,7 @@ from typing import Literal
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.records import dataclass
+from ridgeline.ir.fusions import is_joined
 from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario
@@ -49,7 +50,7 @@ class Resolved:
     keys_gathered       a ring of keys and values is one all-gather before attention
     precision           number formats, gradients among them
     scaling             what shares a scale in a narrow format; None where nothing is scaled
-    fuses               words of `plan.engine.FUSIONS`
+    fuses               words of `ir.fusions.FUSIONS`
     """
 
     attention: Literal["flash", "unfused"]
@@ -168,7 +169,7 @@ def resolve_fusions(switches: Switches, engine: Engine, *, compiled: bool) -> fr
     with bias, activation and casts inside the grouped products.
     """
     fuses = frozenset(engine.fuses)
-    if switches.graph == "full" and "grouped-gemm" in engine.fuses:
+    if switches.graph == "full" and is_joined(engine.fuses, "experts"):
         fuses |= {"expert-epilogue"}
     if compiled:
         return fuses | {"elementwise"}
@@ -185,7 +186,7 @@ def resolve_expert_launch(switches: Switches, engine: Engine) -> ExpertLaunch:
     """
     if switches.graph == "full" or engine.launch.mode == "xla":
         return "grouped"
-    return engine.expert_launch or ("grouped" if "grouped-gemm" in engine.fuses else "sequential")
+    return engine.expert_launch or ("grouped" if is_joined(engine.fuses, "experts") else "sequential")
 
 
 def resolve_overlaps(switches: Switches, engine: Engine, schedule: str) -> Overlaps:

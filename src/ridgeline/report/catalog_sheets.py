@@ -13,11 +13,12 @@ from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier
 from ridgeline.hardware.topology import bisection_bytes_per_s, diameter, label
+from ridgeline.ir.fusions import FUSIONS
 from ridgeline.models import facts
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import count
 from ridgeline.models.spec import ModelSpec, Moe
-from ridgeline.plan.engine import FUSIONS, OVERLAPS, Engine
+from ridgeline.plan.engine import OVERLAPS, Engine
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
 from ridgeline.plan.schedules.registry import SCHEDULES
@@ -222,7 +223,7 @@ def engine_sheet(engine: Engine) -> Sheet:
     return {
         "kind": "engine",
         **plain(engine),
-        "fuses": {word: FUSIONS[word] for word in engine.fuses},
+        "fuses": {word: FUSIONS[word].meaning for word in engine.fuses},
         "overlaps": {word: OVERLAPS[word] for word in engine.overlaps},
     }
 

@@ -35,7 +35,7 @@ from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
-from ridgeline.lowering.served_mixers import VECTOR_ATTENTION
+from ridgeline.lowering.softmax_core import VECTOR_ATTENTION
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_settings import Speculation

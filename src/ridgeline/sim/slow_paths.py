@@ -14,7 +14,7 @@ from ridgeline.core.units import DECIMAL
 from ridgeline.cost.kernels import ALIGNED, PAIRED, SINGLE
 from ridgeline.ir.ops import MatMul
 from ridgeline.ir.program import Program
-from ridgeline.lowering.attention_core import kernel_head_dim
+from ridgeline.lowering.softmax_core import kernel_head_dim
 from ridgeline.models.spec import Attention, Moe
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario

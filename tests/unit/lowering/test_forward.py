@@ -13,7 +13,7 @@ from ridgeline.ir.ops import Attend, Collective, MatMul, Op
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.forward import ForwardProgram, lower_forward
 from ridgeline.lowering.program import lower
-from ridgeline.lowering.served_mixers import VECTOR_ATTENTION
+from ridgeline.lowering.softmax_core import VECTOR_ATTENTION
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 

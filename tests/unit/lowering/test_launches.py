@@ -13,10 +13,10 @@ from ridgeline import scenario
 from ridgeline.cost.op_table import op_table_over
 from ridgeline.ir.ops import Attend, MatMul, Op, Stream
 from ridgeline.ir.program import Section
-from ridgeline.lowering.attention_core import kernel_head_dim
 from ridgeline.lowering.context import Degrees, lowering_context
 from ridgeline.lowering.program import lower
 from ridgeline.lowering.sections import lower_block
+from ridgeline.lowering.softmax_core import kernel_head_dim
 
 EXPERTS = 64
 SPARSE: dict[str, Any] = {

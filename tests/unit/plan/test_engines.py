@@ -12,7 +12,8 @@ from ridgeline.core.dtype import ALIASES, DTYPES, dtype
 from ridgeline.core.errors import InputError, UnknownId
 from ridgeline.core.evidence import Evidence
 from ridgeline.hardware.load import CHIPS, system
-from ridgeline.plan.engine import ENGINES, FUSIONS, OVERLAPS, Engine, default_engine, read_engine
+from ridgeline.ir.fusions import FUSIONS
+from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine, default_engine, read_engine
 from ridgeline.plan.schedules import SCHEDULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "engines.md"
@@ -193,5 +194,6 @@ def test_the_page_runs_and_lists_both_vocabularies() -> None:
     failed, attempted = doctest.testfile(str(PAGE), module_relative=False)
     assert (failed, attempted > 5) == (0, True)
     text = PAGE.read_text()
-    for word, meaning in (*FUSIONS.items(), *OVERLAPS.items()):
+    fusions = {word: fusion.meaning for word, fusion in FUSIONS.items()}
+    for word, meaning in (*fusions.items(), *OVERLAPS.items()):
         assert f"| `{word}` | {meaning} |" in text

@@ -13,8 +13,8 @@ from ridgeline.cost.calibration import shipped
 from ridgeline.hardware.load import chip
 from ridgeline.ir.ops import FLASH_EXTRA, Attend, Collective, MatMul, Op, Stream
 from ridgeline.ir.program import Section
-from ridgeline.lowering.attention_core import MASKED
 from ridgeline.lowering.program import lower
+from ridgeline.lowering.softmax_core import MASKED
 from ridgeline.models.spec import Attention
 from ridgeline.plan.engine import engine
 from ridgeline.sim.prediction import Prediction

@@ -40,7 +40,7 @@ class Blueprint:
     placement   layers of each virtual stage
     gradients   the format in which they are accumulated and reduced
     compiled    layers are compiled one by one (torch.compile)
-    fuses       words of `plan.engine.FUSIONS`: what runs as one kernel
+    fuses       words of `ir.fusions.FUSIONS`: what runs as one kernel
     """
 
     model: ModelSpec

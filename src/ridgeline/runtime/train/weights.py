@@ -31,7 +31,7 @@ STANDARD_DEVIATION = 0.02  # of a matrix's first values, as GPT-2 and Llama begi
 class Maker:
     """What a module needs to make its parameters, and how it is to compute.
 
-    fuses      words of `plan.engine.FUSIONS`: what is one kernel
+    fuses      words of `ir.fusions.FUSIONS`: what is one kernel
     compiled   layers are compiled: what is fused is left to the compiler
     narrow     what shares a scale where products are in 8 bits; empty: products are as wide as the weights
     angles     rotary angles by width and tokens, which all layers share

@@ -34,7 +34,7 @@ def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivation
         norms = norms - (1 - share) * np.minimum(norms, sizes.norm * (1 if lora is not None else sizes.parts))
     if ctx.engine.saves.attention_twice:
         attention = attention + _where(attention, sizes.attention_out)
-    if sizes.gated and not {"bias-activation", "elementwise"} & ctx.fuses:
+    if sizes.gated and not ctx.joins("common activation"):
         mlp = mlp + _where(mlp, sizes.activation)
     return SavedActivations(inputs=saved.inputs, attention=attention, mlp=mlp, norms=norms)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
+from ridgeline.ir.fusions import is_joined
 from ridgeline.ir.ops import MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
@@ -230,7 +231,7 @@ def bytes_per_param(ctx: LoweringContext, scenario: Scenario) -> BytesPerParam:
         gathered=wide * (1 if compiled else 2),  # this layer's and the next one's; a compiler gathers one at a time
         reduced=wide if compiled else gradients,
         frozen=ctx.frozen,
-        buffered="weight-gradient-accumulation" in engine.fuses,
+        buffered=is_joined(engine.fuses, "gradient sum"),
         compiled=compiled,
         alone=scenario.system.chips == 1,
     )
