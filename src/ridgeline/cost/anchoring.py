@@ -133,7 +133,9 @@ def pace_of(calibration: Calibration, scenario: Scenario) -> float:
     known = calibration.anchored
     if known is None or not known.runs:
         return 1.0
-    own = Sensitivity(owners=owners(scenario.system.chip, scenario.engine), shape=shape_of(scenario), slopes=NO_SLOPES)
+    own = Sensitivity(
+        owners=owners(scenario.system.chip, scenario.engine)[: len(OWNERS)], shape=shape_of(scenario), slopes=NO_SLOPES
+    )
     parts = basis([own], [run.sensitivity for run in known.runs])
     beside = joined(parts, known.components, PARTS[1:])
     return exp(float(beside[0] @ np.array([run.weight for run in known.runs])))
