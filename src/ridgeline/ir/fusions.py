@@ -7,7 +7,8 @@ something does. Whoever lowers or builds an op asks `is_joined` or `op_passes` a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from ridgeline.core.records import dataclass
@@ -156,16 +157,18 @@ POINTWISE: Mapping[str, PointwiseOp] = MappingProxyType(
 )
 
 
-def is_joined(fuses: Iterable[str], op: str) -> bool:
-    """Whether one of the fusions joins an op.
+@lru_cache(maxsize=4096)
+def is_joined(fuses: frozenset[str] | tuple[str, ...], op: str) -> bool:
+    """Whether one of the fusions (a tuple or a frozenset of their words) joins an op.
 
-    >>> is_joined({"bias-dropout-add"}, "residual"), is_joined({"elementwise"}, "rotary"), is_joined((), "norm")
+    >>> is_joined(("bias-dropout-add",), "residual"), is_joined(("elementwise",), "rotary"), is_joined((), "norm")
     (True, True, False)
     """
     return any(op in FUSIONS[fusion].joins for fusion in fuses)
 
 
-def op_passes(fuses: Iterable[str], op: str, joined_as: str = "") -> OpPasses:
+@lru_cache(maxsize=4096)
+def op_passes(fuses: frozenset[str] | tuple[str, ...], op: str, joined_as: str = "") -> OpPasses:
     """What an op of POINTWISE costs under these fusions; `joined_as` where fusions know it by another name."""
     cost = POINTWISE[op]
     return cost.joined if is_joined(fuses, joined_as or op) else cost.apart

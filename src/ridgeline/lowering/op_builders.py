@@ -15,7 +15,6 @@ reduced once, so that each of them leaves out what the other one does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -139,12 +138,21 @@ def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> Ma
 
 def input_gradient(op: MatMul) -> MatMul:
     """dX = dY W^T of a forward product."""
-    return replace(op, label=f"{op.label} dX", n=op.k, k=op.n)
+    return _gradient(op, f"{op.label} dX", (op.m, op.k, op.n), op.out_bytes)
 
 
 def weight_gradient(op: MatMul, gradient_bytes: float) -> MatMul:
     """dW = X^T dY of a forward product, written or added into the gradient buffer."""
-    return replace(op, label=f"{op.label} dW", m=op.k, k=op.m, out_bytes=gradient_bytes)
+    return _gradient(op, f"{op.label} dW", (op.k, op.n, op.m), gradient_bytes)
+
+
+def _gradient(op: MatMul, label: str, sides: tuple[Num, Num, Num], out_bytes: float) -> MatMul:
+    """A product with other sides; written out, as it is the most frequent op of a search."""
+    m, n, k = sides
+    return MatMul(
+        label=label, m=m, n=n, k=k, groups=op.groups, peak=op.peak, in_bytes=op.in_bytes, out_bytes=out_bytes,
+        alignment=op.alignment, launches=op.launches, share=op.share, weight_bytes=op.weight_bytes,
+    )  # fmt: skip
 
 
 # products an adapter's target names, by label; routed experts get none, and embedding rows are looked up (`ends`)

@@ -13,6 +13,7 @@ Parameters, flops, caches, possible degrees, placements, and the ops of training
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -338,9 +339,9 @@ class RankSplits:
     recurrence: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MixerParts:
-    """A sequence mixer between its norm and its residual.
+    """A sequence mixer between its norm and its residual; sums over its parts are worked out once.
 
     name         first word of its tensors' names
     title        what it is, in a few words
@@ -369,34 +370,34 @@ class MixerParts:
     output: int = 0
     widest: int = 0
 
-    @property
+    @cached_property
     def products(self) -> tuple[Projection, ...]:
         """All products, an indexer's among them."""
         return (*self.into, *self.index, *self.out)
 
-    @property
+    @cached_property
     def weights(self) -> tuple[Weight, ...]:
         """All parameters."""
         return (*(weight for product in self.products for weight in product.weights), *self.vectors)
 
-    @property
+    @cached_property
     def matrix_elements(self) -> int:
         """Elements of all matrices: multiply-adds of a token."""
         return sum(product.elements for product in self.products)
 
-    @property
+    @cached_property
     def params(self) -> int:
         """Number of all parameters."""
         return sum(weight.elements for weight in self.weights)
 
-    @property
+    @cached_property
     def replicated(self) -> int:
         """Parameters that every tensor rank holds; the few of a state-space or delta-rule layer count as split."""
         if self.splits.traded:
             return 0
         return sum(weight.elements for weight in self.weights if not weight.splits)
 
-    @property
+    @cached_property
     def shared(self) -> tuple[int, int]:
         """Parameters of key-value heads, and how many such heads there are (1 where there are none)."""
         rows = [weight for weight in self.weights if weight.units]

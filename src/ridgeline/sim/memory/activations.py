@@ -12,7 +12,8 @@ from ridgeline.ir.ops import MatMul, Num
 from ridgeline.ir.program import SavedActivations, Section, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.sections import normed_inputs
-from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, Moe
+from ridgeline.models.mixer_parts import mixer_parts
+from ridgeline.models.spec import Block, Mlp, Moe
 
 
 def saved_activations(ctx: LoweringContext, section: Section) -> SavedActivations:
@@ -83,8 +84,7 @@ class _Sizes:
         self.parts = normed_inputs(block)
         self.norm = ctx.split_tokens * size * ctx.model.hidden
         mixer, ffn = block.mixer, block.ffn
-        wide = mixer.heads * mixer.value_dim if isinstance(mixer, Attention) else ctx.model.hidden
-        wide = mixer.heads * mixer.v_dim if isinstance(mixer, LatentAttention) else wide
+        wide = (mixer_parts(mixer, ctx.model.hidden).output if mixer else 0) or ctx.model.hidden
         self.attention_out = tokens * wide / tp
         self.activation: Num = 0.0
         self.copies: Num = 0.0
