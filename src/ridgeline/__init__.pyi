@@ -10,10 +10,10 @@ from ridgeline.api import recommend as recommend
 from ridgeline.api import roofline as roofline
 from ridgeline.api import scenario_of as scenario_of
 from ridgeline.calibrate.anchor import anchored as anchored
-from ridgeline.calibrate.compare import diff as diff
+from ridgeline.calibrate.cross_validate import fit_with as fit_with
 from ridgeline.calibrate.cross_validate import refit
+from ridgeline.calibrate.explain import diff as diff
 from ridgeline.calibrate.explain import explain as explain
-from ridgeline.calibrate.fit_with import fit_with as fit_with
 from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
 from ridgeline.calibrate.validate import validate as validate
 from ridgeline.comm.libraries.choice import library_choice as library_choice

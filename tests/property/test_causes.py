@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.calibrate.compare import diff
+from ridgeline.calibrate.explain import diff
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Span, Timeline

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.dominance import surpasses
+from ridgeline.calibrate.fit import surpasses
 from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Quoted
 from ridgeline.cost.calibration import PARAMETERS, Calibration, shipped

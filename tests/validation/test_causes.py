@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.compare import diff
+from ridgeline.calibrate.explain import diff
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.analysis.exclusive_time import exclusive_time
 from ridgeline.trace.classes import built_in, classify

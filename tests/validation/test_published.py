@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.published import published_runs
+from ridgeline.calibrate.validate import published_runs
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cases import cases
 from ridgeline.search.find_plan import find_plan

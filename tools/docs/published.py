@@ -16,10 +16,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.calibrate.published import PublishedRun, published_runs
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import where
-from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validate import PublishedRun, published_runs, validate
 from ridgeline.calibrate.validation import Case
 from ridgeline.core.units import format_gib, signed_share
 from ridgeline.plan.plan_table import plan_words

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ridgeline.calibrate import aiconfigurator
+from ridgeline.calibrate import profile_sources as aiconfigurator
 from ridgeline.calibrate.truth.rows import TRUTH, read_table
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import ridgeline
-from ridgeline.calibrate.residuals import write_residuals
+from ridgeline.calibrate.anchor import write_residuals
 from tools.pages import ROOT, replace_block, write_or_check
 
 PAGE = ROOT / "docs" / "how-to" / "explain-a-gap.md"

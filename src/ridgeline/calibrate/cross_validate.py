@@ -4,37 +4,247 @@
 
 Rows that judge a fit must not reach it through its starting point either, so that folds and left-out fits start from
 the defaults; only an ablation starts from where the full fit ended.
+
+Turn candidate strengths of priors into what choosing among them is worth: nested cross-validation.
+
+    outer fold   some sources (engines, families of chips) with all their rows: judged, and seen by nothing before
+    inner folds  of the members that remain: each candidate is fitted without one and judged on it; the best is chosen
+    figure       the error on the outer fold of the chosen candidate, fitted on all that remains
+
+A choice made with left-out rows in view flatters the error on these very rows. Here no row judges a choice that it had
+a part in.
+
+Turn measured runs of your own into the calibration they anchor, and what it is worth on them.
+
+    before      predicted with the prior, the shipped parameters, which never saw the run
+    held out    anchored on the runs of other configurations alone: what a further run like it may expect
+    after       anchored on all of them: how well it can be followed, no proof of anything
+
+The calibration is that of `--anchor` (`anchor.anchored_by`): written to a file and named by `--calibration` it predicts
+the same. Runs of one configuration (sizes of the model, chips, batch, sequence, engine) are held out together.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
 from ridgeline.calibrate.accuracy import ANCHORED, COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
-from ridgeline.calibrate.dataset import Dataset, dataset_of
-from ridgeline.calibrate.fit import FOLDS, Layout, calibration_of, fit, fold_of
-from ridgeline.calibrate.folds import SHIPPED_FOLDS, Folds, takes_part
-from ridgeline.calibrate.frozen import is_frozen
+from ridgeline.calibrate.anchor import anchored_by, rows_of
+from ridgeline.calibrate.fit import FOLDS, SHIPPED_PRIOR, Layout, Prior, calibration_of, fit, fold_of
+from ridgeline.calibrate.folds import SHIPPED_FOLDS, Dataset, Folds, dataset_of, is_frozen, takes_part
 from ridgeline.calibrate.learning_curve import Unseen, curve_sheet, unseen
+from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row, headline, read_rows
 from ridgeline.calibrate.validate import Parameters, validation_of
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
+from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import (
     SHIPPED_RESIDUALS,
     SHIPPED_SUMMARY,
     Residual,
+    default_calibration,
     new_source_interval,
     read_residuals,
     summary_text,
 )
+
+MOST_HELD = 64  # configurations that are held out in turn; of further ones the calibration itself is told
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+PREDICTED = ("before_s", "held_out_s", "after_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCase:
+    """One run of the user's: measured, and predicted three times, in seconds."""
+
+    id: str
+    measured_s: float
+    before_s: float
+    held_out_s: float
+    after_s: float
+
+    JSON = "* residual"
+
+    @property
+    def residual(self) -> dict[str, float]:
+        """Each prediction over the measurement, less one."""
+        return {which: getattr(self, which) / self.measured_s - 1 for which in PREDICTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFit:
+    """A calibration that runs of the user's anchored, and how each of them is predicted."""
+
+    calibration: Calibration
+    cases: tuple[OwnCase, ...]
+    skipped: tuple[Skipped, ...]
+
+    JSON = "kind='own fit' source=calibration.source rows mape=mapes cases skipped offsets=calibration.offsets"
+
+    @property
+    def rows(self) -> int:
+        """Runs that were used."""
+        return len(self.cases)
+
+    @property
+    def mapes(self) -> dict[str, float]:
+        """Mean absolute residual of each prediction."""
+        return {which: self.mape(which) for which in PREDICTED}
+
+    def mape(self, which: str) -> float:
+        """Mean absolute residual of `before_s`, `held_out_s` or `after_s`."""
+        return float(np.mean([abs(getattr(case, which) / case.measured_s - 1) for case in self.cases]))
+
+
+def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress: Progress = silent) -> OwnFit:
+    """Anchor a calibration, the shipped one unless given, on runs; `InputError` where none of them can be used.
+
+    runs   each as `--anchor` takes it: a table of residuals or of runs, a scenario with [measured], TRACE@SCENARIO
+    """
+    rows = [row for text in runs for row in rows_of(str(text))]
+    table, prior = dataset_of(rows), default_calibration() if calibration is None else calibration
+    if not table.rows:
+        told = "; ".join(f"{one.id}: {one.reason}" for one in table.skipped[:3]) or "no rows beside bundled ones"
+        raise InputError(Problem(path="--with", given=told, expected="at least one run that can be predicted"))
+    kinds = [configuration(scenario) for scenario in table.scenarios]
+    each = list(dict.fromkeys(kinds))[:MOST_HELD]
+    progress("all runs", 0, 1 + len(each))
+    found = anchored_by(prior, table)
+    held = table.predict(found)
+    for done, kind in enumerate(each, 1):
+        progress("without one configuration", done, 1 + len(each))
+        mine = np.array([own == kind for own in kinds])
+        others = [row for row, own in zip(table.rows, kinds, strict=True) if own != kind]
+        again = anchored_by(prior, dataset_of(others)) if others else prior
+        held[mine] = table.predict(again)[mine]
+    return OwnFit(calibration=found, cases=tuple(_cases(table, prior, held, found)), skipped=table.skipped)
+
+
+def _cases(table: Dataset, prior: Calibration, held: Array, calibration: Calibration) -> list[OwnCase]:
+    before, after = table.predict(prior), table.predict(calibration)
+    columns = zip(table.rows, table.measured_s, before, held, after, strict=True)
+    return [
+        OwnCase(id=row.id, measured_s=float(real), before_s=float(old), held_out_s=float(out), after_s=float(new))
+        for row, real, old, out, new in columns
+    ]
+
+
+def configuration(scenario: Scenario) -> str:
+    """What two runs have in common when one says much about the other."""
+    model, system = scenario.model, scenario.system
+    sizes = f"{model.hidden}x{model.layers} {model.vocab} {scenario.workload.seq} {scenario.workload.tokens}"
+    return f"{sizes} {system.chips}x{system.chip.id} {scenario.plan.engine}"
+
+
+def write_calibration(found: OwnFit, path: Path) -> None:
+    """Write the calibration where `--calibration FILE` of other verbs reads it."""
+    write_text(path, parameters_text(found.calibration))
+
+
+CANDIDATES: Mapping[str, Prior] = MappingProxyType(
+    {
+        "as shipped": SHIPPED_PRIOR,
+        "serving libraries held to strictly": Prior(serving=1.0),
+        "chips and engines closer together": Prior(apart=0.6),
+        "large sources count less": Prior(source=0.25),
+    }
+)
+OUTER, INNER = 4, 2
+Fit = Callable[[Mask, Prior], Array]  # rows to fit, how strongly held -> seconds of every row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """Seconds of every row by a fit that saw nothing of its outer fold, and the candidate chosen for each fold."""
+
+    predicted_s: Array
+    chosen: tuple[str, ...]
+
+
+def dealt(members: Sequence[str], folds: int) -> Index:
+    """The fold of every row: members with all their rows, the largest first, dealt in turn and back.
+
+    >>> dealt(["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"], 2).tolist()
+    [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0]
+    """
+    often = Counter(members)
+    order = sorted(often, key=lambda member: (-often[member], member))
+    turn = [*range(folds), *reversed(range(folds))]
+    place = {member: turn[at % len(turn)] for at, member in enumerate(order)}
+    return np.array([place[member] for member in members], dtype=np.int64)
+
+
+def nested_choice(
+    members: Sequence[str], measured_s: Array, fitted: Fit, candidates: Mapping[str, Prior] = CANDIDATES
+) -> Nested:
+    """The choice made again for every outer fold, by inner folds of what it leaves."""
+    outer, predicted, chosen = dealt(members, OUTER), np.zeros(len(members)), []
+    for fold in range(OUTER):
+        judged = outer == fold
+        if not judged.any():
+            continue
+        rest = np.flatnonzero(~judged)
+        inner = dealt([members[int(row)] for row in rest], INNER)
+        best = min(candidates, key=lambda name: _error(candidates[name], rest, inner, measured_s, fitted))
+        chosen.append(best)
+        predicted[judged] = fitted(~judged, candidates[best])[judged]
+    return Nested(predicted_s=predicted, chosen=tuple(chosen))
+
+
+def _error(prior: Prior, rest: Index, inner: Index, measured_s: Array, fitted: Fit) -> float:
+    """Mean absolute error of a candidate on inner folds, each by a fit without it and without the outer one."""
+    off: list[float] = []
+    for fold in range(INNER):
+        judged = rest[inner == fold]
+        if len(judged):
+            kept = np.zeros(len(measured_s), dtype=np.bool_)
+            kept[rest[inner != fold]] = True
+            off += (np.abs(fitted(kept, prior)[judged] / measured_s[judged] - 1)).tolist()
+    return float(np.mean(off))
+
+
+def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> Sheet:
+    """What leaving sources, engines and families out costs where the priors are chosen inside folds."""
+    rows = [row for row in read_rows() if takes_part(row) and not is_frozen(row)]
+    data = dataset_of(rows) if table is None else table
+    total, done, sheet = 3 * OUTER * (INNER * len(CANDIDATES) + 1), 0, {}
+    best = headline_of(data)
+
+    def fitted(kept: Mask, prior: Prior) -> Array:
+        nonlocal done
+        progress("priors chosen inside folds", done, total)
+        done += 1
+        layout, offsets = fit(data, kept, prior=prior, rounds=ROUNDS)
+        return data.steps(layout.rates(offsets)).step_s
+
+    lefts: tuple[Left, ...] = ("source", "engine", "family")
+    for what in lefts:
+        found = nested_choice(members_of(data, what), data.measured_s, fitted)
+        off = np.abs(found.predicted_s / data.measured_s - 1)
+        name = f"each fold of {PLURAL[what]} left out, priors chosen inside"
+        sheet[PLURAL[what]] = {
+            "figure": line(name, int(best.sum()), "mape", (0, LEFT_OUT[what]), float(off[best].mean())),
+            "all": line(f"{name}, all rows", len(off), "mape", (0, LEFT_OUT[what]), float(off.mean())),
+            "chosen": list(found.chosen),
+        }
+    return {"candidates": list(CANDIDATES), "outer": OUTER, "inner": INNER, **sheet}
+
 
 QUICK_ROUNDS, ROUNDS, FINAL_ROUNDS = 5, 8, 25  # of a quick fit, of a comparison, of what ships
 PLURAL: Mapping[Left, str] = MappingProxyType({"source": "sources", "engine": "engines", "family": "families"})
@@ -75,10 +285,6 @@ class _Task:
     def predicted(self, offsets: Array) -> Array:
         """Seconds by row under some offsets."""
         return self.table.steps(self.layout.rates(offsets)).step_s
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
 
 
 def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress: Progress = silent) -> Refit:

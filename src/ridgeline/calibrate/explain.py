@@ -6,33 +6,347 @@
 Who has to change, for each part of the gap, says `verdict`. Residuals go to a table that validation and fits read
 (`residuals`). This floor holds it because residuals are what calibration lives on, and it may know the simulator and
 traces at once.
+
+Turn one part of a gap into who should change, model or machine, and what to do.
+
+    measured faster than predicted          the model: nothing runs faster than it can
+    slower, and near the roofline           the model: it promises more than the chip gives
+    slower, and far below the roofline      the machine: these kernels can be better
+    idle, copies, waiting for other ranks   the machine: the plan does not ask for them
+    slower, and no shapes were recorded     unclear
+
+Near means what good kernels reach (`OpRate.reachable`): 75 % of the compute roof, less for attention, whose softmax
+counts, and 80 % of the memory roof. The optimizer's shapes are never recorded, but the scenario knows its bytes.
+
+Turn a scenario and the analysis of a trace into reasons why the one cannot be, or may not be, a run of the other.
+
+    contradictions   no kernels, another chip, another number of ranks, other products, faster than the peak allows
+    doubts           these too, and: ranks that a trace does not tell, code compiled or not, steps not marked
+
+Products are the flops of matrix products a step by recorded shapes, against those the scenario asks for.
+
+Turn two of anything that has a timeline into a Diff: trace files, folders of ranks, scenarios, timelines.
+
+A scenario is predicted first. This floor holds it because it is the lowest that may know both the simulator and traces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.calibrate.attribution import Reached, action, own_bytes, reached, verdict
-from ridgeline.calibrate.compare import predicted_timeline
-from ridgeline.calibrate.mismatch import contradictions, doubts
-from ridgeline.core.errors import InputError
-from ridgeline.core.files import read_table
-from ridgeline.core.units import DECIMAL
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import BIGGEST_FILE, read_table
+from ridgeline.core.units import DECIMAL, format_quantity
 from ridgeline.cost.calibration import Calibration, read_calibration
+from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, self_contained
 from ridgeline.plan.settings import apply_settings
-from ridgeline.sim import Impossible, Prediction, default_calibration, predict
+from ridgeline.plan.workload import Train
+from ridgeline.sim import Impossible, Prediction, default_calibration, predict, timeline
+from ridgeline.trace.analysis.breakdown import Breakdown
+from ridgeline.trace.analysis.chip_names import chip_of
 from ridgeline.trace.analysis.exclusive_time import exclusive_time
+from ridgeline.trace.analysis.reachable import ASSUMED
 from ridgeline.trace.analyze import Analysis, analyze
-from ridgeline.trace.classes import Rules
+from ridgeline.trace.classes import Rules, classify, read_rules
 from ridgeline.trace.diff import Diff, diff_timelines
 from ridgeline.trace.policy import ALL
-from ridgeline.trace.time_entries import TimeEntry, entries_of
+from ridgeline.trace.read.readers import read_timeline
+from ridgeline.trace.time_entries import TimeEntry, coarse, entries_of
 from ridgeline.trace.timeline import Timeline
+
+SCENARIOS = (".toml", ".yaml", ".yml")
+PARTS = frozenset({"system", "workload", "plan"})  # beside a model, what makes a JSON file a scenario and no trace
+Comparable = Path | str | Timeline | Scenario
+
+
+def diff(
+    before: Comparable,
+    after: Comparable | None = None,
+    *,
+    policy: str = ALL,
+    classes: Path | None = None,
+    settings: Sequence[str] = (),
+) -> Diff:
+    """Why a step of ``after`` takes longer than one of ``before``: causes that sum to the difference.
+
+    Either is a trace file or folder, a scenario file (TOML, YAML, JSON; it is predicted, with ``settings`` applied), or
+    such a thing already read. Without ``after``, a scenario is compared with itself as ``settings`` change it.
+
+    >>> found = diff("examples/llama3-70b-64xh100.toml", "examples/llama3-70b-64xh100.toml", settings=["plan.tp=8"])
+    >>> found.delta_ns, len(found.causes)
+    (0.0, 0)
+    >>> diff("examples/llama3-70b-64xh100.toml", settings=["plan.recompute=full"]).delta_ns > 0
+    True
+    """
+    if after is None:
+        return _changed(before, policy, read_rules(classes), tuple(settings))
+    if settings and not any(_is_scenario(one) for one in (before, after)):
+        raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
+    rules = read_rules(classes)
+    sides = [side_of(one, rules, settings) for one in (before, after)]
+    labels = (_label(before, "A"), _label(after, "B"))
+    return diff_timelines(sides[0], sides[1], rules, policy, labels)
+
+
+def _changed(what: Comparable, policy: str, rules: Rules, settings: tuple[str, ...]) -> Diff:
+    """A scenario against itself with settings."""
+    if not isinstance(what, (Path, str)) or not _is_scenario(what):
+        expected = "two of them, or a scenario file and --set"
+        raise InputError(
+            Problem(path="B", given="one trace alone", expected=expected, todo="name what to compare it with")
+        )
+    if not settings:
+        expected = "--set KEY=VALUE, which changes A, or another trace or scenario"
+        raise InputError(Problem(path="B", given="nothing", expected=expected))
+    sides = [side_of(what, rules, chosen) for chosen in ((), settings)]
+    return diff_timelines(sides[0], sides[1], rules, policy, (_label(what, "A"), ", ".join(settings)))
+
+
+def side_of(what: Comparable, rules: Rules, settings: Sequence[str] = ()) -> Timeline:
+    """The classified timeline of one side."""
+    if isinstance(what, Timeline):
+        return classify(what, rules)
+    if isinstance(what, Scenario):
+        return predicted_timeline(what, rules)
+    path = Path(what)
+    if _is_scenario(path):
+        return predicted_timeline(read_scenario(path, settings), rules)
+    return read_timeline(path, rules=rules)
+
+
+def _is_scenario(what: Comparable) -> bool:
+    """Whether settings apply to it: a scenario file that can still be read otherwise."""
+    if not isinstance(what, (Path, str)) or not _is_file(Path(what)):
+        return False
+    path = Path(what)
+    return path.suffix.lower() in SCENARIOS or (path.suffix.lower() == ".json" and _says_scenario(path))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name no file system takes
+        return False
+
+
+def _says_scenario(path: Path) -> bool:
+    """Whether a JSON file holds a scenario: a page with a model and one of its other parts."""
+    if path.stat().st_size > BIGGEST_FILE:
+        return False
+    try:
+        held = read_table(path).data
+    except InputError:
+        return False
+    return "model" in held and bool(PARTS & set(held))
+
+
+def predicted_timeline(scenario: Scenario, rules: Rules, calibration: Calibration | None = None) -> Timeline:
+    """One predicted step, classified; an `InputError` with the reasons when there is none."""
+    drawn = timeline(scenario, calibration)
+    if isinstance(drawn, Impossible):
+        raise InputError(drawn.reasons)
+    return classify(drawn, rules)
+
+
+def _label(what: Comparable, otherwise: str) -> str:
+    if isinstance(what, Scenario):
+        return what.name or otherwise
+    return otherwise if isinstance(what, Timeline) else Path(what).name
+
+
+MODEL, MACHINE, UNCLEAR, NOTHING = "model", "machine", "unclear", "nothing"
+SMALL = 0.005  # of the measured step: a part of the gap below is nothing to act on
+ACTIONS = {
+    "host": "graphs, compilation or fewer and larger kernels",
+    "between kernels": "fewer kernels: fuse, compile",
+    "synchronisation": "remove what makes the host wait (.item(), .cpu(), prints)",
+    "data loading": "more loader workers, prefetching",
+    "start-up": "record after warm-up",
+    "memory-bound": "fuse kernels bound by memory: torch.compile, fused norms, activations and losses",
+    "matmul": "shapes that fill tiles, another library, lower precision",
+    "attention": "another attention kernel (flash, cuDNN), larger heads",
+    "optimizer": "a fused optimizer (fused=True); where it is one, fewer bytes: states in 8 or 16 bits, sharded",
+    "communication": "overlap it, or check the links",
+    "copy": "keep data on the chip; pinned memory and streams for the rest",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How near the roofline a class ran, what bounds most of it, and how near good kernels come."""
+
+    efficiency: float
+    bound: str
+    reachable: float
+
+
+def reached(found: Analysis) -> dict[str, Reached]:
+    """By coarse class: time the roofline allows over time taken, of all ops with recorded shapes."""
+    line = found.timeline
+    held: dict[str, list[tuple[float, float, float, str]]] = {}
+    for rate in found.rates:
+        if rate.roof_ns is not None and rate.bound is not None:
+            class_ = coarse(line, line.classes.index(rate.class_))
+            roof = min(rate.roof_ns, rate.total_ns)
+            held.setdefault(class_, []).append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
+    return {class_: _together(parts) for class_, parts in held.items()}
+
+
+def _together(parts: list[tuple[float, float, float, str]]) -> Reached:
+    roof, total, good = (sum(part[place] for part in parts) for place in (0, 1, 2))  # type: ignore[misc]
+    spent: dict[str, float] = {}
+    for _, time, _, bound in parts:
+        spent[bound] = spent.get(bound, 0.0) + time
+    return Reached(
+        efficiency=roof / total, bound=max(spent, key=lambda one: spent[one]), reachable=roof / good if good else 1.0
+    )
+
+
+def own_bytes(predicted_ns: float, measured_ns: float, share: float) -> dict[str, Reached]:
+    """Efficiency of the optimizer from the bytes the scenario counts.
+
+    efficiency = sustained share of the memory's rate the model takes * predicted / measured
+
+    >>> own_bytes(8.0, 10.0, 0.75)["optimizer"].efficiency
+    0.6
+    """
+    if not predicted_ns or not measured_ns:
+        return {}
+    efficiency = min(1.0, share * predicted_ns / measured_ns)
+    return {"optimizer": Reached(efficiency=efficiency, bound="memory", reachable=ASSUMED["memory"])}
+
+
+def verdict(class_: str, times: tuple[float, float], rate: Reached | None, step: float) -> tuple[str, str]:
+    """Who should change, and why; times are predicted and measured.
+
+    >>> verdict("matmul", (10.0, 14.0), Reached(efficiency=0.5, bound="compute", reachable=0.75), 100.0)
+    ('machine', 'it runs at 50% of the compute roof; 75% is within reach')
+    """
+    gap = times[1] - times[0]
+    if abs(gap) < SMALL * step:
+        return NOTHING, "less than 0.5% of the step"
+    if class_.startswith("idle") or class_ in ("copy", "per-kernel"):
+        if gap < 0:
+            return MODEL, "less of it than the model adds"
+        return MACHINE, "time in which the plan asks for nothing"
+    if class_ == "waiting":
+        return MODEL, "the model adds waiting this run did not have" if gap < 0 else "waiting the model does not know"
+    if gap < 0:
+        return MODEL, "it ran faster than the model believes it can"
+    if rate is None:
+        return UNCLEAR, "no shapes were recorded, so the roofline cannot tell"
+    if rate.efficiency >= rate.reachable:
+        return (
+            MODEL,
+            f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof, as good kernels do: the model asks for more",
+        )
+    return MACHINE, f"it runs at {rate.efficiency:.0%} of the {rate.bound} roof; {rate.reachable:.0%} is within reach"
+
+
+def action(change: str, word: str) -> str:
+    """What to do about it; nothing where nothing should change."""
+    if change == MODEL:
+        return "fit the residuals (-o FILE.csv, then `ridgeline fit --with FILE.csv`), or name the engine that ran"
+    if change == UNCLEAR:
+        return "record with shapes (record_shapes=True)"
+    return ACTIONS.get(word, "look at its spans with `ridgeline analyze`") if change == MACHINE else ""
+
+
+GENERATED = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")  # names torch.compile gives its kernels
+KNOWN = 0.9  # of the time of matrix products must have shapes before their flops are compared
+APART = 0.05  # flops that differ by more may be another workload
+OTHER = 1.5  # times as many or as few flops are one
+OTHER_RANK = 3.0  # the same of one rank of several: stages differ, and layers may be computed again
+BACKWARD_OF_INPUTS = 2 / 3  # of the products: forward, and the gradients that even frozen weights pass on
+FORCE = "name the scenario of this run, or add --force to compare them all the same"
+
+
+def contradictions(built: Scenario, found: Analysis) -> Iterator[Problem]:
+    """What rules out that the trace is of the scenario."""
+    about = found.timeline.about
+    ran_on, world = chip_of(about), about.world_size
+    host = built.system.chip.vendor == "host"  # a process without an accelerator: its ops are the work
+    if not host and not found.timeline.predicted and not found.timeline.of_kind("kernel").any():
+        yield _against("a trace without a kernel", "kernels of a training step on a chip")
+        return
+    if ran_on is not None and ran_on.id != built.system.chip.id:
+        yield _against(f"a trace of {ran_on.id}", f"{built.system.chip.id}, the scenario's chip")
+    if world and world != built.system.chips:
+        yield _against(f"a trace of {world} ranks", f"{built.system.chips}, the scenario's chips")
+    if not isinstance(built.workload, Train):
+        return
+    flops, chips = _step_flops(built), built.system.chips
+    ran = _products(found)
+    most = OTHER if chips == 1 and built.plan.recompute.kind == "none" else OTHER_RANK
+    if ran is not None and not flops / chips / most < ran < flops / chips * most:
+        asked = f"about {format_quantity(flops / chips, 'FLOP', 3)}, as the scenario's model and batch ask for"
+        yield _against(f"{format_quantity(ran, 'FLOP', 3)} of matrix products a chip and step", asked)
+    peak = built.system.chip.peak_flops_per_s(built.plan.precision.compute).value
+    least = flops * BACKWARD_OF_INPUTS / (chips * peak)
+    steps = max(1, len(found.breakdown.steps))
+    took = found.breakdown.total.span_ns / steps / DECIMAL["G"]
+    if took < least:
+        expected = f"at least {format_quantity(least, 's', 3)}, which the scenario's products take at the chips' peak"
+        yield _against(f"steps of {format_quantity(took, 's', 3)}", expected)
+
+
+def _against(given: str, expected: str) -> Problem:
+    return Problem(path="trace", given=given, expected=expected, todo=FORCE)
+
+
+def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
+    """What makes a comparison of the two unequal, in words; most decisive first."""
+    about, chips = found.timeline.about, len(found.breakdown.chips)
+    ran_on = chip_of(about)
+    if ran_on is not None and ran_on.id != built.system.chip.id:
+        yield f"the trace ran on {ran_on.id}, the scenario is about {built.system.chip.id}"
+    world = about.world_size or chips
+    if world != built.system.chips:
+        yield f"the trace says {world} ranks, the scenario has {built.system.chips} chips"
+    yield from _other_sizes(built, found)
+    if not found.timeline.predicted:
+        yield from _other_engine(built.plan.engine, found.breakdown)
+    if not found.breakdown.steps:
+        yield "the trace marks no steps: all of it counts as one"
+
+
+def _other_engine(engine: str, parts: Breakdown) -> Iterator[str]:
+    made, said = sum(one.spans for one in parts.names if one.name.startswith(GENERATED)), "the scenario says"
+    if made and engine == "torch-eager":
+        yield f"the trace has {made:,} kernels of torch.compile, {said} {engine}: --set plan.engine=torch-compile"
+    if not made and engine == "torch-compile":
+        yield f"the trace has no kernel of torch.compile, {said} {engine}: --set plan.engine=torch-eager"
+
+
+def _other_sizes(built: Scenario, found: Analysis) -> Iterator[str]:
+    """Products of a step, by recorded shapes, against 3 x forward of the scenario; one chip, nothing recomputed."""
+    if built.system.chips != 1 or built.plan.recompute.kind != "none" or not isinstance(built.workload, Train):
+        return
+    ran, wanted = _products(found), _step_flops(built)
+    if ran is not None and abs(ran / wanted - 1) > APART:
+        told = f"{format_quantity(ran, 'FLOP', 3)} of matrix products a step, the scenario asks for"
+        yield f"the trace has {told} {format_quantity(wanted, 'FLOP', 3)}: another model or batch"
+
+
+def _step_flops(built: Scenario) -> float:
+    """Matrix products of a step over all chips: 3 x forward, without the scores of attention."""
+    asked = training_flops_per_token(built.model, built.workload.seq)
+    return (asked.total - asked.scores) * built.workload.tokens
+
+
+def _products(found: Analysis) -> float | None:
+    """Flops of matrix products of a chip in a step, by recorded shapes; None where too few are recorded."""
+    rates = [rate for rate in found.rates if rate.class_ == "matmul"]
+    time = sum(one.total_ns for one in found.breakdown.classes if one.id == "matmul")
+    if not time or sum(rate.total_ns for rate in rates) < KNOWN * time:
+        return None
+    steps = max(1, len(found.breakdown.steps)) * max(1, len(found.breakdown.chips))
+    return sum(rate.flops * rate.calls for rate in rates) / steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,27 +6,269 @@ t = predicted and T = measured seconds, x = offsets of the parameters, rho grows
 by trust and completeness and a group of repeated configurations as its square root, r = how far a rate lies outside
 what a kernel was measured at. The last sum keeps every parameter near its default unless runs say otherwise. Nothing
 is drawn at random: the same rows give the same calibration.
+
+Turn measured kernels and collectives into residuals that hold a fit to them.
+
+    r = log(rate / high) / above   where a calibration promises more than was measured
+        log(rate / low) / below    where it promises clearly less: a step loses some of what a bare kernel reaches
+        0                          between
+
+Whole steps cannot tell a product that is too slow from traffic that is too fast: they fit as well with both. Kernels
+measured by themselves can, and a chip without runs is known by them alone.
+
+Turn a fitted calibration into one under which no chip is slower than another that it surpasses in every number.
+
+Runs of an H200 and an H100 are of different software and sizes, so that each chip's own offsets carry some of that: a
+fit may end with the better chip at a share of its peak a hair below the lesser one's. Where a chip of the same family
+is as good in every number of its data sheet, and both were measured, its offsets are raised until its sustained rates
+are as good, too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from ridgeline.calibrate.anchors import anchor_residuals, anchors
-from ridgeline.calibrate.dataset import Dataset
-from ridgeline.calibrate.dominance import never_slower
+from ridgeline.calibrate.folds import Dataset
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.core.units import DECIMAL
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owners, known_share, owners
-from ridgeline.cost.machine import ParameterColumns, measured_memory, measured_updates
+from ridgeline.cost.kernels import flash_seconds, padded_flops
+from ridgeline.cost.machine import (
+    PEAKS,
+    SHARE,
+    WIDE,
+    Machines,
+    ParameterColumns,
+    machines_of,
+    measured_memory,
+    measured_updates,
+)
+from ridgeline.cost.price import SustainedRates, sustained_rates
 from ridgeline.cost.profile import shipped_profiles
+from ridgeline.hardware.load import CHIPS, system
+from ridgeline.hardware.topology import Topology
+from ridgeline.plan.engine import ENGINES
+
+TRUTH = Path(__file__).parent / "truth"
+# read from publications and own runs; derived from aiconfigurator's tables by `python -m tools figures anchors`
+SERVING_ANCHORS = TRUTH / "anchors_kernels.toml"
+SHIPPED_ANCHORS = (TRUTH / "anchors.toml", SERVING_ANCHORS)
+ABOVE, BELOW = 0.03, 0.10  # how far, in logarithms, a rate may lie outside what was measured
+Kind = Literal["product", "attention", "memory", "link"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """One measured rate of one chip: between `low` and `high`, in flops/s, bytes/s, or as a share of its link.
+
+    shape       m, n, k of a product
+    direction   of attention
+    head_dim    of attention
+    engine      whose attention library it is
+    rows        where it was measured
+    serving     of a serving library, which training libraries may surpass or miss
+    """
+
+    kind: Kind
+    chip: str
+    engine: str
+    low: float
+    high: float
+    rows: str
+    precision: str = "bf16"
+    shape: tuple[int, int, int] = (8192, 8192, 8192)
+    direction: Literal["forward", "backward"] = "forward"
+    head_dim: int = 128
+    serving: bool = False
+
+    @property
+    def owners(self) -> Owners:
+        """What its parameters are known by."""
+        return owners(system(f"1x{self.chip}").chip, ENGINES[self.engine])
+
+
+def _read(table: dict[str, Any]) -> Anchor:
+    unit = {"product": DECIMAL["T"], "attention": DECIMAL["T"], "memory": DECIMAL["T"], "link": 1.0}[table["kind"]]
+    sizes = {"shape": tuple(table["shape"])} if "shape" in table else {}
+    own = {"engine": "generic"} | table | sizes | {"low": table["low"] * unit, "high": table["high"] * unit}
+    return Anchor(**own)
+
+
+@cache
+def anchors() -> tuple[Anchor, ...]:
+    """The anchors that ship with Ridgeline."""
+    read = [(path, tomllib.loads(path.read_text(encoding="utf-8"))["anchor"]) for path in SHIPPED_ANCHORS]
+    return tuple(_read(table | {"serving": path == SERVING_ANCHORS}) for path, tables in read for table in tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bare:
+    """How a kernel is launched that runs by itself: no graph, no compiled program, 16-bit attention."""
+
+    rows: int
+
+    @property
+    def graph(self) -> Array:
+        return np.zeros(self.rows)
+
+    @property
+    def xla(self) -> Array:
+        return np.zeros(self.rows)
+
+    @property
+    def attention(self) -> Array:
+        return np.full(self.rows, float(WIDE))
+
+
+def promised(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
+    """The rate that parameters promise for each anchor, one entry of every column for each."""
+    machines = _machines(tuple(anchor.chip for anchor in known))
+    rates = sustained_rates(machines, parameters, plans=_Bare(rows=len(known)))
+    return np.array([_rate(anchor, rates, row) for row, anchor in enumerate(known)])
+
+
+@cache
+def _machines(chips: tuple[str, ...]) -> Machines:
+    """The chips of anchors, by row: the same in every round of a fit."""
+    return machines_of([system(f"8x{chip}") for chip in chips])
+
+
+@cache
+def _useful(shape: tuple[int, int, int], cores: float) -> float:
+    """The share of a product's padded flops that it asked for."""
+    m, n, k = (np.array([float(side)]) for side in shape)
+    return float(2 * m[0] * n[0] * k[0] / padded_flops(m, n, k, np.ones(1), np.array([cores]))[0])
+
+
+def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:
+    machines = rates.machines
+    match anchor.kind:
+        case "product":
+            useful = _useful(anchor.shape, float(machines.cores[row]))
+            return float(rates.peak[row, PEAKS.index(anchor.precision)]) * useful
+        case "attention":
+            back = anchor.direction == "backward"
+            share = (rates.attention_back if back else rates.attention)[row]
+            sizes = (np.array([value]) for value in (1.0, float(anchor.head_dim), float(back)))
+            units = (rates.attention_peak[row] * share, machines.exponentials[row] * share)
+            return float(1.0 / flash_seconds(*sizes, *(np.array([unit]) for unit in units))[0])
+        case "memory":
+            return float(rates.memory[row])
+        case "link":
+            return float(rates.links.scale_up[row] / machines.scale_up[row])
+
+
+def anchor_residuals(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
+    """How far outside its measured range each promised rate lies, in units of what is tolerated."""
+    rate = np.log(promised(known, parameters))
+    low, high = (np.log([getattr(anchor, end) for anchor in known]) for end in ("low", "high"))
+    outside: Array = np.maximum(rate - high, 0.0) / ABOVE + np.minimum(rate - low, 0.0) / BELOW
+    return outside
+
+
+SIZES = (64, 8)  # chips of the systems in which two are compared: some have no network beyond their node
+RATES = ("matmul_wide", "matmul_8", "matmul_4", "attention", "memory", "near", "far")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """The numbers a chip is priced by in a system of so many, and how that is wired."""
+
+    machine: Machines
+    wired: tuple[tuple[int, Topology], ...]
+
+
+@cache
+def sheet_of(chip: str, chips: int) -> Sheet | None:
+    """What is known of a chip; None where a number is missing that every step on so many of them needs."""
+    try:
+        found = system(f"{chips}x{chip}")
+        return Sheet(machine=machines_of([found]), wired=tuple((tier.chips, tier.topology) for tier in found.tiers))
+    except (MissingNumber, InputError):
+        return None
+
+
+def surpasses(one: str, other: str) -> bool:
+    """Whether a chip is as good as another of its family in every number that prices it, wired alike.
+
+    As many cores, too: the waves in which tiles fill them are whole, so that more of them are no better for every size.
+
+    >>> surpasses("h200-sxm", "h100-sxm"), surpasses("h100-sxm", "h200-sxm"), surpasses("h200-sxm", "a100-80-sxm")
+    (True, False, False)
+    """
+    first, second = CHIPS[one], CHIPS[other]
+    if one == other or not first.family or first.family != second.family:
+        return False
+    known = ((sheet_of(one, chips), sheet_of(other, chips)) for chips in SIZES)
+    return any(_as_good(mine, theirs) for mine, theirs in known if mine is not None and theirs is not None)
+
+
+def _as_good(one: Sheet, other: Sheet) -> bool:
+    mine, theirs = one.machine, other.machine
+    if one.wired != other.wired or mine.cores[0] != theirs.cores[0]:
+        return False
+    stated = mine.peak > 0  # a format without a peak is not slower: it is not there
+    peaks = (mine.peak >= theirs.peak) & (mine.peak / mine.density >= theirs.peak / theirs.density)
+    columns = ("memory", "scale_up", "scale_out", "host", "exponentials")
+    return bool(peaks[stated].all()) and all((getattr(mine, name) >= getattr(theirs, name)).all() for name in columns)
+
+
+def measured_pairs(offsets: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Chips with offsets of their own and those that they surpass, lesser ones first."""
+    known = [id for id in CHIPS if any(key.endswith(f"/{id}") for key in offsets)]
+    pairs = [(one, other) for one in known for other in known if surpasses(one, other)]
+    return iter(sorted(pairs, key=lambda pair: sum(first == pair[0] for first, _ in pairs)))
+
+
+def never_slower(calibration: Calibration) -> Calibration:
+    """The calibration with offsets of chips raised to those of the chips they surpass, where their rates ask for it."""
+    made = dict(calibration.offsets)
+    for one, other in measured_pairs(frozenset(made)):
+        for name in RATES:
+            keys = [f"{name}/{_owner(name, chip)}" for chip in (one, other)]
+            mine, theirs = (made.get(key, 0.0) for key in keys)
+            if mine < theirs and _slower(name, one, other, Calibration(offsets=made)):
+                made[keys[0]] = theirs
+    return Calibration(offsets=MappingProxyType(made), source=calibration.source)
+
+
+def _owner(name: str, chip: str) -> str:
+    """Under whose id a parameter of a chip is fitted: what cores sustain under that of its die."""
+    found = CHIPS[chip]
+    return found.fitted_die if "die" in PARAMETERS[name].per else found.fitted_id
+
+
+def _slower(name: str, one: str, other: str, calibration: Calibration) -> bool:
+    """Whether the chip that surpasses the other sustains less of anything that a parameter is a share of."""
+    power = calibration.value("power", CHIPS[one], ENGINES["megatron-core"])
+    mine, theirs = (_bare(name, chip, power) for chip in (one, other))
+    train = [engine for engine in ENGINES.values() if engine.serves is None]
+    shares = [[calibration.value(name, CHIPS[chip], engine) for engine in train] for chip in (one, other)]
+    return any(bool((a * mine < b * theirs)[mine > 0].any()) for a, b in zip(*shares, strict=True))
+
+
+def _bare(name: str, chip: str, power: float) -> Array:
+    """What a parameter is a share of."""
+    own = next(sheet for chips in SIZES if (sheet := sheet_of(chip, chips)) is not None).machine
+    if name.startswith("matmul"):
+        peaks = [place for place, key in enumerate(PEAKS) if SHARE.get(key, "matmul_wide") == name]
+        return np.asarray((own.peak * own.density**-power)[0, peaks])
+    column = {"attention": own.peak[0], "memory": own.memory, "near": own.scale_up, "far": own.scale_out}[name]
+    return np.asarray(column)
+
 
 FOLDS = 5
 NOISE = 0.04  # what the same configuration differs by when measured by somebody else

@@ -2,19 +2,53 @@
 
 row -> scenario and load -> closed batch: compositions of steps -> nominal work, once
 nominal work x serving parameters -> seconds of steps -> what the row measured, for a fit as often as it likes
+
+Turn measured serving runs into serving parameters, and say what they are worth on configurations no fit has seen.
+
+Each parameter has a common value and moves for a family of chips and for an engine, as far as runs of these insist:
+
+    minimise   sum over runs  w (log predicted - log measured)^2 / s^2   +   sum over offsets  (offset / prior)^2
+
+s = what a kind of row is expected to scatter, w = 1 / (1 + (residual / 3 s)^2): a row far off counts less and less.
+Own measurements are not doubted: w = 1.
+
+Turn rows of an inference table into answers: each beside its prediction, and the fit that makes them.
+
+inference_answers(rows)     rows that took part in the fit by parameters that saw nothing of their configuration (own
+                            rows apart, which are few and of one machine), all others by the shipped ones
+refit_serving()             the shipped parameters, derived again from the bundled rows
 """
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 
-from ridgeline.calibrate.truth.inference_rows import Inference
+from ridgeline.calibrate.truth.csv_cells import Skipped
+from ridgeline.calibrate.truth.inference_rows import Inference, inference_of
+from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
-from ridgeline.cost.calibration import SERVING_PARAMETERS, Calibration, Owners, ServingCalibration, owners
+from ridgeline.core.files import write_text
+from ridgeline.cost.calibration import (
+    SERVING_PARAMETERS,
+    SHIPPED_SERVING,
+    Calibration,
+    Owner,
+    Owners,
+    ServingCalibration,
+    default_calibration,
+    owners,
+    shipped_serving,
+)
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import BARE
 from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
@@ -30,6 +64,228 @@ from ridgeline.sim import (
     limits_of,
     serving_memory,
 )
+
+INFERENCE = "inference.csv"
+WIDE = (0.4, 2.5)  # around a prediction of a kind that no row was fitted of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One row beside its prediction, in the metric's own unit."""
+
+    item: Inference
+    predicted: float
+    low: float
+    high: float
+    cross_validated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedServing:
+    """What ships: the parameters of every fold, rows that were fitted, and quantiles of their residuals by kind."""
+
+    folds: tuple[ServingCalibration, ...] = ()
+    fitted: frozenset[str] = frozenset()
+    spread: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@cache
+def shipped_folds() -> ShippedServing:
+    """The folds that ship, none before there are any."""
+    data: Any = json.loads(SHIPPED_SERVING.read_text(encoding="utf-8")) if SHIPPED_SERVING.exists() else {}
+    return ShippedServing(
+        folds=tuple(ServingCalibration(offsets=one) for one in data.get("folds", ())),
+        fitted=frozenset(data.get("fitted", ())),
+        spread={kind: (low, high) for kind, (low, high) in data.get("spread", {}).items()},
+    )
+
+
+def priced_runs(rows: Sequence[Row], calibration: Calibration | None = None) -> tuple[list[PricedRun], list[Skipped]]:
+    """Rows as priced runs, and those that cannot be predicted with their reasons."""
+    used = calibration or default_calibration()
+    runs: list[PricedRun] = []
+    skipped: list[Skipped] = []
+    for row in rows:
+        item = inference_of(row)
+        if isinstance(item, Skipped):
+            skipped.append(item)
+            continue
+        made = price_run(item, used)
+        reason = made if isinstance(made, str) else made.contradiction
+        if reason or isinstance(made, str):
+            skipped.append(Skipped(id=row.id, reason=reason))
+        else:
+            runs.append(made)
+    return runs, skipped
+
+
+def kind_of_run(run: PricedRun) -> str:
+    """What residuals are told apart by: the kind of row and what it measured."""
+    return f"{run.item.kind}/{run.item.asked}"
+
+
+def inference_answers(
+    rows: Sequence[Row], calibration: Calibration | None = None
+) -> tuple[list[Answer], list[Skipped]]:  # fmt: skip
+    """Every row that can be predicted beside its prediction, and the rest with the reason."""
+    runs, skipped = priced_runs(rows, calibration)
+    known = shipped_folds()
+    held = [run.item.row.id in known.fitted and run.item.kind != "own" and bool(known.folds) for run in runs]
+    fold = [fold_of(run.item.group) if mine else -1 for run, mine in zip(runs, held, strict=True)]
+    predicted = np.zeros(len(runs))
+    for place in set(fold):
+        mine = np.array([one == place for one in fold])
+        own = [run for run, one in zip(runs, mine, strict=True) if one]
+        serving = shipped_serving() if place < 0 else known.folds[place]
+        predicted[mine] = run_columns(own).predicted(run_values(own, serving))
+    answers = []
+    for run, value, crossed in zip(runs, predicted.tolist(), held, strict=True):
+        low, high = known.spread.get(kind_of_run(run), WIDE)
+        answers.append(
+            Answer(item=run.item, predicted=value, low=value * low, high=value * high, cross_validated=crossed)
+        )
+    return answers, skipped
+
+
+def refit_serving() -> dict[str, Any]:
+    """Fit the bundled rows, write the parameters that ship, and say what they are worth."""
+    _, rows = read_table(TRUTH / INFERENCE, ("inference",))
+    runs, skipped = priced_runs(rows)
+    found = cross_validate_serving(runs, f"{len(runs)} rows of {INFERENCE}")
+    measured = np.array([run.item.measured for run in runs])
+    own = run_columns(runs).predicted(run_values(runs, found.full))
+    predicted = np.where([run.item.kind == "own" for run in runs], own, found.predicted)
+    off = np.log(predicted / measured)
+    kinds = np.array([kind_of_run(run) for run in runs])
+    spread, errors = {}, {}
+    for kind in sorted(set(kinds.tolist())):
+        mine = off[kinds == kind]
+        least, most = np.quantile(mine, [0.05, 0.95])
+        margin = 1 + 3 / len(mine)
+        spread[kind] = [round(float(np.exp(-most * margin)), 4), round(float(np.exp(-least * margin)), 4)]
+        errors[kind] = {"n": len(mine), "mape": round(float(np.abs(np.exp(mine) - 1).mean()), 4)}
+    table = {
+        "source": found.full.source,
+        "offsets": dict(sorted(found.full.offsets.items())),
+        "spread": spread,
+        "errors": errors,
+        "fitted": [run.item.row.id for run in runs],
+        "folds": [dict(sorted(one.offsets.items())) for one in found.folds],
+    }
+    write_text(SHIPPED_SERVING, json.dumps(table, indent=1) + "\n")
+    return {"rows": len(rows), "predicted": len(runs), "skipped": len(skipped), "errors": errors}
+
+
+# what a kind of row scatters beyond what parameters explain: an own machine, a benchmark, a stranger's closed loop
+SCATTER: Mapping[str, float] = MappingProxyType({"own": 0.02, "max-load": 0.1, "static": 0.1, "concurrency": 0.25})
+FIRST_TOKEN_SCATTER = 0.8  # of a closed loop's first token, which hangs on how a client sends
+# how far offsets may move, in logarithms: seconds are known to an order of magnitude, factors to tens of percent
+PRIOR: Mapping[str, float] = MappingProxyType({"s": 1.0, "x": 0.3})
+OWNED_PRIOR: Mapping[str, float] = MappingProxyType({"s": 0.7, "x": 0.2})
+FEWEST = 4  # runs of a family or an engine, below which it keeps the common value
+ROUNDS = 25
+FOLDS = 10
+
+
+def fit_serving(runs: Sequence[PricedRun], source: str = "") -> ServingCalibration:
+    """The parameters that runs say, by Gauss-Newton with weights taken again in every round."""
+    return _fit(run_columns(runs), source)
+
+
+def _fit(columns: RunColumns, source: str) -> ServingCalibration:
+    runs = columns.runs
+    names, place, prior = _unknowns(runs)
+    measured = np.log([run.item.measured for run in runs])
+    scatter, own = np.array([scatter_of(run) for run in runs]), np.array([run.item.kind == "own" for run in runs])
+    offsets = np.zeros(len(names))
+    best, damping = np.inf, 1e-2
+    for _ in range(ROUNDS):
+        serving = ServingCalibration(offsets=dict(zip(names, offsets.tolist(), strict=True)))
+        figure, slopes = columns.slopes(run_values(runs, serving))
+        off = (figure - measured) / scatter
+        weight = np.where(own, 1.0, 1 / (1 + (off / 3) ** 2))
+        loss = float(np.where(own, off**2, 9 * np.log1p((off / 3) ** 2)).sum() + ((offsets / prior) ** 2).sum())
+        if loss < best:
+            best, kept, damping = loss, offsets, max(damping / 3, 1e-6)
+            jacobian = _jacobian(slopes, place, len(names)) / scatter[:, None]
+            normal = jacobian.T @ (weight[:, None] * jacobian) + np.diag(1 / prior**2)
+            downhill = jacobian.T @ (weight * off) + offsets / prior**2
+        else:
+            damping *= 5
+        offsets = kept - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
+    found = {name: round(float(value), 4) for name, value in zip(names, kept, strict=True) if abs(value) >= 5e-5}
+    return ServingCalibration(offsets=MappingProxyType(found), source=source)
+
+
+def scatter_of(run: PricedRun) -> float:
+    """What a run of this kind is expected to be off by, whatever the parameters."""
+    return FIRST_TOKEN_SCATTER if run.waits and not run.item.static else SCATTER[run.item.kind]
+
+
+def _unknowns(runs: Sequence[PricedRun]) -> tuple[list[str], Mapping[str, tuple[Index, ...]], Array]:
+    """Keys of offsets; for each parameter which of them each run answers to (-1: none); how far each may move."""
+    each = [run.owners for run in runs]
+    kinds: tuple[Owner, ...] = ("family", "link", "engine")
+    owners = {kind: [own.of(kind) for own in each] for kind in kinds}
+    many = {kind: Counter(column) for kind, column in owners.items()}
+    names: list[str] = []
+    prior: list[float] = []
+    place: dict[str, tuple[Index, ...]] = {}
+    for name, item in SERVING_PARAMETERS.items():
+        columns = [np.full(len(runs), len(names))]
+        names.append(name)
+        prior.append(PRIOR[item.unit])
+        for kind in item.per:
+            known = {owner: len(names) + k for k, owner in enumerate(o for o, n in many[kind].items() if n >= FEWEST)}
+            names += [f"{name}/{owner}" for owner in known]
+            prior += [OWNED_PRIOR[item.unit]] * len(known)
+            columns.append(np.array([known.get(owner, -1) for owner in owners[kind]]))
+        place[name] = tuple(columns)
+    return names, place, np.array(prior)
+
+
+def _jacobian(slopes: Mapping[str, Array], place: Mapping[str, tuple[Index, ...]], many: int) -> Array:
+    found = np.zeros((len(next(iter(slopes.values()))), many))
+    rows = np.arange(len(found))
+    for name, slope in slopes.items():
+        for column in place[name]:
+            mine = column >= 0
+            found[rows[mine], column[mine]] += slope[mine]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServingFit:
+    """Parameters from all runs, and predictions of each run by parameters that saw nothing of its configuration."""
+
+    full: ServingCalibration
+    folds: tuple[ServingCalibration, ...]
+    predicted: Array
+
+
+def fold_of(group: str) -> int:
+    """The fold that a configuration is left out of: the same whatever else a table holds.
+
+    >>> fold_of("h100-sxm/llama3-8b") == fold_of("h100-sxm/llama3-8b"), 0 <= fold_of("x") < FOLDS
+    (True, True)
+    """
+    return crc32(group.encode()) % FOLDS
+
+
+def cross_validate_serving(runs: Sequence[PricedRun], source: str = "") -> ServingFit:
+    """Fit on all runs, and once for each fold on the rest of them."""
+    fold = np.array([fold_of(run.item.group) for run in runs])
+    predicted = np.zeros(len(runs))
+    folds = []
+    for place in range(FOLDS):
+        rest = [run for run, own in zip(runs, fold, strict=True) if own != place]
+        mine = [run for run, own in zip(runs, fold, strict=True) if own == place]
+        made = fit_serving(rest, source) if rest else ServingCalibration()
+        folds.append(made)
+        if mine:
+            predicted[fold == place] = run_columns(mine).predicted(run_values(mine, made))
+    return ServingFit(full=fit_serving(runs, source), folds=tuple(folds), predicted=predicted)
+
 
 BENCHED = {"tensorrt-llm": 0.95}  # share of free memory that published runs at maximum load take
 SEED = 20

@@ -24,8 +24,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgeline.calibrate.anchor import FREEDOM, conditioned
-from ridgeline.calibrate.dataset import Dataset
 from ridgeline.calibrate.fit import STEP, Layout
+from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.anchored import Components, Sensitivity
 from ridgeline.cost.anchoring import OWNERS, PARTS, basis, shape_of

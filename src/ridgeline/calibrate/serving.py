@@ -2,25 +2,235 @@
 
 Steps are priced by the shipped parameters, which no such row took part in; the one number that rows gave is the time
 of the front end. Intervals are residuals of other configurations in the bundled table.
+
+Turn a measured row of a server under load into a serve scenario and what was measured of it.
+
+Columns of `serving.csv`: the `x_` columns tell chip, model, rate, lengths and knobs; what they leave blank is the
+engine's default. Arrivals are evenly spaced unless the row says otherwise; lengths are the means, or spread as its text
+tells. The shared-prefix workloads of `inference-perf` draw from few prompts, groups x users of them, which come again
+and again: after the first round they are in the prefix cache.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from math import log, sqrt
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row
-from ridgeline.calibrate.truth.serving_row import THROUGHPUT, ServingRow, serving_row
 from ridgeline.core.errors import InputError, MissingNumber
+from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.scenario_file import scenario as scenario_of
+from ridgeline.plan.serve import Poisson, Serve
 from ridgeline.serving.deployment import Priced, instances_of, unservable
+from ridgeline.serving.load import load_of
 from ridgeline.serving.metrics import ServingMetrics
+from ridgeline.serving.request import Piece, Request
 from ridgeline.serving.serving_prediction import FRONT_END_S, served_by
+
+STAGE_S = 600.0  # of one rate after the other, where a row has several
+MOST = 1500  # requests of a rate that are simulated: a steady load does not change after them
+PROMPTS = MappingProxyType({"general": 9 * 5, "codegen": 11 * 4, "roleplay": 10 * 5, "reasoning": 23 * 1})
+"""Distinct prompts (groups x users) of `inference-perf` workloads of these names, as rows that state them do."""
+LATENCIES = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms", "e2e_mean_ms", "e2e_p99_ms", "x_tpot_ms")
+PRINTED_TPOT = ("tpot_mean_ms", "tpot_p50_ms", "tpot_p90_ms", "tpot_p99_ms")
+THROUGHPUT = "throughput_out_tok_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRow:
+    """A row as a scenario: its requests, and what was measured by column, in the column's unit.
+
+    queued           TTFT counts from the engine's queue, not from the client
+    printed_tokens   output tokens of a request as the load generator counted them, which its throughput uses
+    """
+
+    row: Row
+    scenario: Scenario
+    requests: tuple[Request, ...]
+    measured: Mapping[str, float]
+    queued: bool
+    printed_tokens: float | None
+
+
+def serving_row(row: Row) -> ServingRow | Skipped:
+    """The row's scenario, or the reason why nothing can be predicted for it."""
+    reason = _unusable(row)
+    if reason:
+        return Skipped(id=row.id, reason=reason)
+    try:
+        built = scenario_of(_table(row))
+    except InputError as wrong:
+        return Skipped(id=row.id, reason=str(wrong).replace("\n", "; ")[:300])
+    printed = re.search(r"osl mean (\d+)", row["isl_osl"])
+    return ServingRow(
+        row=row,
+        scenario=built,
+        requests=_requests(row, built),
+        measured=MappingProxyType(dict(_measured(row))),
+        queued="queued" in f"{row['source']} {row['notes']}",
+        printed_tokens=float(printed[1]) if printed else None,
+    )
+
+
+def _unusable(row: Row) -> str:
+    """Why a row cannot be simulated; empty where it can."""
+    if not row["x_chip"] or not row["x_model"]:
+        return "no catalog id of the chip or the model"
+    if not row["x_rate"]:
+        return "no request rate: how many requests run at once is not known"
+    if any(_number(rate) is None for rate in row["x_rate"].split(";")):
+        return f"a request rate that is no number: {row['x_rate'][:40]}"
+    if _number(row["x_isl"]) is None or _number(row["x_osl"]) is None:
+        return "no lengths of prompts and answers"
+    if "OVERLOAD" in row["x_flag"]:
+        return "overload: the queue grows without end, and what was measured depends on when clients gave up"
+    if row["engine"] and "vllm" not in row["engine"].lower() and "sglang" not in row["engine"].lower():
+        return f"an engine whose scheduler is not simulated: {row['engine'][:40]}"
+    if not any(_measured(row)):
+        return "nothing measured that is predicted"
+    return ""
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < 1e12 else None
+
+
+def _measured(row: Row) -> Iterator[tuple[str, float]]:
+    """What was measured, by column. Printed TPOT counts chunks or re-tokenised text in some sources, not x_tpot_ms."""
+    printed = PRINTED_TPOT if row["x_tpot_ms"] == row["tpot_mean_ms"] else ()
+    for column in (*LATENCIES, *printed, THROUGHPUT):
+        value = _number(row[column])
+        if value is not None:
+            yield column, value
+
+
+def _table(row: Row) -> dict[str, Any]:
+    tp, dp = int(_number(row["tp"]) or 1), int(_number(row["x_dp"]) or 1)
+    chips = int(_number(row["n"]) or tp * dp)
+    plan: dict[str, Any] = {"tp": tp, "pp": max(chips // (tp * dp), 1), "dp": dp, "precision": _precision(row)}
+    plan["engine"] = "sglang" if "sglang" in row["engine"].lower() else "vllm"
+    if row["x_ep"] and row["x_ep"] != "0":
+        plan["ep"] = tp * dp
+    serving: dict[str, Any] = {"data_parallel_size": dp} if plan.get("ep") else {}
+    if plan["engine"] == "vllm":
+        serving["vllm"] = _vllm(row)
+    plan["serving"] = serving
+    return {
+        "model": row["x_model"],
+        "system": f"{chips}x{row['x_chip']}",
+        "workload": {
+            "kind": "serve",
+            "arrivals": {"kind": "constant", "rate": _number(row["x_rate"].split(";")[0])},
+            "isl": int(_number(row["x_isl"]) or 1),
+            "osl": int(_number(row["x_osl"]) or 1),
+        },
+        "plan": plan,
+    }
+
+
+def _precision(row: Row) -> Any:
+    named = row["x_precision"].lower() or "bf16"
+    narrow = named in ("fp8", "int8", "int4", "nvfp4", "mxfp4")
+    return {"name": named, "weights": named} if narrow else named
+
+
+def _vllm(row: Row) -> dict[str, Any]:
+    knobs: dict[str, Any] = {}
+    version = re.search(r"\d+\.\d+(\.\d+)?", row["engine"])
+    if version:
+        knobs["version"] = version[0]
+    for column, name in (("x_max_num_batched_tokens", "max_num_batched_tokens"), ("x_max_num_seqs", "max_num_seqs")):
+        if (value := _number(row[column])) is not None:
+            knobs[name] = int(value)
+    if (share := _number(row["x_gpu_mem_util"])) is not None:
+        knobs["gpu_memory_utilization"] = share
+    if length := re.search(r"max_model_len=(\d+)", row["engine_config"]):
+        knobs["max_model_len"] = int(length[1])
+    return knobs
+
+
+# ---- requests
+
+
+def _requests(row: Row, built: Scenario) -> tuple[Request, ...]:
+    work = serving(built).workload
+    rates = [_number(rate) or 1.0 for rate in row["x_rate"].split(";")]
+    given = _number(row["x_requests"])
+    if len(rates) == 1:
+        count = min(int(given or rates[0] * STAGE_S), MOST)
+        times = [place / rates[0] for place in range(count)]
+        if "session" in row["workload"]:
+            times = [request.arrival_s for request in load_of(_poisson(work, rates[0], count))]
+    else:
+        times = list(_stages(rates))
+    lengths = _lengths(row, len(times))
+    distinct = _prompts(row) or len(times)
+    return tuple(
+        _request(index, at, prompt, output, index % distinct)
+        for index, (at, (prompt, output)) in enumerate(zip(times, lengths, strict=True))
+    )
+
+
+def _poisson(work: Serve, rate: float, count: int) -> Serve:
+    return replace(work, arrivals=Poisson(rate=rate), requests=count)
+
+
+def _stages(rates: list[float]) -> Iterator[float]:
+    """Rates one after the other, all of the same length; every stage by as many requests as its share of time."""
+    length = min(STAGE_S, MOST / sum(rates))
+    begin = 0.0
+    for rate in rates:
+        yield from (begin + place / rate for place in range(int(rate * length)))
+        begin += length
+
+
+def _lengths(row: Row, count: int) -> list[tuple[int, int]]:
+    """Lengths of requests: the means; log-normal about mean and median where the row tells both."""
+    isl, osl = _number(row["x_isl"]) or 1.0, _number(row["x_osl"]) or 1.0
+    dice = np.random.default_rng(0)
+    columns = []
+    for name, mean in (("isl", isl), ("osl", osl)):
+        told = re.search(rf"{name} mean (\d+) p50 (\d+) max (\d+)", row["isl_osl"])
+        if told and float(told[1]) > float(told[2]):
+            spread = sqrt(2 * log(float(told[1]) / float(told[2])))
+            drawn = np.exp(dice.normal(log(float(told[2])), spread, count))
+            columns.append([int(one) for one in np.clip(drawn * mean / drawn.mean(), 1, float(told[3])).round()])
+        else:
+            columns.append([round(mean)] * count)
+    return list(zip(*columns, strict=True))
+
+
+def _prompts(row: Row) -> int:
+    """How many different prompts there are; 0 where none comes twice."""
+    if told := re.search(r"groups=(\d+)x(\d+)", row["workload"]):
+        return int(told[1]) * int(told[2])
+    return PROMPTS.get(row["x_workload"].removesuffix("-lite"), 0) if "inference-perf" in row["workload"] else 0
+
+
+def _request(index: int, at: float, prompt: int, output: int, text: int) -> Request:
+    return Request(
+        id=f"r{index}",
+        arrival_s=at,
+        prompt=(Piece(seed=2 * text, tokens=prompt),),
+        output_tokens=output,
+        max_new_tokens=output,
+        output_seed=2 * index + 1,
+    )
+
 
 SERVING = "serving.csv"
 RESIDUALS = TRUTH / "serving_residuals.json"

@@ -212,7 +212,7 @@ def fit(
 
 def _refit_serving(json: bool) -> None:
     """Derive the parameters of serving again, write them, and tell errors by kind of row."""
-    from ridgeline.calibrate.inference_cases import refit_serving
+    from ridgeline.calibrate.inference import refit_serving
 
     sheet = refit_serving()
     if json:
@@ -236,7 +236,7 @@ def _check(stale: Sequence[str]) -> None:
 def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     """Anchor on the user's runs; tell what that is worth, and write the calibration if asked."""
     _need_scipy()
-    from ridgeline.calibrate.fit_with import fit_with, write_calibration
+    from ridgeline.calibrate.cross_validate import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.fit_with import fit_with_text
 
@@ -257,7 +257,7 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
 def _fit_collectives(json: bool, *, write: bool) -> None:
     """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
     _need_scipy()
-    from ridgeline.calibrate.collective_fit import fit_collectives, in_sample, write_collectives
+    from ridgeline.calibrate.collective_times import fit_collectives, in_sample, write_collectives
     from ridgeline.cost.library_times.parameters import SHIPPED
 
     with _progress() as tell:
@@ -304,7 +304,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
 def _nested(root: Path) -> dict[str, object]:
     """Choose the priors inside folds with a progress bar; write what that is worth, and the table of it."""
     _need_scipy()
-    from ridgeline.calibrate.choose_prior import nested_sheet
+    from ridgeline.calibrate.cross_validate import nested_sheet
     from ridgeline.report.accuracy import write_nested
 
     with _progress() as tell:

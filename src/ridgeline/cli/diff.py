@@ -93,7 +93,7 @@ def diff(
 
 def _diffs(before: Path, others: Sequence[Path], **choices: Any) -> list[Diff]:
     """A against every B, or a scenario against itself as settings change it."""
-    from ridgeline.calibrate.compare import diff as library
+    from ridgeline.calibrate.explain import diff as library
 
     choices["settings"] = choices["settings"] or ()
     with plain_files([before, *others]) as paths:

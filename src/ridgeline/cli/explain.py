@@ -73,8 +73,8 @@ def explain(
 
 def _explain_traces(scenario: Path, traces: list[Path], output: Path | None, json: bool, **choices: Any) -> None:
     """A scenario beside traces of its step; the residuals are written if asked."""
+    from ridgeline.calibrate.anchor import write_residuals
     from ridgeline.calibrate.explain import explain as library
-    from ridgeline.calibrate.residuals import write_residuals
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.explain import draw_explanation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.calibrate.fit_with import OwnFit
+from ridgeline.calibrate.cross_validate import OwnFit
 from ridgeline.core.units import format_quantity, signed_share
 
 SHOWN = 20

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.calibrate.accuracy import beside
-from ridgeline.calibrate.outlier_hints import likely, runs_known
+from ridgeline.calibrate.accuracy import beside, likely, runs_known
 from ridgeline.calibrate.validate import shipped
 from ridgeline.calibrate.validation import Case, Validation
 from ridgeline.core.units import format_quantity, signed_share

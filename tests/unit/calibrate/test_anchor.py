@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import ridgeline
-from ridgeline.calibrate.anchor import anchored, anchored_by, conditioned
-from ridgeline.calibrate.dataset import Dataset, dataset_of
+from ridgeline.calibrate.anchor import anchored, anchored_by, conditioned, write_residuals
 from ridgeline.calibrate.explain import explain
-from ridgeline.calibrate.residuals import write_residuals
+from ridgeline.calibrate.folds import Dataset, dataset_of
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError

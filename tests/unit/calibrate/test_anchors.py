@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.anchors import ABOVE, BELOW, Anchor, anchor_residuals, anchors, promised
+from ridgeline.calibrate.fit import ABOVE, BELOW, Anchor, anchor_residuals, anchors, promised
 from ridgeline.cost.calibration import PARAMETERS, Calibration
 from ridgeline.cost.machine import ParameterColumns
 from ridgeline.hardware.load import chip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.calibrate.choose_prior import INNER, OUTER, dealt, nested_choice
+from ridgeline.calibrate.cross_validate import INNER, OUTER, dealt, nested_choice
 from ridgeline.calibrate.fit import Prior
 from ridgeline.core.arrays import Array, Mask
 

@@ -13,8 +13,7 @@ import pytest
 
 from ridgeline.calibrate import collective_times as module
 from ridgeline.calibrate.accuracy import beside
-from ridgeline.calibrate.collective_fit import _fitted, _without
-from ridgeline.calibrate.collective_times import predictions, timed_of
+from ridgeline.calibrate.collective_times import _fitted, _without, predictions, timed_of
 from ridgeline.calibrate.collectives import Measured, bundled_collectives, measured_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row

@@ -12,9 +12,8 @@ from traces import Recipe, make, write
 from typer.testing import CliRunner
 
 import ridgeline
-from ridgeline.calibrate.attribution import MACHINE, MODEL
-from ridgeline.calibrate.explain import Explanation, explain
-from ridgeline.calibrate.residuals import write_residuals
+from ridgeline.calibrate.anchor import write_residuals
+from ridgeline.calibrate.explain import MACHINE, MODEL, Explanation, explain
 from ridgeline.calibrate.truth.residual_table import COLUMNS
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError

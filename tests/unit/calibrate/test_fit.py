@@ -16,9 +16,8 @@ from ridgeline.calibrate import cross_validate as refitting
 from ridgeline.calibrate import fit as fitting
 from ridgeline.calibrate.accuracy import differences
 from ridgeline.calibrate.cross_validate import Refit, refit
-from ridgeline.calibrate.dataset import Dataset, dataset_of
 from ridgeline.calibrate.fit import Array, Layout, calibration_of, fit, fold_of, layout_of
-from ridgeline.calibrate.folds import bundled, shipped_folds
+from ridgeline.calibrate.folds import Dataset, bundled, dataset_of, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share, owners
 from ridgeline.report import accuracy as tables

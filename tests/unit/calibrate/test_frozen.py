@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from command import run
 
-from ridgeline.calibrate.folds import bundled, takes_part
-from ridgeline.calibrate.frozen import OPENED, TABLE, frozen_name, is_frozen
+from ridgeline.calibrate.folds import OPENED, TABLE, bundled, frozen_name, is_frozen, takes_part
 
 
 def test_the_rule_picks_what_was_written_down_and_all_of_it_is_opened() -> None:

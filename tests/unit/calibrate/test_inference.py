@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.inference import price_run, run_columns, run_values
-from ridgeline.calibrate.serving_fit import fit_serving
+from ridgeline.calibrate.inference import fit_serving, price_run, run_columns, run_values
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.inference_rows import Inference, inference_of
 from ridgeline.calibrate.truth.rows import Row

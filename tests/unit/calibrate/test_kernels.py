@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.aiconfigurator import folder_of, is_kept
 from ridgeline.calibrate.kernels import bundled_kernels, group_of, is_own, price_kernels
-from ridgeline.calibrate.profile_sources import refuse_other_chip
+from ridgeline.calibrate.profile_sources import folder_of, is_kept, refuse_other_chip
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import Row

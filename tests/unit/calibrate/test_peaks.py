@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import ridgeline
-from ridgeline.calibrate.peaks import COLUMN, peak_of
 from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.calibrate.validate import validate
+from ridgeline.calibrate.validation import COLUMN, peak_of
 from ridgeline.plan.scenario import Scenario
 
 WITNESS = Path(__file__).parents[3] / "benchmarks" / "witness_h200.csv"

@@ -8,13 +8,11 @@ from types import MappingProxyType
 
 import pytest
 
-from ridgeline.calibrate import published
-from ridgeline.calibrate.folds import bundled, shipped_folds
-from ridgeline.calibrate.frozen import is_frozen
-from ridgeline.calibrate.published import ROWS, PublishedRun, published_runs, published_table
+from ridgeline.calibrate import validate as published
+from ridgeline.calibrate.folds import bundled, is_frozen, shipped_folds
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import read_rows
-from ridgeline.calibrate.validate import shipped, validate
+from ridgeline.calibrate.validate import ROWS, PublishedRun, published_runs, published_table, shipped, validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario

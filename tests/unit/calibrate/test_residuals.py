@@ -9,9 +9,9 @@ import pytest
 from traces import Recipe, make, write
 from typer.testing import CliRunner
 
+from ridgeline.calibrate.anchor import write_residuals
+from ridgeline.calibrate.cross_validate import configuration, fit_with
 from ridgeline.calibrate.explain import explain
-from ridgeline.calibrate.fit_with import configuration, fit_with
-from ridgeline.calibrate.residuals import write_residuals
 from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.rows import read_rows
 from ridgeline.calibrate.validate import validate

@@ -7,10 +7,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.serving import RESIDUALS, around, residuals_text, serving_cases
+from ridgeline.calibrate.serving import RESIDUALS, ServingRow, around, residuals_text, serving_cases, serving_row
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row, kind_of, read_table
-from ridgeline.calibrate.truth.serving_row import ServingRow, serving_row
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.report.validate import validation_sheet

@@ -18,11 +18,10 @@ import pytest
 from command import run
 
 import ridgeline
-from ridgeline.calibrate import accuracy, folds, outlier_hints
+from ridgeline.calibrate import accuracy, folds
 from ridgeline.calibrate import validate as module
-from ridgeline.calibrate.dataset import dataset_of
-from ridgeline.calibrate.folds import Folds, bundled, folds_from, is_bundled
-from ridgeline.calibrate.outlier_hints import likely, runs_known
+from ridgeline.calibrate.accuracy import likely, runs_known
+from ridgeline.calibrate.folds import Folds, bundled, dataset_of, folds_from, is_bundled
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import Parameters, shipped, validate, validation_of
 from ridgeline.core.errors import InputError
@@ -56,7 +55,7 @@ def cells(**changes: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "tested",
-    [folds, module, outlier_hints, accuracy, tables, sheets, validate_html],
+    [folds, module, accuracy, tables, sheets, validate_html],
     ids=lambda tested: tested.__name__,
 )
 def test_doctests(tested: object) -> None:
@@ -214,7 +213,7 @@ class TestSheet:
         assert likely(told["ep"], many) == "expert dispatch is 90% of the prediction"
         assert "host-bound small model" in likely(told["kernel"], many)
         assert "bubble" in likely(told["bubble"], many)
-        assert "few measured runs" in likely(case, known) or known[case.chip] >= outlier_hints.FEW
+        assert "few measured runs" in likely(case, known) or known[case.chip] >= accuracy.FEW
         assert "no measured runs" in likely(case, Counter())
         assumed = replace(case, assumptions=("recompute = none: unknown in the table",))
         assert likely(assumed, many).startswith("recompute was assumed")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from ridgeline.calibrate.dominance import never_slower
+from ridgeline.calibrate.fit import never_slower
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components, anchored_from
 from ridgeline.cost.calibration import PARAMETERS, Calibration, owners

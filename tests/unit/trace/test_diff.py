@@ -13,7 +13,7 @@ from spans import Sketch
 from traces import Recipe, make, straggling, write
 
 import ridgeline
-from ridgeline.calibrate.compare import diff
+from ridgeline.calibrate.explain import diff
 from ridgeline.cli.main import command_line
 from ridgeline.trace.diff import Diff
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.calibrate.truth import csv_cells, row_model, row_plan, row_recompute, row_scenario, row_step_time, rows
+from ridgeline.calibrate.truth import csv_cells, row_model, row_recompute, row_scenario, rows
 from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.infer_recompute import STEPS
-from ridgeline.calibrate.truth.row_scenario import to_scenario
-from ridgeline.calibrate.truth.row_step_time import measured_step_s
+from ridgeline.calibrate.truth.row_recompute import STEPS
+from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
 from ridgeline.calibrate.truth.rows import Row, headline, kind_of, read_rows, where
 from ridgeline.core.errors import InputError
 from ridgeline.lowering.program import lower
@@ -49,7 +48,7 @@ def skipped(id: str, **changes: str) -> str:
 
 @pytest.mark.parametrize(
     "module",
-    [csv_cells, row_model, row_plan, row_recompute, row_scenario, row_step_time, rows],
+    [csv_cells, row_model, row_recompute, row_scenario, rows],
     ids=lambda module: module.__name__,
 )
 def test_doctests(module: object) -> None:
@@ -371,7 +370,7 @@ class TestMeasured:
         assert checked > 900
 
     def test_reported_tflops_reproduce_the_step_time(self) -> None:
-        """186 rows of Megatron-Bridge and others quote TFLOP/s beside what was row_step_time."""
+        """186 rows of Megatron-Bridge and others quote TFLOP/s beside what was timed."""
         far: Counter[str] = Counter()
         near = 0
         for id, found in MADE.items():
@@ -408,7 +407,7 @@ class TestMeasured:
             scenario.workload.seq,
         )
         formula = 96 * layers * hidden**2 * (1 + seq / (6 * hidden) + vocab / (16 * layers * hidden))
-        assert row_step_time.counted_flops_per_token(row, scenario) == pytest.approx(formula, rel=1e-3)
+        assert row_scenario.counted_flops_per_token(row, scenario) == pytest.approx(formula, rel=1e-3)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
