@@ -28,7 +28,7 @@ from ridgeline.calibrate.fit import STEP, Layout
 from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost.anchored import Components, Sensitivity
-from ridgeline.cost.anchoring import OWNERS, PARTS, basis, shape_of
+from ridgeline.cost.anchoring import PARTS, basis, shape_of
 from ridgeline.cost.calibration import PARAMETERS, owners
 
 RUNS = (0, 1, 2, 3, 5)
@@ -74,7 +74,7 @@ def unseen(table: Dataset, mine: Mask, layout: Layout, offsets: Array) -> Unseen
     each = [(table.scenarios[row], row) for row in rows]
     own = [
         Sensitivity(
-            owners=owners(scenario.system.chip, scenario.engine)[: len(OWNERS)],
+            owners=owners(scenario.system.chip, scenario.engine).of_training,
             shape=shape_of(scenario),
             slopes=MappingProxyType({name: float(slopes[name][row]) for name in PARAMETERS}),
         )

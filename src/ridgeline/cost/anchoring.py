@@ -134,7 +134,7 @@ def pace_of(calibration: Calibration, scenario: Scenario) -> float:
     if known is None or not known.runs:
         return 1.0
     own = Sensitivity(
-        owners=owners(scenario.system.chip, scenario.engine)[: len(OWNERS)], shape=shape_of(scenario), slopes=NO_SLOPES
+        owners=owners(scenario.system.chip, scenario.engine).of_training, shape=shape_of(scenario), slopes=NO_SLOPES
     )
     parts = basis([own], [run.sensitivity for run in known.runs])
     beside = joined(parts, known.components, PARTS[1:])

@@ -335,8 +335,13 @@ class Owners(NamedTuple):
     link: str = ""
 
     def of(self, owner: Owner) -> str:
-        """By the word of `APART`."""
+        """By the word of `APART`, or `link`."""
         return str(getattr(self, owner))
+
+    @property
+    def of_training(self) -> tuple[str, ...]:
+        """What parameters of training may differ by, in the order of `APART`."""
+        return tuple(self[: len(APART)])
 
 
 def owners(chip: Chip, engine: Engine) -> Owners:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.cost.anchored import Sensitivity
-from ridgeline.cost.anchoring import OWNERS, before_anchors, pace_of, shape_of, variances
+from ridgeline.cost.anchoring import before_anchors, pace_of, shape_of, variances
 from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners, owners
 from ridgeline.cost.machine import ParameterColumns, parameter_columns
 from ridgeline.plan.scenario import Scenario
@@ -97,7 +97,7 @@ def _moved(sides: tuple[Calibration, Calibration], own: Owners, name: str) -> fl
 
 def _sensitivity(scenario: Scenario, slopes: dict[str, Array], row: int) -> Sensitivity:
     return Sensitivity(
-        owners=owners(scenario.system.chip, scenario.engine)[: len(OWNERS)],
+        owners=owners(scenario.system.chip, scenario.engine).of_training,
         shape=shape_of(scenario),
         slopes=MappingProxyType({name: float(column[row]) for name, column in slopes.items()}),
     )
