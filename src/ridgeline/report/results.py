@@ -17,7 +17,7 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "serving.bench_analysis.BenchReport trace.read.memory_snapshot.MemoryRecord",
         "validate": "calibrate.next_measurement.NextMeasurements serving.recording_replay.Replay "
         "calibrate.request_log.LogFit",
-        "fit": "calibrate.fit_with.OwnFit",
+        "fit": "calibrate.cross_validate.OwnFit",
         "query": "trace.span_query.QueryAnswer",
         "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff",
         "profile": "cost.profile_compare.ProfileReport",
