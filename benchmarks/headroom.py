@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from ridgeline.calibrate.folds import dataset_of
-from ridgeline.calibrate.validation import peak_of
 from ridgeline.calibrate.truth.rows import read_table
+from ridgeline.calibrate.validation import peak_of
 from ridgeline.core.files import write_text
 from ridgeline.sim.memory.headroom import SHIPPED_SHORTFALLS
 
