@@ -10,7 +10,6 @@ from ridgeline.hardware.load import system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.find_plan import find_plan
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.space import Pins
 from ridgeline.targets.api import export
 from ridgeline.targets.plan_target import training_target
@@ -44,7 +43,7 @@ def _asked(model: str, on: str, engine: str) -> Scenario:
 
 def _means_the_same(target: str, model: str, on: str, engine: str, pins: Pins) -> bool:
     """Whether there were plans, each of which comes back from its files with the step that was predicted."""
-    found = find_plan(_asked(model, on, engine), pins, most=3, target=AskedTarget(training_target(target)))
+    found = find_plan(_asked(model, on, engine), pins, most=3, target=training_target(target))
     for one in found.plans:
         made = export(one.scenario, to=target)
         assert made.check is not None

@@ -25,7 +25,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search import sweep
 from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.find_plan import Swept, find_plan, swept
+from ridgeline.search.find_plan import SweepResult, find_plan, swept
 from ridgeline.search.space import Space
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.memory.peak import capacity_of
@@ -166,7 +166,7 @@ def predicted(scenario: Scenario, plan: Plan) -> Prediction:
     return found
 
 
-def all_of(scenario: Scenario, space: Space) -> Swept:
+def all_of(scenario: Scenario, space: Space) -> SweepResult:
     return swept(chunks_of(priced_grids(scenario, space, DEFAULTS), space), capacity_of(scenario))
 
 
@@ -238,7 +238,7 @@ def test_the_order_of_choices_decides_nothing(problem: tuple[Scenario, Space], r
     _equal(all_of(scenario, space), all_of(scenario, moved))
 
 
-def _equal(one: Swept, other: Swept) -> None:
+def _equal(one: SweepResult, other: SweepResult) -> None:
     """The same answer to the last digits, which may differ where plans stand elsewhere in a column."""
     assert (one.considered, one.feasible, one.complete) == (other.considered, other.feasible, other.complete)
     for mine, its in ((one.best, other.best), (one.frontier, other.frontier)):

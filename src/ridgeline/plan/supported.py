@@ -5,46 +5,21 @@ What cannot run at all is `check`'s to say.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
 from ridgeline.core.dtype import dtype
-from ridgeline.plan.engine import Shard, Supports
+from ridgeline.plan.capability import Capability, Limit, PlanFacts
+from ridgeline.plan.engine import Supports
 from ridgeline.plan.mesh import ORDERS
-from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-
-
-def _with_stages(shard: Shard, known: Supports) -> bool:
-    """Whether a sharding the engine has goes with a pipeline; one it does not have is told by itself."""
-    return shard == "none" or shard not in known.shard or shard in known.pipelined_shard
-
-
-def _layers_asked(recompute: Recompute) -> str:
-    return "of the first layers of each stage" if isinstance(recompute.layers, int) else "that differs by stage"
-
-
-def _tellable(recompute: Recompute, known: Supports) -> bool:
-    """Whether the engine can be told which layers recompute; full recompute of a number a stage is what most can."""
-    if recompute.layers is None or known.recompute_layers == "any":
-        return True
-    same = isinstance(recompute.layers, int) and recompute.kind == "full" and recompute.rest == "none"
-    return same and known.recompute_layers == "each"
 
 
 def tells_expert_overlap(scenario: Scenario) -> bool:
     """Whether the plan tells its engine to overlap expert dispatch, which it does not do by itself."""
     return bool(scenario.plan.switches.overlap.get("moe")) and "moe" not in scenario.engine.overlaps
-
-
-def overlaps_experts(scenario: Scenario) -> bool:
-    """Whether the engine is known to overlap expert dispatch where the plan tells it to.
-
-    Dispatch of one microbatch hides behind compute of another: with stages that takes a schedule which runs both at a
-    time, and a backward that does not begin with all of the forward.
-    """
-    plan, able = scenario.plan, scenario.engine.supports.features
-    beside = plan.mesh.pp == 1 or not able.moe_beside or plan.schedule.name in able.moe_beside
-    known = "moe" in able.overlaps and beside and plan.recompute.kind != "full"
-    return known or not tells_expert_overlap(scenario)
 
 
 def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
@@ -60,21 +35,76 @@ def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
 
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
-    if scenario.plan.engine != scenario.engine.id or not isinstance(scenario.workload, Train):
+    engine = scenario.engine
+    if scenario.plan.engine != engine.id or not isinstance(scenario.workload, Train):
         return ()
-    plan, known = scenario.plan, scenario.engine.supports
-    formats = {dtype(name).id for name in known.precision}
-    asked = [(axis, getattr(plan.mesh, axis) == 1 or axis in known.axes) for axis in ("tp", "pp", "cp", "ep", "etp")]
-    asked += [
-        (plan.schedule.name, plan.mesh.pp == 1 or plan.schedule.name in known.schedules),
-        (plan.sharding.shard, plan.sharding.shard == "none" or plan.sharding.shard in known.shard),
-        (f"{plan.sharding.shard} with stages", plan.mesh.pp == 1 or _with_stages(plan.sharding.shard, known)),
-        (f"rank order {plan.mesh.order}", plan.mesh.order in tellable_orders(scenario)),
-        (f"{plan.recompute.kind} recompute", plan.recompute.kind == "none" or plan.recompute.kind in known.recompute),
-        (f"recompute {_layers_asked(plan.recompute)}", _tellable(plan.recompute, known)),
-        ("overlap of expert dispatch in this plan", overlaps_experts(scenario)),
-        (plan.precision.compute.id, plan.precision.compute.id in formats),
-        ("offload of activations", plan.offload.activations == 0 or "activations" in known.offload),
-        ("offload of the optimizer", plan.offload.optimizer == 0 or "optimizer" in known.offload),
-    ]
-    return tuple(f"engine {plan.engine} is not known to support {what}" for what, able in asked if not able)
+    facts = PlanFacts.of(scenario)
+    facts = replace(facts, values={**facts.values, "asks_expert_overlap": tells_expert_overlap(scenario)})
+    broken = (limit for limit, wrong in engine_capability(engine.supports).broken(facts) if wrong)
+    words = dict.fromkeys(limit.expected.format(facts.values[limit.decision]) for limit in broken)
+    return tuple(f"engine {engine.id} is not known to support {what}" for what in words)
+
+
+@lru_cache(maxsize=64)
+def engine_capability(known: Supports) -> Capability:
+    """What an engine declares, as a table whose rows say in words what is not known of it.
+
+    >>> from ridgeline.plan.engine import ENGINES
+    >>> [limit.values for limit in engine_capability(ENGINES["deepspeed"].supports).limits if limit.decision == "etp"]
+    [(1,)]
+    """
+    return Capability(limits=tuple(_limits(known)))
+
+
+def _limits(known: Supports) -> Iterator[Limit]:
+    staged = {"pp": (">1",)}
+    yield from (
+        Limit(decision=axis, values=(1,), expected=axis)
+        for axis in ("tp", "pp", "cp", "ep", "etp")
+        if axis not in known.axes
+    )
+    yield Limit(decision="schedule.name", values=known.schedules, expected="{}")
+    yield Limit(decision="shard", values=("none", *known.shard), expected="{}")
+    yield Limit(
+        decision="shard", values=("none", *known.pipelined_shard), when={**staged, "shard": known.shard},
+        expected="{} with stages",
+    )  # fmt: skip
+    for shards, orders in ((("none", "zero1"), known.features.order), (("zero2", "zero3"), ORDERS[:1])):
+        yield Limit(decision="order", values=orders, when={"shard": shards}, expected="rank order {}")
+    yield Limit(decision="recompute.kind", values=("none", *known.recompute), expected="{} recompute")
+    yield from _recomputed_layers(known)
+    yield from _expert_overlap(known)
+    formats = tuple(dtype(name).id for name in known.precision)
+    yield Limit(decision="precision.compute", values=formats, expected="{}")
+    for what, words in (("activations", "activations"), ("optimizer", "the optimizer")):
+        if what not in known.offload:
+            yield Limit(decision=f"offload.{what}", values=(0,), expected=f"offload of {words}")
+
+
+def _recomputed_layers(known: Supports) -> Iterator[Limit]:
+    """Which layers can recompute; full recompute of a number a stage is what most engines can be told."""
+    if known.recompute_layers == "any":
+        return
+    some = {"recomputes_by": ("number",)}
+    able = {"recompute.kind": ("full",), "recompute.rest": ("none",)} if known.recompute_layers == "each" else {}
+    first = "recompute of the first layers of each stage"
+    yield Limit(decision="recomputes_by", values=("all",), when=some, unless=able, expected=first)
+    stages = {"recomputes_by": ("stages",)}
+    yield Limit(decision="recomputes_by", values=("all",), when=stages, expected="recompute that differs by stage")
+
+
+def _expert_overlap(known: Supports) -> Iterator[Limit]:
+    """Where expert dispatch overlaps compute because the plan asks for it.
+
+    Dispatch of one microbatch hides behind compute of another: with stages that takes a schedule which runs both at a
+    time, and a backward that does not begin with all of the forward.
+    """
+    features, asked = known.features, "asks_expert_overlap"
+    words = "overlap of expert dispatch in this plan"
+    if "moe" not in features.overlaps:
+        yield Limit(decision=asked, values=(False,), expected=words)
+        return
+    if features.moe_beside:
+        beside = {"schedule.name": features.moe_beside}
+        yield Limit(decision=asked, values=(False,), when={"pp": (">1",)}, unless=beside, expected=words)
+    yield Limit(decision=asked, values=(False,), when={"recompute.kind": ("full",)}, expected=words)

@@ -32,11 +32,11 @@ from ridgeline.search.distinct import kind_words
 from ridgeline.search.explain import Explanation, GivenPlan, Loss, difference
 from ridgeline.search.objectives import Outcome, Point, Run, scaling_efficiency
 from ridgeline.search.other_engines import OtherEngine
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.recommend import Reasons, Recommendation
 from ridgeline.search.refinement import Refinement, lacking
 from ridgeline.search.stage_layout.refine import Refined
-from ridgeline.search.untold_gains import UntoldGain
+from ridgeline.search.target import ExportTarget
+from ridgeline.search.target_gains import TargetGain
 from ridgeline.search.what_if import WhatIf, worth
 from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.prediction import Prediction
@@ -238,7 +238,7 @@ def _change(change: WhatIf) -> ChangeSheet:
     }
 
 
-def _untold(one: UntoldGain) -> UntoldSheet:
+def _untold(one: TargetGain) -> UntoldSheet:
     made = one.prediction
     return {
         "untold": [{"path": part.path, "value": part.value, "why": part.why} for part in one.untold],
@@ -250,13 +250,13 @@ def _untold(one: UntoldGain) -> UntoldSheet:
     }
 
 
-def _how(one: OtherEngine, target: AskedTarget | None) -> str:
+def _how(one: OtherEngine, target: ExportTarget | None) -> str:
     """How to ask for another engine: a target runs some alone."""
-    runs = target is None or one.engine.id in target.target.engines(one.prediction.scenario.system)
+    runs = target is None or one.engine.id in target.engines(one.prediction.scenario.system)
     return f"--engine {one.engine.id}" if runs else f"another target, --engine {one.engine.id}"
 
 
-def _engine(one: OtherEngine, target: AskedTarget | None) -> OtherEngineSheet:
+def _engine(one: OtherEngine, target: ExportTarget | None) -> OtherEngineSheet:
     made = one.prediction
     return {
         "engine": one.engine.id,

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import recompute_words, sharding_words
-from ridgeline.search.find_plan import Swept, distinct
+from ridgeline.search.find_plan import SweepResult, distinct
 from ridgeline.search.shortlist import Entry, ordered
 
 
@@ -34,7 +34,7 @@ def kind_words(plan: Plan) -> str:
     return f"{' '.join(degrees) or 'data-parallel'}, {shard}, recompute {recompute_words(plan)}"
 
 
-def kinds(swept: Swept, most: int) -> tuple[Entry, ...]:
+def kinds(swept: SweepResult, most: int) -> tuple[Entry, ...]:
     """The best plan of each kind among all that were kept, fastest first."""
     others = (entry for some in swept.by_choice.values() for entry in some)
     return distinct(first_of_each((*swept.best, *others)))[:most]

@@ -27,15 +27,14 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.degree_grid import DegreeGrid, priced_grids
-from ridgeline.search.plan_target import AskedTarget
+from ridgeline.search.expressible_plans import ExpressiblePlans
+from ridgeline.search.expressible_space import expressible_space
 from ridgeline.search.progress import SweepProgress, silent
 from ridgeline.search.rank_order import reordered
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
 from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widened
 from ridgeline.search.sweep import Chunk, chunks_of
-from ridgeline.search.told_plans import LEVELS, ToldPlans
-from ridgeline.search.told_space import told_space
-from ridgeline.search.untellable import of_the_question, untellable
+from ridgeline.search.target import ExportTarget, inexpressible, unsupported_question
 from ridgeline.sim import (
     Prediction,
     capacity_of,
@@ -52,7 +51,7 @@ MORE_MEMORY = (1.25, 2.0)  # times the memory a chip has: what would be fastest 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class SweepResult:
     """What is kept of a sweep.
 
     considered, feasible   plans priced, and those among them that fit in memory
@@ -80,9 +79,9 @@ class Swept:
 
 def swept(
     chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
-    told: ToldPlans | None = None,
-) -> Swept:  # fmt: skip
-    """The best of all chunks that a target can be told, where one is given; of those until `progress` answers False."""
+    expressible: ExpressiblePlans | None = None,
+) -> SweepResult:  # fmt: skip
+    """The best of all chunks that a target can express, where one is given; of those until `progress` answers False."""
     fastest, front = Fastest(SHORTLIST), ParetoFront()
     by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
     considered = feasible = faster = untold = 0
@@ -97,7 +96,7 @@ def swept(
         roomier.add(chunk)
         if many:
             able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
-            able = able if told is None else told.kept(able)
+            able = able if expressible is None else expressible.keep(able)
             feasible += len(able.step_s)
             untold += many - len(able.step_s)
             faster += int(np.count_nonzero(able.step_s < than_s))
@@ -108,7 +107,7 @@ def swept(
         if progress(considered, fastest.best_s) is False:
             complete = False
             break
-    return Swept(
+    return SweepResult(
         considered=considered,
         feasible=feasible,
         best=fastest.entries(),
@@ -142,19 +141,19 @@ class Search:
     scenario: Scenario
     pins: Pins
     space: Space
-    swept: Swept
+    swept: SweepResult
     plans: tuple[Prediction, ...]
     headroom: float
     capacity_bytes: float
     problems: tuple[Problem, ...] = ()
     calibration: Calibration | None = None
-    target: AskedTarget | None = None
+    target: ExportTarget | None = None
 
 
 def find_plan(
     scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float | None = None,
     calibration: Calibration | None = None, progress: SweepProgress = silent, given: bool = False,
-    target: AskedTarget | None = None,
+    target: ExportTarget | None = None,
 ) -> Search:  # fmt: skip
     """The best plans for a scenario's model, system and workload.
 
@@ -174,24 +173,22 @@ def find_plan(
     """
     used, own = calibration or default_calibration(), Pins.of(pins)
     space = space_of(scenario, own)
-    space = replace(space, **_beside(space, own, scenario.plan)) if given else space
-    space = told_space(space, scenario, own, target) if target else space
+    space = replace(space, **_with_own_choices(space, own, scenario.plan)) if given else space
+    space = expressible_space(space, scenario, own, target.capability) if target else space
     problems = tuple(_problems(scenario, space))
-    if target and not problems and (untold := of_the_question(scenario, space, target)):
-        problems = (untellable(scenario, target, untold, scenario.model.id),)
+    if target and not problems and (decisions := unsupported_question(scenario, space, target)):
+        problems = (inexpressible(scenario, target, decisions, scenario.model.id),)
     free = scenario_headroom(scenario).share if headroom is None else headroom
     capacity, found = 0.0, NOTHING
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - free)
             grids = priced_grids(placed(scenario, own), space, used)
-            for told in [ToldPlans(target, scenario, level) for level in LEVELS] if target else [None]:
-                chunks = offered(grids, scenario, space, own)
-                all_found = swept(chunks, capacity, than_s=_own_step(scenario, used), progress=progress, told=told)
-                found = only_told(all_found, told) if told else all_found
-                if found == all_found or not found.complete:
-                    break
-            found = tidied(found, told) if told else found
+            expressible = ExpressiblePlans(target.capability, scenario) if target else None
+            chunks = supported_chunks(grids, scenario, space, own)
+            step_s = _own_step(scenario, used)
+            found = swept(chunks, capacity, than_s=step_s, progress=progress, expressible=expressible)
+            found = normalized(found, expressible) if expressible else found
     except MissingNumber as missing:
         problems = (unpublished(missing),)
     return Search(
@@ -208,44 +205,31 @@ def find_plan(
     )
 
 
-def only_told(found: Swept, told: ToldPlans) -> Swept:
-    """What a sweep kept without plans that differ from their kind: each is asked about by itself."""
+def normalized(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult:
+    """What a sweep kept, in the plainest words that the target can express."""
 
-    def can(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        return tuple(one for one in entries if told.can(one))
+    def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return tuple(expressible.plainest(entry) for entry in entries)
 
-    best = can(found.best)
+    axes = {axis: plain(some) for axis, some in found.by_choice.items()}
+    roomier = {factor: entry for factor, entry in found.with_more_memory.items() if expressible.can(entry)}
     return replace(
         found,
-        feasible=found.feasible if best else 0,
-        untold=found.untold if best else found.untold + found.feasible,
-        best=best,
-        frontier=can(found.frontier),
-        by_choice=MappingProxyType({axis: can(some) for axis, some in found.by_choice.items()}),
-        with_more_memory=MappingProxyType(
-            {factor: one for factor, one in found.with_more_memory.items() if told.can(one)}
-        ),
+        best=plain(found.best),
+        frontier=plain(found.frontier),
+        by_choice=MappingProxyType(axes),
+        with_more_memory=MappingProxyType(roomier),
     )
 
 
-def tidied(found: Swept, told: ToldPlans) -> Swept:
-    """What a sweep kept, in the plainest words that the target can be told."""
-
-    def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        return tuple(told.plainest(one) for one in entries)
-
-    axes = {axis: plain(some) for axis, some in found.by_choice.items()}
-    return replace(found, best=plain(found.best), frontier=plain(found.frontier), by_choice=MappingProxyType(axes))
-
-
-def _beside(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:
+def _with_own_choices(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:
     """The choices of the axes that are free, with a plan's own among them."""
     wider = widened(space, [plan])
     axes = [item.name for item in fields(Space) if item.name not in pins.pinned]
     return {axis: getattr(wider, axis) for axis in axes if getattr(wider, axis) != getattr(space, axis)}
 
 
-NOTHING = Swept(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
+NOTHING = SweepResult(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
 
 
 def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
@@ -263,7 +247,9 @@ def placed(scenario: Scenario, pins: Pins) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, placement=placement, mesh=mesh))
 
 
-def offered(cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> Iterator[Chunk]:
+def supported_chunks(
+    cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS
+) -> Iterator[Chunk]:
     """The plans of a space that the engine is known to run, of the dp that is pinned.
 
     zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after

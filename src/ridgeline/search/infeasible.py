@@ -17,10 +17,9 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
-from ridgeline.search.untellable import untellable
+from ridgeline.search.target import ExportTarget, inexpressible
 from ridgeline.sim import capacity_of
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp")
@@ -63,22 +62,22 @@ def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
     found = search.swept
     if found.feasible or not found.complete:
         return ()
-    if search.target is not None and (found.untold or _fits(search, search.scenario, search.pins, told=False)):
-        return (_untellable(search, search.target),)
+    if search.target is not None and (found.untold or _fits(search, search.scenario, search.pins, with_target=False)):
+        return (_nothing_expressible(search, search.target),)
     return (_too_large(search, go_on),) if found.considered else tuple(_barred(search))
 
 
-def _untellable(search: Search, target: AskedTarget) -> Problem:
-    """Plans fit, and the target cannot be told any: the fastest of them, and what stands against it."""
-    told: dict[str, Any] = {item.name: getattr(search.space, item.name) for item in fields(search.space)}
-    for pins in (replace(search.pins, **told), search.pins):  # at first within the choices that can be told
+def _nothing_expressible(search: Search, target: ExportTarget) -> Problem:
+    """Plans fit, and the target can express none: the fastest of them, and what stands against it."""
+    space: dict[str, Any] = {item.name: getattr(search.space, item.name) for item in fields(search.space)}
+    for pins in (replace(search.pins, **space), search.pins):  # at first within the choices that are supported
         free = find_plan(search.scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
         if free.plans:
             break
-    untold = target.untold(free.plans[0].scenario) if free.plans else ()
+    decisions = target.unsupported(free.plans[0].scenario) if free.plans else ()
     best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
     given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
-    return untellable(search.scenario, target, untold, given)
+    return inexpressible(search.scenario, target, decisions, given)
 
 
 def _too_large(search: Search, go_on: GoOn) -> Problem:
@@ -124,10 +123,10 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
             return
 
 
-def _fits(search: Search, scenario: Scenario, pins: Pins, *, told: bool = True) -> bool:
+def _fits(search: Search, scenario: Scenario, pins: Pins, *, with_target: bool = True) -> bool:
     found = find_plan(
         scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration,
-        target=search.target if told else None,
+        target=search.target if with_target else None,
     )  # fmt: skip
     return bool(found.swept.feasible)
 

@@ -61,7 +61,7 @@ def other_engines(
 ) -> tuple[OtherEngine, ...]:
     """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False."""
     found: list[OtherEngine] = []
-    own = search.target.target.engines(search.scenario.system) if search.target else ()
+    own = search.target.engines(search.scenario.system) if search.target else ()
     for engine in able_engines(search.scenario):
 
         def progress(priced: int, best_s: float, id: str = engine.id) -> bool:  # noqa: ARG001

@@ -27,7 +27,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.explain import difference
-from ridgeline.search.find_plan import offered, placed, swept
+from ridgeline.search.find_plan import placed, supported_chunks, swept
 from ridgeline.search.space import NO_PINS, Pins, Space, choices_of, space_of, widened
 from ridgeline.search.sweep import Chunk
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
@@ -103,7 +103,7 @@ def plan_ranks(scenarios: Sequence[Scenario], calibration: Calibration | None = 
     steps: list[Array] = []
     capacity = capacity_of(base)
     pins = _opened(space, [found.scenario for found in own])
-    chunks = offered(priced_grids(placed(base, pins), space, used), base, space, pins)
+    chunks = supported_chunks(priced_grids(placed(base, pins), space, used), base, space, pins)
     found = swept(_tapped(chunks, capacity, steps), capacity)
     every = np.sort(np.concatenate(steps)) if steps else np.zeros(0)
     best = predict(replace(base, plan=found.best[0].plan), used) if found.best else None

@@ -14,15 +14,15 @@ from ridgeline.plan.check import check
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import tellable_orders
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.space import Pins
+from ridgeline.search.target import ExportTarget
 from ridgeline.sim import Prediction, predict
 
 GAINS = 0.001  # of a step: less than this is not worth another order than usual
 
 
 def reordered(
-    plans: Iterable[Prediction], pins: Pins, calibration: Calibration | None, target: AskedTarget | None = None
+    plans: Iterable[Prediction], pins: Pins, calibration: Calibration | None, target: ExportTarget | None = None
 ) -> tuple[Prediction, ...]:
     """The plans, each in its fastest rank order, fastest first; as they were where one order is left."""
     found = tuple(_fastest(plan, pins, calibration, target) for plan in plans)
@@ -40,10 +40,10 @@ def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
             yield other
 
 
-def _fastest(plan: Prediction, pins: Pins, calibration: Calibration | None, target: AskedTarget | None) -> Prediction:
+def _fastest(plan: Prediction, pins: Pins, calibration: Calibration | None, target: ExportTarget | None) -> Prediction:
     best = plan
     for other in other_orders(plan.scenario, pins):
-        if target is not None and target.untold(other):
+        if target is not None and target.unsupported(other):
             continue
         made = predict(other, calibration)
         if isinstance(made, Prediction) and made.step_time_s < best.step_time_s * (1 - GAINS):

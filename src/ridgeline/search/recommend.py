@@ -23,11 +23,10 @@ from ridgeline.search.find_plan import find_plan, predicted
 from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
 from ridgeline.search.other_engines import OtherEngine, other_engines
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
-from ridgeline.search.untold_gains import UntoldGain, untold_gains
+from ridgeline.search.target_gains import TargetGain, target_gains
 from ridgeline.search.what_if import WhatIf, what_if
 from ridgeline.sim import Prediction, scenario_headroom
 
@@ -59,7 +58,7 @@ class Reasons:
     simulated_s: tuple[float | None, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     engines: tuple[OtherEngine, ...] = ()
-    untold: tuple[UntoldGain, ...] = ()
+    untold: tuple[TargetGain, ...] = ()
     given: GivenPlan | None = None
     refinement: Refinement | None = None
     complete: bool = True
@@ -128,8 +127,7 @@ def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
         raise InputError(problems)
     skipped: list[str] = []
     outcomes: list[Outcome] = []
-    target = AskedTarget(request.target) if request.target else None
-    for one in searched(request, lambda case: _outcome(case, request, watch, target), skipped):
+    for one in searched(request, lambda case: _outcome(case, request, watch), skipped):
         outcomes.append(one)
         if not one.search.swept.complete:
             break
@@ -150,7 +148,7 @@ def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
     )
 
 
-def _outcome(case: Case, request: PlanRequest, watch: Watch, target: AskedTarget | None) -> Outcome:
+def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
     """What the search of one case found."""
     name = case.scenario.system.name
 
@@ -159,7 +157,7 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch, target: AskedTarget
 
     search = find_plan(
         case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
-        progress=progress, given=case.given, target=target,
+        progress=progress, given=case.given, target=request.target,
     )  # fmt: skip
     return outcome(search, request.goal, table=case.table, given=case.given)
 
@@ -174,7 +172,7 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reason
     others = (
         other_engines(search, plans[0], search.calibration, go_on) if go_on("what other software would gain") else ()
     )
-    beyond = untold_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
+    beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
     events = tuple(
         simulated_step_s(plan, search.calibration)
         for plan in plans[:SIMULATED]

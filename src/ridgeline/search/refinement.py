@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ridgeline.core.records import dataclass
 from ridgeline.cost.calibration import Calibration
+from ridgeline.plan.capability import decision_words
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.explain import simulated_step_s
-from ridgeline.search.plan_target import AskedTarget, named
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import REFINED, Change, Refined, even, refine
+from ridgeline.search.target import ExportTarget
 from ridgeline.sim import Impossible, Prediction
 
 GAINS = 0.001  # of a step: less than this is not worth stages that differ
@@ -44,7 +45,7 @@ class Refinement:
 
 def refinement(
     plans: Sequence[Prediction], winner_event_s: float | None, budget_bytes: float, go_on: GoOn = always,
-    calibration: Calibration | None = None, target: AskedTarget | None = None,
+    calibration: Calibration | None = None, target: ExportTarget | None = None,
 ) -> Refinement | None:  # fmt: skip
     """What to recommend of good plans, the winner first; its step event by event is given where that is known.
 
@@ -120,13 +121,14 @@ def _evened(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
             yield found
 
 
-def lacking(one: Refined, target: AskedTarget | None = None) -> str:
+def lacking(one: Refined, target: ExportTarget | None = None) -> str:
     """What the engine is not known to do of a refined plan and was not asked before, or a target cannot be told, in
     words; nothing where all is."""
     before, own = unsupported(one.start.scenario), one.scenario.plan.recompute
     notes = [note.removeprefix("engine ") for note in unsupported(one.scenario) if note not in before]
     if "selective" in (own.kind, own.rest) and own.parts not in selective_parts(one.start.scenario):
         notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(own.parts)}")
-    untold = target.untold(one.scenario) if target else ()
-    notes += [f"{target.id} cannot be told {named(untold)}: {untold[0].why}"] if target and untold else []
+    decisions = target.unsupported(one.scenario) if target else ()
+    if target and decisions:
+        notes.append(f"{target.id} cannot be told {decision_words(decisions)}: {decisions[0].why}")
     return "; ".join(notes)

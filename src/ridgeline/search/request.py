@@ -19,7 +19,7 @@ from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of
 from ridgeline.search.pins import PinSettings, joined, pin_settings, settings_table
-from ridgeline.search.plan_target import PlanTarget
+from ridgeline.search.target import ExportTarget
 
 
 class PlanOptions(TypedDict, total=False):
@@ -79,7 +79,7 @@ class PlanRequest:
     frontier: tuple[str, str] | None = None
     refine: bool = True
     calibration: Calibration | None = None
-    target: PlanTarget | None = None
+    target: ExportTarget | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[PlanOptions]) -> PlanRequest:

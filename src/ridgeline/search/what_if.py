@@ -87,7 +87,7 @@ def what_if(
         if not again.swept.complete:
             break
         if again.plans:
-            what = f"{idea.what}{_untold(search, again.plans[0])}"
+            what = f"{idea.what}{_target_note(search, again.plans[0])}"
             found.append(_gained(idea.kind, what, idea.how, again.plans[0], winner))
     return tuple(sorted(found, key=lambda change: -change.gain))
 
@@ -97,9 +97,13 @@ def is_feature(kind: str) -> bool:
     return kind.partition(".")[0] in FEATURES
 
 
-def _untold(search: Search, made: Prediction) -> str:
+def _target_note(search: Search, made: Prediction) -> str:
     """What a target has to do with it: words to add where it cannot be told the plan."""
-    return f", which {search.target.id} cannot be told" if search.target and search.target.untold(made.scenario) else ""
+    return (
+        f", which {search.target.id} cannot be told"
+        if search.target and search.target.unsupported(made.scenario)
+        else ""
+    )
 
 
 def worth(tried: Sequence[WhatIf], most: int = 3) -> tuple[WhatIf, ...]:

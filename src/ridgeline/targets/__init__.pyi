@@ -1,8 +1,8 @@
 from ridgeline.targets.api import export as export
 from ridgeline.targets.api import import_run as import_run
-from ridgeline.targets.deployment_target import serving_target as serving_target
 from ridgeline.targets.launchers.launch import slurm_run as slurm_run
 from ridgeline.targets.ledger import check_lines as check_lines
+from ridgeline.targets.plan_target import serving_target as serving_target
 from ridgeline.targets.plan_target import training_target as training_target
 from ridgeline.targets.registry import IDS as IDS
 from ridgeline.targets.registry import LAUNCHERS as LAUNCHERS

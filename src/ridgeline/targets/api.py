@@ -45,7 +45,7 @@ def export(scenario: Scenario, *, to: str, launcher: str | None = None, job: Map
     '--tensor-model-parallel-size'
     """
     target, asked = TARGETS[to], job_request(job or {})
-    refuse_other_chips(scenario, to)
+    refuse_other_chips(scenario.system, to)
     made = target.write(scenario)
     found = annotated(replace(made, check=reread(made, scenario)))
     return found if launcher is None else launched(found, scenario, launcher, asked)

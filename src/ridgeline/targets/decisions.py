@@ -16,9 +16,10 @@ from typing import Any
 from ridgeline.core.dtype import DType
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.numerics import Numerics, numerics_of, unknown_numerics
-from ridgeline.models.spec import ModelSpec, Moe
+from ridgeline.models.spec import ModelSpec
+from ridgeline.plan.decisions import has_experts as has_experts
+from ridgeline.plan.decisions import plan_decisions
 from ridgeline.plan.plan import NARROW
-from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve
 from ridgeline.plan.workload import Train
@@ -45,24 +46,13 @@ def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
             Problem(path="workload.kind", given=given, expected="train", todo="only training runs are exported")
         )
     found = {
-        **_machine(scenario),
+        "system.chips": scenario.system.chips,
+        "plan.engine": scenario.plan.engine,
         **_workload(scenario.workload),
-        **_mesh(scenario),
-        **_memory(scenario),
-        **_precision(scenario),
-        **_switches(scenario),
+        **{f"plan.{name}": value for name, value in plan_decisions(scenario).items()},
         **_model(scenario.model, scenario.model.numerics),
     }
     return MappingProxyType(found)
-
-
-def has_experts(model: ModelSpec) -> bool:
-    """Whether any layer is a mixture of experts."""
-    return any(isinstance(block.ffn, Moe) for block in model.blocks)
-
-
-def _machine(scenario: Scenario) -> dict[str, Any]:
-    return {"system.chips": scenario.system.chips, "plan.engine": scenario.plan.engine}
 
 
 def _workload(work: Train) -> dict[str, Any]:
@@ -89,88 +79,6 @@ def _workload(work: Train) -> dict[str, Any]:
     if work.lora is not None:
         found |= {"workload.lora.rank": work.lora.rank, "workload.lora.targets": work.lora.targets}
     return found
-
-
-def _mesh(scenario: Scenario) -> dict[str, Any]:
-    plan, mesh = scenario.plan, scenario.plan.mesh
-    found: dict[str, Any] = {f"plan.{axis}": getattr(mesh, axis) for axis in ("pp", "dp", "cp", "tp", "ep", "etp")}
-    found["plan.microbatch"] = plan.microbatch
-    if mesh.pp > 1 and mesh.dp > 1:
-        found["plan.order"] = mesh.order
-    if mesh.pp > 1:
-        found["plan.schedule.name"] = plan.schedule.name
-        found["plan.schedule.chunks"] = plan.schedule.chunks
-        found["plan.placement"] = scenario.placement
-    found["plan.shard"] = plan.sharding.shard
-    if plan.sharding.shard != "none":
-        found["plan.shard_degree"] = plan.shard_degree
-    return found
-
-
-def _memory(scenario: Scenario) -> dict[str, Any]:
-    recompute, offload = scenario.plan.recompute, scenario.plan.offload
-    found: dict[str, Any] = {"plan.recompute.kind": recompute.kind}
-    if recompute.kind == "selective":
-        found["plan.recompute.parts"] = tuple(sorted(recompute.parts))
-    if recompute.kind != "none":
-        found["plan.recompute.layers"] = recompute.layers
-    if recompute.kind != "none" and recompute.layers is not None:
-        found["plan.recompute.rest"] = recompute.rest
-    if recompute.blocks:
-        found["plan.recompute.blocks"] = dict(recompute.blocks)
-    return found | {"plan.offload.activations": offload.activations, "plan.offload.optimizer": offload.optimizer}
-
-
-def _precision(scenario: Scenario) -> dict[str, Any]:
-    precision = scenario.plan.precision
-    found: dict[str, Any] = {
-        "plan.precision.compute": precision.compute.id,
-        "plan.precision.weights": precision.weights.id,
-        "plan.precision.activations": precision.activations.id,
-        "plan.precision.gradients": resolve(scenario).gradients.id,
-        "plan.precision.kv": precision.kv.id,
-    }
-    if precision.compute.peak in NARROW:
-        found["plan.precision.scaling"] = resolve(scenario).precision.scaling
-    return found
-
-
-def _switches(scenario: Scenario) -> dict[str, Any]:
-    mesh, resolved = scenario.plan.mesh, resolve(scenario)
-    found: dict[str, Any] = {
-        "plan.attention": resolved.attention,
-        "plan.graph": resolved.graph,
-        "plan.compiled": resolved.compiled,
-        "plan.launch_blocking": resolved.launch_blocking,
-    }
-    if mesh.tp > 1:
-        found["plan.sequence_parallel"] = resolved.sequence_parallel
-    if mesh.cp > 1:
-        found["plan.cp_kind"] = resolved.cp_kind
-    if has_experts(scenario.model):
-        found["plan.moe_dispatch"] = resolved.moe_dispatch
-        found["plan.moe_imbalance"] = resolved.moe_imbalance
-    for name, able in _overlappable(scenario):
-        if able:
-            found[f"plan.overlap.{name}"] = resolved.overlap[name]
-    return found
-
-
-def _overlappable(scenario: Scenario) -> Iterator[tuple[str, bool]]:
-    """Each communication, and whether there is any of it to overlap.
-
-    Sends of plain 1f1b and a context exchange by all-to-all count only where the plan itself says something of them:
-    an engine that overlaps what it can does not thereby promise these.
-    """
-    plan, mesh = scenario.plan, scenario.plan.mesh
-    said = plan.switches.overlap
-    yield "grad-reduce", mesh.dp * mesh.cp > 1
-    yield "param-gather", plan.sharding.shard != "none" and plan.shard_degree > 1
-    yield "tp", mesh.tp > 1
-    yield "pp", mesh.pp > 1 and (plan.schedule.name != "1f1b" or "pp" in said)
-    yield "cp", mesh.cp > 1 and (plan.switches.cp_kind == "ring" or "cp" in said)
-    yield "moe", mesh.ep > 1
-    yield "offload", plan.offload.activations > 0 or plan.offload.optimizer > 0
 
 
 @lru_cache(maxsize=8)

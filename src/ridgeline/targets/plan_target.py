@@ -1,40 +1,54 @@
-"""Turn a target into the answers that a search asks of it, by what its own writer and reader say of a scenario.
+"""Turn a target of an export into what a search asks of it: the engines it runs, what it can express, and why not.
 
-Nothing is declared twice: what `export` would report as lost is what a search leaves out, and what the files mean when
-they are read again is what the target does by itself.
+What a target can express is declared in `capabilities/ID.toml`; a test holds the table against the target's own writer.
+Reasons are that writer's, of the very plan that is asked about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import tomllib
+from functools import cache
+from pathlib import Path
 
 from ridgeline.core.encode import plain
-from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.errors import InputError, not_among
+from ridgeline.core.records import dataclass
 from ridgeline.hardware.system import System
+from ridgeline.plan.capability import Capability, UnsupportedDecision, read_capability
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.workload import Train
-from ridgeline.search.plan_target import Untold
-from ridgeline.search.told_space import ENGINE, GRADIENTS, OPEN, OVERLAP, SEQUENCE_PARALLEL
-from ridgeline.targets.decisions import decisions_of
-from ridgeline.targets.registry import TARGETS, TRAIN
-from ridgeline.targets.reread import meaning, reread
+from ridgeline.targets.registry import SERVE, TARGETS, TRAIN
+from ridgeline.targets.reread import reread
 from ridgeline.targets.target import Export, Lost
 from ridgeline.targets.vendors import refuse_other_chips
 
-PLAIN = "llama3-8b"  # every target has a word for this model
+FOLDER = Path(__file__).parent / "capabilities"
 HARMLESS = ("model.context", "model.numerics.", "workload.task")  # no step depends on them
+ACCEPTANCE = "plan.speculation.acceptance"  # a fact of the text, which no file says
+
+
+@cache
+def capability_of(target: str) -> Capability:
+    """What a target declares.
+
+    >>> capability_of("torchtitan").engines
+    ('torchtitan',)
+    """
+    path = FOLDER / f"{target}.toml"
+    return read_capability(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportTarget:
-    """A target of `export`, as a search asks it."""
+class TrainingTarget:
+    """A target of `export` that trains, as a search asks it."""
 
     id: str
-    _judged: dict[tuple[object, ...], bool] = field(default_factory=dict)
+
+    @property
+    def capability(self) -> Capability:
+        """Which values of each decision it can express."""
+        return capability_of(self.id)
 
     def engines(self, system: System) -> tuple[str, ...]:
         """Engines that the target's own files run on these chips.
@@ -43,82 +57,96 @@ class ExportTarget:
         >>> [training_target(id).engines(system("8xh100-sxm")) for id in ("torchtitan", "verl")]
         [('torchtitan',), ('megatron-core', 'torch-eager')]
         """
-        found: list[str] = []
-        for id in (id for id in ENGINES if ENGINES[id].serves is None):
-            probe = _probe(system, id)
-            refuse_other_chips(probe, self.id)
-            found += [id] if ENGINE not in _paths(TARGETS[self.id].write(probe)) else []
-        known = [id for id in found if system.chip.vendor in (ENGINES[id].supports.vendors or (system.chip.vendor,))]
-        return tuple(known or found)
+        refuse_other_chips(system, self.id)
+        ids = self.capability.engines
+        made_for = [id for id in ids if system.chip.vendor in (ENGINES[id].supports.vendors or (system.chip.vendor,))]
+        return tuple(made_for or ids)
 
-    def untold(self, scenario: Scenario) -> tuple[Untold, ...]:
+    def unsupported(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
         """Lost decisions of the plan; of the model and the workload those without which the step is another.
 
         >>> import ridgeline
-        >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
+        >>> scenario = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
         ...     "workload": {"seq": 8192, "global_batch": 64}, "plan": {"engine": "torchtitan", "shard": "zero1"}})
-        >>> [one.path for one in training_target("torchtitan").untold(made)]
+        >>> [item.path for item in training_target("torchtitan").unsupported(scenario)]
         ['plan.shard']
         """
         try:
-            made = TARGETS[self.id].write(scenario)
-        except InputError as wrong:
-            return tuple(Untold(path=one.path, value=one.given, why=one.expected) for one in wrong.problems)
-        lost = [one for one in made.lost if not one.yours and not one.path.startswith(_harmless(scenario))]
-        own = [one for one in lost if one.path.startswith("plan.")]
-        if not own and lost and not self._is_same(made, scenario, lost):
-            own = lost
-        return tuple(Untold(path=one.path, value=str(plain(one.value)), why=one.why) for one in own)
+            export = TARGETS[self.id].write(scenario)
+        except InputError as error:
+            return tuple(_of_problems(error))
+        lost = [item for item in export.lost if not item.yours and not item.path.startswith(_harmless(scenario))]
+        of_plan = [item for item in lost if item.path.startswith("plan.")]
+        if not of_plan and lost and not _is_same_step(export, scenario, lost):
+            of_plan = lost
+        return tuple(_unsupported(item) for item in of_plan)
 
-    def _is_same(self, made: Export, scenario: Scenario, lost: list[Lost]) -> bool:
-        """Whether the step is the same without these, as the files read again tell it; asked once for each set."""
-        key = (scenario.model.id, scenario.plan.engine, *(one.path for one in lost))
-        if key not in self._judged:
-            check = reread(made, scenario)
-            seen = {one.path for one in check.differs}
-            self._judged[key] = check.verdict == "same" and all(one.path in seen for one in lost)
-        return self._judged[key]
 
-    def habits(self, scenario: Scenario) -> Mapping[str, Any]:
-        """What the files mean, of switches and formats that they cannot say as the scenario has them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingTarget:
+    """A target of `export` that serves, as a search asks it."""
+
+    id: str
+
+    @property
+    def capability(self) -> Capability:
+        """Which values of each decision it can express."""
+        return capability_of(self.id)
+
+    def engines(self, system: System) -> tuple[str, ...]:
+        """Engines that the target starts on these chips.
+
+        >>> from ridgeline.hardware.load import system
+        >>> eight = system("8xh100-sxm")
+        >>> serving_target("sglang").engines(eight), serving_target("dynamo").engines(eight)
+        (('sglang',), ('sglang', 'tensorrt-llm', 'vllm'))
+        """
+        refuse_other_chips(system, self.id)
+        return self.capability.engines
+
+    def unsupported(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
+        """Lost decisions of the plan that no set-up of the user's can make good."""
         try:
-            made = TARGETS[self.id].write(scenario)
-            lost = tuple(_paths(made))
-            wanted = [path for path in lost if _is_habit(path)]
-            if not wanted or ENGINE in lost:
-                return {}
-            after = decisions_of(meaning(made, TARGETS[self.id].read(made.files), scenario))
-        except InputError:
-            return {}
-        return {path: after[path] for path in wanted if path in after}
+            lost = TARGETS[self.id].write(scenario).lost
+        except InputError as error:
+            return tuple(_of_problems(error))
+        return tuple(
+            _unsupported(item)
+            for item in lost
+            if item.path.startswith("plan.") and item.path != ACCEPTANCE and not item.yours
+        )
 
 
-def training_target(id: str) -> ExportTarget:
+def training_target(id: str) -> TrainingTarget:
     """The target of that id, or an `InputError` with those that train."""
     if id not in TRAIN:
         raise InputError(not_among("--to", id, TRAIN))
-    return ExportTarget(id=id)
+    return TrainingTarget(id=id)
 
 
-def _paths(made: Export) -> Iterator[str]:
-    """The lost decisions that no script of the user's can make good."""
-    return (one.path for one in made.lost if not one.yours)
+def serving_target(id: str) -> ServingTarget:
+    """The target of that id, or an `InputError` with those that serve."""
+    if id not in SERVE:
+        raise InputError(not_among("--to", id, SERVE, "the others train: leave --serve out"))
+    return ServingTarget(id=id)
+
+
+def _of_problems(error: InputError) -> list[UnsupportedDecision]:
+    return [UnsupportedDecision(path=item.path, value=item.given, why=item.expected) for item in error.problems]
+
+
+def _unsupported(lost: Lost) -> UnsupportedDecision:
+    return UnsupportedDecision(path=lost.path, value=str(plain(lost.value)), why=lost.why)
+
+
+def _is_same_step(export: Export, scenario: Scenario, lost: list[Lost]) -> bool:
+    """Whether the step is the same without these, as the files read again tell it."""
+    check = reread(export, scenario)
+    differing = {item.path for item in check.differs}
+    return check.verdict == "same" and all(item.path in differing for item in lost)
 
 
 def _harmless(scenario: Scenario) -> tuple[str, ...]:
     """Decisions that no step depends on; without images an encoder of them takes no part in one."""
     work = scenario.workload
     return HARMLESS if isinstance(work, Train) and work.images else (*HARMLESS, "model.vision")
-
-
-def _is_habit(path: str) -> bool:
-    return path.startswith(OVERLAP) or path in (*OPEN, GRADIENTS, SEQUENCE_PARALLEL)
-
-
-def _probe(system: System, engine: str) -> Scenario:
-    """A plain run on a system, under an engine."""
-    work = {"seq": 4096, "global_batch": system.chips}
-    built, problems = assemble({"model": PLAIN, "system": system, "workload": work, "plan": {"engine": engine}})
-    if built is None:
-        raise InputError(problems or [Problem(path="system", given=system.name, expected="a system")])
-    return built

@@ -68,24 +68,28 @@ def runs_on(scenario: Scenario, target: str) -> Iterator[Lose]:
     >>> [lost.why for lost in runs_on(made, "verl")]
     ['it runs on chips of NVIDIA, AMD and Huawei, not of Google']
     """
+    return _on_other_chips(scenario.system, target)
+
+
+def _on_other_chips(system: System, target: str) -> Iterator[Lose]:
     able = [name for name, vendor in vendors().items() if target in vendor.targets]
-    vendor = scenario.system.chip.vendor
+    vendor = system.chip.vendor
     if able and vendor not in able:
         *most, last = able
         names = f"{', '.join(most)} and {last}" if most else last
         yield Lose("system.chips", f"it runs on chips of {names}, not of {vendor}")
 
 
-def refuse_other_chips(scenario: Scenario, target: str) -> None:
-    """An `InputError` where the target is known not to run on the scenario's chips, with targets that do."""
-    vendor = scenario.system.chip.vendor
+def refuse_other_chips(system: System, target: str) -> None:
+    """An `InputError` where the target is known not to run on a system's chips, with targets that do."""
+    vendor = system.chip.vendor
     if vendor not in vendors():
         return
-    for lost in runs_on(scenario, target):
+    for lost in _on_other_chips(system, target):
         alike = SERVE if target in SERVE else TRAIN
         able = [one for one in vendors()[vendor].targets if one in alike]
         others = ", ".join(able)
         todo = f"use --to {able[0]}" if able else "no target of Ridgeline's of the kind runs on them"
-        given = f"{target} for {scenario.system.name}"
+        given = f"{target} for {system.name}"
         expected = f"one of {others}" if others else lost.why
         raise InputError(Problem(path="--to", given=f"{given}: {lost.why}", expected=expected, todo=todo))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.distinct import kind_of, kind_words, kinds
-from ridgeline.search.find_plan import find_plan, offered
+from ridgeline.search.find_plan import find_plan, supported_chunks
 from ridgeline.search.shortlist import entry
 from ridgeline.search.space import space_of
 from ridgeline.sim.predict_step import default_calibration
@@ -22,7 +22,7 @@ def test_the_best_of_another_kind_is_the_best_of_all_that_differ() -> None:
     space = space_of(base)
     others = [
         one.step_s
-        for chunk in offered(priced_grids(base, space, default_calibration()), base, space)
+        for chunk in supported_chunks(priced_grids(base, space, default_calibration()), base, space)
         for one in (entry(chunk, place) for place in range(len(chunk.step_s)))
         if one.peak_bytes <= found.capacity_bytes and kind_of(one.plan) != kind_of(first.plan)
     ]

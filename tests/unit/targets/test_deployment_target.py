@@ -12,7 +12,7 @@ from ridgeline.plan.serving_plan import TensorrtLlmKnobs
 from ridgeline.search.deployments.question import DeploymentRequest, deployment_cases
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.search.deployments.space import shapes
-from ridgeline.targets.deployment_target import serving_target
+from ridgeline.targets.plan_target import serving_target
 from ridgeline.targets.registry import SERVE, TARGETS
 
 ASKED: dict[str, Any] = {"on": "16xh100-sxm", "rate": 4.0, "ttft": "1s", "isl": 512, "osl": 64}

@@ -194,9 +194,9 @@ def test_every_target_refuses_the_chips_of_every_vendor_it_does_not_run_on() -> 
         scenario = made(system)
         for target in IDS:
             if target in vendors()[vendor].targets:
-                refuse_other_chips(scenario, target)
+                refuse_other_chips(scenario.system, target)
                 continue
             with pytest.raises(InputError, match=rf"not of {vendor}") as refused:
-                refuse_other_chips(scenario, target)
+                refuse_other_chips(scenario.system, target)
             advice = str(refused.value).rpartition("use --to ")[2]
             assert advice in (*(SERVE if target in SERVE else TRAIN),) or "of the kind runs on them" in advice

@@ -10,8 +10,9 @@ from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.plan_target import PlanTarget
-from ridgeline.targets.plan_target import training_target
+from ridgeline.search.expressible_space import target_defaults
+from ridgeline.search.target import ExportTarget
+from ridgeline.targets.plan_target import capability_of, training_target
 from ridgeline.targets.registry import TRAIN
 
 
@@ -50,7 +51,7 @@ def test_the_engines_of_a_target_are_those_whose_files_it_writes(
 
 def test_every_target_that_trains_can_be_planned_for_and_no_other() -> None:
     for id in TRAIN:
-        asked: PlanTarget = training_target(id)
+        asked: ExportTarget = training_target(id)
         assert asked.id == id
     with pytest.raises(InputError, match="megatron"):
         training_target("vllm")
@@ -77,7 +78,7 @@ def test_chips_that_a_target_does_not_run_on_are_refused_with_targets_that_do() 
 def test_what_cannot_be_told_is_what_an_export_loses(target: str, plan: dict[str, Any], paths: list[str]) -> None:
     asked = training_target(target)
     on = "16xascend-910b2" if target == "mindspeed" else "16xh100-sxm"
-    found = asked.untold(_scenario(asked.engines(system(on))[0], on=on, **plan))
+    found = asked.unsupported(_scenario(asked.engines(system(on))[0], on=on, **plan))
     assert [one.path for one in found][: len(paths)] == paths
     assert bool(found) == bool(paths)
     assert all(one.why for one in found)
@@ -85,27 +86,26 @@ def test_what_cannot_be_told_is_what_an_export_loses(target: str, plan: dict[str
 
 def test_losses_that_change_no_step_do_not_count_and_those_that_do_are_told() -> None:
     verl = training_target("verl")
-    assert verl.untold(_scenario("megatron-core", tp=2, shard="zero1")) == ()  # task = pretrain is lost
+    assert verl.unsupported(_scenario("megatron-core", tp=2, shard="zero1")) == ()  # task = pretrain is lost
     documents = _scenario("megatron-core", work={"document": 512}, tp=2, shard="zero1")
-    assert [one.path for one in verl.untold(documents)] == ["workload.document"]
+    assert [one.path for one in verl.unsupported(documents)] == ["workload.document"]
 
 
 def test_blocks_that_a_target_leaves_out_are_told() -> None:
     ahead = _scenario("torchtitan", model="deepseek-v3", on="256xh100-sxm", work={"global_batch": 256}, shard="zero3")
-    paths = {one.path.split(".")[1] for one in training_target("torchtitan").untold(ahead)}
+    paths = {one.path.split(".")[1] for one in training_target("torchtitan").unsupported(ahead)}
     assert paths == {"mtp"}
 
 
 def test_an_image_encoder_that_does_not_run_is_no_loss() -> None:
     asked = training_target("accelerate")
-    assert asked.untold(_scenario("torch-eager", model="qwen2-vl-7b", shard="zero3")) == ()
+    assert asked.unsupported(_scenario("torch-eager", model="qwen2-vl-7b", shard="zero3")) == ()
 
 
-def test_habits_are_what_the_files_mean() -> None:
-    asked = training_target("deepspeed")
-    assert asked.habits(_scenario("deepspeed")) == {"plan.overlap.grad-reduce": False}
-    assert asked.habits(_scenario("deepspeed", shard="zero1")) == {"plan.overlap.param-gather": False}
-    assert asked.habits(_scenario("deepspeed", shard="zero3")) == {}
-    assert (
-        training_target("accelerate").habits(_scenario("torch-eager", shard="zero1")) == {}
-    )  # another engine would run
+def test_what_a_target_does_by_itself_follows_from_its_table() -> None:
+    deepspeed = capability_of("deepspeed")
+    assert target_defaults(_scenario("deepspeed"), deepspeed) == {"plan.overlap.grad-reduce": False}
+    assert target_defaults(_scenario("deepspeed", shard="zero1"), deepspeed) == {"plan.overlap.param-gather": False}
+    assert target_defaults(_scenario("deepspeed", shard="zero3"), deepspeed) == {}
+    zero1 = _scenario("torch-eager", shard="zero1")  # another engine would run it
+    assert target_defaults(zero1, capability_of("accelerate")) == {}

@@ -9,7 +9,6 @@ import pytest
 import ridgeline
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import find_plan
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.targets.api import export
 from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.reread import SAME
@@ -57,7 +56,7 @@ def found(model: str, engine: str, system: str, target: str | None) -> Scenario:
     work, plan = {"seq": 4096, "global_batch": 64}, {"engine": engine}
     asked = ridgeline.scenario({"model": model, "system": system, "workload": work, "plan": plan})
     pins = {"pp": (1, 2), "tp": (1, 2), "cp": 1, "microbatch": (1, 2), "etp": 1}
-    told = AskedTarget(training_target(target)) if target is not None else None
+    told = training_target(target) if target is not None else None
     plans = find_plan(asked, pins, most=1, target=told).plans  # none where the model predicts further tokens
     return (plans or find_plan(asked, pins, most=1).plans)[0].scenario
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 
 from ridgeline.core.errors import Problem
 from ridgeline.models.spec import Attention, Block, LatentAttention, Mlp, ModelSpec, Moe, Mtp
+from ridgeline.plan.capability import Capability, PlanFacts, read_capability
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
@@ -14,8 +18,6 @@ from ridgeline.runtime.train.numerics import all_blocks
 from ridgeline.runtime.train.recompute_parts import PARTS
 from ridgeline.runtime.train.request import has_experts
 
-FORMATS = ("fp32", "bf16", "fp16")
-PRODUCTS = (*FORMATS, "fp8-e4m3")
 ACTIVATION_NAMES = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2")
 
 
@@ -29,14 +31,27 @@ def _workload(scenario: Scenario) -> Iterator[Problem]:
     if not isinstance(workload, Train):
         yield Problem(path="workload.kind", given=workload.kind, expected="train", todo="`run` trains")
         return
-    if workload.task == "lora":
-        yield Problem(path="workload.task", given="lora", expected="pretrain or finetune")
-    if workload.optimizer.name not in ("adamw", "adam"):
-        todo = 'set workload.optimizer = "adamw"'
-        yield Problem(path="workload.optimizer", given=workload.optimizer.name, expected="adamw", todo=todo)
+    yield from _declared(scenario)
     if workload.document_tokens < workload.seq:
         given, expected = str(workload.document), "absent: a document fills its sequence"
         yield Problem(path="workload.document", given=given, expected=expected, todo="leave it out")
+
+
+@cache
+def capability() -> Capability:
+    """What `run` executes, as its table declares it."""
+    path = Path(__file__).parent / "capability.toml"
+    return read_capability(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+
+
+def _declared(scenario: Scenario) -> Iterator[Problem]:
+    """The rows of the table that the plan breaks."""
+    facts = PlanFacts.of(scenario)
+    for limit, broken in capability().broken(facts):
+        if broken:
+            path = limit.decision if limit.decision.startswith("workload.") else f"plan.{limit.decision}"
+            given = str(facts.values[limit.decision])
+            yield Problem(path=path, given=given, expected=limit.expected, todo=limit.todo)
 
 
 def _model(scenario: Scenario) -> Iterator[Problem]:
@@ -105,14 +120,7 @@ def _block(block: Block) -> Iterator[str]:
 
 def _formats(scenario: Scenario) -> Iterator[Problem]:
     precision = scenario.plan.precision
-    for path, format, known in (("compute", precision.compute, PRODUCTS), ("weights", precision.weights, FORMATS)):
-        if format.id not in known:
-            todo = 'set plan.precision = "bf16"'
-            yield Problem(path=f"plan.precision.{path}", given=format.id, expected=" or ".join(known), todo=todo)
-    if precision.scaling == "block":
-        todo = 'set plan.precision.scaling = "row"'
-        yield Problem(path="plan.precision.scaling", given="block", expected="tensor or row", todo=todo)
-    apart = precision.compute.id not in (precision.weights.id, PRODUCTS[-1])
+    apart = precision.compute.id not in (precision.weights.id, "fp8-e4m3")
     if apart or precision.activations.id != precision.weights.id:
         given = f"compute {precision.compute.id}, weights {precision.weights.id}"
         yield Problem(path="plan.precision", given=given, expected="one format; a wider master is the optimizer's")
@@ -140,14 +148,6 @@ def _memory(scenario: Scenario) -> Iterator[Problem]:
                 yield Problem(path="plan.recompute.parts", given=part, expected=expected)
 
 
-def _ranks(scenario: Scenario) -> Iterator[Problem]:
-    shard = scenario.plan.sharding.shard
-    if shard == "zero2" and scenario.plan.mesh.pp > 1:
-        todo = 'use shard = "zero1" or "zero3"'
-        expected = "gradients reduced once a step: torch's pipeline runtime does so"
-        yield Problem(path="plan.shard", given="zero2 with pp > 1", expected=expected, todo=todo)
-
-
 def _graph(scenario: Scenario) -> Iterator[Problem]:
     """A graph of the whole step: one process on a chip, whose host need not look at anything."""
     plan, graph = scenario.plan, resolve(scenario).graph
@@ -173,6 +173,5 @@ RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (
     _formats,
     _tensor,
     _memory,
-    _ranks,
     _graph,
 )

@@ -22,12 +22,12 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, described_engine
 from ridgeline.plan.settings import apply_settings, parents_first, parse_value
 from ridgeline.search.deployments.candidate import GOALS, Goal
+from ridgeline.search.deployments.expressible import expressible_space, target_engines
 from ridgeline.search.deployments.pins import pinned_space, pinned_table, searched_keys
 from ridgeline.search.deployments.shape import KNOBS
 from ridgeline.search.deployments.space import DeploymentSpace, deployment_space
-from ridgeline.search.deployments.told import told_engines, told_space
-from ridgeline.search.plan_target import DeploymentTarget
 from ridgeline.search.request import no_system, read_request
+from ridgeline.search.target import ExportTarget
 from ridgeline.serving.deployment import Priced
 
 ISL, OSL, PERCENTILE = 1024, 256, 99.0
@@ -77,7 +77,7 @@ class DeploymentRequest:
     pins: Mapping[str, tuple[Any, ...]]
     goal: Goal = "cost"
     priced: Priced | None = None
-    target: DeploymentTarget | None = None
+    target: ExportTarget | None = None
 
     @classmethod
     def from_options(cls, model: str, **options: Unpack[DeploymentOptions]) -> DeploymentRequest:
@@ -206,7 +206,7 @@ def deployment_cases(request: DeploymentRequest) -> Iterator[DeploymentCase]:
         if request.target is not None:
             given = described_engine(request.table)
             asked = request.engines or ((given,) if given else ())
-            engines = told_engines(request.target, load_system(system or request.table["system"]), asked)
+            engines = target_engines(request.target, load_system(system or request.table["system"]), asked)
         for engine in engines:
             yield _case(request, system, engine)
 
@@ -234,5 +234,5 @@ def _case(request: DeploymentRequest, system: str | None, engine: str | None) ->
     if found:
         raise InputError(found)
     if request.target is not None:
-        space = told_space(built, space, request.target)
+        space = expressible_space(built, space, request.target)
     return DeploymentCase(scenario=built, space=space, table=MappingProxyType(table))

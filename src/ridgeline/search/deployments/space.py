@@ -28,8 +28,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import SglangKnobs, TensorrtLlmKnobs, VllmKnobs
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.search.deployments.shape import Knobs, Shape
-from ridgeline.search.plan_target import DeploymentTarget
 from ridgeline.search.space import powers_of_two, tensor_degrees
+from ridgeline.search.target import ExportTarget
 from ridgeline.sim import limits_of
 
 DEEPEST = 8  # pipeline stages of a replica that are tried
@@ -60,7 +60,7 @@ class DeploymentSpace:
     prefix: tuple[bool, ...]
     replicas: tuple[int, ...] | None
     split: tuple[Split, ...]
-    target: DeploymentTarget | None = None
+    target: ExportTarget | None = None
 
     def of(self, axis: str) -> tuple[Any, ...]:
         """The choices along an axis."""
@@ -121,9 +121,12 @@ def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:
             for axis in ("tokens", "seqs", "prefix"):
                 first = space.of(axis)[0]
                 made = made.turned(axis, first) if first is not None else made
-            untold = space.target.untold(made.scenario(scenario)) if space.target else ()
-            if not _problems(scenario, made) and not untold:
+            if not _problems(scenario, made) and _is_expressible(scenario, space, made):
                 yield made
+
+
+def _is_expressible(scenario: Scenario, space: DeploymentSpace, shape: Shape) -> bool:
+    return space.target is None or not space.target.capability.unsupported(shape.scenario(scenario))
 
 
 def _expert_degrees(space: DeploymentSpace, tp: int, dp: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Turn a winner into what a target of an export forbids: faster plans of its engine that the target cannot be told.
+"""Turn a winner into what a target of an export forbids: faster plans of its engine that the target cannot express.
 
 The engine's space is swept again without regard to the target. Of the plans it keeps (the fastest, and the best at each
-choice of each axis) those that are faster than the winner are asked about; told is the fastest for each set of
+choice of each axis) those count that are faster than the winner and not supported: the fastest for each set of
 decisions that stand against it.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ridgeline.core.records import dataclass
+from ridgeline.plan.capability import UnsupportedDecision
 from ridgeline.search.distinct import kinds
 from ridgeline.search.find_plan import Search, find_plan, predicted
-from ridgeline.search.plan_target import Untold
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.shortlist import Entry
 from ridgeline.sim import Prediction
@@ -24,19 +24,19 @@ MOST = 3  # sets of decisions that are told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UntoldGain:
-    """A plan that the target cannot be told.
+class TargetGain:
+    """A plan that the target cannot express.
 
     untold   the decisions that stand against it
     gain     tokens per second per chip over the winner's, less one
     """
 
-    untold: tuple[Untold, ...]
+    untold: tuple[UnsupportedDecision, ...]
     gain: float
     prediction: Prediction
 
 
-def untold_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tuple[UntoldGain, ...]:
+def target_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tuple[TargetGain, ...]:
     """What the target keeps from the plan, the most gain first; nothing where `go_on` answered False."""
 
     def progress(priced: int, best_s: float) -> bool:  # noqa: ARG001
@@ -48,16 +48,18 @@ def untold_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tu
     )  # fmt: skip
     if not free.swept.complete:
         return ()
-    found: list[UntoldGain] = []
+    found: list[TargetGain] = []
     for entry, untold in _faster(search, winner, free):
         for made in predicted(search.scenario, [entry], search.calibration):
             gain = made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
             if gain >= WORTH:
-                found.append(UntoldGain(untold=untold, gain=gain, prediction=made))
+                found.append(TargetGain(untold=untold, gain=gain, prediction=made))
     return tuple(sorted(found, key=lambda one: -one.gain)[:MOST])
 
 
-def _faster(search: Search, winner: Prediction, free: Search) -> Iterator[tuple[Entry, tuple[Untold, ...]]]:
+def _faster(
+    search: Search, winner: Prediction, free: Search
+) -> Iterator[tuple[Entry, tuple[UnsupportedDecision, ...]]]:
     """The fastest plan for each set of decisions; a set that holds a faster one's says nothing new."""
     seen: list[frozenset[str]] = []
     target = search.target
@@ -65,7 +67,10 @@ def _faster(search: Search, winner: Prediction, free: Search) -> Iterator[tuple[
     for entry in kinds(free.swept, MOST_ASKED):
         if entry.step_s > winner.step_time_s:
             return
-        untold = target.untold(replace(search.scenario, plan=entry.plan))
+        tried = replace(search.scenario, plan=entry.plan)
+        if not target.capability.unsupported(tried):
+            continue
+        untold = target.unsupported(tried)
         paths = frozenset(one.path for one in untold)
         if untold and not any(known <= paths for known in seen):
             seen.append(paths)

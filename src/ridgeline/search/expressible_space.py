@@ -1,9 +1,10 @@
-"""Turn a space of plans into that of the plans which a target of an export can be told.
+"""Turn a space of plans into that of the plans which a target of an export can express.
 
-A choice that the target cannot be told in the plainest plan that has it is left out (`told_space`): what is added to a
-plan makes none of its decisions tellable. Where a target does by itself what a plan leaves to its engine's habit, the
-plan states it (`with_habits`): a run of DeepSpeed without ZeRO reduces gradients after the backward pass, though the
-engine overlaps them as a habit. What is left are choices that exclude each other; `told_plans` asks about those.
+A choice that the target does not support in the plainest plan that has it is left out (`expressible_space`): what is
+added to a plan makes none of its decisions supported. Where a target does by itself what a plan leaves to its engine's
+habit, the plan states it (`with_target_defaults`): a run of DeepSpeed without ZeRO reduces gradients after the backward
+pass, though the engine overlaps them as a habit. What is left are choices that exclude each other, which
+`expressible_plans` leaves out plan by plan.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.dtype import dtype
+from ridgeline.plan.capability import Capability
 from ridgeline.plan.engine import Shard
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Plan, Precision, Schedule, Sharding, Switches
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.plan_target import AskedTarget
 from ridgeline.search.space import Pins, Space
 
 OVERLAP, GRADIENTS = "plan.overlap.", "plan.precision.gradients"
@@ -41,38 +42,40 @@ ENGINE, DISPATCH = "plan.engine", "plan.moe_dispatch"
 RANKS = frozenset(f"plan.{axis}" for axis in AXES)
 
 
-def told_space(space: Space, scenario: Scenario, pins: Pins, asked: AskedTarget) -> Space:
-    """The space of what the target can be told; a choice that is pinned stays, and is told about when nothing is left.
+def expressible_space(space: Space, scenario: Scenario, pins: Pins, capability: Capability) -> Space:
+    """The space of what the target supports; a choice that is pinned stays, and is refused when nothing is left.
 
-    An axis of which nothing can be told stays as it is too: then no plan can be told, and the plans say why.
+    An axis of which nothing is supported stays as it is too: then no plan can be expressed, and the plans say why.
     """
-    space = with_habits(space, scenario, asked)
+    space = with_target_defaults(space, scenario, capability)
     for axis in ("shard", *(name for name in OWN if name != "shard")):
-        kept = tuple(one for one in getattr(space, axis) if can_be_told(scenario, space, axis, one, asked))
-        if kept and (axis not in pins.pinned or axis in ("switches", "precision")):
-            narrowed: dict[str, Any] = {axis: kept}
+        choices = tuple(
+            choice for choice in getattr(space, axis) if is_expressible(scenario, space, axis, choice, capability)
+        )
+        if choices and (axis not in pins.pinned or axis in ("switches", "precision")):
+            narrowed: dict[str, Any] = {axis: choices}
             space = replace(space, **narrowed)
     return space
 
 
-def can_be_told(scenario: Scenario, space: Space, axis: str, choice: Any, asked: AskedTarget) -> bool:
-    """Whether the target can be told a choice along an axis in the plainest plan that has it, under some sharding."""
+def is_expressible(scenario: Scenario, space: Space, axis: str, choice: Any, capability: Capability) -> bool:
+    """Whether a choice along an axis is supported in the plainest plan that has it, under some sharding."""
     if axis in (*AXES, "etp") and choice == 1:
         return True
     enough = all if axis == "switches" else any
     for shard in (choice,) if axis == "shard" else space.shard:
         probes = list(_probes(scenario, space, shard, axis, choice))
-        if not probes or enough(not _loses(asked, scenario, plan, OWN[axis]) for plan in probes):
+        if not probes or enough(not _loses(capability, scenario, plan, OWN[axis]) for plan in probes):
             return True
     return False
 
 
-def _loses(asked: AskedTarget, scenario: Scenario, plan: Plan, paths: tuple[str, ...]) -> bool:
-    """Whether one of these decisions of a plan cannot be told, or the target would run another engine.
+def _loses(capability: Capability, scenario: Scenario, plan: Plan, paths: tuple[str, ...]) -> bool:
+    """Whether one of these decisions of a plan is not supported, or the target would run another engine.
 
     Switches say nothing where the axis that they are about is not there: a dispatcher without experts on other ranks.
     """
-    lost = {one.path for one in asked.untold(replace(scenario, plan=plan))}
+    lost = {f"plan.{limit.decision}" for limit in capability.unsupported(replace(scenario, plan=plan))}
     lost -= {DISPATCH} if plan.mesh.ep == 1 else set()
     if paths == OWN["switches"] and lost & RANKS:
         return False
@@ -134,58 +137,73 @@ def _probe(
     yield replace(scenario.plan, **{**plain, **made})
 
 
-def with_habits(space: Space, scenario: Scenario, asked: AskedTarget) -> Space:
+def with_target_defaults(space: Space, scenario: Scenario, capability: Capability) -> Space:
     """The space with the switches and formats beside its own that the target has where a plan leaves them open."""
-    own = scenario.plan
-    found = list(_habits(space, scenario, asked))
-    switches = [*space.switches, *(_thrown(one, own.switches, told) for told in found for one in space.switches)]
-    formats = [*space.precision, *(_reduced(one, told) for told in found for one in space.precision)]
-    return replace(space, switches=tuple(_once(switches)), precision=tuple(_once(formats)))
+    plan = scenario.plan
+    defaults = list(_defaults(space, scenario, capability))
+    switches = [*space.switches, *(_switched(one, plan.switches, some) for some in defaults for one in space.switches)]
+    formats = [*space.precision, *(_reduced(one, some) for some in defaults for one in space.precision)]
+    return replace(space, switches=tuple(_unique(switches)), precision=tuple(_unique(formats)))
 
 
-def _habits(space: Space, scenario: Scenario, asked: AskedTarget) -> Iterator[Mapping[str, Any]]:
+def _defaults(space: Space, scenario: Scenario, capability: Capability) -> Iterator[Mapping[str, Any]]:
     """What the target does by itself under each sharding: of plans that have one axis each, taken together.
 
-    What it does of dispatch where no expert is on another rank stands apart: elsewhere it may take another.
+    What it does of dispatch where no expert is on another rank is yielded by itself: elsewhere it may take another.
     """
-    kinds = {one.cp_kind: one for one in space.switches}
+    exchanges = {switches.cp_kind: switches for switches in space.switches}
     for shard in space.shard:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         idle: dict[str, Any] = {}
         for axis in ("", *AXES):
-            for switches in kinds.values() if axis == "cp" else (space.switches[0],):
+            for switches in exchanges.values() if axis == "cp" else (space.switches[0],):
                 degrees = {axis: _least(space, axis)} if axis else {}
                 for plan in _probe(scenario, space, shard, degrees, {"switches": switches}):
-                    told = dict(asked.habits(replace(scenario, plan=plan)))
-                    if plan.mesh.ep == 1 and DISPATCH in told:
-                        idle[DISPATCH] = told.pop(DISPATCH)
-                    found = {**told, **found}
-        yield from (one for one in (found, {**idle, **found}) if one)
+                    done = target_defaults(replace(scenario, plan=plan), capability)
+                    if plan.mesh.ep == 1 and DISPATCH in done:
+                        idle[DISPATCH] = done.pop(DISPATCH)
+                    values = {**done, **values}
+        yield from (some for some in (values, {**idle, **values}) if some)
 
 
-def _thrown(switches: Switches, stated: Switches, told: Mapping[str, Any]) -> Switches:
+def target_defaults(scenario: Scenario, capability: Capability) -> dict[str, Any]:
+    """What the target does of switches and formats that it cannot express as the scenario has them.
+
+    Of a plan whose ranks it does not have, or that another engine would run, that says nothing.
+    """
+    done = {f"plan.{decision}": value for decision, value in capability.replacements(scenario).items()}
+    if done.keys() & {ENGINE, *RANKS}:
+        return {}
+    return {path: value for path, value in done.items() if _is_default(path)}
+
+
+def _is_default(path: str) -> bool:
+    return path.startswith(OVERLAP) or path in (*OPEN, GRADIENTS, SEQUENCE_PARALLEL)
+
+
+def _switched(switches: Switches, stated: Switches, values: Mapping[str, Any]) -> Switches:
     """Switches with what the target does in place of those that the plan does not state."""
-    overlap = {path.removeprefix(OVERLAP): on for path, on in told.items() if path.startswith(OVERLAP)}
-    kept = {word: on for word, on in overlap.items() if word not in stated.overlap}
-    other: dict[str, Any] = {
-        OPEN[path]: value for path, value in told.items() if path in OPEN and getattr(stated, OPEN[path]) is None
+    overlap = {path.removeprefix(OVERLAP): on for path, on in values.items() if path.startswith(OVERLAP)}
+    unstated = {word: on for word, on in overlap.items() if word not in stated.overlap}
+    changes: dict[str, Any] = {
+        OPEN[path]: value for path, value in values.items() if path in OPEN and getattr(stated, OPEN[path]) is None
     }
-    if SEQUENCE_PARALLEL in told and stated.sequence_parallel is None:
-        other["sequence_parallel"] = told[SEQUENCE_PARALLEL]
-    return replace(switches, overlap=MappingProxyType({**switches.overlap, **kept}), **other)
+    if SEQUENCE_PARALLEL in values and stated.sequence_parallel is None:
+        changes["sequence_parallel"] = values[SEQUENCE_PARALLEL]
+    return replace(switches, overlap=MappingProxyType({**switches.overlap, **unstated}), **changes)
 
 
-def _reduced(precision: Precision, told: Mapping[str, Any]) -> Precision:
+def _reduced(precision: Precision, values: Mapping[str, Any]) -> Precision:
     """Formats with the one that the target reduces gradients in, where the plan does not state it."""
-    if GRADIENTS not in told or precision.gradients is not None:
+    if GRADIENTS not in values or precision.gradients is not None:
         return precision
-    return replace(precision, gradients=dtype(told[GRADIENTS]))
+    return replace(precision, gradients=dtype(values[GRADIENTS]))
 
 
-def _once(choices: Iterable[Any]) -> list[Any]:
+def _unique(choices: Iterable[Any]) -> list[Any]:
     """The choices without repetition; one may hold a mapping, so equality decides."""
-    found: list[Any] = []
+    unique: list[Any] = []
     for choice in choices:
-        if choice not in found:
-            found.append(choice)
-    return found
+        if choice not in unique:
+            unique.append(choice)
+    return unique
