@@ -29,7 +29,7 @@ these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predi
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
 1. A key in brackets is not always there. Keys may be added; one that is there keeps its name and its meaning. What
 `show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb
-is a [Refusal](#refusal): `possible` false, and the problems. A record that several results hold stands once.
+is a [Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed once.
 """
 NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", NoneType: "null"}
 
@@ -81,14 +81,14 @@ def meaning(kind: type, key: str, path: tuple[str, ...] | None) -> str:
 
 
 def table(kind: type) -> Iterator[str]:
-    yield f"\n### {kind.__name__}\n\n{first_line(kind)}\n\n| key | holds | |\n|---|---|---|"
+    yield f"\n### {kind.__name__}\n\n{first_line(kind)}\n"
     paths = {key.name: key.path for key in json_keys(kind)}
     rows = []
     for key, (hint, is_sparse) in result_keys(kind).items():
         name = f"[`{key}`]" if is_sparse else f"`{key}`"
         rows.append((name, words(hint), meaning(kind, key, paths.get(key)) if key in paths else ""))
     for (holds, says), group in groupby(rows, key=lambda row: row[1:]):
-        yield f"| {', '.join(name for name, *_ in group)} | {holds} | {says} |"
+        yield f"- {', '.join(name for name, *_ in group)}: {holds}{f'; {says}' if says else ''}"
 
 
 def page() -> str:

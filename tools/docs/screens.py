@@ -46,6 +46,10 @@ def screen(command: str, lines: int) -> str:
     if "Traceback (most recent call last)" in done.stderr:  # a refusal may be shown, a bug may not
         sys.exit(f"$ {command}\n{done.stderr}")
     shown = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]
+    if words[-1] == "--help":  # examples are on the pages
+        end = next((place for place, line in enumerate(shown) if line.strip() == "Examples:"), len(shown))
+        shown = [line for line in shown[:end] if not line.startswith("  -h, --help")]
+        return "\n".join(shown).rstrip()
     return "\n".join(shown if lines == 0 or len(shown) <= lines else [*shown[:lines], "…"])
 
 

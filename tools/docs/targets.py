@@ -194,7 +194,7 @@ def general(path: str) -> str:
 
 
 def section(id: str) -> str:
-    """What one target expresses and loses: decisions by their options, and by the commonest reason of their loss."""
+    """What one target expresses, and what it always loses: decisions by their options, and by the commonest reason."""
     target = TARGETS[id]
     options_of: dict[str, dict[str, None]] = {}
     reasons_of: dict[str, Counter[str]] = {}
@@ -210,11 +210,13 @@ def section(id: str) -> str:
         by_options.setdefault(_shown(options, OPTIONS_SHOWN), []).append(path)
     by_reason: dict[str, list[str]] = {}
     for path, reasons in sorted(reasons_of.items()):
+        if path in options_of:  # lost for some values: the ledger of an export names them
+            continue
         by_reason.setdefault(_cell(reasons.most_common(1)[0][0]), []).append(path)
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
     lines += ["| decisions | options |", "|---|---|"]
     lines += [f"| {_shown(paths, len(paths))} | {options} |" for options, paths in by_options.items()]
-    lines += ["", "| lost, in whole or for some values | because |", "|---|---|"]
+    lines += ["", "| lost | because |", "|---|---|"]
     lines += [f"| {_shown(paths, len(paths))} | {why} |" for why, paths in by_reason.items()]
     return "\n".join(lines) + "\n"
 
