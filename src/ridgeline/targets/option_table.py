@@ -83,9 +83,11 @@ def option_names(dialect: str, section: str) -> dict[str, str]:
     return {row.path: row.option for row in option_rows(dialect, section)}
 
 
-def say_options(dialect: str, section: str, decisions: Mapping[str, Any]) -> Iterator[Say]:
-    """The options of a section that the decisions ask for."""
+def say_options(dialect: str, section: str, decisions: Mapping[str, Any], *paths: str) -> Iterator[Say]:
+    """The options of a section that the decisions ask for: all of them, or those of these paths."""
     for row in option_rows(dialect, section):
+        if paths and row.path not in paths:
+            continue
         value = row.written(decisions[row.path]) if row.path in decisions else None
         if value is not None:
             yield Say(row.option, value, row.path)

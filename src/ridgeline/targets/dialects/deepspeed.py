@@ -350,26 +350,32 @@ def _read_mesh(reader: OptionReader) -> dict[str, Any]:
     return plan
 
 
-def _read_zero(reader: OptionReader) -> dict[str, Any]:
-    shards = {str(stage): shard for shard, stage in STAGES.items()}
-    shard = reader.word("zero_optimization.stage", among=shards, default="none")
-    plan: dict[str, Any] = {"shard": shard}
+def read_zero(reader: OptionReader, prefix: str = "") -> dict[str, Any]:
+    """Sharding, overlap and offloaded states by ZeRO's words, below `prefix` in files that hold DeepSpeed's."""
+    zero = f"{prefix}zero_optimization"
+    shard = reader.word(f"{zero}.stage", among={str(stage): shard for shard, stage in STAGES.items()}, default="none")
     whole = shard == "zero3"
-    overlap = reader.switch("zero_optimization.overlap_comm", default=whole) and shard != "none"
-    plan["overlap"] = {"grad-reduce": overlap, "param-gather": overlap and whole}
+    overlap = reader.switch(f"{zero}.overlap_comm", default=whole) and shard != "none"
     device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
-    share = reader.word("zero_optimization.offload_optimizer.device", among=device, default=0.0)
+    share = reader.word(f"{zero}.offload_optimizer.device", among=device, default=0.0)
     if share:
-        share = reader.share("zero_optimization.offload_optimizer.ratio", default=1.0)
-    elif reader.switch("zero_optimization.cpu_offload", default=False):
-        share = 1.0
+        share = reader.share(f"{zero}.offload_optimizer.ratio", default=1.0)
+    weights = reader.word(f"{zero}.offload_param.device", among=device, default=0.0)
+    if weights or (not prefix and reader.switch(f"{zero}.cpu_offload_params", default=False)):
+        why = f"{'' if prefix else 'changes the step: '}weights in host memory are not priced"
+        option = f"{zero}.offload_param.device" if prefix else f"{zero}.offload_param"
+        reader.notes.append(Unread(option=option, value="cpu", why=why, matters=True))
+    overlaps = {"grad-reduce": overlap, "param-gather": overlap and whole}
+    return {"shard": shard, "overlap": overlaps, "offload": {"optimizer": share}}
+
+
+def _read_zero(reader: OptionReader) -> dict[str, Any]:
+    plan = read_zero(reader)
+    if not plan["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
+        plan["offload"]["optimizer"] = 1.0
     reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
-    weights = reader.word("zero_optimization.offload_param.device", among=device, default=0.0)
-    if weights or reader.switch("zero_optimization.cpu_offload_params", default=False):
-        why = "changes the step: weights in host memory are not priced"
-        reader.notes.append(Unread(option="zero_optimization.offload_param", value="cpu", why=why, matters=True))
     kept = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
-    plan["offload"] = {"optimizer": share, "activations": 1.0 if kept else 0.0}
+    plan["offload"]["activations"] = 1.0 if kept else 0.0
     return plan
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
-from ridgeline.targets.imports.command_line import Arguments, read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, tables
-from ridgeline.targets.launchers.launch import ON_NODE
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.imports.option_reader import OptionReader
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
-from ridgeline.targets.serving.load import BENCH, bench_script
+from ridgeline.targets.serving.launch import Launch, commands_of
+from ridgeline.targets.serving.load import server_export
 from ridgeline.targets.serving.pieces import (
     COMPUTE,
     WEIGHTS,
@@ -30,7 +27,7 @@ from ridgeline.targets.serving.pieces import (
     pools_lost,
     replica_of,
 )
-from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.serving.reader import first_server, has_server, imported, model_named, reader_of, take_knobs
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
@@ -138,9 +135,7 @@ def write(scenario: Scenario) -> Export:
         nodes=one.nodes,
         rendezvous=RENDEZVOUS.format(nodes=one.nodes),
     )
-    title = options(ID).title
-    load = bench_script(scenario, ledger.options, title, how.weights)
-    return exported(ID, {ON_NODE: launch_script(scenario, how, title), BENCH: load}, ledger)
+    return server_export(ID, scenario, ledger, how)
 
 
 def joined(scenario: Scenario, one: Replica) -> bool:
@@ -163,18 +158,14 @@ def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 
 ROUTED = ("-m", "sglang_router.launch_server")  # replicas behind a router of their own
 PROGRAMS = (("-m", "sglang.launch_server"), ("sglang", "serve"), ("launch_server.py",), ROUTED)
+KEYS = frozenset({"mem-fraction-static", "chunked-prefill-size", "max-running-requests", "tp-size"})
 POLICIES = {"cache_aware": "prefix-aware", "round_robin": "round-robin", "power_of_two": "least-loaded"}
 APART = table_words("sglang", "apart")
 
 
 def read(files: Files) -> Imported:
     """The first SGLang server among the files, and the load that a `vllm bench serve` beside it describes."""
-    found = commands_of(files, *PROGRAMS)
-    if found:
-        script, words = found[0]
-        arguments, replicas = read_arguments(words, options(ID)), replicas_in(script)
-    else:
-        arguments, replicas = _configured(files), 1
+    arguments, replicas = first_server(files, PROGRAMS, KEYS, options(ID))
     reader = reader_of(arguments, next(iter(files), ""))
     given = str(reader.take("model-path", default="") or next(iter(arguments.words), ""))
     plan = read_engine(reader, replicas)
@@ -240,23 +231,6 @@ def _precision(reader: OptionReader) -> dict[str, Any]:
     return found | {"kv": reader.word("kv-cache-dtype", among=cached, default=wide)}
 
 
-def _configured(files: Files) -> Arguments:
-    for table in tables(files, ".yaml", ".yml"):
-        if _is_config(table.data):
-            return Arguments(options={str(key).replace("_", "-"): value for key, value in table.data.items()})
-    raise none_found(files, "sglang.launch_server")
-
-
-def _is_config(data: Mapping[str, Any]) -> bool:
-    keys = {str(key).replace("_", "-") for key in data}
-    return bool(keys & {"mem-fraction-static", "chunked-prefill-size", "max-running-requests", "tp-size"})
-
-
 def recognises(files: Files) -> bool:
     """A command that runs SGLang's server, or a YAML file of its options."""
-    try:
-        return bool(commands_of(files, *PROGRAMS)) or any(
-            _is_config(table.data) for table in tables(files, ".yaml", ".yml")
-        )
-    except InputError:
-        return False
+    return has_server(files, PROGRAMS, KEYS)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, nested, tables
-from ridgeline.targets.launchers.launch import ON_NODE, comment, header
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather
+from ridgeline.targets.launchers.launch import comment, header
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, gather
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
-from ridgeline.targets.serving.load import BENCH, PREFIX, bench_script
+from ridgeline.targets.serving.launch import Launch, commands_of, replicas_in
+from ridgeline.targets.serving.load import PREFIX, server_export
 from ridgeline.targets.serving.pieces import (
     MODEL,
     FormatWords,
@@ -28,7 +27,7 @@ from ridgeline.targets.serving.pieces import (
     pools_lost,
     replica_of,
 )
-from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.serving.reader import has_server, imported, model_named, none_found, reader_of, take_knobs
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -108,7 +107,6 @@ def write(scenario: Scenario) -> Export:
     one = replica_of(scenario)
     found = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, one), *_fleet(one), pools_lost()]
     ledger = gather(decisions, found)
-    title = options(ID).title
     own = {name: value for name, value in ledger.options.items() if not name.startswith(PREFIX)}
     fields = {name: value for name, value in own.items() if name not in (MODEL, "REPLICAS")}
     how = Launch(
@@ -120,15 +118,8 @@ def write(scenario: Scenario) -> Export:
         nodes=one.nodes,
         rendezvous="# start it under `srun --mpi=pmix` with a task for each chip",
     )
-    return exported(
-        ID,
-        {
-            FILE: comment(header(scenario, title)) + yaml_text(nested(fields)),
-            ON_NODE: launch_script(scenario, how, title),
-            BENCH: bench_script(scenario, ledger.options, title, how.weights),
-        },
-        ledger,
-    )
+    file = {FILE: comment(header(scenario, options(ID).title)) + yaml_text(nested(fields))}
+    return server_export(ID, scenario, ledger, how, file)
 
 
 def _fleet(one: Replica) -> Iterator[Piece]:
@@ -139,6 +130,7 @@ def _fleet(one: Replica) -> Iterator[Piece]:
     yield Fixed("plan.serving.router", "round-robin", "one replica")
 
 
+KEYS = frozenset({"kv_cache_config", "cuda_graph_config", "moe_expert_parallel_size", "enable_attention_dp"})
 PROGRAMS = (("trtllm-serve", "serve"), ("trtllm-serve",))
 APART = table_words("tensorrt-llm", "apart")
 
@@ -198,14 +190,9 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
 
 
 def _is_config(data: dict[str, Any]) -> bool:
-    return bool(set(data) & {"kv_cache_config", "cuda_graph_config", "moe_expert_parallel_size", "enable_attention_dp"})
+    return bool(set(data) & KEYS)
 
 
 def recognises(files: Files) -> bool:
     """A command that runs `trtllm-serve`, or a YAML file of its fields."""
-    try:
-        return bool(commands_of(files, *PROGRAMS)) or any(
-            _is_config(table.data) for table in tables(files, ".yaml", ".yml")
-        )
-    except InputError:
-        return False
+    return has_server(files, PROGRAMS, frozenset(key.replace("_", "-") for key in KEYS))

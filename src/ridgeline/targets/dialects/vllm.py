@@ -13,11 +13,10 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, tables
-from ridgeline.targets.launchers.launch import ON_NODE
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
 from ridgeline.targets.options import options
-from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
-from ridgeline.targets.serving.load import BENCH, bench_script
+from ridgeline.targets.serving.launch import Launch, commands_of, replicas_in
+from ridgeline.targets.serving.load import server_export
 from ridgeline.targets.serving.pieces import (
     COMPUTE,
     SCALING,
@@ -184,9 +183,7 @@ def write(scenario: Scenario) -> Export:
         nodes=one.nodes,
         rendezvous=RENDEZVOUS.format(nodes=one.nodes),
     )
-    title = options(ID).title
-    load = bench_script(scenario, ledger.options, title, how.weights)
-    return exported(ID, {ON_NODE: launch_script(scenario, how, title), BENCH: load}, ledger)
+    return server_export(ID, scenario, ledger, how)
 
 
 def joined(scenario: Scenario, one: Replica) -> bool:

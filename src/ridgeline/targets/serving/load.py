@@ -11,9 +11,11 @@ from typing import Any
 
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
-from ridgeline.targets.launchers.launch import comment, header
-from ridgeline.targets.ledger import Lose, Piece, Say
-from ridgeline.targets.serving.launch import array, model_line
+from ridgeline.targets.launchers.launch import ON_NODE, comment, header
+from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, exported
+from ridgeline.targets.options import options
+from ridgeline.targets.serving.launch import Launch, array, launch_script, model_line
+from ridgeline.targets.target import Export, Files
 
 BENCH = "bench.sh"
 PREFIX = "bench:"  # before the options of the load generator in a ledger
@@ -81,9 +83,9 @@ def _say(option: str, value: Any, *paths: str) -> Say:
     return Say(f"{PREFIX}--{option}", value, *paths)
 
 
-def bench_script(scenario: Scenario, options: Mapping[str, Any], title: str, weights: str) -> str:
+def bench_script(scenario: Scenario, said: Mapping[str, Any], title: str, weights: str) -> str:
     """The script that loads a server as the workload says; the result is a JSON file with every request."""
-    own = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+    own = {name.removeprefix(PREFIX): value for name, value in said.items() if name.startswith(PREFIX)}
     head = comment(header(scenario, title))
     return (
         f"#!/bin/bash\n{head}# load a server that launch.sh has started: `bash {BENCH} --result-filename run1.json`\n"
@@ -93,6 +95,13 @@ def bench_script(scenario: Scenario, options: Mapping[str, Any], title: str, wei
         "    --dataset-name random --ignore-eos --save-result --save-detailed \\\n"
         '    "${LOAD[@]}" "$@"\n'
     )
+
+
+def server_export(id: str, scenario: Scenario, ledger: Ledger, how: Launch, fields: Files | None = None) -> Export:
+    """launch.sh and bench.sh of one server, behind a file of its own where it has one."""
+    title = options(id).title
+    load = bench_script(scenario, ledger.options, title, how.weights)
+    return exported(id, {**(fields or {}), ON_NODE: launch_script(scenario, how, title), BENCH: load}, ledger)
 
 
 def read_load(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.names import find_name
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, model_in
+from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables
 from ridgeline.targets.options import Options, options
-from ridgeline.targets.serving.launch import commands_of
+from ridgeline.targets.serving.launch import commands_of, replicas_in
 from ridgeline.targets.serving.load import read_load
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
@@ -68,6 +68,34 @@ def reader_of(found: Arguments, source: str) -> OptionReader:
     reader.options = dict(found.options)
     reader.notes += found.strange
     return reader
+
+
+def first_server(
+    files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str], known: Options
+) -> tuple[Arguments, int]:
+    """The options and replicas of the first server among the files: of a command, else of a YAML file with its keys."""
+    found = commands_of(files, *programs)
+    if found:
+        script, words = found[0]
+        return read_arguments(words, known), replicas_in(script)
+    for table in tables(files, ".yaml", ".yml"):
+        if keys & _dashed(table.data):
+            return Arguments(options={str(key).replace("_", "-"): value for key, value in table.data.items()}), 1
+    raise none_found(files, " ".join(programs[0]).removeprefix("-m "))
+
+
+def has_server(files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str]) -> bool:
+    """Whether a command starts one of the programs, or a YAML file has one of the keys."""
+    try:
+        if commands_of(files, *programs):
+            return True
+        return any(keys & _dashed(table.data) for table in tables(files, ".yaml", ".yml"))
+    except InputError:
+        return False
+
+
+def _dashed(data: Mapping[str, Any]) -> set[str]:
+    return {str(key).replace("_", "-") for key in data}
 
 
 def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mapping[str, str]) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.table import given
 from ridgeline.models.names import MODELS, find_name
+from ridgeline.targets.dialects.deepspeed import read_zero
 from ridgeline.targets.imports.model_names import named_by_beginning
 from ridgeline.targets.imports.option_reader import OptionReader, pick
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.tables import word_lists
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
-from ridgeline.targets.trainers.write import MODULES, STAGES
+from ridgeline.targets.trainers.write import MODULES
 
 QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
 
@@ -254,12 +255,8 @@ def _old_fsdp(reader: OptionReader, words: Mapping[str, str]) -> bool:
 
 
 def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
-    zero = "deepspeed.zero_optimization"
-    shards = {str(stage): shard for shard, stage in STAGES.items()}
-    shard = reader.word(f"{zero}.stage", among=shards, default="none")
-    whole = shard == "zero3"
-    overlap = reader.switch(f"{zero}.overlap_comm", default=whole) and shard != "none"
-    plan: dict[str, Any] = {"shard": shard, "overlap": {"grad-reduce": overlap, "param-gather": overlap and whole}}
+    plan = read_zero(reader, "deepspeed.")
+    offload = plan.pop("offload")
     reader.take("accelerate.distributed_type", "accelerate.deepspeed_config.zero_stage")
     plan["tp"] = reader.degree("deepspeed.tensor_parallel.autotp_size")
     split = [words[name] for name in ("sp", "cp") if name in words] + words.get("cp_also", "").split()
@@ -269,15 +266,7 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
         plan["overlap"]["tp"] = reader.switch("deepspeed.tensor_parallel.tp_overlap_comm", default=False)
     if plan["cp"] > 1:  # DeepSpeed exchanges heads for sequence; a trainer without words for that has a ring of its own
         plan["cp_kind"] = "all-to-all" if "sp" in words or "deepspeed.sequence_parallel_size" in reader else "ring"
-    device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
-    share = reader.word(f"{zero}.offload_optimizer.device", among=device, default=0.0)
-    if share:
-        share = reader.share(f"{zero}.offload_optimizer.ratio", default=1.0)
-    if reader.word(f"{zero}.offload_param.device", among=device, default=0.0):
-        why = "weights in host memory are not priced"
-        reader.notes.append(Unread(option=f"{zero}.offload_param.device", value="cpu", why=why, matters=True))
-    plan["offload"] = {"optimizer": share}
-    return plan
+    return plan | {"offload": offload}
 
 
 def _memory(reader: OptionReader, words: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, Any]:

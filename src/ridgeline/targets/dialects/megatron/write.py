@@ -12,6 +12,7 @@ from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.plan import NARROW, Recompute
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario, training
+from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
@@ -140,7 +141,7 @@ def _is_biased(scenario: Scenario) -> bool:
 def by_rank(scenario: Scenario) -> tuple[int, ...]:
     """Layers that each rank of the pipeline holds, over all its virtual stages."""
     pp, held = scenario.plan.mesh.pp, scenario.placement
-    if scenario.plan.schedule.name in ("zbv", "dualpipe-v"):  # down the ranks and up again
+    if SCHEDULES[scenario.plan.schedule.name].v_shaped:
         return tuple(held[rank] + held[2 * pp - 1 - rank] for rank in range(pp))
     return tuple(sum(held[rank::pp]) for rank in range(pp))
 

@@ -23,6 +23,7 @@ from ridgeline.targets.imports.python_builtins import copied
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
 from ridgeline.targets.imports.python_values import MISSING, Function, Made, Module, Outside, Unknown, is_known, shown
 from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
@@ -304,13 +305,7 @@ def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:
 
 
 def _mesh(reader: OptionReader) -> dict[str, Any]:
-    plan: dict[str, Any] = {
-        axis: reader.degree(f"parallelism.{name}_parallel_degree", f"experimental.{name}_parallel_degree")
-        for axis, name in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
-    }
-    for axis, name in (("ep", "expert"), ("etp", "expert_tensor")):
-        plan[axis] = reader.degree(f"parallelism.{name}_parallel_degree")
-    plan["overlap"] = {}
+    plan = read_options(ID, "mesh", reader) | {"overlap": {}}
     if plan["tp"] > 1:
         plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
     reader.take("parallelism.enable_async_tensor_parallel")
@@ -321,9 +316,7 @@ def _mesh(reader: OptionReader) -> dict[str, Any]:
         plan["cp_kind"] = "ring"
         if method == "allgather":
             reader.assumptions.append("cp_kind = ring: keys are gathered at once, which is priced as a ring")
-    backends = {"standard": "all-to-all", "deepep": "deepep", "hybridep": "hybridep", "minimal_async_ep": "all-to-all"}
-    word = reader.word("parallelism.expert_parallel_comm_backend", among=backends, default=None)
-    plan |= pick({"moe_dispatch": word})
+    plan |= read_options(ID, "experts", reader)
     return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
 
 
@@ -468,8 +461,7 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
             precision |= {"weights": stored, "activations": stored, "kv": stored}
             precision.pop("name", None)
             reader.take(f"quantize.grouped_mm.{family}.fqns")
-    names = {"AdamW": "adamw", "Adam": "adam", "Muon": "muon"}
-    optimizer = {"name": reader.word("optimizer.name", among=names, default="adamw")}
+    optimizer = read_options(ID, "formats", reader)
     own = kept == "bf16" and stored == "bf16"
     optimizer |= {"states": kept, "master": "none" if own or stored == "fp32" else "fp32"}
     return precision, optimizer

@@ -17,6 +17,7 @@ from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID,
 from ridgeline.targets.imports.option_reader import nested
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
+from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere
 from ridgeline.targets.target import Export
@@ -95,18 +96,15 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
 
 def _training(scenario: Scenario) -> Iterator[Piece]:
     """A pipeline takes its microbatches out of one local batch; without one gradients are accumulated."""
-    work, plan = training(scenario).workload, scenario.plan
-    yield Say("training.seq_len", work.seq, "workload.seq")
-    yield Say("training.global_batch_size", work.sequences, "workload.global_batch")
+    plan = scenario.plan
+    yield from say_options(ID, "batch", decisions_of(scenario))
     if plan.mesh.pp > 1:
         yield Say("training.local_batch_size", plan.microbatch * scenario.microbatches)
         yield Say("parallelism.pipeline_parallel_microbatch_size", plan.microbatch, "plan.microbatch")
     else:
         yield Say("training.local_batch_size", plan.microbatch, "plan.microbatch")
     yield from habits(ID, "training")
-    name = {"adamw": "AdamW", "adam": "Adam"}.get(work.optimizer.name)
-    if name:
-        yield Say("optimizer.name", name, "workload.optimizer.name")
+    yield from say_options(ID, "formats", decisions_of(scenario))
     if plan.offload.optimizer == 1:
         yield Say("training.enable_cpu_offload", True, "plan.offload.optimizer")
 
@@ -135,31 +133,29 @@ def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
     mesh, switches, found = scenario.plan.mesh, scenario.plan.switches, decisions_of(scenario)
-    yield Say("parallelism.tensor_parallel_degree", mesh.tp, "plan.tp")
+    yield from say_options(ID, "mesh", found, "plan.tp")
     yield from habits(ID, "mesh")
     if found.get("plan.overlap.tp") and found["plan.compiled"]:
         yield Say("parallelism.enable_async_tensor_parallel", True, "plan.overlap.tp")
-    yield Say("parallelism.context_parallel_degree", mesh.cp, "plan.cp")
+    yield from say_options(ID, "mesh", found, "plan.cp")
     if mesh.cp > 1:
         yield Say("parallelism.context_parallel_rotate_method", METHODS["ring"], "plan.cp_kind")
         if switches.cp_kind != "ring":
             yield Lose("plan.cp_kind", "keys go around a ring; heads are not exchanged for sequence")
     if has_experts(scenario.model):
-        yield Say("parallelism.expert_parallel_degree", mesh.ep, "plan.ep")
+        yield from say_options(ID, "mesh", found, "plan.ep")
         if mesh.etp in (1, mesh.tp):
-            yield Say("parallelism.expert_tensor_parallel_degree", mesh.etp, "plan.etp")
+            yield from say_options(ID, "mesh", found, "plan.etp")
         else:
             yield Lose("plan.etp", f"experts are split over 1 or all {mesh.tp} tensor ranks")
-        backend = {"all-to-all": "standard", "deepep": "deepep"}.get(found["plan.moe_dispatch"])
-        if backend:
-            yield Say("parallelism.expert_parallel_comm_backend", backend, "plan.moe_dispatch")
-        else:
+        yield from say_options(ID, "experts", found)
+        if found["plan.moe_dispatch"] not in ("all-to-all", "deepep"):
             yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are the exchanges it knows")
 
 
 def _pipeline(scenario: Scenario) -> Iterator[Piece]:
     plan = scenario.plan
-    yield Say("parallelism.pipeline_parallel_degree", plan.mesh.pp, "plan.pp")
+    yield from say_options(ID, "mesh", decisions_of(scenario), "plan.pp")
     if plan.mesh.pp == 1:
         return
     name = SCHEDULES.get(plan.schedule.name)

@@ -30,6 +30,7 @@ from ridgeline.targets.imports.option_reader import (
     tables,
 )
 from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
 
@@ -108,21 +109,14 @@ OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"}
 
 def megatron_plan(reader: OptionReader) -> dict[str, Any]:
     """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
-    degrees = {
-        "tp": "tensor_model_parallel_size",
-        "pp": "pipeline_model_parallel_size",
-        "cp": "context_parallel_size",
-        "ep": "expert_model_parallel_size",
-    }
-    plan: dict[str, Any] = {axis: reader.degree(f"{MEGATRON}.{option}") for axis, option in degrees.items()}
-    plan["etp"] = reader.count(f"{MEGATRON}.expert_tensor_parallel_size", default=plan["tp"] if plan["ep"] > 1 else 1)
+    plan = read_options(ID, "mesh", reader)
+    plan.setdefault("etp", plan["tp"] if plan["ep"] > 1 else 1)
     plan |= {"engine": "megatron-core", "overlap": {}}
     if plan["tp"] > 1:
-        plan["sequence_parallel"] = reader.switch(f"{MEGATRON}.sequence_parallel", default=True)
-        plan["overlap"]["tp"] = reader.switch(f"{LAYER}.tp_comm_overlap", default=False)
-    kinds = {"p2p": "ring", "a2a": "all-to-all", "all_gather": "ring", "a2a+p2p": "ring"}
+        tensor = read_options(ID, "tensor", reader)
+        plan |= {"overlap": {"tp": tensor["tp"]}, "sequence_parallel": tensor["sequence_parallel"]}
     if plan["cp"] > 1:
-        plan["cp_kind"] = reader.word(f"{LAYER}.cp_comm_type", among=kinds, default="ring")
+        plan |= read_options(ID, "context", reader)
     ways = {"alltoall": "all-to-all", "allgather": "all-to-all", "flex": "deepep"}
     way = reader.word(f"{LAYER}.moe_token_dispatcher_type", among=ways, default=None)
     reader.take(f"{LAYER}.moe_enable_deepep")
@@ -160,8 +154,7 @@ def _memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     whole = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
     found: dict[str, Any] = {"shard": "zero3" if whole else "zero1" if split else "none"}
-    plan["overlap"]["grad-reduce"] = reader.switch(f"{DDP}.overlap_grad_reduce", default=False)
-    plan["overlap"]["param-gather"] = reader.switch(f"{DDP}.overlap_param_gather", default=False)
+    plan["overlap"] |= read_options(ID, "overlaps", reader)
     kind = reader.take(f"{LAYER}.recompute_granularity") or "none"
     modules = reader.take(f"{LAYER}.recompute_modules", default=["core_attn"])
     method = reader.take(f"{LAYER}.recompute_method")

@@ -28,6 +28,7 @@ from ridgeline.targets.dialects.verl.names import (
 from ridgeline.targets.imports.option_reader import nested
 from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
+from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
 from ridgeline.targets.recompute_fallback import changed, same_everywhere, same_in_stages
 from ridgeline.targets.target import Export
@@ -45,18 +46,9 @@ def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
-    mesh, found = scenario.plan.mesh, decisions_of(scenario)
-    yield Say(f"{MEGATRON}.tensor_model_parallel_size", mesh.tp, "plan.tp")
-    yield Say(f"{MEGATRON}.pipeline_model_parallel_size", mesh.pp, "plan.pp")
-    yield Say(f"{MEGATRON}.context_parallel_size", mesh.cp, "plan.cp")
-    yield Say(f"{MEGATRON}.expert_model_parallel_size", mesh.ep, "plan.ep")
-    yield Say(f"{MEGATRON}.expert_tensor_parallel_size", mesh.etp, "plan.etp")
-    if mesh.tp > 1:
-        yield Say(f"{MEGATRON}.sequence_parallel", scenario.plan.sequence_parallel, "plan.sequence_parallel")
-        yield Say(f"{LAYER}.tp_comm_overlap", found["plan.overlap.tp"], "plan.overlap.tp")
-    if mesh.cp > 1:
-        kind = {"ring": "p2p", "all-to-all": "a2a"}[scenario.plan.switches.cp_kind]
-        yield Say(f"{LAYER}.cp_comm_type", kind, "plan.cp_kind")
+    found = decisions_of(scenario)
+    for section in ("mesh", "tensor", "context"):
+        yield from say_options(ID, section, found)
     if has_experts(scenario.model):
         way = found["plan.moe_dispatch"]
         if way == "hybridep":
@@ -94,10 +86,7 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("plan.shard", "written as zero1: gradients are sharded only together with weights")
     ranks = plan.mesh.dp * plan.mesh.cp
     yield Fixed("plan.shard_degree", ranks, "all data-parallel ranks")
-    for name, option in (("grad-reduce", "overlap_grad_reduce"), ("param-gather", "overlap_param_gather")):
-        chosen = found.get(f"plan.overlap.{name}")
-        if chosen is not None:
-            yield Say(f"{DDP}.{option}", chosen, f"plan.overlap.{name}")
+    yield from say_options(ID, "overlaps", found)
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
