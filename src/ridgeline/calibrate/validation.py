@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Kind, Row
 from ridgeline.core.units import BINARY
 from ridgeline.cost.calibration import Owners
+from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import Prediction, predict
 
@@ -94,7 +96,7 @@ def peak_errors(peaks: Sequence[Peak]) -> PeakErrors | None:
 class Case:
     """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
 
-    low, high        where nine of ten measurements are expected
+    low_s, high_s    where nine of ten measurements are expected
     cross_validated  a bundled row, predicted with parameters whose fit never saw its group
     parts            what the prediction consists of
     peak             memory, where the row states it
@@ -117,6 +119,11 @@ class Case:
     known_as: Owners | None = None
     size: float | None = None
     metric: str = ""
+
+    JSON = """
+        id=row.id measured=measured_s predicted=predicted_s residual low=low_s high=high_s cross_validated
+        peak_memory_bytes=peak metric?
+    """
 
     @property
     def residual(self) -> float:
@@ -142,12 +149,69 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupError:
+    """Cases of one group, and their mean absolute residual."""
+
+    n: int
+    mape: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownEngine:
+    """What `x_engine` names and no engine is, the engine that took its place, and in how many rows."""
+
+    given: str
+    taken: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Every case of a table, and the rows nothing could be predicted for."""
 
     kind: Kind
     cases: tuple[Case, ...]
     skipped: tuple[Skipped, ...]
+
+    JSON = """
+        kind rows predicted skipped mape=errors.mape median_ape=errors.median_ape p90_ape=errors.p90_ape
+        bias=errors.bias coverage90=errors.coverage90 memory sets unknown_engines groups cases
+    """
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        return len(self.cases) + len(self.skipped)
+
+    @property
+    def predicted(self) -> int:
+        """Rows, or metrics of rows, with a prediction."""
+        return len(self.cases)
+
+    @property
+    def sets(self) -> dict[str, Errors]:
+        """Errors of all rows, and of each set that is some of them."""
+        from ridgeline.calibrate.accuracy import beside
+
+        return beside(self)
+
+    @property
+    def unknown_engines(self) -> tuple[UnknownEngine, ...]:
+        """Engines of rows that Ridgeline does not have."""
+        counts = Counter((case.row["x_engine"], case.engine) for case in self.cases if case.row["x_engine"])
+        return tuple(
+            UnknownEngine(given=given, taken=taken, rows=count)
+            for (given, taken), count in counts.most_common()
+            if ENGINES.resolve(given) is None
+        )
+
+    @property
+    def groups(self) -> dict[str, dict[str, GroupError]]:
+        """Errors by grouping and group."""
+        return {
+            grouping: {name: GroupError(n=errors.n, mape=errors.mape) for name, errors in self.by(grouping).items()}
+            for grouping in self.groupings
+        }
 
     @property
     def errors(self) -> Errors:

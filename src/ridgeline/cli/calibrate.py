@@ -70,7 +70,7 @@ def validate(
         return
     from ridgeline.calibrate.validate import validate as library
     from ridgeline.core.files import refuse_unwritable, write_text
-    from ridgeline.report.validate import draw_validation, validation_sheet
+    from ridgeline.report.validate import draw_validation
 
     if html is not None:
         refuse_unwritable(html)
@@ -80,7 +80,7 @@ def validate(
 
         write_text(html, page(found, table.name if table else "the bundled rows"))
     if json:
-        print_json(validation_sheet(found))
+        print_json(found)
         return
     draw_validation(found, console())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,7 +85,7 @@ def run(
 ) -> None:  # fmt: skip
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.run import draw_run, run_sheet
+    from ridgeline.report.run import draw_run
     from ridgeline.runtime.train.request import Options, RunOutcome
     from ridgeline.runtime.train.run_scenario import run as library
 
@@ -109,8 +109,10 @@ def run(
     if found is None:  # rank 0 speaks for all
         return
     if isinstance(found, RunOutcome):
-        sheet = run_sheet(found, predicted, _predicted_memory(built))
-        print_json(sheet) if json else draw_run(sheet, console())
+        found = replace(found, predicted_memory=_predicted_memory(built))
+        if predicted is not None and found.step_s:
+            found = replace(found, predicted_step_s=predicted[0], predicted_mfu=predicted[1])
+        print_json(found) if json else draw_run(found, console())
         if trace is not None and not json:
             say(f"{trace}: a trace of each rank; `ridgeline explain {scenario} {trace}` accounts for the gap")
         if found.stopped or found.unsaved:
@@ -121,10 +123,9 @@ def run(
 
 def _compared(found: Verification, json: bool) -> None:
     """Loss and gradients of the plan against one process."""
-    from ridgeline.report.run import draw_equivalence, equivalence_sheet
+    from ridgeline.report.run import draw_equivalence
 
-    sheet = equivalence_sheet(found)
-    print_json(sheet) if json else draw_equivalence(sheet, console())
+    print_json(found) if json else draw_equivalence(found, console())
     if not found.equal:
         raise typer.Exit(1)
 
@@ -132,11 +133,11 @@ def _compared(found: Verification, json: bool) -> None:
 def _dry(built: Scenario, json: bool) -> None:
     """Every op of a traced step beside what lowering expects."""
     from ridgeline.api import dry_run
-    from ridgeline.report.dry_run import draw_dry, dry_sheet
+    from ridgeline.report.dry_run import draw_dry
 
-    sheet = dry_sheet(dry_run(built))
-    print_json(sheet) if json else draw_dry(sheet, console())
-    if not sheet["equal"]:
+    run = dry_run(built)
+    print_json(run) if json else draw_dry(run, console())
+    if not run.equal:
         raise typer.Exit(1)
 
 
@@ -160,13 +161,14 @@ def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: boo
     from ridgeline.core.files import write_text
     from ridgeline.plan.check import check
     from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.runtime.train.request import SbatchScript
     from ridgeline.targets import slurm_run
 
     if problems := (*check(built), *refusals(built)):
         raise InputError(problems)
     write_text(path, slurm_run(built, words))
     if json:
-        print_json({"kind": "sbatch", "output": str(path)})
+        print_json(SbatchScript(output=path))
     else:
         say(f"{path}: sbatch {path}")
 
@@ -189,9 +191,8 @@ def pack(
     from ridgeline.runtime.train.token_files import pack as library
 
     made = library(files, output, end=end)
-    told = {"documents": made.documents, "tokens": made.tokens, "largest": made.largest}
     if json:
-        print_json({"kind": "pack", "output": str(made.path), **told})
+        print_json(made)
     else:
         say(f"{made.path}: {made.documents:,} documents, {made.tokens:,} tokens up to {made.largest}")
 
@@ -215,10 +216,10 @@ def _predicted(built: Scenario) -> tuple[float, float] | None:
     return (found.step_time_s, found.utilization.mfu) if isinstance(found, Prediction) else None
 
 
-def _predicted_memory(built: Scenario) -> Mapping[str, float] | None:
+def _predicted_memory(built: Scenario) -> Mapping[str, float]:
     """Bytes by kind of the fullest rank that `predict` gives."""
     found = _peak(built)
-    return found.fullest.bytes_by_kind if found is not None else None
+    return found.fullest.bytes_by_kind if found is not None else {}
 
 
 def _peak(built: Scenario) -> Memory | None:

@@ -19,7 +19,7 @@ from itertools import product
 
 from ridgeline.core.records import dataclass
 from ridgeline.ir.kernel import Kernel
-from ridgeline.ir.rank_ops import RankOp, kind_of
+from ridgeline.ir.rank_ops import RankOp, kind_of, size_text
 
 MOST_COMBINATIONS = 4096  # of paths that are tried
 
@@ -34,6 +34,23 @@ class ComparedOp:
     traced: int
     way: str = ""
     summed: bool = False
+
+    JSON = "op=label kind size sizes expected traced way equal"
+
+    @property
+    def kind(self) -> str:
+        """The sort of kernel."""
+        return kind_of(self.kernel)
+
+    @property
+    def size(self) -> str:
+        """Kind and sizes in words."""
+        return size_text(self.kernel)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of a product: groups, rows, columns, depth; of a collective: ranks, stride, payload bytes."""
+        return [int(size) for size in self.kernel.dims.values()]
 
     @property
     def equal(self) -> bool:
@@ -59,6 +76,18 @@ class DryRun:
     ranks: int
     engine_given: str
     stages: tuple[StageOps, ...]
+
+    JSON = "kind='dry run' equal ranks engine='ridgeline' engine_given differences=difference_count stages"
+
+    @property
+    def equal(self) -> bool:
+        """Whether every op was traced as expected."""
+        return not self.differences
+
+    @property
+    def difference_count(self) -> int:
+        """Ops that differ."""
+        return len(self.differences)
 
     @property
     def differences(self) -> tuple[tuple[int, ComparedOp], ...]:

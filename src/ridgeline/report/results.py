@@ -15,7 +15,8 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
         "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
         "serving.bench_analysis.BenchReport trace.read.memory_snapshot.MemoryRecord",
-        "validate": "calibrate.next_measurement.NextMeasurements serving.recording_replay.Replay "
+        "validate": "calibrate.validation.Validation calibrate.next_measurement.NextMeasurements "
+        "serving.recording_replay.Replay "
         "calibrate.request_log.LogFit",
         "fit": "calibrate.cross_validate.OwnFit",
         "query": "trace.span_query.QueryAnswer",
@@ -24,6 +25,9 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "roofline": "sim.roofline.Roofline",
         "collective": "runtime.collective_run.CollectiveRun",
         "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.why_slow.WhySlow",
+        "pack": "runtime.train.token_files.Packed",
+        "run": "runtime.train.request.RunOutcome runtime.train.verification.Verification ir.op_comparison.DryRun "
+        "runtime.train.request.SbatchScript",
         "characterize": "runtime.measure.Characterization runtime.standalone.StandaloneFile",
         "preflight": "runtime.preflight.Preflight",
     }

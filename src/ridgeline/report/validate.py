@@ -1,4 +1,4 @@
-"""Turn a Validation into the sheet that `ridgeline validate --json` prints, and that into terminal tables."""
+"""Draw a Validation: errors together, by group, and the rows that are furthest off."""
 
 from __future__ import annotations
 
@@ -12,63 +12,10 @@ from ridgeline.calibrate.accuracy import beside, likely, runs_known
 from ridgeline.calibrate.validate import shipped
 from ridgeline.calibrate.validation import Case, Validation
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.plan.engine import ENGINES
 from ridgeline.report.cells import DASH, clean, headed, percent
-from ridgeline.report.sheets.plain import plain
-from ridgeline.report.sheets.validate import CaseSheet, UnknownEngineSheet, ValidationSheet
 
 WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed
-
-
-def validation_sheet(found: Validation) -> ValidationSheet:
-    """Everything a program wants to know: fractions and seconds."""
-    errors = found.errors
-    return {
-        "kind": found.kind,
-        "rows": len(found.cases) + len(found.skipped),
-        "predicted": len(found.cases),
-        "skipped": [{"id": item.id, "reason": item.reason} for item in found.skipped],
-        "mape": errors.mape,
-        "median_ape": errors.median_ape,
-        "p90_ape": errors.p90_ape,
-        "bias": errors.bias,
-        "coverage90": errors.coverage90,
-        "memory": plain(found.memory),
-        "sets": {name: plain(errors) for name, errors in beside(found).items()},
-        "unknown_engines": unknown_engines(found),
-        "groups": {
-            grouping: {name: {"n": item.n, "mape": item.mape} for name, item in found.by(grouping).items()}
-            for grouping in found.groupings
-        },
-        "cases": [_case(case) for case in found.cases],
-    }
-
-
-def _case(case: Case) -> CaseSheet:
-    sheet: CaseSheet = {
-        "id": case.row.id,
-        "measured": case.measured_s,
-        "predicted": case.predicted_s,
-        "residual": case.residual,
-        "low": case.low_s,
-        "high": case.high_s,
-        "cross_validated": case.cross_validated,
-        "peak_memory_bytes": plain(case.peak),
-    }
-    if case.metric:
-        sheet["metric"] = case.metric
-    return sheet
-
-
-def unknown_engines(found: Validation) -> list[UnknownEngineSheet]:
-    """What `x_engine` names that is no engine, what was taken instead, and in how many rows."""
-    read = Counter((case.row["x_engine"], case.engine) for case in found.cases if case.row["x_engine"])
-    return [
-        {"given": given, "taken": taken, "rows": count}
-        for (given, taken), count in read.most_common()
-        if ENGINES.resolve(given) is None
-    ]
 
 
 def worst(found: Validation, most: int = WORST) -> list[tuple[Case, str]]:
@@ -98,9 +45,9 @@ def draw_validation(found: Validation, console: Console) -> None:
             console.print(_groups(found, grouping))
         console.print()
         console.print(_worst(found))
-    for item in unknown_engines(found):
-        said = f"is not an engine Ridgeline knows: {item['taken']} was taken in its place, in {item['rows']} row(s)"
-        console.print(Text.assemble("x_engine ", clean(repr(item["given"][:40])), f" {said}", style="yellow"))
+    for engine in found.unknown_engines:
+        said = f"is not an engine Ridgeline knows: {engine.taken} was taken in its place, in {engine.rows} row(s)"
+        console.print(Text.assemble("x_engine ", clean(repr(engine.given[:40])), f" {said}", style="yellow"))
     if found.skipped:
         console.print()
         console.print(_skipped(found))

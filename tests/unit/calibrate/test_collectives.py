@@ -20,11 +20,12 @@ from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.comm.libraries.nccl import communicator, nccl_options
+from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
 from ridgeline.cost.library_times.parameters import shipped
 from ridgeline.cost.library_times.question import Question, columns_of, describes
 from ridgeline.hardware.load import system
-from ridgeline.report.validate import validation_sheet, worst
+from ridgeline.report.validate import worst
 from ridgeline.report.validate_html import page
 
 CELLS = {
@@ -290,7 +291,7 @@ class TestBundled:
         assert own == {("l40s", True), ("rtx_pro_6000_server", True)}
 
     def test_sheet_and_page(self, bundled: Validation) -> None:
-        sheet = validation_sheet(bundled)
+        sheet = to_json(bundled)
         assert sheet["kind"] == "collectives"
         assert set(sheet["groups"]) == {"accelerator", "source", "collective", "library", "size"}
         for groups in sheet["groups"].values():

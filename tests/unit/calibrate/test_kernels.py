@@ -15,11 +15,11 @@ from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import kernels_of, validate
 from ridgeline.calibrate.validation import Validation, errors_of
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.hardware.load import CHIPS, chip
 from ridgeline.ir.kernel import Kernel
-from ridgeline.report.validate import validation_sheet
 from ridgeline.report.validate_html import page
 
 CELLS = {
@@ -127,7 +127,7 @@ class TestBundled:
         assert (price.how, price.seconds) == ("profile", pytest.approx(1.0))
 
     def test_the_sheet_and_the_page(self, bundled: Validation) -> None:
-        sheet = validation_sheet(bundled)
+        sheet = to_json(bundled)
         json.dumps(sheet, allow_nan=False)
         assert sheet["kind"] == "kernels"
         assert all(case["low"] <= case["predicted"] <= case["high"] for case in sheet["cases"])

@@ -12,7 +12,7 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row, kind_of, read_table
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
-from ridgeline.report.validate import validation_sheet
+from ridgeline.core.encode import to_json
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_unflagged_rows_cold(bundled: Validation) -> None:
 
 
 def test_the_sheet_has_a_case_for_every_metric(bundled: Validation) -> None:
-    sheet = validation_sheet(bundled)
+    sheet = to_json(bundled)
     case = sheet["cases"][0]
     assert {"id", "metric", "measured", "predicted", "low", "high"} <= set(case)
     columns = set(rows()[0].cells)

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
+from ridgeline.core.encode import to_json
 from ridgeline.report.accuracy import beside_table, check, write_current
-from ridgeline.report.validate import draw_validation, validation_sheet
+from ridgeline.report.validate import draw_validation
 
 HEAD = (
     "id,model_name,arch,x_chip,x_engine,gpus,seq_len,global_batch,micro_batch,tp,pp,precision,recompute,"
@@ -37,18 +38,18 @@ def test_an_unknown_engine_is_said_with_what_was_taken(tmp_path: Path) -> None:
     names = ("warpspeed", "warpspeed", "megatron-core", "mcore", "our-megatron-fork")
     table.write_text(HEAD + "".join(ROW.format(at, name, 8) for at, name in enumerate(names)), encoding="utf-8")
     found = validate(table)
-    assert validation_sheet(found)["unknown_engines"] == [
+    assert to_json(found)["unknown_engines"] == [
         {"given": "warpspeed", "taken": "generic", "rows": 2},
         {"given": "our-megatron-fork", "taken": "megatron-core", "rows": 1},
     ]
     assert "x_engine 'warpspeed' is not an engine Ridgeline knows: generic was taken in its place, in 2 row(s)" in (
         drawn(found)
     )
-    assert not validation_sheet(validate(where=["source=h200"]))["unknown_engines"]
+    assert not to_json(validate(where=["source=h200"]))["unknown_engines"]
 
 
 def test_what_is_hard_stands_beside_the_headline(bundled: Validation) -> None:
-    sets = validation_sheet(bundled)["sets"]
+    sets = to_json(bundled)["sets"]
     wanted = {"all", "headline", "dense", "mixture of experts", "hybrid", "default engine"}  # all sources take part
     assert wanted == set(sets)
     assert sets["all"]["n"] == len(bundled.cases)

@@ -19,8 +19,6 @@ from ridgeline.report.sheets.collective import (
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
-from ridgeline.report.sheets.run import DrySheet, EquivalenceSheet, PackSheet, SbatchSheet, TrainedSheet
-from ridgeline.report.sheets.validate import ValidationSheet
 
 Schema = dict[str, Any]
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
@@ -31,7 +29,6 @@ UNITS = ("", "_s", "_us", "_bytes")
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
-        "validate": (ValidationSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
         "diff": (BringUpDiffSheet,),
@@ -41,8 +38,6 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
             LibraryChoiceSheet,
             VerificationSheet,
         ),
-        "pack": (PackSheet,),
-        "run": (TrainedSheet, EquivalenceSheet, DrySheet, SbatchSheet),
         "bringup": (BringUpSheet, FaultsSheet, DumpSheet),
     }
 )

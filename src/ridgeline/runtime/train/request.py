@@ -5,6 +5,8 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 
 from ridgeline.core.errors import RidgelineError
@@ -23,6 +25,9 @@ def _pickled(view: Mapping[object, object]) -> tuple[object, tuple[dict[object, 
 
 
 copyreg.pickle(MappingProxyType, _pickled)  # type: ignore[arg-type]  # read-only tables of a plan reach the workers
+
+
+PREDICTED_KINDS = {"temporary": "workspace"}  # what a prediction calls the kinds that a run counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +117,8 @@ class StepRow:
     loss_scale: float = 1.0
     held: Mapping[str, int] = field(default_factory=dict)
 
+    JSON = "step loss gradient_norm loss_scale seconds tokens_per_s memory_bytes=memory"
+
     @property
     def tokens_per_s(self) -> float:
         """Of all ranks together."""
@@ -131,6 +138,17 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunMemory:
+    """Bytes of tensors of one kind on the fullest rank at its worst moment of the first step, and as predicted."""
+
+    kind: str
+    bytes: int
+    predicted_bytes: float | None = None
+
+    JSON = "* predicted_bytes?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
     """What became of a run.
 
@@ -140,6 +158,7 @@ class RunOutcome:
     resumed      the step it went on from; 0: the beginning
     startup      seconds from the request to the first step
     restarts     how often workers were started again
+    predicted_step_s, predicted_mfu, predicted_memory   as whoever asked for the run predicts them
     """
 
     rows: tuple[StepRow, ...]
@@ -152,6 +171,50 @@ class RunOutcome:
     startup: float = 0.0
     restarts: int = 0
     notes: tuple[str, ...] = ()
+    predicted_step_s: float | None = None
+    predicted_mfu: float | None = None
+    predicted_memory: Mapping[str, float] = field(default_factory=dict)
+
+    JSON = """
+        kind='run' ranks device steps=rows step_s tokens_per_s startup_s=startup resumed restarts stopped checkpoint
+        unsaved notes memory? predicted_step_s? predicted_mfu? mfu?
+    """
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a step, the first apart."""
+        seconds = [row.seconds for row in self.rows[1:] or self.rows]
+        return median(seconds) if seconds else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all ranks together, at the median step."""
+        return self.rows[0].tokens / self.step_s if self.step_s else 0.0
+
+    @property
+    def mfu(self) -> float | None:
+        """Flops that were predicted over the peak in the measured time; None without a prediction."""
+        if self.predicted_step_s is None or self.predicted_mfu is None or not self.step_s:
+            return None
+        return self.predicted_mfu * self.predicted_step_s / self.step_s
+
+    @property
+    def memory(self) -> tuple[RunMemory, ...]:
+        """Tensors by kind; empty where nothing was counted."""
+        sizes = next((row.held for row in self.rows if row.held), {})
+        return tuple(
+            RunMemory(kind=kind, bytes=size, predicted_bytes=self.predicted_memory.get(PREDICTED_KINDS.get(kind, kind)))
+            for kind, size in sizes.items()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SbatchScript:
+    """The Slurm batch script that was written; nothing was started."""
+
+    output: Path
+
+    JSON = "kind='sbatch' output"
 
 
 class WorkerLost(RidgelineError):

@@ -38,6 +38,8 @@ class Packed:
     tokens: int
     largest: int
 
+    JSON = "kind='pack' output=path documents tokens largest"
+
 
 def pack(sources: Iterable[Path | str], output: Path | str, *, end: int | None = None) -> Packed:
     """Write the documents of text files (one each, as bytes) and JSON lines (text or tokens) as one file of tokens.

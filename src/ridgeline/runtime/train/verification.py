@@ -31,6 +31,13 @@ class Verification:
     tolerance: float
     parameters: tuple[Compared, ...]
 
+    JSON = "kind='equivalence' equal loss reference_loss loss_difference parameters=compared diverged worst"
+
+    @property
+    def compared(self) -> int:
+        """How many parameters were compared."""
+        return len(self.parameters)
+
     @property
     def loss_difference(self) -> float:
         """Relative."""
