@@ -16,7 +16,8 @@ from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from ridgeline.cost.profile import Profile
-    from ridgeline.runtime.bringup.findings import BringUp
+    from ridgeline.runtime.bringup.findings import BringUp, FaultsReport
+    from ridgeline.runtime.bringup.msprobe.imported import ImportedDump
     from ridgeline.runtime.bringup.observations import Rates
     from ridgeline.runtime.bringup.prints import Fingerprint
 
@@ -93,9 +94,9 @@ def bringup(
     json: Json = False,
 ) -> None:
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
-    from ridgeline.report.bringup import bringup_sheet, draw_bringup, faults_sheet
+    from ridgeline.report.bringup import draw_bringup
     from ridgeline.runtime.bringup.faults import CORPUS
-    from ridgeline.runtime.bringup.findings import unheard
+    from ridgeline.runtime.bringup.findings import FaultsReport, unheard
     from ridgeline.runtime.bringup.supervise import allowances, fault_names, folder_of
     from ridgeline.runtime.bringup.supervise import bringup as library
     from ridgeline.runtime.bringup.target import target_of
@@ -114,21 +115,23 @@ def bringup(
     if not names:
         folder = folder_of(repros, target, device)
         options |= {"rates": _rates(chip, held), "graph_breaks": graph_breaks}
-        sheet = bringup_sheet(_saved(library(target, device, folder=folder, **options), profile, save_fingerprint))
-        _hand_over(sheet, html, report, json)
-        raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
+        found = _saved(library(target, device, folder=folder, **options), profile, save_fingerprint)
+        _hand_over(found, html, report, json)
+        raise typer.Exit(0 if found.right else 1)
     each = []
     for name in names:
         folder = folder_of(repros, target, device, name)
-        each.append(bringup_sheet(library(target, device, fault=name, folder=folder, **options), name))
+        found = library(target, device, fault=name, folder=folder, **options)
+        found.fault = name
+        each.append(found)
         if not json and not fault:
             draw_bringup(each[-1], console())
     if fault:
         _hand_over(each[0], html, report, json)
-        raise typer.Exit(0 if each[0]["verdict"] == "right" else 1)
-    together = faults_sheet(each)
+        raise typer.Exit(0 if each[0].right else 1)
+    together = FaultsReport(faults=tuple(each))
     _hand_over(together, html, report, json)
-    raise typer.Exit(0 if together["caught"] == len(each) else 1)
+    raise typer.Exit(0 if together.caught == len(each) else 1)
 
 
 def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
@@ -154,15 +157,14 @@ def _named(model: str) -> str:
 
 def _dumped(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
     """Judge a dump of msprobe, and end."""
-    from ridgeline.report.bringup import dump_sheet
     from ridgeline.runtime.bringup.findings import unheard
     from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe
 
     if model:
         raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
-    sheet = dump_sheet(bringup_msprobe(folder, tell=unheard if json else _aloud))
-    _hand_over(sheet, html, output, json)
-    raise typer.Exit(0 if sheet["verdict"] == "right" else 1)
+    found = bringup_msprobe(folder, tell=unheard if json else _aloud)
+    _hand_over(found, html, output, json)
+    raise typer.Exit(0 if found.right else 1)
 
 
 def _aloud(line: str) -> None:
@@ -233,24 +235,29 @@ def _measured(profile: Profile) -> Rates:
     )  # fmt: skip
 
 
-def _hand_over(sheet: Any, html: Path | None, output: Path | None, json: bool) -> None:
+def _hand_over(
+    found: BringUp | FaultsReport | ImportedDump, html: Path | None, output: Path | None, json: bool
+) -> None:
     """The report on the terminal, as a page and as a file."""
     from json import dumps
 
+    from ridgeline.core.encode import to_json
     from ridgeline.core.files import write_text
     from ridgeline.report.bringup import draw_bringup, draw_dump
     from ridgeline.report.bringup_html import bringup_page, dump_page, faults_page
+    from ridgeline.runtime.bringup.findings import BringUp, FaultsReport
 
-    pages: dict[str, Any] = {"bringup": bringup_page, "bringup-faults": faults_page, "bringup-msprobe": dump_page}
-    if html is not None:
-        write_text(html, pages[sheet["kind"]](sheet))
-    if output is not None:
-        write_text(output, dumps(sheet, indent=1, allow_nan=False) + "\n")
-    if json:
-        print_json(sheet)
-    elif sheet["kind"] == "bringup-faults":
-        say(f"{sheet['caught']} of {len(sheet['faults'])} faults caught")
-    elif sheet["kind"] == "bringup-msprobe":
-        draw_dump(sheet, console())
+    if isinstance(found, FaultsReport):
+        text = faults_page(found)
     else:
-        draw_bringup(sheet, console())
+        text = bringup_page(found) if isinstance(found, BringUp) else dump_page(found)
+    if html is not None:
+        write_text(html, text)
+    if output is not None:
+        write_text(output, dumps(to_json(found), indent=1, allow_nan=False) + "\n")
+    if json:
+        print_json(found)
+    elif isinstance(found, FaultsReport):
+        say(f"{found.caught} of {len(found.faults)} faults caught")
+    else:
+        draw_bringup(found, console()) if isinstance(found, BringUp) else draw_dump(found, console())

@@ -128,12 +128,12 @@ def _are_reports(*paths: Path) -> bool:
 
 
 def _diff_reports(before: Path, after: Path, json: bool) -> None:
-    from ridgeline.report.bringup_diff import bringup_diff_sheet, draw_bringup_diff
+    from ridgeline.report.bringup_diff import draw_bringup_diff
     from ridgeline.runtime.bringup.compare import diff_reports, read_report
 
-    sheet = bringup_diff_sheet(diff_reports(read_report(before), read_report(after)))
-    print_json(sheet) if json else draw_bringup_diff(sheet, console())
-    raise typer.Exit(1 if sheet["worse"] else 0)
+    diff = diff_reports(read_report(before), read_report(after))
+    print_json(diff) if json else draw_bringup_diff(diff, console())
+    raise typer.Exit(1 if diff.worse else 0)
 
 
 def _are_profiles(*paths: Path) -> bool:

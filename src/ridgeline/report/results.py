@@ -20,7 +20,8 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "calibrate.request_log.LogFit",
         "fit": "calibrate.cross_validate.OwnFit",
         "query": "trace.span_query.QueryAnswer",
-        "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff",
+        "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff "
+        "runtime.bringup.compare.ReportDiff",
         "profile": "cost.profile_compare.ProfileReport",
         "roofline": "sim.roofline.Roofline",
         "collective": "runtime.collective_run.CollectiveRun",
@@ -29,6 +30,8 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "run": "runtime.train.request.RunOutcome runtime.train.verification.Verification ir.op_comparison.DryRun "
         "runtime.train.request.SbatchScript",
         "characterize": "runtime.measure.Characterization runtime.standalone.StandaloneFile",
+        "bringup": "runtime.bringup.findings.BringUp runtime.bringup.findings.FaultsReport "
+        "runtime.bringup.msprobe.imported.ImportedDump",
         "preflight": "runtime.preflight.Preflight",
     }
 )

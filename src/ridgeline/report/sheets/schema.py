@@ -9,7 +9,6 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.core.schema import result_schema
-from ridgeline.report.sheets.bringup import BringUpDiffSheet, BringUpSheet, DumpSheet, FaultsSheet
 from ridgeline.report.sheets.collective import (
     CollectiveLibrarySheet,
     CollectiveSheet,
@@ -31,14 +30,12 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "diff": (BringUpDiffSheet,),
         "collective": (
             CollectiveSheet,
             CollectiveLibrarySheet,
             LibraryChoiceSheet,
             VerificationSheet,
         ),
-        "bringup": (BringUpSheet, FaultsSheet, DumpSheet),
     }
 )
 

@@ -25,6 +25,9 @@ LEAST = 0.10  # of a time: less is nobody's difference
 LACKS = ("missing", "fallback", "decomposed", "synchronising")
 
 
+MOST_CHANGES = 200  # ops a report of the difference lists
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpChange:
     """A signature whose time changed by more than the spread of both reports."""
@@ -35,6 +38,8 @@ class OpChange:
     before_s: float
     after_s: float
 
+    JSON = "* ratio"
+
     @property
     def ratio(self) -> float:
         """after / before."""
@@ -43,7 +48,17 @@ class OpChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDiff:
-    """What differs; see `BringUpDiffSheet` for the words."""
+    """What differs between two reports of bring-up: two drivers, two versions of torch.
+
+    environment   what differs of device and software: A, B
+    new, gone     findings of B alone, of A alone
+    lacks         by missing, fallback, decomposed and synchronising: ops of B alone
+    regained      the same of A alone
+    ops           ops that the step of B alone dispatches
+    no_longer     ops that the step of A alone dispatches
+    fingerprint   what differs of the arithmetic unit: A, B
+    step_ratio    seconds of all timed ops that both have, B over A; null where either has none
+    """
 
     models: tuple[str, str]
     devices: tuple[str, str]
@@ -58,6 +73,21 @@ class ReportDiff:
     fingerprint: Mapping[str, tuple[str, str]]
     step_ratio: float | None
     changed: tuple[OpChange, ...]
+
+    JSON = """
+        kind='bringup diff' worse models devices verdicts environment new gone lacks regained ops no_longer
+        fingerprint step_ratio slower faster
+    """
+
+    @property
+    def slower(self) -> tuple[OpChange, ...]:
+        """Ops that take longer, beyond their spread."""
+        return tuple(change for change in self.changed if change.ratio > 1)[:MOST_CHANGES]
+
+    @property
+    def faster(self) -> tuple[OpChange, ...]:
+        """Ops that take shorter, beyond their spread."""
+        return tuple(change for change in self.changed if change.ratio < 1)[:MOST_CHANGES]
 
     @property
     def worse(self) -> bool:

@@ -34,7 +34,7 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.runtime.bringup import ridge
-from ridgeline.runtime.bringup.findings import Check, Finding
+from ridgeline.runtime.bringup.findings import Check, OpFinding
 from ridgeline.runtime.bringup.noise import MARGIN, Spread
 from ridgeline.runtime.bringup.rig import DTYPES, small_model
 from ridgeline.runtime.bringup.session import Session
@@ -208,7 +208,7 @@ def _judged(session: Session, found: Mapping[str, Verification], why: str) -> Ch
         measured, limit, module = worst.loss_difference, worst.tolerance, "loss"
     where = f"{name}: " + ("loss" if module == "loss" else f"{GRADIENT}{module}")
     if not worst.equal:
-        session.found.add(Finding(
+        session.found.add(OpFinding(
             op=OP, module=module, phase="loss" if module == "loss" else "backward", dtype=DTYPES[FORMAT],
             statistic=NAME, measured=measured, limit=limit, message=f"{where} is not that of one process",
         ))  # fmt: skip

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ridgeline.runtime.bringup.capture import Place, Wrong
 from ridgeline.runtime.bringup.faults import Fault
-from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.findings import BringUp, OpFinding, unheard
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.observations import Rates
@@ -63,7 +63,7 @@ class Session:
             by_key.setdefault((one.op, one.dtype), []).append(one)
         for calls in by_key.values():
             first, smallest = calls[0], min(calls, key=_bytes)
-            new = self.found.add(Finding(
+            new = self.found.add(OpFinding(
                 op=first.op, module=first.place.module or WHOLE, phase=first.place.phase, dtype=first.dtype,
                 statistic=first.verdict.statistic, measured=first.verdict.measured, limit=first.verdict.limit,
                 times=len(calls), message=first.message,

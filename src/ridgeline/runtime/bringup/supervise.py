@@ -29,7 +29,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.runtime.bringup.cut import one_of_each
 from ridgeline.runtime.bringup.faults import CORPUS
-from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.findings import BringUp, OpFinding, unheard
 from ridgeline.runtime.bringup.journal import Entry, Journal
 from ridgeline.runtime.bringup.observations import Rates
 from ridgeline.runtime.bringup.personality import split
@@ -174,7 +174,7 @@ class Attempts:
             self.job = replace(self.job, at=self.job.at + 1, position=0)
             return code
         said = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else _how(code))
-        found.add(Finding(
+        found.add(OpFinding(
             op=entry.op, module=entry.module or "model", phase=entry.phase, dtype=entry.dtype, measured=1.0,
             limit=0.5, statistic="hung" if hung else "died", message=said,
         ))  # fmt: skip

@@ -18,7 +18,7 @@ from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.determinism import repeated
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
-from ridgeline.runtime.bringup.findings import BringUp, Finding, unheard
+from ridgeline.runtime.bringup.findings import BringUp, OpFinding, unheard
 from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.invariances import tried
@@ -194,10 +194,10 @@ def _took(session: Session, watch: Watch) -> None:
     session.note(watch.wrong)
     for called in watch.calls.values():
         if called.op in watch.missing:  # the model does not run there without the host's help
-            found.add(Finding(
+            found.add(OpFinding(
                 op=called.op, module=called.place.module, phase=called.place.phase, dtype=called.dtype, measured=1.0,
                 limit=0.5, statistic="missing", times=called.count, message="the device has no kernel for it",
             ))  # fmt: skip
 
 
-__all__ = ["PARTS", "BringUp", "Finding", "Guard", "bringup", "go_on", "unheard"]
+__all__ = ["PARTS", "BringUp", "Guard", "OpFinding", "bringup", "go_on", "unheard"]

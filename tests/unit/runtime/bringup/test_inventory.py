@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ torch = pytest.importorskip("torch")
 
 from rich.console import Console  # noqa: E402
 
+from ridgeline.core.encode import to_json  # noqa: E402
 from ridgeline.core.errors import InputError  # noqa: E402
 from ridgeline.hardware.load import chip  # noqa: E402
-from ridgeline.report.bringup import bringup_sheet, draw_bringup  # noqa: E402
+from ridgeline.report.bringup import draw_bringup  # noqa: E402
 from ridgeline.report.bringup_html import bringup_page  # noqa: E402
 from ridgeline.runtime.bringup import dispatcher, ridge  # noqa: E402
 from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
@@ -183,7 +185,7 @@ def test_a_report_as_json_page_and_screen(asked: Path, capsys: pytest.CaptureFix
         rates=rates_of(chip("h200-sxm")),
         only=("steps", "inventory", "speed"),
     )
-    sheet = bringup_sheet(found)
+    sheet = to_json(found)
     told = json.loads(json.dumps(sheet, allow_nan=False))
     held = told["inventory"]
     assert {(one["op"], one["module"], one["statistic"]) for one in told["findings"]} == {
@@ -198,11 +200,11 @@ def test_a_report_as_json_page_and_screen(asked: Path, capsys: pytest.CaptureFix
     assert told["speed"]["chip"] == "h200-sxm"
     assert told["speed"]["fallback"] == ["aten.cos.default"]
     assert told["environment"]["torch"] == torch.__version__
-    page = bringup_page({**sheet, "model": "<b>\x1b[31m"})
+    page = bringup_page(replace(found, model="<b>\x1b[31m"))
     assert "aten.silu.default" in page
     assert "<script" not in page
     assert "<b>\x1b" not in page
-    draw_bringup(sheet, Console(width=120, force_terminal=False))
+    draw_bringup(found, Console(width=120, force_terminal=False))
     out = capsys.readouterr().out
     assert "1 is missing on the device" in out
     assert "launch-bound stretches" in out

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from ridgeline.runtime.bringup.findings import Finding, unheard
+from ridgeline.runtime.bringup.findings import OpFinding, unheard
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, Dump, TensorNote, read_dumps
 from ridgeline.runtime.bringup.msprobe.replay import replay_backward, replay_forward, replayable
 from ridgeline.runtime.bringup.msprobe.statistics import judge_statistics
@@ -31,11 +32,21 @@ class ImportedDump:
     tasks: tuple[str, ...]
     dumps: int
     calls: int
-    findings: tuple[Finding, ...]
+    findings: tuple[OpFinding, ...]
     replayed: int
     by_statistics: int
     unjudged: dict[str, int]
     unreadable: dict[str, int]
+
+    JSON = """
+        kind='bringup-msprobe' folder framework tasks dumps calls verdict findings replayed by_statistics unjudged
+        unreadable
+    """
+
+    @property
+    def verdict(self) -> Literal["right", "wrong"]:
+        """Whether there is no finding."""
+        return "wrong" if self.findings else "right"
 
     @property
     def right(self) -> bool:
@@ -101,7 +112,7 @@ def _replayed(call: ApiCall, forward: ApiCall | None, ledger: _Ledger) -> Verdic
     return None
 
 
-def _findings(wrong: list[tuple[ApiCall, str, Verdict]]) -> Iterator[Finding]:
+def _findings(wrong: list[tuple[ApiCall, str, Verdict]]) -> Iterator[OpFinding]:
     """One for each API, phase and format: where it was first, and how often."""
     first: dict[tuple[str, str, str], tuple[str, Verdict]] = {}
     times: dict[tuple[str, str, str], int] = {}
@@ -111,7 +122,7 @@ def _findings(wrong: list[tuple[ApiCall, str, Verdict]]) -> Iterator[Finding]:
         first.setdefault(key, (module, verdict))
         times[key] = times.get(key, 0) + 1
     for (api, phase, form), (module, verdict) in first.items():
-        yield Finding(
+        yield OpFinding(
             op=api, module=module, phase=phase, dtype=form, statistic=verdict.statistic, measured=verdict.measured,
             limit=verdict.limit, times=times[api, phase, form],
         )  # fmt: skip
