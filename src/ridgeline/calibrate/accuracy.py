@@ -177,6 +177,22 @@ def beside(validation: Validation) -> dict[str, Errors]:
     return {"all": errors_of(cases), **some}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationReport:
+    """Predictions of a table's rows against what was measured.
+
+    sets   errors of all rows, and of each set that is some of them
+    """
+
+    validation: Validation
+
+    JSON = "*validation sets"
+
+    @property
+    def sets(self) -> dict[str, Errors]:
+        return beside(self.validation)
+
+
 def figures(validation: Validation) -> list[Sheet]:
     """One line per aim: set, rows, measure, target, reached, met."""
     lines = [_line(aim, [case for case in validation.cases if aim.holds(case)]) for aim in AIMS]

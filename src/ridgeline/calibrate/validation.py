@@ -175,7 +175,7 @@ class Validation:
 
     JSON = """
         kind rows predicted skipped mape=errors.mape median_ape=errors.median_ape p90_ape=errors.p90_ape
-        bias=errors.bias coverage90=errors.coverage90 memory sets unknown_engines groups cases
+        bias=errors.bias coverage90=errors.coverage90 memory unknown_engines groups cases
     """
 
     @property
@@ -187,13 +187,6 @@ class Validation:
     def predicted(self) -> int:
         """Rows, or metrics of rows, with a prediction."""
         return len(self.cases)
-
-    @property
-    def sets(self) -> dict[str, Errors]:
-        """Errors of all rows, and of each set that is some of them."""
-        from ridgeline.calibrate.accuracy import beside
-
-        return beside(self)
 
     @property
     def unknown_engines(self) -> tuple[UnknownEngine, ...]:

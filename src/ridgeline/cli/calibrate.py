@@ -68,6 +68,7 @@ def validate(
     _only_with_next(calibration, anchor)
     if table is not None and _replayed(table, json):
         return
+    from ridgeline.calibrate.accuracy import ValidationReport
     from ridgeline.calibrate.validate import validate as library
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.validate import draw_validation
@@ -80,7 +81,7 @@ def validate(
 
         write_text(html, page(found, table.name if table else "the bundled rows"))
     if json:
-        print_json(found)
+        print_json(ValidationReport(validation=found))
         return
     draw_validation(found, console())
 

@@ -15,7 +15,7 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
         "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
         "serving.bench_analysis.BenchReport trace.read.memory_snapshot.MemoryRecord",
-        "validate": "calibrate.validation.Validation calibrate.next_measurement.NextMeasurements "
+        "validate": "calibrate.accuracy.ValidationReport calibrate.next_measurement.NextMeasurements "
         "serving.recording_replay.Replay "
         "calibrate.request_log.LogFit",
         "fit": "calibrate.cross_validate.OwnFit",

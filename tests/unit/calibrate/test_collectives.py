@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ridgeline.calibrate import collective_times as module
-from ridgeline.calibrate.accuracy import beside
+from ridgeline.calibrate.accuracy import ValidationReport, beside
 from ridgeline.calibrate.collective_times import _fitted, _without, predictions, timed_of
 from ridgeline.calibrate.collectives import Measured, bundled_collectives, measured_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
@@ -291,7 +291,7 @@ class TestBundled:
         assert own == {("l40s", True), ("rtx_pro_6000_server", True)}
 
     def test_sheet_and_page(self, bundled: Validation) -> None:
-        sheet = to_json(bundled)
+        sheet = to_json(ValidationReport(validation=bundled))
         assert sheet["kind"] == "collectives"
         assert set(sheet["groups"]) == {"accelerator", "source", "collective", "library", "size"}
         for groups in sheet["groups"].values():

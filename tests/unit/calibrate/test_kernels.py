@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.kernels import bundled_kernels, group_of, is_own, price_kernels
 from ridgeline.calibrate.profile_sources import folder_of, is_kept, refuse_other_chip
 from ridgeline.calibrate.truth.csv_cells import Skipped
@@ -127,7 +128,7 @@ class TestBundled:
         assert (price.how, price.seconds) == ("profile", pytest.approx(1.0))
 
     def test_the_sheet_and_the_page(self, bundled: Validation) -> None:
-        sheet = to_json(bundled)
+        sheet = to_json(ValidationReport(validation=bundled))
         json.dumps(sheet, allow_nan=False)
         assert sheet["kind"] == "kernels"
         assert all(case["low"] <= case["predicted"] <= case["high"] for case in sheet["cases"])

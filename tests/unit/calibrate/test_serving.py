@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.serving import RESIDUALS, ServingRow, around, residuals_text, serving_cases, serving_row
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row, kind_of, read_table
@@ -49,7 +50,7 @@ def test_unflagged_rows_cold(bundled: Validation) -> None:
 
 
 def test_the_sheet_has_a_case_for_every_metric(bundled: Validation) -> None:
-    sheet = to_json(bundled)
+    sheet = to_json(ValidationReport(validation=bundled))
     case = sheet["cases"][0]
     assert {"id", "metric", "measured", "predicted", "low", "high"} <= set(case)
     columns = set(rows()[0].cells)

@@ -20,7 +20,7 @@ from command import run
 import ridgeline
 from ridgeline.calibrate import accuracy, folds
 from ridgeline.calibrate import validate as module
-from ridgeline.calibrate.accuracy import likely, runs_known
+from ridgeline.calibrate.accuracy import ValidationReport, likely, runs_known
 from ridgeline.calibrate.folds import Folds, bundled, dataset_of, folds_from, is_bundled
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import Parameters, shipped, validate, validation_of
@@ -138,7 +138,7 @@ class TestHostileRows:
         found = validate(write(tmp_path / "mine.csv", [cells(**changes)]))
         assert found.cases == ()
         assert reason in found.skipped[0].reason
-        sheet = to_json(found)
+        sheet = to_json(ValidationReport(validation=found))
         assert (sheet["rows"], sheet["predicted"], sheet["mape"]) == (1, 0, None)
         json.dumps(sheet, allow_nan=False)
         assert "No row could be predicted" in page(found, "mine.csv")
@@ -149,7 +149,7 @@ class TestHostileRows:
         assert [item.id for item in found.skipped] == ["mine-2"]
 
     def test_an_empty_table(self, tmp_path: Path) -> None:
-        sheet = to_json(validate(write(tmp_path / "none.csv", [])))
+        sheet = to_json(ValidationReport(validation=validate(write(tmp_path / "none.csv", []))))
         assert (sheet["rows"], sheet["coverage90"], sheet["cases"]) == (0, None, [])
 
     def test_serving_runs_are_told_by_their_columns(self, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ class TestHostileRows:
 class TestSheet:
     def test_keys_and_sums(self) -> None:
         found = validate(where=["source=h200,automodel"])
-        sheet = to_json(found)
+        sheet = to_json(ValidationReport(validation=found))
         assert set(sheet) == KEYS
         assert sheet["kind"] == "training"
         assert sheet["rows"] == sheet["predicted"] + len(sheet["skipped"])

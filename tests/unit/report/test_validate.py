@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.validate import validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.core.encode import to_json
@@ -38,18 +39,18 @@ def test_an_unknown_engine_is_said_with_what_was_taken(tmp_path: Path) -> None:
     names = ("warpspeed", "warpspeed", "megatron-core", "mcore", "our-megatron-fork")
     table.write_text(HEAD + "".join(ROW.format(at, name, 8) for at, name in enumerate(names)), encoding="utf-8")
     found = validate(table)
-    assert to_json(found)["unknown_engines"] == [
+    assert to_json(ValidationReport(validation=found))["unknown_engines"] == [
         {"given": "warpspeed", "taken": "generic", "rows": 2},
         {"given": "our-megatron-fork", "taken": "megatron-core", "rows": 1},
     ]
     assert "x_engine 'warpspeed' is not an engine Ridgeline knows: generic was taken in its place, in 2 row(s)" in (
         drawn(found)
     )
-    assert not to_json(validate(where=["source=h200"]))["unknown_engines"]
+    assert not to_json(ValidationReport(validation=validate(where=["source=h200"])))["unknown_engines"]
 
 
 def test_what_is_hard_stands_beside_the_headline(bundled: Validation) -> None:
-    sets = to_json(bundled)["sets"]
+    sets = to_json(ValidationReport(validation=bundled))["sets"]
     wanted = {"all", "headline", "dense", "mixture of experts", "hybrid", "default engine"}  # all sources take part
     assert wanted == set(sets)
     assert sets["all"]["n"] == len(bundled.cases)
