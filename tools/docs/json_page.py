@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.dtype import DType
 from ridgeline.core.encode import json_keys
-from ridgeline.core.schema import first_line, json_schema, key_meanings, owner_of, reached, result_keys
+from ridgeline.core.schema import first_line, json_schema, key_meanings, owner_of, reachable_kinds, result_keys
 from ridgeline.report.results import RESULTS, results_of
 from tools.pages import DOCS, write_or_check
 
@@ -95,7 +95,7 @@ def page() -> str:
     lines, known = [HEAD], set[type]()
     for verb in RESULTS:
         lines.append(f"\n## {verb}\n\n{VERBS[verb].summary}")
-        for kind in reached(results_of(verb)):
+        for kind in reachable_kinds(results_of(verb)):
             if kind not in known:
                 known.add(kind)
                 lines += table(kind)

@@ -233,7 +233,7 @@ def parameter_sheet(calibration: Calibration, known: Sequence[Owners]) -> list[S
     """Every fitted parameter: common value, and the range over the chips and engines that took part."""
     lines = []
     for name, item in PARAMETERS.items():
-        values = [calibration.owned(name, own) for own in dict.fromkeys(known)]
+        values = [calibration.owner_value(name, own) for own in dict.fromkeys(known)]
         lines.append(
             {
                 "name": name,

@@ -42,7 +42,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, Sensitivity, weighed
+from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, Sensitivity, weigh_runs
 from ridgeline.cost.anchoring import OWNERS, before_anchors, covariance, offsets_of
 from ridgeline.cost.calibration import PARAMETERS, Calibration
 from ridgeline.plan.scenario_file import read_scenario
@@ -271,7 +271,7 @@ def posterior(runs: Sequence[AnchorRun], components: Components) -> tuple[Anchor
     own = [run.sensitivity for run in runs]
     gaps = np.array([run.gap for run in runs])
     weight, noise = conditioned(covariance(own, own, components), gaps, components.noise)
-    return weighed(runs, weight.tolist(), noise.tolist())
+    return weigh_runs(runs, weight.tolist(), noise.tolist())
 
 
 def conditioned(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:

@@ -40,7 +40,7 @@ from ridgeline.cost.library_times.parameters import (
     Parameters,
     names,
     prior_values,
-    shipped,
+    shipped_parameters,
 )
 from ridgeline.cost.library_times.question import Question, QuestionColumns, columns_of, describes
 
@@ -172,7 +172,7 @@ def timed_of(read: Sequence[Measured]) -> tuple[tuple[Timed, ...], tuple[Skipped
 
 def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
     """Seconds of each collective, and whether its system took no part in the fit of the numbers used."""
-    fit = shipped()
+    fit = shipped_parameters()
     known = bundled_ids()
     found, left_out = np.zeros(len(read)), [False] * len(read)
     by_fold: dict[str | None, list[int]] = defaultdict(list)
@@ -238,7 +238,7 @@ def _hidden(read: Sequence[Measured]) -> dict[int, Skipped]:
     mine = [item for item in read if item.question.harness == "profiler" and describes(item.system)]
     if not mine:
         return {}
-    values = shipped().values
+    values = shipped_parameters().values
     columns = columns_of([item.question for item in mine])
     floor = harness_floor(columns, values)
     bare = library_seconds(columns_of([replace(item.question, harness="") for item in mine]), values)

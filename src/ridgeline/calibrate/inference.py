@@ -509,7 +509,7 @@ def run_columns(runs: Sequence[PricedRun]) -> RunColumns:
 def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[str, Array]:
     """Every serving parameter by run."""
     each = [run.owners for run in runs]
-    known = {own: {name: serving.owned(name, own) for name in SERVING_PARAMETERS} for own in set(each)}
+    known = {own: {name: serving.owner_value(name, own) for name in SERVING_PARAMETERS} for own in set(each)}
     values = {name: np.array([known[own][name] for own in each]) for name in SERVING_PARAMETERS}
     narrow = np.array([is_weight_only(run.item.scenario) for run in runs])
     slower = np.where(narrow, values["weight_only"], 1.0)

@@ -25,7 +25,7 @@ from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
-from ridgeline.cost.calibration import Calibration, owners, shipped
+from ridgeline.cost.calibration import Calibration, owners, shipped_calibration
 from ridgeline.cost.kernels import ChipRates, chip_rates
 from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
 from ridgeline.cost.profile_prices import (
@@ -83,7 +83,7 @@ def price_kernels(
     kernels: Sequence[MeasuredKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
 ) -> list[KernelPrice]:
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
-    fitted = calibration or shipped()
+    fitted = calibration or shipped_calibration()
     tables = _Tables(profiles)
     return [_slower(one, _priced(one, tables, fitted), tables, fitted) for one in kernels]
 
@@ -262,12 +262,12 @@ def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
     own = owners(chip(id), ENGINES[ENGINE_OF.get(kernel.impl, "torch-eager")])
     if kernel.op in PRODUCTS:
         name = {"fp8": "matmul_8", "int8": "matmul_8", "nvfp4": "matmul_4"}.get(kernel.dtype, "matmul_wide")
-        return calibration.owned(name, own)
+        return calibration.owner_value(name, own)
     if kernel.op in FLASH:
-        share = calibration.owned("attention", own)
-        share *= 1.0 if kernel.op == "attention_forward" else calibration.owned("attention_back", own)
+        share = calibration.owner_value("attention", own)
+        share *= 1.0 if kernel.op == "attention_forward" else calibration.owner_value("attention_back", own)
         return share / (UNFUSED if kernel.impl in ("math", "xformers") else 1.0)
-    return calibration.owned("memory", own) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
+    return calibration.owner_value("memory", own) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
 
 
 def group_of(kernel: Kernel | Measurement) -> str:

@@ -49,7 +49,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
 from ridgeline.cost.calibration import Calibration, owners
-from ridgeline.cost.calibration import shipped as shipped_calibration
+from ridgeline.cost.calibration import shipped_calibration as shipped_calibration
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import Choice, Profile, shipped_profiles
 from ridgeline.plan.check import check

@@ -24,5 +24,5 @@ def distinct(column: Array | Index) -> list[int]:
     >>> distinct(np.array([3.0, 0.0, 3.0]))
     [0, 3]
     """
-    found: list[int] = np.flatnonzero(np.bincount(column.astype(np.int64))).tolist()
-    return found
+    values: list[int] = np.flatnonzero(np.bincount(column.astype(np.int64))).tolist()
+    return values

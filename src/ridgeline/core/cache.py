@@ -8,7 +8,7 @@ from pathlib import Path
 
 def cache_directory() -> Path:
     """The directory; whoever writes there makes it, for the user alone."""
-    asked = os.environ.get("RIDGELINE_CACHE", "")
-    if asked:
-        return Path(asked)
+    chosen_folder = os.environ.get("RIDGELINE_CACHE", "")
+    if chosen_folder:
+        return Path(chosen_folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"

@@ -28,12 +28,12 @@ class Catalog(Mapping[str, T], Generic[T]):
     @cached_property
     def aliases(self) -> Mapping[str, str]:
         """Every other name and the id it means, folded by `fold`; a name claimed twice is an error."""
-        found: dict[str, str] = {fold(id): id for id in self._ids}
+        ids: dict[str, str] = {fold(id): id for id in self._ids}
         for id in self._ids:
             for alias in self.table(id).get("aliases", ()):
-                if found.setdefault(fold(alias), id) != id:
-                    raise InputError(f"{self.kind} catalog: {alias!r} names both {found[fold(alias)]} and {id}")
-        return found
+                if ids.setdefault(fold(alias), id) != id:
+                    raise InputError(f"{self.kind} catalog: {alias!r} names both {ids[fold(alias)]} and {id}")
+        return ids
 
     def table(self, id: str) -> dict[str, Any]:
         """The entry as its file writes it."""

@@ -132,10 +132,10 @@ def dtype(name: str) -> DType:
     >>> dtype("bfloat16").id, dtype("fp8").id
     ('bf16', 'fp8-e4m3')
     """
-    found = DTYPES.get(ALIASES.get(name, name))
-    if found is None:
+    format_ = DTYPES.get(ALIASES.get(name, name))
+    if format_ is None:
         raise UnknownId("dtype", name, [*DTYPES, *ALIASES], todo="see docs/concepts/dtypes.md")
-    return found
+    return format_
 
 
 def peak_key(name: str, published: Container[str] = ()) -> str:
@@ -144,10 +144,10 @@ def peak_key(name: str, published: Container[str] = ()) -> str:
     >>> peak_key("nvfp4"), peak_key("fp8_block"), peak_key("fp16"), peak_key("fp16", ("bf16", "fp8"))
     ('fp4', 'fp8', 'fp16', 'bf16')
     """
-    known = DTYPES.get(ALIASES.get(name, KERNEL_FORMATS.get(name, name)))
-    key = known.peak if known is not None else name
+    format_ = DTYPES.get(ALIASES.get(name, KERNEL_FORMATS.get(name, name)))
+    key = format_.peak if format_ is not None else name
     if key in SIXTEEN_BITS and key not in published:
-        return next((other for other in SIXTEEN_BITS if other in published), key)
+        return next((twin for twin in SIXTEEN_BITS if twin in published), key)
     return key
 
 
@@ -157,5 +157,5 @@ def element_bytes(name: str, default: float = 2.0) -> float:
     >>> element_bytes("bf16"), element_bytes("fp8_block"), element_bytes("nvfp4"), element_bytes("")
     (2.0, 1.0, 0.5625, 2.0)
     """
-    known = DTYPES.get(ALIASES.get(name, KERNEL_FORMATS.get(name, name)))
-    return known.bytes_per_element if known is not None else default
+    format_ = DTYPES.get(ALIASES.get(name, KERNEL_FORMATS.get(name, name)))
+    return format_.bytes_per_element if format_ is not None else default

@@ -137,14 +137,14 @@ class JsonKey:
             value = getattr(value, attribute)
         if self.most is not None:
             value = value[: self.most]
-        return value if self.divisor == 1 else _divided(value, self.divisor)
+        return value if self.divisor == 1 else _divide(value, self.divisor)
 
 
-def _divided(value: Any, divisor: float) -> Any:
+def _divide(value: Any, divisor: float) -> Any:
     if isinstance(value, Mapping):
-        return {key: _divided(part, divisor) for key, part in value.items()}
+        return {key: _divide(part, divisor) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_divided(part, divisor) for part in value]
+        return [_divide(part, divisor) for part in value]
     return None if value is None else value / divisor
 
 
@@ -175,9 +175,9 @@ def _entries(kind: type, text: str) -> Iterator[JsonKey]:
         elif path and (path.startswith("'") or path in ("true", "false")):
             yield JsonKey(name=name, path=None, constant=path == "true" if path[0] != "'" else path[1:-1])
         elif name:
-            most = int(word["most"]) if word["most"] else None
+            longest = int(word["most"]) if word["most"] else None
             divisor = DECIMAL[word["unit"]] if word["unit"] else 1
-            yield _key(kind, name, path or name, most=most, divisor=divisor, is_sparse=bool(word["sparse"]))
+            yield _key(kind, name, path or name, most=longest, divisor=divisor, is_sparse=bool(word["sparse"]))
 
 
 def _key(kind: type, name: str, path: str, *, divisor: float = 1, **more: Any) -> JsonKey:

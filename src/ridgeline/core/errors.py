@@ -72,10 +72,13 @@ class UnknownId(InputError, KeyError):
     def __init__(self, kind: str, given: str, known: Iterable[str], todo: str = "") -> None:
         known = sorted(set(known))
         close = near(given, known)
-        expected = f"one of {', '.join(close)}" if close else f"one of the {len(known)} known {kind}s"
+        expected_text = f"one of {', '.join(close)}" if close else f"one of the {len(known)} known {kind}s"
         super().__init__(
             Problem(
-                path=kind, given=repr(given), expected=expected, todo=todo or f"`ridgeline show {kind}s` lists them all"
+                path=kind,
+                given=repr(given),
+                expected=expected_text,
+                todo=todo or f"`ridgeline show {kind}s` lists them all",
             )
         )
 
@@ -116,8 +119,8 @@ def near(given: str, known: Iterable[str], limit: int = 4) -> list[str]:
     import difflib  # pays only when something is already wrong
 
     names = list(known)
-    lowered = given.lower()
-    inside = [name for name in names if len(lowered) > 2 and lowered in name.lower()]
-    close = difflib.get_close_matches(lowered, names, n=limit, cutoff=0.6)
-    ordered = dict.fromkeys([*close, *sorted(inside, key=len)])
-    return list(ordered)[:limit]
+    lower = given.lower()
+    inside = [name for name in names if len(lower) > 2 and lower in name.lower()]
+    close = difflib.get_close_matches(lower, names, n=limit, cutoff=0.6)
+    candidates = dict.fromkeys([*close, *sorted(inside, key=len)])
+    return list(candidates)[:limit]

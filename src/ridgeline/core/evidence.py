@@ -57,7 +57,7 @@ class Quoted:
     note: str = ""
     conflicts: tuple[Dissent, ...] = field(default=())
 
-    def scaled(self, factor: float, note: str) -> Quoted:
+    def scale_by(self, factor: float, note: str) -> Quoted:
         """The same quotation times a factor, downgraded to analytic at best, saying how it was derived."""
         return replace(
             self, value=self.value * factor, evidence=min(self.evidence, Evidence.ANALYTIC), note=note, conflicts=()

@@ -66,25 +66,25 @@ def read_layers(path: Path, merge: Merge) -> Table:
     table = read_table(path)
     data, seen = table.data, [Path(os.path.realpath(path))]
     while isinstance(data.get("base"), str) and data["base"].endswith(SUFFIXES):
-        below = beside(seen[-1], data["base"], "base")
+        below = path_beside(seen[-1], data["base"], "base")
         if below in seen:
-            expected = "files whose bases lead to an end"
-            raise InputError(table.locate(Problem(path="base", given=repr(data["base"]), expected=expected)))
+            expected_text = "files whose bases lead to an end"
+            raise InputError(table.locate(Problem(path="base", given=repr(data["base"]), expected=expected_text)))
         seen.append(below)
         data = merge(read_table(below).data, {key: value for key, value in data.items() if key != "base"})
     return replace(table, data=data)
 
 
-def beside(path: Path, ref: str, key: str) -> Path:
+def path_beside(path: Path, ref: str, key: str) -> Path:
     """The file that `ref` names where it stands in the file at `path`: in the same folder or below, never outside."""
-    target = confined(path.parent, ref)
+    target = path_within(path.parent, ref)
     if target is None:
         todo = "copy it there"
         raise InputError(Problem(path=key, given=repr(ref), expected=INSIDE, todo=todo, where=path.name))
     return target
 
 
-def confined(folder: Path, ref: str) -> Path | None:
+def path_within(folder: Path, ref: str) -> Path | None:
     """The path that `ref` means in a file of this folder, links followed; None where it leads out of the folder."""
     root = os.path.realpath(folder)
     target = Path(os.path.realpath(os.path.join(root, ref)))

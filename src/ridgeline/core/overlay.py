@@ -24,20 +24,20 @@ def overlay(base: Nested, over: Nested, replaces: Callable[[Nested, Nested], boo
     >>> overlay({"tiers": [{"name": "up", "chips": 8}]}, {"tiers": {"up": {"chips": 4}}}, lambda below, above: False)
     {'tiers': [{'name': 'up', 'chips': 4}]}
     """
-    made = dict(base)
+    merged_table = dict(base)
     for key, value in over.items():
-        below = made.get(key)
+        below = merged_table.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping) and not replaces(below, value):
-            made[key] = overlay(below, value, replaces, path)
-        elif isinstance(value, Mapping) and isinstance(below, list) and below and all(map(_named, below)):
+            merged_table[key] = overlay(below, value, replaces, path)
+        elif isinstance(value, Mapping) and isinstance(below, list) and below and all(map(_has_name, below)):
             _refuse_unknown(value, [part["name"] for part in below], f"{path}.{key}" if path else key)
-            made[key] = [overlay(part, value.get(part["name"], {}), replaces, path) for part in below]
+            merged_table[key] = [overlay(part, value.get(part["name"], {}), replaces, path) for part in below]
         else:
-            made[key] = value
-    return made
+            merged_table[key] = value
+    return merged_table
 
 
-def _named(part: object) -> bool:
+def _has_name(part: object) -> bool:
     return isinstance(part, Mapping) and "name" in part
 
 
@@ -47,5 +47,5 @@ def _refuse_unknown(given: Nested, known: list[Any], path: str) -> None:
         if not isinstance(part, Mapping):
             raise InputError(Problem(path=f"{path}.{name}", given=repr(part)[:60], expected="a table"))
         if name not in known:
-            expected = "one of " + ", ".join(str(part) for part in known)
-            raise InputError(Problem(path=f"{path}.{name}", given=repr(name), expected=expected))
+            expected_text = "one of " + ", ".join(str(part) for part in known)
+            raise InputError(Problem(path=f"{path}.{name}", given=repr(name), expected=expected_text))

@@ -82,7 +82,7 @@ def _compile_later(record: _Class, name: str, source: Callable[[_Class, dict[str
 def _init_source(record: _Class, scope: dict[str, Any]) -> str:
     """Source of `__init__`: a parameter for each field in their order, those by keyword only last."""
     free: list[str] = []
-    named: list[str] = []
+    keyword_only: list[str] = []
     lines: list[str] = []
     for field in dataclasses.fields(record):
         name, value = field.name, field.name
@@ -98,30 +98,32 @@ def _init_source(record: _Class, scope: dict[str, Any]) -> str:
         else:
             parameter = name
         if field.init:
-            (named if field.kw_only else free).append(parameter)
+            (keyword_only if field.kw_only else free).append(parameter)
             lines.append(f" _set(self, {name!r}, {value})")
         elif field.default_factory is not dataclasses.MISSING:
             lines.append(f" _set(self, {name!r}, {value})")
     if hasattr(record, "__post_init__"):
         lines.append(" self.__post_init__()")
-    parameters = ", ".join(["self", *free, *(["*", *named] if named else [])])
+    parameters = ", ".join(["self", *free, *(["*", *keyword_only] if keyword_only else [])])
     return f"def __init__({parameters}):\n" + ("\n".join(lines) or " pass")
 
 
 def _repr_source(record: _Class, _scope: dict[str, Any]) -> str:
     """Source of `__repr__`: the class with its fields."""
-    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(record) if field.repr)
-    return f"def __repr__(self):\n return self.__class__.__qualname__ + f'({shown})'"
+    field_texts = ", ".join(
+        f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(record) if field.repr
+    )
+    return f"def __repr__(self):\n return self.__class__.__qualname__ + f'({field_texts})'"
 
 
 def _eq_source(record: _Class, _scope: dict[str, Any]) -> str:
     """Source of `__eq__`: equal fields of the same class."""
     names = [field.name for field in dataclasses.fields(record) if field.compare]
-    left, right = ("(" + "".join(f"{side}.{name}," for name in names) + ")" for side in ("self", "other"))
+    own_values, right = ("(" + "".join(f"{side}.{name}," for name in names) + ")" for side in ("self", "other"))
     return (
         "def __eq__(self, other):\n"
         " if other.__class__ is not self.__class__: return NotImplemented\n"
-        f" return {left} == {right}"
+        f" return {own_values} == {right}"
     )
 
 

@@ -24,29 +24,29 @@ Schema = dict[str, Any]
 def table_schema(kind: type) -> Schema:
     """The schema of a table of this dataclass; flattened parts stand beside its own keys."""
     properties: Schema = {}
-    required: list[str] = []
+    required_keys: list[str] = []
     for field in fields(kind):
         hint = hints(kind)[field.name]
         inner = flat(hint)
         if inner:
-            nested = table_schema(inner)
-            properties |= nested["properties"]
-            required += nested.get("required", [])
+            inner_schema = table_schema(inner)
+            properties |= inner_schema["properties"]
+            required_keys += inner_schema.get("required", [])
             continue
         properties[field.name] = schema(hint)
         if field.default is MISSING and field.default_factory is MISSING:
-            required.append(field.name)
-    made: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+            required_keys.append(field.name)
+    object_schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     if kind.__doc__:
-        made["description"] = kind.__doc__.split("\n")[0]
-    return made | ({"required": required} if required else {})
+        object_schema["description"] = kind.__doc__.split("\n")[0]
+    return object_schema | ({"required": required_keys} if required_keys else {})
 
 
 def schema(hint: Any, marks: tuple[object, ...] = ()) -> Schema:
     """The schema of one annotation."""
     origin = get_origin(hint)
     if origin is Annotated:
-        return _annotated(hint)
+        return _annotated_schema(hint)
     if origin is Union or origin is types.UnionType:
         options = [schema(option, marks) for option in get_args(hint) if option is not type(None)]
         return options[0] if len(options) == 1 else {"anyOf": options}
@@ -59,15 +59,15 @@ def schema(hint: Any, marks: tuple[object, ...] = ()) -> Schema:
     return _plain(hint, marks)
 
 
-def _annotated(hint: Any) -> Schema:
-    made = schema(hint.__origin__, hint.__metadata__)
+def _annotated_schema(hint: Any) -> Schema:
+    hint_schema = schema(hint.__origin__, hint.__metadata__)
     for mark in hint.__metadata__:
-        if isinstance(mark, AtLeast) and made.get("type") in ("integer", "number"):
-            made["minimum"] = mark.value
+        if isinstance(mark, AtLeast) and hint_schema.get("type") in ("integer", "number"):
+            hint_schema["minimum"] = mark.value
         if isinstance(mark, Via):
-            made = {"anyOf": [{"type": mark.shorthand}, made]}
+            hint_schema = {"anyOf": [{"type": mark.shorthand}, hint_schema]}
     text = next((mark.text for mark in hint.__metadata__ if isinstance(mark, Doc)), "")
-    return made | ({"description": text} if text else {})
+    return hint_schema | ({"description": text} if text else {})
 
 
 def _plain(hint: Any, marks: tuple[object, ...]) -> Schema:
@@ -97,7 +97,7 @@ PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: 
 
 def result_schema(title: str, kinds: Sequence[type]) -> Schema:
     """The schema of results as `core.encode.to_json` prints them; the records inside are definitions of their own."""
-    records = {record.__name__: record_schema(record) for record in reached(kinds)}
+    records = {record.__name__: record_schema(record) for record in reachable_kinds(kinds)}
     refs = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds]
     head = refs[0] if len(refs) == 1 else {"oneOf": refs}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **head, "$defs": records}
@@ -111,9 +111,9 @@ def record_schema(kind: type) -> Schema:
         key: json_schema(hint) | ({"description": meanings[key]} if key in meanings else {})
         for key, (hint, _) in keys.items()
     }
-    described: Schema = {"type": "object", "description": first_line(kind), "properties": properties}
-    required = [key for key, (_, is_sparse) in keys.items() if not is_sparse]
-    return described | {"required": required, "additionalProperties": False}
+    record: Schema = {"type": "object", "description": first_line(kind), "properties": properties}
+    required_keys = [key for key, (_, is_sparse) in keys.items() if not is_sparse]
+    return record | {"required": required_keys, "additionalProperties": False}
 
 
 def result_keys(kind: type) -> dict[str, tuple[Any, bool]]:
@@ -164,8 +164,8 @@ def _attribute_hint(kind: Any, attribute: str) -> Any:
         raise AttributeError(f"{owner.__name__} has no {attribute!r} that its JSON could print")
     if get_origin(hint) in (ClassVar, Annotated):
         hint = get_args(hint)[0]
-    given = dict(zip(getattr(owner, "__parameters__", ()), get_args(kind), strict=False))
-    return given.get(hint, hint)
+    arguments = dict(zip(getattr(owner, "__parameters__", ()), get_args(kind), strict=False))
+    return arguments.get(hint, hint)
 
 
 def has_attribute(kind: Any, attribute: str) -> bool:
@@ -204,7 +204,7 @@ def _floats(hint: Any) -> Any:
     return Union[parts] if origin in (Union, types.UnionType) else origin[parts]  # noqa: UP007
 
 
-def reached(kinds: Sequence[type]) -> Iterator[type]:
+def reachable_kinds(kinds: Sequence[type]) -> Iterator[type]:
     """Results and every record inside them, each once."""
     waiting, known = list(kinds), set[type]()
     while waiting:
@@ -226,12 +226,12 @@ def _records(hint: Any) -> Iterator[type]:
 
 def key_meanings(kind: type) -> dict[str, str]:
     """What the docstring of a class says of its keys, in lines of a key, two spaces and its meaning."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         for match in map(MEANING.fullmatch, map(str.strip, (base.__doc__ or "").splitlines())):
             if match:
-                found |= dict.fromkeys(match[1].split(", "), match[2])
-    return found
+                meanings |= dict.fromkeys(match[1].split(", "), match[2])
+    return meanings
 
 
 def first_line(kind: type) -> str:

@@ -93,19 +93,19 @@ QuotedSeconds = Annotated[Quoted, Unit("s")]
 def decode(kind: type[T], value: object, path: str = "") -> T:
     """The value as an instance of `kind`, or an `InputError` with every problem in it."""
     problems: list[Problem] = []
-    decoded = decode_into(kind, value, path, problems)
-    if problems or decoded is None:
+    result = decode_into(kind, value, path, problems)
+    if problems or result is None:
         raise InputError(problems)
-    return decoded
+    return result
 
 
 def decode_into(kind: type[T], value: object, path: str, problems: list[Problem]) -> T | None:
     """Like `decode`, for a caller that gathers problems from several places; None when nothing usable came out."""
-    decoded = _Decoder(problems).any(kind, value, path, ())
-    return None if decoded is BAD else cast(T, decoded)
+    result = _Decoder(problems).any(kind, value, path, ())
+    return None if result is BAD else cast(T, result)
 
 
-def given(value: object) -> str:
+def given_text(value: object) -> str:
     """What was found, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -127,11 +127,11 @@ def flat(hint: Any) -> type | None:
 @cache
 def keys(kind: type) -> tuple[str, ...]:
     """Every key a table of this dataclass may hold, flattened ones included."""
-    found: list[str] = []
+    names: list[str] = []
     for name, hint in hints(kind).items():
         inner = flat(hint)
-        found.extend(keys(inner) if inner else [name])
-    return tuple(found)
+        names.extend(keys(inner) if inner else [name])
+    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class _Slot:
     expands: tuple[Callable[[Any], Any], ...]
     optional: bool
     inner: type | None
-    required: bool
+    is_required: bool
 
 
 @cache
@@ -166,14 +166,14 @@ def _slot(field: Field[Any], hint: Any) -> _Slot:
             core, optional = options[0], True
             continue
         expands = tuple(mark.expand for mark in marks if isinstance(mark, Via))
-        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), _required(field))
+        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), _is_required(field))
 
 
 def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _required(field: Field[Any]) -> bool:
+def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
@@ -184,7 +184,7 @@ class _Decoder:
         self.problems = problems
 
     def bad(self, path: str, value: object, expected: str, todo: str = "") -> _Bad:
-        self.problems.append(Problem(path=path, given=given(value), expected=expected, todo=todo))
+        self.problems.append(Problem(path=path, given=given_text(value), expected=expected, todo=todo))
         return BAD
 
     def any(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
@@ -222,18 +222,18 @@ class _Decoder:
         if hint is bool:
             return value if isinstance(value, bool) else self.bad(path, value, "true or false")
         if hint is Quoted:
-            return self.quoted(value, path, marks)
+            return self.quoted_number(value, path, marks)
         if hint is DType:
-            found = dtype(value) if isinstance(value, str) and (value in DTYPES or value in ALIASES) else None
-            return found or self.choice(value, tuple(DTYPES), path)
+            format_ = dtype(value) if isinstance(value, str) and (value in DTYPES or value in ALIASES) else None
+            return format_ or self.choice(value, tuple(DTYPES), path)
         if is_dataclass(hint):
             return self.record(cast(type, hint), value, path)
         if hint is Evidence:
             grade = self.choice(value, tuple(grade.label for grade in Evidence), path)
             return grade if grade is BAD else Evidence.of(grade)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            found = self.choice(value, tuple(member.value for member in hint), path)
-            return found if found is BAD else hint(found)
+            format_ = self.choice(value, tuple(member.value for member in hint), path)
+            return format_ if format_ is BAD else hint(format_)
         if hint is object or hint is Any:
             return value
         raise TypeError(f"{path}: no decoder for {hint!r}")
@@ -264,21 +264,21 @@ class _Decoder:
             return value
         words = [str(option) for option in options]
         if isinstance(value, str):
-            self.problems.append(not_among(path, given(value)[1:-1], words))
+            self.problems.append(not_among(path, given_text(value)[1:-1], words))
             return BAD
         return self.bad(path, value, "one of " + ", ".join(words))
 
     def sequence(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         if not isinstance(value, (list, tuple)):
             return self.bad(path, value, "an array")
-        decoded = tuple(self.any(item, part, f"{path}[{index}]", marks) for index, part in enumerate(value))
-        return BAD if any(part is BAD for part in decoded) else decoded
+        items = tuple(self.any(item, part, f"{path}[{index}]", marks) for index, part in enumerate(value))
+        return BAD if any(part is BAD for part in items) else items
 
     def mapping(self, item: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         if not isinstance(value, Mapping):
             return self.bad(path, value, "a table")
-        decoded = {str(key): self.any(item, part, _join(path, str(key)), marks) for key, part in value.items()}
-        return BAD if any(part is BAD for part in decoded.values()) else types.MappingProxyType(decoded)
+        entries = {str(key): self.any(item, part, _join(path, str(key)), marks) for key, part in value.items()}
+        return BAD if any(part is BAD for part in entries.values()) else types.MappingProxyType(entries)
 
     def union(self, hint: Any, value: object, path: str, marks: tuple[object, ...]) -> Any:
         options = [option for option in get_args(hint) if option is not type(None)]
@@ -286,27 +286,29 @@ class _Decoder:
             return None
         if len(options) == 1:
             return self.any(options[0], value, path, marks)
-        tagged = {tag: option for option in options if is_dataclass(option) for tag in _tags(cast(type, option))}
-        if isinstance(value, Mapping) and tagged:
+        by_tag = {tag: option for option in options if is_dataclass(option) for tag in _tags(cast(type, option))}
+        if isinstance(value, Mapping) and by_tag:
             tag = value.get("kind")
-            if tag is None and len(set(tagged.values())) > 1:
-                return self.bad(_join(path, "kind"), NOTHING, "one of " + ", ".join(tagged))
-            found = next(iter(tagged.values())) if tag is None else tagged.get(tag) if isinstance(tag, str) else None
-            if found is None:
-                return self.choice(tag, tuple(tagged), _join(path, "kind"))
-            return self.record(cast(type, found), value, path)
+            if tag is None and len(set(by_tag.values())) > 1:
+                return self.bad(_join(path, "kind"), NOTHING, "one of " + ", ".join(by_tag))
+            option_of_tag = (
+                next(iter(by_tag.values())) if tag is None else by_tag.get(tag) if isinstance(tag, str) else None
+            )
+            if option_of_tag is None:
+                return self.choice(tag, tuple(by_tag), _join(path, "kind"))
+            return self.record(cast(type, option_of_tag), value, path)
         scalars = [option for option in options if not is_dataclass(option)]
-        suited = [option for option in scalars if _suits(option, value)]
-        if len(suited) == 1:
-            return self.any(suited[0], value, path, marks)
+        candidates = [option for option in scalars if _suits(option, value)]
+        if len(candidates) == 1:
+            return self.any(candidates[0], value, path, marks)
         for option in scalars:
             attempt = _Decoder([])
-            decoded = attempt.any(option, value, path, marks)
+            result = attempt.any(option, value, path, marks)
             if not attempt.problems:
-                return decoded
+                return result
         return self.bad(path, value, " or ".join(dict.fromkeys(_words(option) for option in options)))
 
-    def quoted(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
+    def quoted_number(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
         unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
         amount = (Unit(unit), AtLeast(0))
         if not isinstance(value, Mapping):
@@ -347,7 +349,7 @@ class _Decoder:
 
     def fill(self, kind: type, value: Mapping[str, object], path: str) -> Any:
         """The dataclass from those keys of the table that are its own."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         broken = False
         for slot in _layout(kind):
             name = slot.name
@@ -355,15 +357,15 @@ class _Decoder:
                 part = self.fill(slot.inner, value, path)
             elif name in value:
                 part = self.slot(slot, value[name], f"{path}.{name}" if path else name)
-            elif slot.required:
+            elif slot.is_required:
                 part = self.bad(_join(path, name), NOTHING, describe(slot.hint), f"add {name}")
             else:
                 continue
             broken = broken or part is BAD
-            found[name] = part
+            values[name] = part
         if broken:
             return BAD
-        built = kind(**found)
+        built = kind(**values)
         ask = getattr(built, "problems", None)
         together = [replace(problem, path=_join(path, problem.path)) for problem in ask()] if ask else []
         self.problems.extend(together)

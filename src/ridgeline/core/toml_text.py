@@ -26,13 +26,13 @@ def toml_text(table: Mapping[str, Any]) -> str:
 def _tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     """The table's own keys under its header, then the tables inside it."""
     inner = {key: part for key, part in table.items() if isinstance(part, Mapping) and not _short(part, path)}
-    own = {key: part for key, part in table.items() if key not in inner and part is not None}
-    lines = [f"{_key(key)} = {_value(part)}" for key, part in own.items()]
+    plain_entries = {key: part for key, part in table.items() if key not in inner and part is not None}
+    lines = [f"{_key(key)} = {_value(part)}" for key, part in plain_entries.items()]
     head = [f"[{'.'.join(_key(part) for part in path)}]"] if path and (lines or not inner) else []
-    found = ["\n".join([*head, *lines])] if head or lines else []
+    texts = ["\n".join([*head, *lines])] if head or lines else []
     for key, part in inner.items():
-        found += _tables(part, (*path, key))
-    return found
+        texts += _tables(part, (*path, key))
+    return texts
 
 
 def _short(part: Mapping[str, Any], path: tuple[str, ...]) -> bool:

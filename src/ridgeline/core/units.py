@@ -94,8 +94,8 @@ def parse_count(text: str) -> int:
     match = _COUNT.fullmatch(text) if len(text) < 24 else None
     value = float(match.group(1)) * BINARY.get(f"{match.group(2).upper()}i", 1.0) if match else math.nan
     if not value.is_integer():
-        expected = "a whole number such as 8192, 128k (131,072) or 1M (1,048,576)"
-        raise UnitError(Problem(path="", given=repr(text), expected=expected))
+        expected_text = "a whole number such as 8192, 128k (131,072) or 1M (1,048,576)"
+        raise UnitError(Problem(path="", given=repr(text), expected=expected_text))
     return int(value)
 
 
@@ -157,13 +157,13 @@ def format_count(value: float, digits: int = 3) -> str:
 def _scale(symbol: str, unit: str) -> float | None:
     """Factor from the written symbol to the base unit, or None when it is not of that dimension."""
     for size in (0, 1, 2):
-        prefix, rest = symbol[:size], symbol[size:]
-        known = _UNITS.get(rest)
-        if known is None or known[0] != unit or (prefix and rest in _BARE):
+        prefix, base_unit = symbol[:size], symbol[size:]
+        dimension = _UNITS.get(base_unit)
+        if dimension is None or dimension[0] != unit or (prefix and base_unit in _BARE):
             continue
         factor = DECIMAL.get(prefix) or BINARY.get(prefix)
         if factor is not None:
-            return factor * known[1]
+            return factor * dimension[1]
     return None
 
 

@@ -107,9 +107,13 @@ class Anchored:
 
 
 def _run_table(run: AnchorRun) -> dict[str, Any]:
-    own = run.sensitivity
-    told = {"owners": list(own.owners), "shape": asdict(own.shape), "slopes": dict(own.slopes)}
-    return {name: getattr(run, name) for name in _NUMBERS} | {"id": run.id} | told
+    sensitivity = run.sensitivity
+    sensitivity_table = {
+        "owners": list(sensitivity.owners),
+        "shape": asdict(sensitivity.shape),
+        "slopes": dict(sensitivity.slopes),
+    }
+    return {name: getattr(run, name) for name in _NUMBERS} | {"id": run.id} | sensitivity_table
 
 
 _NUMBERS = ("measured_s", "predicted_s", "gap", "noise", "weight")
@@ -117,34 +121,36 @@ _NUMBERS = ("measured_s", "predicted_s", "gap", "noise", "weight")
 
 def components_from(table: object, where: str) -> Components:
     """Components as a file holds them."""
-    known = [field.name for field in fields(Components)]
-    return Components(**{name: _number(table, name, where, above=0.0) for name in known})
+    names = [field.name for field in fields(Components)]
+    return Components(**{name: _number(table, name, where, above=0.0) for name in names})
 
 
 def anchored_from(table: object, where: str) -> Anchored:
     """What `to_table` wrote; `InputError` for anything else."""
     runs = table.get("runs") if isinstance(table, Mapping) else None
-    moved = table.get("moved") if isinstance(table, Mapping) else None
-    if not isinstance(table, Mapping) or not isinstance(runs, Sequence) or not isinstance(moved, Mapping):
-        raise _refused("anchored", "another value", "`components`, `moved` and `runs`", where)
+    offsets = table.get("moved") if isinstance(table, Mapping) else None
+    if not isinstance(table, Mapping) or not isinstance(runs, Sequence) or not isinstance(offsets, Mapping):
+        raise _input_error("anchored", "another value", "`components`, `moved` and `runs`", where)
     if len(runs) > MOST_RUNS:
-        raise _refused("anchored.runs", f"{len(runs)} runs", f"at most {MOST_RUNS}", where)
+        raise _input_error("anchored.runs", f"{len(runs)} runs", f"at most {MOST_RUNS}", where)
     return Anchored(
         components=components_from(table.get("components"), where),
         runs=tuple(_run(run, where) for run in runs),
-        moved=MappingProxyType({str(name): _number(moved, name, where) for name in moved}),
+        moved=MappingProxyType({str(name): _number(offsets, name, where) for name in offsets}),
     )
 
 
 def _run(table: object, where: str) -> AnchorRun:
     if not isinstance(table, Mapping):
-        raise _refused("anchored.runs", "another value", "tables", where)
+        raise _input_error("anchored.runs", "another value", "tables", where)
     owners, slopes, shape = table.get("owners"), table.get("slopes"), table.get("shape")
     if isinstance(owners, list) and len(owners) == KNOWN_BY - 1:
         owners = [owners[0], owners[1], *owners[1:]]
-    named = isinstance(owners, Sequence) and len(owners) == KNOWN_BY and all(isinstance(one, str) for one in owners)
-    if not named or not isinstance(owners, Sequence) or not isinstance(slopes, Mapping):
-        raise _refused("anchored.runs", "another table", "`owners`, `shape` and `slopes`", where)
+    has_names = (
+        isinstance(owners, Sequence) and len(owners) == KNOWN_BY and all(isinstance(owner, str) for owner in owners)
+    )
+    if not has_names or not isinstance(owners, Sequence) or not isinstance(slopes, Mapping):
+        raise _input_error("anchored.runs", "another table", "`owners`, `shape` and `slopes`", where)
     sides = {name: _number(shape, name, where) for name in ("size", "hidden", "chips", "seq")}
     experts = isinstance(shape, Mapping) and shape.get("experts") is True
     return AnchorRun(
@@ -166,16 +172,16 @@ def _number(table: object, name: object, where: str, *, below: float = FURTHEST,
     value = table.get(name) if isinstance(table, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -below < value < below or value <= above:
         least = " above 0" if above == 0 else ""
-        raise _refused(f"anchored.{str(name)[:40]}", repr(value)[:40], f"a number{least}", where)
+        raise _input_error(f"anchored.{str(name)[:40]}", repr(value)[:40], f"a number{least}", where)
     return float(value)
 
 
-def _refused(path: str, given: str, expected: str, where: str) -> InputError:
+def _input_error(path: str, given: str, expected: str, where: str) -> InputError:
     todo = "write the file again with `ridgeline fit --with RUN -o FILE.json`"
     return InputError(Problem(path=path, given=given, expected=expected, todo=todo, where=where))
 
 
-def weighed(runs: Sequence[AnchorRun], weights: Sequence[float], noise: Sequence[float]) -> tuple[AnchorRun, ...]:
+def weigh_runs(runs: Sequence[AnchorRun], weights: Sequence[float], noise: Sequence[float]) -> tuple[AnchorRun, ...]:
     """The runs with these weights and noises."""
-    each = zip(runs, weights, noise, strict=True)
-    return tuple(replace(run, weight=float(weight), noise=float(own)) for run, weight, own in each)
+    columns = zip(runs, weights, noise, strict=True)
+    return tuple(replace(run, weight=float(weight), noise=float(spread_s)) for run, weight, spread_s in columns)

@@ -51,70 +51,72 @@ def shape_of(scenario: Scenario) -> Shape:
 
 def basis(one: Sequence[Sensitivity], other: Sequence[Sensitivity]) -> tuple[Array, ...]:
     """Covariances of some steps with others for components of 1, by `PARTS`."""
-    names = [[each.owners for each in side] for side in (one, other)]
-    alike = [np.array([[a[at] == b[at] != "" for b in names[1]] for a in names[0]]) for at in range(len(OWNERS))]
+    names = [[run.owners for run in side] for side in (one, other)]
+    same_owner = [np.array([[a[at] == b[at] != "" for b in names[1]] for a in names[0]]) for at in range(len(OWNERS))]
     shape = len(one), len(other)
-    alike = [each.reshape(shape) for each in alike]
+    same_owner = [run.reshape(shape) for run in same_owner]
     return (
-        _along_parameters(_slopes(one), _slopes(other), alike),
+        _along_parameters(_slopes(one), _slopes(other), same_owner),
         np.ones(shape),
-        (alike[CHIP] & alike[ENGINE]).astype(np.float64),
-        np.exp(-_distance(one, other, alike) / 2),
+        (same_owner[CHIP] & same_owner[ENGINE]).astype(np.float64),
+        np.exp(-_distance(one, other, same_owner) / 2),
     )
 
 
 def _slopes(each: Sequence[Sensitivity]) -> Array:
-    return np.array([[own.slopes.get(name, 0.0) for name in PARAMETERS] for own in each]).reshape(-1, len(PARAMETERS))
+    return np.array([[run.slopes.get(name, 0.0) for name in PARAMETERS] for run in each]).reshape(-1, len(PARAMETERS))
 
 
 def _along_parameters(one: Array, other: Array, alike: Sequence[Array]) -> Array:
-    spread = np.array([item.spread for item in PARAMETERS.values()]) * COMMON
-    found: Array = (one * spread**2) @ other.T
+    prior_spread = np.array([item.spread for item in PARAMETERS.values()]) * COMMON
+    products: Array = (one * prior_spread**2) @ other.T
     for owner, same in zip(OWNERS, alike, strict=True):
-        mine = [index for index, item in enumerate(PARAMETERS.values()) if owner in item.per]
-        found = found + APART[owner] ** 2 * same * (one[:, mine] @ other[:, mine].T)
-    return found
+        indices = [index for index, item in enumerate(PARAMETERS.values()) if owner in item.per]
+        products = products + APART[owner] ** 2 * same * (one[:, indices] @ other[:, indices].T)
+    return products
 
 
 def _distance(one: Sequence[Sensitivity], other: Sequence[Sensitivity], alike: Sequence[Array]) -> Array:
     """Squared, in lengths."""
-    sizes = [np.array([[getattr(own.shape, name) for name in SIZES] for own in side]) for side in (one, other)]
-    apart = (sizes[0].reshape(-1, 1, len(SIZES)) - sizes[1].reshape(1, -1, len(SIZES))) / LENGTH
-    experts = [np.array([own.shape.experts for own in side]) for side in (one, other)]
+    sizes = [np.array([[getattr(run.shape, name) for name in SIZES] for run in side]) for side in (one, other)]
+    gaps = (sizes[0].reshape(-1, 1, len(SIZES)) - sizes[1].reshape(1, -1, len(SIZES))) / LENGTH
+    experts = [np.array([run.shape.experts for run in side]) for side in (one, other)]
     unlike = experts[0].reshape(-1, 1) != experts[1].reshape(1, -1)
-    found: Array = (apart**2).sum(-1) + OTHER["experts"] * unlike
+    squares: Array = (gaps**2).sum(-1) + OTHER["experts"] * unlike
     for at, name in ((CHIP, "chip"), (ENGINE, "engine")):
-        found = found + OTHER[name] * ~alike[at].astype(np.bool_)
-    return found
+        squares = squares + OTHER[name] * ~alike[at].astype(np.bool_)
+    return squares
 
 
 def covariance(one: Sequence[Sensitivity], other: Sequence[Sensitivity], components: Components) -> Array:
     """Covariances of some steps with others, noise apart."""
-    return joined(basis(one, other), components)
+    return sum_parts(basis(one, other), components)
 
 
-def joined(parts: Sequence[Array], components: Components, names: Sequence[str] = PARTS) -> Array:
+def sum_parts(parts: Sequence[Array], components: Components, names: Sequence[str] = PARTS) -> Array:
     """Parts of a covariance in the sizes of their components."""
-    found = [getattr(components, name) ** 2 * part for name, part in zip(PARTS, parts, strict=True) if name in names]
-    return np.asarray(sum(found[1:], start=found[0]))
+    scaled_parts = [
+        getattr(components, name) ** 2 * part for name, part in zip(PARTS, parts, strict=True) if name in names
+    ]
+    return np.asarray(sum(scaled_parts[1:], start=scaled_parts[0]))
 
 
 def offsets_of(runs: Sequence[AnchorRun], components: Components) -> dict[str, float]:
     """What the weights of runs move: the offset of every parameter, common and by owner."""
-    moved: dict[str, float] = {}
+    offsets: dict[str, float] = {}
     for run in runs:
-        own = run.sensitivity
-        for name, slope in own.slopes.items():
+        sensitivity = run.sensitivity
+        for name, slope in sensitivity.slopes.items():
             item = PARAMETERS.get(name)
             if item is None:
                 continue
             push = components.owners**2 * slope * run.weight
-            moved[name] = moved.get(name, 0.0) + push * (item.spread * COMMON) ** 2
+            offsets[name] = offsets.get(name, 0.0) + push * (item.spread * COMMON) ** 2
             for owner in item.per:
-                if member := own.owners[OWNERS.index(owner)]:
+                if member := sensitivity.owners[OWNERS.index(owner)]:
                     key = f"{name}/{member}"
-                    moved[key] = moved.get(key, 0.0) + push * APART[owner] ** 2
-    return moved
+                    offsets[key] = offsets.get(key, 0.0) + push * APART[owner] ** 2
+    return offsets
 
 
 def before_anchors(calibration: Calibration) -> Calibration:
@@ -130,15 +132,15 @@ def before_anchors(calibration: Calibration) -> Calibration:
 
 def pace_of(calibration: Calibration, scenario: Scenario) -> float:
     """The factor on a scenario's step that anchoring leaves beside its parameters; 1 without anchors."""
-    known = calibration.anchored
-    if known is None or not known.runs:
+    anchors = calibration.anchored
+    if anchors is None or not anchors.runs:
         return 1.0
-    own = Sensitivity(
+    sensitivity = Sensitivity(
         owners=owners(scenario.system.chip, scenario.engine).of_training, shape=shape_of(scenario), slopes=NO_SLOPES
     )
-    parts = basis([own], [run.sensitivity for run in known.runs])
-    beside = joined(parts, known.components, PARTS[1:])
-    return exp(float(beside[0] @ np.array([run.weight for run in known.runs])))
+    parts = basis([sensitivity], [run.sensitivity for run in anchors.runs])
+    effects = sum_parts(parts, anchors.components, PARTS[1:])
+    return exp(float(effects[0] @ np.array([run.weight for run in anchors.runs])))
 
 
 NO_SLOPES: dict[str, float] = {}
@@ -151,17 +153,17 @@ def after_one_more(
 
     kernel   whether only parameters are measured, and none of the effects that whole runs of a user share
     """
-    each = [*(run.sensitivity for run in known.runs), other]
-    whole = np.array([*(1.0 for _ in known.runs), 0.0 if kernel else 1.0])
-    among, across = basis(each, each), basis([own], each)
-    among = (among[0], *(part * np.outer(whole, whole) for part in among[1:]))
-    across = (across[0], *(part * whole for part in across[1:]))
+    sensitivities = [*(run.sensitivity for run in known.runs), other]
+    step_share = np.array([*(1.0 for _ in known.runs), 0.0 if kernel else 1.0])
+    among, across = basis(sensitivities, sensitivities), basis([own], sensitivities)
+    among = (among[0], *(part * np.outer(step_share, step_share) for part in among[1:]))
+    across = (across[0], *(part * step_share for part in across[1:]))
     sizes = known.components
-    spread = joined(among, sizes) + np.diag([*(run.noise**2 for run in known.runs), noise**2])
-    towards = joined(across, sizes)[0]
+    variance = sum_parts(among, sizes) + np.diag([*(run.noise**2 for run in known.runs), noise**2])
+    towards = sum_parts(across, sizes)[0]
     before = variances(known, own)[1]
     first = float(covariance([own], [own], sizes)[0, 0]) + sizes.noise**2
-    return before, first - float(towards @ np.linalg.solve(spread, towards))
+    return before, first - float(towards @ np.linalg.solve(variance, towards))
 
 
 def variances(known: Anchored, own: Sensitivity, *, noise: bool = True) -> tuple[float, float]:

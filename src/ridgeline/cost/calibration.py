@@ -96,8 +96,8 @@ class Parameter:
         if not self.low:
             return self.default * e(offset)
         at = log(self.default / self.low) / log(self.high / self.low)
-        made: Num = self.low * e(log(self.high / self.low) / (1 + e(-(log(at / (1 - at)) + offset))))
-        return made
+        number: Num = self.low * e(log(self.high / self.low) / (1 + e(-(log(at / (1 - at)) + offset))))
+        return number
 
 
 EACH: Mapping[str, tuple[Owner, ...]] = MappingProxyType(
@@ -115,8 +115,8 @@ def _p(
     name: str, unit: str, rng: tuple[float, float, float], group: str, per: str, meaning: str, spread: float = 1.0
 ) -> Parameter:  # fmt: skip
     low, default, high = rng
-    wanted = [part for word in per.split() for part in EACH[word]]
-    owners = tuple(owner for owner in APART if owner in wanted)
+    words = [part for word in per.split() for part in EACH[word]]
+    owners = tuple(owner for owner in APART if owner in words)
     return Parameter(
         name=name,
         unit=unit,
@@ -279,9 +279,9 @@ class Calibration:
 
     def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The parameter's value for one chip under one engine."""
-        return self.owned(name, owners(chip, engine))
+        return self.owner_value(name, owners(chip, engine))
 
-    def owned(self, name: str, own: Owners) -> float:
+    def owner_value(self, name: str, own: Owners) -> float:
         """The parameter's value for what a scenario's chip and engine are known by."""
         return _owned_value(PARAMETERS[name], self.offsets, own) * known_share(name, own)
 
@@ -300,9 +300,9 @@ class ServingCalibration:
 
     def value(self, name: str, chip: Chip, engine: Engine) -> float:
         """The parameter's value for one chip under one engine."""
-        return self.owned(name, owners(chip, engine))
+        return self.owner_value(name, owners(chip, engine))
 
-    def owned(self, name: str, own: Owners) -> float:
+    def owner_value(self, name: str, own: Owners) -> float:
         """The parameter's value for what a scenario's chip and engine are known by."""
         return _owned_value(SERVING_PARAMETERS[name], self.offsets, own)
 
@@ -389,9 +389,9 @@ def read_calibration(path: Path) -> Calibration:
     table = read_table(path).data
     offsets, source = table.get("offsets"), table.get("source")
     if not isinstance(offsets, Mapping) or not isinstance(source, str):
-        expected = "a calibration with `source` and `offsets`"
+        expected_text = "a calibration with `source` and `offsets`"
         todo = "write one with `ridgeline fit --with FILE.csv -o FILE.json`"
-        raise InputError(Problem(path="", given="another table", expected=expected, todo=todo, where=str(path)))
+        raise InputError(Problem(path="", given="another table", expected=expected_text, todo=todo, where=str(path)))
     problems = [
         Problem(
             path=f"offsets.{name}", given=repr(value)[:40], expected="a number of a known parameter", where=str(path)
@@ -404,32 +404,32 @@ def read_calibration(path: Path) -> Calibration:
     ]
     if problems:
         raise InputError(problems)
-    own, where = table.get("components"), str(path)
+    components, where = table.get("components"), str(path)
     return Calibration(
         offsets=MappingProxyType({name: float(x) for name, x in offsets.items()}),
         source=source,
         profiles=shipped_profiles(),
-        components=shipped().components if own is None else components_from(own, where),
+        components=shipped_calibration().components if components is None else components_from(components, where),
         anchored=None if table.get("anchored") is None else anchored_from(table["anchored"], where),
     )
 
 
 @cache
-def shipped() -> Calibration:
+def shipped_calibration() -> Calibration:
     """The calibration that comes with Ridgeline, fitted by `ridgeline fit` on the bundled rows."""
     table = json.loads(SHIPPED.read_text(encoding="utf-8"))
-    own = table.get("components")
+    components = table.get("components")
     return Calibration(
         offsets=MappingProxyType(table["offsets"]),
         source=table["source"],
         profiles=shipped_profiles(),
-        components=Components() if own is None else components_from(own, str(SHIPPED)),
+        components=Components() if components is None else components_from(components, str(SHIPPED)),
     )
 
 
 def default_calibration() -> Calibration:
     """The shipped calibration, or the defaults before there is one."""
-    return shipped() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
+    return shipped_calibration() if SHIPPED.exists() else Calibration(offsets=MappingProxyType({}))
 
 
 def read_serving_calibration(path: Path = SHIPPED_SERVING) -> ServingCalibration:
@@ -447,10 +447,10 @@ def serving_spread(engine: Engine, asked: str) -> tuple[float, float, int]:
     batches and phases; twice as wide in logarithms for an engine that none was measured of."""
     data: Any = json.loads(SHIPPED_SERVING.read_text()) if SHIPPED_SERVING.exists() else {}
     kinds = ("static/tpot", "static/throughput") if asked == "step" else ("static/ttft",)
-    known = [data["spread"][kind] for kind in kinds if kind in data.get("spread", {})]
-    if not known:
+    ranges = [data["spread"][kind] for kind in kinds if kind in data.get("spread", {})]
+    if not ranges:
         return 0.5, 2.0, 0
-    low, high = min(one[0] for one in known), max(one[1] for one in known)
+    low, high = min(ends[0] for ends in ranges), max(ends[1] for ends in ranges)
     rows = sum(data["errors"][kind]["n"] for kind in kinds if kind in data["errors"])
     wider = 1.0 if shipped_serving().knows(engine) else 2.0
     return low**wider, high**wider, rows

@@ -103,8 +103,10 @@ def step_price(name: str, size: float, system: System, calibration: Calibration 
     """What a step pays for a collective over all chips of a system, as `predict` prices it."""
     if name not in KINDS:
         return LayerPrice(reason=f"steps have no {name}")
-    fitted, own = calibration or default_calibration(), owners(system.chip, ENGINES[ENGINE])
-    values = {parameter: np.array([fitted.owned(parameter, own)]) for parameter in ("near", "far", "meet")}
+    numbers, owner_names = calibration or default_calibration(), owners(system.chip, ENGINES[ENGINE])
+    values = {
+        parameter: np.array([numbers.owner_value(parameter, owner_names)]) for parameter in ("near", "far", "meet")
+    }
     links = links_of(machines_of([system]), ParameterColumns(values=values))
     options = explain_collective(CLOSED_KINDS[KINDS[name]], size, system.chips, 1, links)
     if not options:

@@ -31,48 +31,50 @@ Wrong = tuple[str, str, str]
 """Where it is wrong, what was given, what was expected."""
 
 
-def checked(table: Any, where: str, problems: list[Problem]) -> Mapping[str, Any]:
+def check_fingerprint(table: Any, where: str, problems: list[Problem]) -> Mapping[str, Any]:
     """The fingerprint that a profile holds; empty where it has none."""
     if table is None:
         return MappingProxyType({})
     if not isinstance(table, dict) or not table:
-        problems.append(_problem(("", _shown(table), f"a table of {', '.join(PARTS)}"), where))
+        problems.append(_problem(("", _value_text(table), f"a table of {', '.join(PARTS)}"), where))
         return MappingProxyType({})
     for key, part in table.items():
         look = PARTS.get(key)
-        wrong = ("", _shown(key), f"one of {', '.join(PARTS)}") if look is None else look(part)
+        wrong = ("", _value_text(key), f"one of {', '.join(PARTS)}") if look is None else look(part)
         if wrong:
-            inner, given, expected = wrong
+            inner, given_text, expected_text = wrong
             place = f".{key}{inner}" if look else ""
-            problems.append(_problem((place, given, expected), where))
+            problems.append(_problem((place, given_text, expected_text), where))
     return MappingProxyType(table)
 
 
 def _problem(wrong: Wrong, where: str) -> Problem:
-    path, given, expected = wrong
+    path, given_text, expected_text = wrong
     todo = "take `fingerprint` out, and store it again with `ridgeline bringup --save-fingerprint`"
-    return Problem(path=f"fingerprint{path}", given=given, expected=expected, todo=todo, where=where)
+    return Problem(path=f"fingerprint{path}", given=given_text, expected=expected_text, todo=todo, where=where)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return repr(value)[:40]
 
 
 def _word(*known: str) -> Callable[[Any], Wrong | None]:
-    expected = "one of " + ", ".join(repr(word) for word in known)
-    return lambda value: None if isinstance(value, str) and value in known else ("", _shown(value), expected)
+    expected_text = "one of " + ", ".join(repr(word) for word in known)
+    return lambda value: None if isinstance(value, str) and value in known else ("", _value_text(value), expected_text)
 
 
 def _text(value: Any) -> Wrong | None:
-    return None if isinstance(value, str) and len(value) <= LONGEST else ("", _shown(value), f"{LONGEST} characters")
+    return (
+        None if isinstance(value, str) and len(value) <= LONGEST else ("", _value_text(value), f"{LONGEST} characters")
+    )
 
 
 def _number(low: float, high: float, *, whole: bool = False) -> Callable[[Any], Wrong | None]:
     def look(value: Any) -> Wrong | None:
         kind = int if whole else int | float
         right = isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
-        expected = f"a {'whole ' if whole else ''}number from {low:g} to {high:g}"
-        return None if right and math.isfinite(value) else ("", _shown(value), expected)
+        expected_text = f"a {'whole ' if whole else ''}number from {low:g} to {high:g}"
+        return None if right and math.isfinite(value) else ("", _value_text(value), expected_text)
 
     return look
 
@@ -82,9 +84,9 @@ def _record(**fields: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | 
 
     def look(value: Any) -> Wrong | None:
         if not isinstance(value, dict) or set(value) != set(fields):
-            return "", _shown(value), f"a table of {', '.join(fields)}"
-        for key, one in fields.items():
-            wrong = one(value[key])
+            return "", _value_text(value), f"a table of {', '.join(fields)}"
+        for key, check in fields.items():
+            wrong = check(value[key])
             if wrong:
                 return f".{key}{wrong[0]}", wrong[1], wrong[2]
         return None
@@ -97,7 +99,7 @@ def _by_name(one: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | None
 
     def look(value: Any) -> Wrong | None:
         if not isinstance(value, dict) or len(value) > MOST_NAMES or any(len(key) > LONGEST for key in value):
-            return "", _shown(value), f"a table of at most {MOST_NAMES} names"
+            return "", _value_text(value), f"a table of at most {MOST_NAMES} names"
         for key, part in value.items():
             wrong = one(part)
             if wrong:
@@ -108,7 +110,7 @@ def _by_name(one: Callable[[Any], Wrong | None]) -> Callable[[Any], Wrong | None
 
 
 def _switch(value: Any) -> Wrong | None:
-    return None if value is None or isinstance(value, bool) else ("", _shown(value), "true, false or null")
+    return None if value is None or isinstance(value, bool) else ("", _value_text(value), "true, false or null")
 
 
 BITS, FIGURE = _number(0, MOST_BITS), _number(-1e30, 1e30)
@@ -127,14 +129,14 @@ PARTS: Mapping[str, Callable[[Any], Wrong | None]] = MappingProxyType(
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, str]]:
     """What differs between two tables by dotted key: words and whole numbers at all, figures by more than a tenth."""
-    found: dict[str, tuple[str, str]] = {}
+    differences: dict[str, tuple[str, str]] = {}
     for key in dict.fromkeys((*before, *after)):
-        one, other = before.get(key), after.get(key)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found |= changes(one, other, f"{path}{key}.")
-        elif one != other and not _near(one, other):
-            found[f"{path}{key}"] = ("–" if one is None else str(one), "–" if other is None else str(other))
-    return found
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            differences |= changes(old, new, f"{path}{key}.")
+        elif old != new and not _near(old, new):
+            differences[f"{path}{key}"] = ("–" if old is None else str(old), "–" if new is None else str(new))
+    return differences
 
 
 def _near(one: Any, other: Any) -> bool:

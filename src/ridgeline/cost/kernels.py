@@ -49,8 +49,8 @@ def unaligned_rate(alignment: Array, cores: Array) -> Array:
     >>> (rows / 1e12).round().tolist()
     [inf, 277.0, 123.0]
     """
-    loaded = cores * np.where(alignment >= 4, PAIRED, SINGLE)
-    return np.where((alignment >= ALIGNED) | (cores <= 1), np.inf, loaded)
+    load_rate = cores * np.where(alignment >= 4, PAIRED, SINGLE)
+    return np.where((alignment >= ALIGNED) | (cores <= 1), np.inf, load_rate)
 
 
 def padded_flops(
@@ -72,12 +72,12 @@ def padded_flops(
     depths = [k / split + HALF_DEPTH * (1 if split == 1 else 1.5) for split in SPLITS]
     rows = {high: groups * np.ceil(m / high) for high in {tile[0] for tile in tiled}}
     columns = {wide: np.ceil(n / wide) for wide in {tile[1] for tile in tiled}}
-    whole = cores > 1  # waves are whole where there are any
+    has_waves = cores > 1  # waves are whole where there are any
     for high, wide, share in tiled:
         tiles = rows[high] * columns[wide]
         for split, depth in zip(SPLITS, depths, strict=True):
             waves = tiles * split / cores
-            waves = np.where(whole & (waves <= 12), np.ceil(waves), waves)
+            waves = np.where(has_waves & (waves <= 12), np.ceil(waves), waves)
             waves *= cores
             waves *= 2 * high * wide / share
             np.minimum(best, waves * depth, out=best)
@@ -166,13 +166,13 @@ def product_roof(sizes: Array, traffic: Array, peak: Array, memory: Array, cores
     return through
 
 
-def unaligned(sizes: Array) -> Array:
+def halvings_to_align(sizes: Array) -> Array:
     """How often the rows of a product's matrices miss `ALIGNED_ELEMENTS`, in halvings: 0 to 3."""
     sides = np.rint(sizes[1:3])
-    missed: Array = (
+    halvings: Array = (
         np.stack([np.mod(sides, ALIGNED_ELEMENTS // part) > 0 for part in (1, 2, 4)]).sum(0).max(0).astype(np.float64)
     )
-    return missed
+    return halvings
 
 
 def product_coordinates(sizes: Array, missed: Array) -> Array:
@@ -183,8 +183,8 @@ def product_coordinates(sizes: Array, missed: Array) -> Array:
     """
     sides: Array = np.log2(sizes[:3]).T * np.array([1.0, 0.7, 0.7])
     odd = (sizes[0] >= TILE[0]) & (np.mod(np.rint(sizes[0]), ALIGNED_ELEMENTS) > 0)
-    away = UNALIGNED * np.where(missed > 0, 1 + 0.3 * (missed - 1), 0.0)
-    return np.column_stack([sides, 0.5 * odd, away])
+    alignment_distance = UNALIGNED * np.where(missed > 0, 1 + 0.3 * (missed - 1), 0.0)
+    return np.column_stack([sides, 0.5 * odd, alignment_distance])
 
 
 def attention_work(dims: Mapping[str, Array], backward: bool, size: float) -> tuple[Array, Array]:
@@ -193,8 +193,8 @@ def attention_work(dims: Mapping[str, Array], backward: bool, size: float) -> tu
     tokens = dims["batch"] * dims["heads"] * queries
     visible = np.where(dims["causal"] > 0, np.maximum(keys - queries, 0) + (np.minimum(queries, keys) + 1) / 2, keys)
     flops = 4 * tokens * width * (visible + FLASH_EXTRA[backward])
-    moved = tokens * width * 4 * size
-    return (flops * FLASH_BACKWARD, 3 * moved) if backward else (flops, moved)
+    traffic = tokens * width * 4 * size
+    return (flops * FLASH_BACKWARD, 3 * traffic) if backward else (flops, traffic)
 
 
 def attention_roof(

@@ -59,7 +59,7 @@ class Machines:
 
 def machines_of(systems: Sequence[System]) -> Machines:
     """The columns of several systems; a number that is missing is named."""
-    rows = [_one(system) for system in systems]
+    rows = [_machine_row(system) for system in systems]
     columns = [np.array([row[index] for row in rows], dtype=np.float64) for index in range(1, 8)]
     return Machines(
         peak=np.array([row[0] for row in rows], dtype=np.float64),
@@ -76,7 +76,7 @@ def machines_of(systems: Sequence[System]) -> Machines:
     )
 
 
-def _one(system: System) -> tuple[list[float], float, float, float, float, float, float, float, list[float]]:
+def _machine_row(system: System) -> tuple[list[float], float, float, float, float, float, float, float, list[float]]:
     chip = system.chip
     inner = system.tiers[0] if system.tiers else None
     outer = system.tiers[1] if len(system.tiers) > 1 else None
@@ -172,9 +172,12 @@ def parameter_columns(calibration: Calibration, scenarios: Sequence[Scenario]) -
 
     Where a profile of the chip has large copies, the share of memory's rate is theirs.
     """
-    each = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
-    known = {own: {name: calibration.owned(name, own) for name in PARAMETERS} for own in dict.fromkeys(each)}
-    values = {name: np.array([known[own][name] for own in each]) for name in PARAMETERS}
+    owner_rows = [owners(scenario.system.chip, scenario.engine) for scenario in scenarios]
+    values_of = {
+        owner: {name: calibration.owner_value(name, owner) for name in PARAMETERS}
+        for owner in dict.fromkeys(owner_rows)
+    }
+    values = {name: np.array([values_of[owner][name] for owner in owner_rows]) for name in PARAMETERS}
     if calibration.profiles:
         values["memory"] = measured_memory(scenarios, calibration.profiles, values["memory"])
         values["update"] = measured_updates(scenarios, calibration.profiles, values["memory"])
@@ -194,9 +197,9 @@ def measured_updates(scenarios: Sequence[Scenario], profiles: Mapping[str, Profi
             continue
         if scenario.engine.update_kernel == "streaming":
             continue
-        updated = profile.update_bytes_per_s(scenario.workload.optimizer.states.id)
-        if updated is not None:
-            shares[row] = min(updated / sheet.value, MOST_OF_MEMORY)
+        update_rate = profile.update_bytes_per_s(scenario.workload.optimizer.states.id)
+        if update_rate is not None:
+            shares[row] = min(update_rate / sheet.value, MOST_OF_MEMORY)
     return shares
 
 
@@ -205,8 +208,8 @@ def measured_memory(scenarios: Sequence[Scenario], profiles: Mapping[str, Profil
     shares = fitted.copy()
     for row, scenario in enumerate(scenarios):
         profile = profile_for(profiles, scenario.system.chip.fitted_id)
-        copied = profile.copy_bytes_per_s if profile else None
+        copy_rate = profile.copy_bytes_per_s if profile else None
         sheet = (CHIPS.get(profile.chip) if profile else None) or scenario.system.chip
-        if copied is not None and sheet.hbm.bandwidth is not None:
-            shares[row] = min(copied / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
+        if copy_rate is not None and sheet.hbm.bandwidth is not None:
+            shares[row] = min(copy_rate / sheet.hbm.bandwidth.value, MOST_OF_MEMORY)
     return shares

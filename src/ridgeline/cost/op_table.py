@@ -56,15 +56,15 @@ def op_table(programs: Sequence[Program]) -> OpTable:
     """The columns of several programs, a cell each; their sections one after the other."""
     sections = [section for program in programs for section in program.sections]
     cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])
-    return _gathered(sections, 1, cells, _numbers)
+    return _gather_columns(sections, 1, cells, _numbers)
 
 
 def op_table_over(sections: Sequence[Section], cells: int) -> OpTable:
     """Columns of sections whose sizes are numbers or arrays over cells; section s of cell c stands at s cells + c."""
-    return _gathered(sections, cells, np.tile(np.arange(cells), len(sections)), partial(_columns, many=cells))
+    return _gather_columns(sections, cells, np.tile(np.arange(cells), len(sections)), partial(_columns, many=cells))
 
 
-def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table) -> OpTable:
+def _gather_columns(sections: Sequence[Section], many: int, cell: Index, table: Table) -> OpTable:
     """The columns of sections that stand `many` times each."""
     ops: dict[type, tuple[list[tuple[Num, ...]], list[int]]] = {
         kind: ([], []) for kind in (MatMul, Attend, Stream, Collective)
@@ -72,8 +72,8 @@ def _gathered(sections: Sequence[Section], many: int, cell: Index, table: Table)
     peaks: list[int] = []
     for place, section in enumerate(sections):
         passes = (section.forward, section.backward_input, section.backward_weight, section.recompute)
-        for phase, listed in enumerate(passes):
-            for op in listed:
+        for phase, phase_ops in enumerate(passes):
+            for op in phase_ops:
                 values, slots = ops[type(op)]
                 values.append(_values(op))
                 slots.append(place * many * PHASES + phase)
@@ -104,8 +104,8 @@ def _slots(firsts: Sequence[int], many: int) -> Index:
 
 def _params(held: Array) -> Array:
     """Dense, expert, trained dense and trained expert parameters: experts are trained where everything is."""
-    dense, expert, trained = held
-    return np.stack([dense, expert, trained, np.where(trained >= dense, expert, 0.0)])
+    dense, expert, trainable = held
+    return np.stack([dense, expert, trainable, np.where(trainable >= dense, expert, 0.0)])
 
 
 def _numbers(values: Fields, width: int) -> Array:

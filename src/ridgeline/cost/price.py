@@ -61,25 +61,25 @@ def estimates(
 
     evidence   of what no profile prices
     """
-    away = (None, None) if measured is None else (measured.matmul_fitted, measured.attend_fitted)
-    products = _each(prices.matmul_s, prices.matmul_memory_bound, away[0])
-    attention = _each(prices.attend_s, prices.attend_memory_bound, away[1])
+    fitted_shares = (None, None) if measured is None else (measured.matmul_fitted, measured.attend_fitted)
+    products = _kernel_prices(prices.matmul_s, prices.matmul_memory_bound, fitted_shares[0])
+    attention = _kernel_prices(prices.attend_s, prices.attend_memory_bound, fitted_shares[1])
     streams, collectives = iter(prices.stream_s.tolist()), iter(prices.collective_s.tolist())
     for section in sections:
         for phase in PASSES:
             for op in getattr(section, phase):
-                seconds, bound, timed = _next(op, products, attention, streams, collectives)
-                made = Estimate(seconds=seconds, bound=bound, evidence=Evidence.MEASURED if timed else evidence)
-                yield OpEstimate(section=section.name, phase=phase.replace("_", "-"), op=op, estimate=made)
+                seconds, bound, is_timed = _next(op, products, attention, streams, collectives)
+                estimate = Estimate(seconds=seconds, bound=bound, evidence=Evidence.MEASURED if is_timed else evidence)
+                yield OpEstimate(section=section.name, phase=phase.replace("_", "-"), op=op, estimate=estimate)
 
 
 Kernels = Iterator[tuple[float, bool, bool]]
 """Seconds, whether memory limits it, whether it was measured."""
 
 
-def _each(seconds: Array, memory: Mask, fitted: Array | None) -> Kernels:
-    timed = [False] * len(seconds) if fitted is None else (fitted == 0).tolist()
-    return zip(seconds.tolist(), memory.tolist(), timed, strict=True)
+def _kernel_prices(seconds: Array, memory: Mask, fitted: Array | None) -> Kernels:
+    is_timed = [False] * len(seconds) if fitted is None else (fitted == 0).tolist()
+    return zip(seconds.tolist(), memory.tolist(), is_timed, strict=True)
 
 
 def _next(
@@ -87,11 +87,11 @@ def _next(
 ) -> tuple[float, Bound, bool]:
     match op:
         case MatMul():
-            seconds, memory, timed = next(products)
-            return seconds, "memory" if memory else "compute", timed
+            seconds, memory, is_timed = next(products)
+            return seconds, "memory" if memory else "compute", is_timed
         case Attend():
-            seconds, memory, timed = next(attention)
-            return seconds, "memory" if memory else "compute", timed
+            seconds, memory, is_timed = next(attention)
+            return seconds, "memory" if memory else "compute", is_timed
         case Stream():
             return next(streams), "memory", False
         case Collective():
@@ -146,7 +146,7 @@ class Launched(Protocol):
 
 def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launched) -> SustainedRates:
     """What the chips sustain under the engines that run on them."""
-    graph, xla, own = plans.graph, plans.xla, plans.attention.astype(np.int64)
+    graph, xla, attention_peak = plans.graph, plans.xla, plans.attention.astype(np.int64)
     rows = np.arange(len(machines.peak))
     share = np.stack([rates[SHARE.get(key, "matmul_wide")] for key in PEAKS], axis=1)
     share *= machines.density ** -rates["power"][:, None]  # clocks fall where flops are dense in power
@@ -155,8 +155,8 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
         machines=machines,
         rates=rates,
         peak=peak,
-        attention_peak=machines.peak[rows, own],
-        unfused=peak[rows, own] * UNFUSED,
+        attention_peak=machines.peak[rows, attention_peak],
+        unfused=peak[rows, attention_peak] * UNFUSED,
         attention=np.minimum(rates["attention"], REACHABLE),
         attention_back=np.minimum(rates["attention"] * rates["attention_back"], REACHABLE),
         memory=machines.memory * rates["memory"],
@@ -171,12 +171,12 @@ def sustained_rates(machines: Machines, rates: ParameterColumns, *, plans: Launc
 
 def padded_products(table: OpTable, machines: Machines, tiled: tuple[tuple[float, float, float], ...] = TILES) -> Array:
     """Padded flops of every product: they depend on sizes and cores alone, so that a fit works them out once."""
-    cell, found = table.slot_cell[table.matmul_slot], np.empty(len(table.matmul_slot))
-    for start in range(0, len(found), BLOCK):
-        own = slice(start, start + BLOCK)
-        m, n, k, groups = table.matmuls[:4, own]
-        found[own] = padded_flops(m, n, k, groups, at(machines.cores, cell[own]), tiled)
-    return found
+    cell, flops = table.slot_cell[table.matmul_slot], np.empty(len(table.matmul_slot))
+    for start in range(0, len(flops), BLOCK):
+        block = slice(start, start + BLOCK)
+        m, n, k, groups = table.matmuls[:4, block]
+        flops[block] = padded_flops(m, n, k, groups, at(machines.cores, cell[block]), tiled)
+    return flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,14 +202,14 @@ def price_ops(
         experts = np.where(table.matmuls[3] > 1, at(rates.rates["experts"], cell[table.matmul_slot]), 1.0)
         matmul_s = _toward(measured.matmul_s / experts, matmul_s, measured.matmul_fitted)
         attend_s = _toward(measured.attend_s, attend_s, measured.attend_fitted)
-    own = cell[table.stream_slot]
+    cells = cell[table.stream_slot]
     return OpPrices(
         matmul_s=matmul_s,
         matmul_memory_bound=matmul_bound,
         attend_s=attend_s,
         attend_memory_bound=attend_bound,
         stream_s=np.maximum(
-            table.streams[0] * at(rates.traffic_s, own), table.streams[3] / at(rates.machines.exponentials, own)
+            table.streams[0] * at(rates.traffic_s, cells), table.streams[3] / at(rates.machines.exponentials, cells)
         ),
         collective_s=_collectives(table, rates.links.at(cell[table.collective_slot])),
     )
@@ -217,32 +217,32 @@ def price_ops(
 
 def _toward(measured_s: Array, fitted_s: Array, share: Array) -> Array:
     """Measured seconds, going over to the fitted ones by a share of their logarithm's distance."""
-    apart = np.log(np.maximum(fitted_s, TINY)) - np.log(measured_s)
-    return np.where(share >= 1, fitted_s, measured_s * np.exp(share * apart))
+    log_ratio = np.log(np.maximum(fitted_s, TINY)) - np.log(measured_s)
+    return np.where(share >= 1, fitted_s, measured_s * np.exp(share * log_ratio))
 
 
 def _matmuls(table: OpTable, rates: SustainedRates, cell: Index, padded: Array | None) -> tuple[Array, Mask]:
     m, n, k, groups, size_in, size_out, alignment, _, share, weights = table.matmuls
-    own = cell[table.matmul_slot]
-    peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[own, table.matmul_peak]
-    rate = peak * share * np.where(groups > 1, at(rates.rates["experts"], own), 1.0)
+    cells = cell[table.matmul_slot]
+    peak = rates.peak[0, table.matmul_peak] if len(rates.peak) == 1 else rates.peak[cells, table.matmul_peak]
+    rate = peak * share * np.where(groups > 1, at(rates.rates["experts"], cells), 1.0)
     if (alignment < ALIGNED).any():
-        rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, own)))
+        rate = np.minimum(rate, unaligned_rate(alignment, at(rates.machines.cores, cells)))
     compute = (padded if padded is not None else padded_products(table, rates.machines)) / rate
-    moved = product_bytes((m, n, k), groups, size_in, size_out, weights) / at(rates.memory, own)
-    return np.maximum(compute, moved), moved > compute
+    memory_s = product_bytes((m, n, k), groups, size_in, size_out, weights) / at(rates.memory, cells)
+    return np.maximum(compute, memory_s), memory_s > compute
 
 
 def _attends(table: OpTable, rates: SustainedRates, cell: Index) -> tuple[Array, Mask]:
     """A flash kernel hides its traffic behind its products; unfused attention does one after the other."""
     flops, size, dim, back, flash, _, scan, _, _ = table.attends
-    own = cell[table.attend_slot]
-    wide = at(rates.attention_peak, own)
-    share = np.where(back > 0, at(rates.attention_back, own), at(rates.attention, own))
-    tiled = flash_seconds(flops, dim, back, wide * share, at(rates.machines.exponentials, own) * share)
-    scanned = flops / (wide * at(rates.rates["scan"], own))
-    through = size * np.where(flash > 0, 1 / at(rates.memory, own), at(rates.traffic_s, own))
-    dense = np.where(scan > 0, scanned, np.where(flash > 0, tiled, flops / at(rates.unfused, own)))
+    cells = cell[table.attend_slot]
+    wide = at(rates.attention_peak, cells)
+    share = np.where(back > 0, at(rates.attention_back, cells), at(rates.attention, cells))
+    tile_s = flash_seconds(flops, dim, back, wide * share, at(rates.machines.exponentials, cells) * share)
+    scan_s = flops / (wide * at(rates.rates["scan"], cells))
+    through = size * np.where(flash > 0, 1 / at(rates.memory, cells), at(rates.traffic_s, cells))
+    dense = np.where(scan > 0, scan_s, np.where(flash > 0, tile_s, flops / at(rates.unfused, cells)))
     return np.where(flash > 0, np.maximum(dense, through), dense + through), through > dense
 
 
@@ -300,10 +300,10 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
     """Priced ops summed up by section, phase and part."""
     cell = table.slot_cell
     slots = len(cell)
-    found = np.zeros((len(SECTION_PARTS), slots))
-    found[0] = np.bincount(table.matmul_slot, prices.matmul_s, slots)
-    found[1] = np.bincount(table.attend_slot, prices.attend_s, slots)
-    found[2] = np.bincount(table.stream_slot, prices.stream_s, slots)
+    seconds = np.zeros((len(SECTION_PARTS), slots))
+    seconds[0] = np.bincount(table.matmul_slot, prices.matmul_s, slots)
+    seconds[1] = np.bincount(table.attend_slot, prices.attend_s, slots)
+    seconds[2] = np.bincount(table.stream_slot, prices.stream_s, slots)
     pauses = np.bincount(table.stream_slot, table.streams[2] * at(rates.wait, cell[table.stream_slot]), slots)
     kernels = np.bincount(table.matmul_slot, table.matmuls[7], slots)
     kernels += np.bincount(table.stream_slot, table.streams[1], slots)
@@ -311,19 +311,21 @@ def sum_sections(table: OpTable, rates: SustainedRates, prices: OpPrices) -> Sec
     if table.collectives.size:
         axis = table.collectives[4]
         for place in range(len(AXES)):
-            mine = axis == place
-            found[len(COMPUTE) + place] = np.bincount(table.collective_slot[mine], prices.collective_s[mine], slots)
-    found[3] = kernels * at(rates.kernel, cell) + pauses
+            on_axis = axis == place
+            seconds[len(COMPUTE) + place] = np.bincount(
+                table.collective_slot[on_axis], prices.collective_s[on_axis], slots
+            )
+    seconds[3] = kernels * at(rates.kernel, cell) + pauses
     return SectionPrices(
         cell=table.cell,
         params=table.params,
         offloadable=table.offloadable,
-        seconds=np.ascontiguousarray(found.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
+        seconds=np.ascontiguousarray(seconds.reshape(len(SECTION_PARTS), -1, PHASES).swapaxes(1, 2)),
         issue_s=_by_pass((kernels * at(rates.host, cell)).reshape(-1, PHASES)),
     )
 
 
 def _by_pass(columns: Array) -> Array:
     """Columns by phase as those of forward, input gradient with recompute, and weight gradient."""
-    forward, inputs, weights, again = columns.T
-    return np.stack([forward, inputs + again, weights])
+    forward, inputs, weights, recompute = columns.T
+    return np.stack([forward, inputs + recompute, weights])

@@ -23,7 +23,7 @@ from ridgeline.core.dtype import peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table, read_text, write_text
 from ridgeline.core.records import dataclass
-from ridgeline.cost.fingerprint import checked, with_fingerprint
+from ridgeline.cost.fingerprint import check_fingerprint, with_fingerprint
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import ADAM_PASSES, DIMS, OPS, WORDS, Kernel
 
@@ -55,11 +55,11 @@ class Ceiling:
 
 def ceilings(profile: Profile, chip: Chip | None = None) -> tuple[Ceiling, ...]:
     """The best of what a profile holds, in a fixed order."""
-    return tuple(_found(profile, chip))
+    return tuple(_best_rates(profile, chip))
 
 
-def _found(profile: Profile, chip: Chip | None) -> Iterator[Ceiling]:
-    peaks = {key: quoted.value for key, quoted in chip.peak.items()} if chip else {}
+def _best_rates(profile: Profile, chip: Chip | None) -> Iterator[Ceiling]:
+    peaks = {key: rate.value for key, rate in chip.peak.items()} if chip else {}
     for dtype in FORMATS:
         rows = [row for row in profile.of("gemm") if row.dtype == dtype]
         yield from _best(f"product {dtype}", "FLOP/s", rows, peaks.get(peak_key(dtype, peaks)))
@@ -203,8 +203,8 @@ class Profile:
     def update_bytes_per_s(self, dtype: str) -> float | None:
         """Bytes that the largest fused AdamW with states of that format reads and writes in a second; None where none
         was measured: weight, gradient and both moments read, all but the gradient written."""
-        fused = [row for row in self.of("adamw") if row.impl == "fused" and row.dtype == dtype]
-        largest = max(fused, key=lambda row: row.dims["parameters"], default=None)
+        updates = [row for row in self.of("adamw") if row.impl == "fused" and row.dtype == dtype]
+        largest = max(updates, key=lambda row: row.dims["parameters"], default=None)
         if largest is None or ADAM_PASSES * largest.dims["parameters"] < LARGE_COPY:
             return None
         width = dtype_of(dtype).bytes_per_element
@@ -216,25 +216,27 @@ class Profile:
 
         Rows are timed somewhere between the two, as their protocol has it; both 1 where not all three were measured.
         """
-        held = {
+        seconds_of = {
             (row.impl, tuple(row.dims.get(side, 0) for side in "mnk")): row.seconds
             for row in self.of("sustained")
             if row.dtype == "bf16"
         }
-        both = [shape for word, shape in held if word == "burst" and ("steady", shape) in held]
-        for shape in sorted(both, key=math.prod, reverse=True):
+        shapes = [shape for word, shape in seconds_of if word == "burst" and ("steady", shape) in seconds_of]
+        for shape in sorted(shapes, key=math.prod, reverse=True):
             for row in self.of("gemm"):
-                alike = tuple(row.dims[side] for side in "mnk") == shape and row.dtype == "bf16"
-                if alike and row.figures.get("cold", 1.0):
-                    return held["burst", shape] / row.seconds, held["steady", shape] / row.seconds
+                same_product = tuple(row.dims[side] for side in "mnk") == shape and row.dtype == "bf16"
+                if same_product and row.figures.get("cold", 1.0):
+                    return seconds_of["burst", shape] / row.seconds, seconds_of["steady", shape] / row.seconds
         return 1.0, 1.0
 
     @property
     def clock_under_load(self) -> float | None:
         """MHz that large 16-bit products settle at after seconds of load; None where no clock was told."""
-        held = [row for row in self.of("sustained") if row.impl == "steady" and row.dtype == "bf16" and "m" in row.dims]
-        told = [row for row in held if row.figures.get("clock_mhz")]
-        largest = max(told, key=lambda row: math.prod(row.dims[side] for side in "mnk"), default=None)
+        steady_rows = [
+            row for row in self.of("sustained") if row.impl == "steady" and row.dtype == "bf16" and "m" in row.dims
+        ]
+        clocked_rows = [row for row in steady_rows if row.figures.get("clock_mhz")]
+        largest = max(clocked_rows, key=lambda row: math.prod(row.dims[side] for side in "mnk"), default=None)
         return largest.figures["clock_mhz"] if largest else None
 
     @property
@@ -273,8 +275,10 @@ def refuse_stored(profile: Profile, path: Path) -> None:
     """An `InputError` where a profile has a fingerprint: what later judgements go by is not replaced unasked."""
     if profile.fingerprint:
         todo = "leave --save-fingerprint away to judge by it; take `fingerprint` out of the file to store another"
-        given, expected = "a profile that has a fingerprint", "one without"
-        raise InputError(Problem(path="--save-fingerprint", given=given, expected=expected, todo=todo, where=str(path)))
+        given_text, expected_text = "a profile that has a fingerprint", "one without"
+        raise InputError(
+            Problem(path="--save-fingerprint", given=given_text, expected=expected_text, todo=todo, where=str(path))
+        )
 
 
 def is_profile(path: Path) -> bool:
@@ -289,17 +293,17 @@ def is_profile(path: Path) -> bool:
 def profile_of(data: Mapping[str, Any], where: str) -> Profile:
     """A profile from a plain table."""
     if data.get("ridgeline_profile") != VERSION:
-        given = f"ridgeline_profile = {str(data.get('ridgeline_profile'))[:20]}"
+        given_text = f"ridgeline_profile = {str(data.get('ridgeline_profile'))[:20]}"
         raise InputError(
-            Problem(path="", given=given, expected=f"a profile of version {VERSION}", todo=TODO, where=where)
+            Problem(path="", given=given_text, expected=f"a profile of version {VERSION}", todo=TODO, where=where)
         )
     rows = data.get("rows")
     if not isinstance(rows, list) or len(rows) > MOST_ROWS:
-        given = f"{len(rows)} rows" if isinstance(rows, list) else "no rows"
-        raise InputError(Problem(path="rows", given=given, expected=f"a list of at most {MOST_ROWS}", where=where))
+        given_text = f"{len(rows)} rows" if isinstance(rows, list) else "no rows"
+        raise InputError(Problem(path="rows", given=given_text, expected=f"a list of at most {MOST_ROWS}", where=where))
     chip = data.get("chip")
     problems: list[Problem] = []
-    fingerprint = checked(data.get("fingerprint"), where, problems)
+    fingerprint = check_fingerprint(data.get("fingerprint"), where, problems)
     read = tuple(_rows(rows, problems, where))
     if problems:
         raise InputError(problems[:10])
@@ -319,8 +323,8 @@ def _rows(rows: Sequence[Any], problems: list[Problem], where: str) -> Iterator[
     for place, row in enumerate(rows):
         wrong = _wrong(row)
         if wrong:
-            path, given, expected = wrong
-            problems.append(Problem(path=f"rows[{place}]{path}", given=given, expected=expected, where=where))
+            path, given_text, expected_text = wrong
+            problems.append(Problem(path=f"rows[{place}]{path}", given=given_text, expected=expected_text, where=where))
             continue
         yield _measurement(row)
 
@@ -346,8 +350,8 @@ def _wrong(row: Any) -> tuple[str, str, str] | None:
 
 
 def _measurement(row: Mapping[str, Any]) -> Measurement:
-    failed = row.get("ok") is False or not row.get("s")
-    error = _word(row.get("why")) or _word(row.get("error")) if failed else ""
+    is_failure = row.get("ok") is False or not row.get("s")
+    error = _word(row.get("why")) or _word(row.get("error")) if is_failure else ""
     return Measurement(
         kernel=Kernel(
             op=_word(row["op"]),
@@ -356,10 +360,10 @@ def _measurement(row: Mapping[str, Any]) -> Measurement:
             dims=MappingProxyType({key: int(row[key]) for key in DIMS if key in row}),
             words=MappingProxyType({key: _word(row[key]) for key in WORDS if isinstance(row.get(key), str)}),
         ),
-        seconds=0.0 if failed else float(row["s"]),
+        seconds=0.0 if is_failure else float(row["s"]),
         spread=float(row.get("spread") or 0.0),
         runs=int(row.get("runs") or 1),
-        error=error or ("not measured" if failed else ""),
+        error=error or ("not measured" if is_failure else ""),
         figures=MappingProxyType({key: float(row[key]) for key in FIGURES if isinstance(row.get(key), (int, float))}),
         rank=row.get("rank"),
     )
@@ -373,8 +377,8 @@ def _facts(value: Any) -> Mapping[str, Any]:
     """What describes a device, as far as it is words and numbers."""
     if not isinstance(value, dict):
         return MappingProxyType({})
-    kept = list(value.items())[:MOST_WORDS]
-    plain = {str(key)[:LONGEST_WORD]: item for key, item in kept if isinstance(item, (str, int, float, bool))}
+    entries = list(value.items())[:MOST_WORDS]
+    plain = {str(key)[:LONGEST_WORD]: item for key, item in entries if isinstance(item, (str, int, float, bool))}
     return MappingProxyType(
         {key: item[:LONGEST_WORD] if isinstance(item, str) else item for key, item in plain.items()}
     )

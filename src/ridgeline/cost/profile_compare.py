@@ -79,14 +79,16 @@ class ProfileDiff:
     def groups(self) -> tuple[GroupDiff, ...]:
         """By group, in the order of profiles."""
         return tuple(
-            _group(name, mine) for name in (*GROUPS, "other") if (mine := [r for r in self.rows if r.group == name])
+            _group(name, group_rows)
+            for name in (*GROUPS, "other")
+            if (group_rows := [r for r in self.rows if r.group == name])
         )
 
     @property
     def different(self) -> tuple[RowDiff, ...]:
         """Kernels that differ beyond their spread, the most first."""
-        mine = [row for row in self.rows if row.differs]
-        return tuple(sorted(mine, key=lambda row: -abs(math.log(row.ratio))))
+        differing = [row for row in self.rows if row.differs]
+        return tuple(sorted(differing, key=lambda row: -abs(math.log(row.ratio))))
 
 
 def _group(name: str, rows: Sequence[RowDiff]) -> GroupDiff:
@@ -108,32 +110,32 @@ def group_of(op: str) -> str:
 def diff_profiles(before: Profile, after: Profile) -> ProfileDiff:
     """What differs between two profiles, kernel by kernel: two drivers, two cards, two days."""
     sides = [_by_name(profile) for profile in (before, after)]
-    both = [name for name in sides[0] if name in sides[1]]
-    rows, failed = [], []
-    for name in both:
-        one, other = sides[0][name], sides[1][name]
-        if not (one.ok and other.ok):
-            failed += [name] if one.ok != other.ok else []
+    common = [name for name in sides[0] if name in sides[1]]
+    rows, failures = [], []
+    for name in common:
+        old, new = sides[0][name], sides[1][name]
+        if not (old.ok and new.ok):
+            failures += [name] if old.ok != new.ok else []
             continue
-        beyond = abs(math.log(other.seconds / one.seconds)) > max(LEAST, one.spread + other.spread)
-        made = RowDiff(name=name, group=group_of(one.op), before_s=one.seconds, after_s=other.seconds, differs=beyond)
-        rows.append(made)
+        beyond = abs(math.log(new.seconds / old.seconds)) > max(LEAST, old.spread + new.spread)
+        row = RowDiff(name=name, group=group_of(old.op), before_s=old.seconds, after_s=new.seconds, differs=beyond)
+        rows.append(row)
     return ProfileDiff(
         before=before.title,
         after=after.title,
         facts=_facts(before, after),
         rows=tuple(rows),
-        failed=tuple(failed),
-        only=(len(sides[0]) - len(both), len(sides[1]) - len(both)),
+        failed=tuple(failures),
+        only=(len(sides[0]) - len(common), len(sides[1]) - len(common)),
     )
 
 
 def _by_name(profile: Profile) -> dict[str, Measurement]:
     """Rows by what was measured; ranks of one kernel become their median."""
-    found: dict[str, list[Measurement]] = {}
+    rows_by_name: dict[str, list[Measurement]] = {}
     for row in profile.rows:
-        found.setdefault(row.name, []).append(row)
-    return {name: _median(rows) for name, rows in found.items()}
+        rows_by_name.setdefault(row.name, []).append(row)
+    return {name: _median(rows) for name, rows in rows_by_name.items()}
 
 
 def _median(rows: Sequence[Measurement]) -> Measurement:
@@ -144,15 +146,15 @@ def _median(rows: Sequence[Measurement]) -> Measurement:
 
 
 def _facts(before: Profile, after: Profile) -> dict[str, tuple[str, str]]:
-    found: dict[str, tuple[str, str]] = {}
+    differences: dict[str, tuple[str, str]] = {}
     for part in ("device", "host", "software"):
-        one, other = getattr(before, part), getattr(after, part)
-        for key in dict.fromkeys((*one, *other)):
-            if one.get(key) != other.get(key):
-                found[f"{part}.{key}"] = (str(one.get(key, "–")), str(other.get(key, "–")))
+        old, new = getattr(before, part), getattr(after, part)
+        for key in dict.fromkeys((*old, *new)):
+            if old.get(key) != new.get(key):
+                differences[f"{part}.{key}"] = (str(old.get(key, "–")), str(new.get(key, "–")))
     if before.fingerprint and after.fingerprint:
-        found |= changes(before.fingerprint, after.fingerprint, "fingerprint.")
-    return found
+        differences |= changes(before.fingerprint, after.fingerprint, "fingerprint.")
+    return differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,40 +177,40 @@ class SlowChip:
 def slow_chips(profile: Profile) -> tuple[SlowChip, ...]:
     """The ranks that lose more than their peers, the slowest first; none where there are fewer than three ranks."""
     ratios: dict[int, dict[str, float]] = {}
-    for name, rows in _ranked(profile).items():
+    for name, rows in _rank_ratios(profile).items():
         middle = median(rows.values())
         for rank, seconds in rows.items():
             ratios.setdefault(rank, {})[name] = math.log(seconds / middle)
     if len(ratios) < FEWEST:
         return ()
-    typical = {rank: median(own.values()) for rank, own in ratios.items()}
+    typical = {rank: median(rank_ratios.values()) for rank, rank_ratios in ratios.items()}
     middle = median(typical.values())
     scale = max(1.4826 * median(abs(value - middle) for value in typical.values()), 0.002)
-    found = []
+    chips = []
     for rank, value in typical.items():
-        away = (value - middle) / scale
-        if away > FAR and math.expm1(value - middle) > SLOW:
+        deviation = (value - middle) / scale
+        if deviation > FAR and math.expm1(value - middle) > SLOW:
             worst = max(ratios[rank], key=lambda name, own=ratios[rank]: own[name])  # type: ignore[misc]
-            found.append(
+            chips.append(
                 SlowChip(
                     rank=rank,
                     loses=math.expm1(value - middle),
-                    deviations=away,
+                    deviations=deviation,
                     kernels=len(ratios[rank]),
                     worst=worst,
                     worst_loses=math.expm1(ratios[rank][worst]),
                 )
             )
-    return tuple(sorted(found, key=lambda one: -one.loses))
+    return tuple(sorted(chips, key=lambda one: -one.loses))
 
 
-def _ranked(profile: Profile) -> dict[str, dict[int, float]]:
+def _rank_ratios(profile: Profile) -> dict[str, dict[int, float]]:
     """Seconds by kernel and rank, of kernels that three ranks and more ran by themselves."""
-    found: dict[str, dict[int, float]] = {}
+    ratios: dict[str, dict[int, float]] = {}
     for row in profile.rows:
         if row.ok and row.rank is not None and group_of(row.op) != "interconnect":
-            found.setdefault(row.name, {})[row.rank] = row.seconds
-    return {name: rows for name, rows in found.items() if len(rows) >= FEWEST}
+            ratios.setdefault(row.name, {})[row.rank] = row.seconds
+    return {name: rows for name, rows in ratios.items() if len(rows) >= FEWEST}
 
 
 def merge_profiles(profiles: Sequence[Profile]) -> Profile:
@@ -218,8 +220,10 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     """
     chips = dict.fromkeys(profile.chip for profile in profiles)
     if len(chips) > 1:
-        given = ", ".join(chip or "an unknown chip" for chip in chips)
-        raise InputError(Problem(path="profile", given=given, expected="profiles of one chip", todo="merge each apart"))
+        given_text = ", ".join(chip or "an unknown chip" for chip in chips)
+        raise InputError(
+            Problem(path="profile", given=given_text, expected="profiles of one chip", todo="merge each apart")
+        )
     rows: list[Measurement] = []
     first = 0
     for profile in profiles:
@@ -230,9 +234,13 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     one = profiles[0]
     device = {**one.device, "count": count}
     prints = [profile.fingerprint for profile in profiles if profile.fingerprint]
-    alike = prints[0] if prints and all(each == prints[0] for each in prints) else MappingProxyType({})
-    taken = max(profile.taken for profile in profiles)
-    return replace(one, rows=tuple(rows), device=device, taken=taken, fingerprint=alike)
+    fingerprint = (
+        prints[0]
+        if prints and all(fingerprint_table == prints[0] for fingerprint_table in prints)
+        else MappingProxyType({})
+    )
+    newest = max(profile.taken for profile in profiles)
+    return replace(one, rows=tuple(rows), device=device, taken=newest, fingerprint=fingerprint)
 
 
 def medians(profile: Profile) -> Profile:

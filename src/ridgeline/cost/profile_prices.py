@@ -37,10 +37,10 @@ from ridgeline.cost.kernels import (
     attention_work,
     chip_rates,
     decode_coordinates,
+    halvings_to_align,
     memory_coordinates,
     product_coordinates,
     product_roof,
-    unaligned,
 )
 from ridgeline.cost.machine import PEAKS, Machines
 from ridgeline.cost.op_table import PHASES, OpTable
@@ -80,13 +80,13 @@ class Surface:
         step = max(1, BLOCK // max(1, len(self.points)))
         squares = (self.points**2).sum(1)
         for start in range(0, len(where), step):
-            own = where[start : start + step]
-            apart = np.maximum((own**2).sum(1)[:, None] + squares - 2 * own @ self.points.T, 0.0)
-            least = apart.min(1)
-            weight = (least[:, None] - apart) / (2 * NEAR**2)
+            block = where[start : start + step]
+            squared_distance = np.maximum((block**2).sum(1)[:, None] + squares - 2 * block @ self.points.T, 0.0)
+            least = squared_distance.min(1)
+            weight = (least[:, None] - squared_distance) / (2 * NEAR**2)
             np.exp(np.maximum(weight, NOTHING, out=weight), out=weight)
-            apart += EXACT
-            weight /= apart
+            squared_distance += EXACT
+            weight /= squared_distance
             ratios[start : start + step] = weight @ self.ratios / weight.sum(1)
             distance[start : start + step] = np.sqrt(least)
         return ratios, distance
@@ -122,7 +122,7 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: ChipRa
         sizes = np.stack([dims["m"], dims["n"], dims["k"], groups])
         traffic = kernel_bytes(op, dims, size)
         roof = product_roof(sizes, traffic, wide, memory, np.full(count, sheet.cores))
-        place = product_coordinates(sizes, unaligned(sizes))
+        place = product_coordinates(sizes, halvings_to_align(sizes))
         return roof, place if op == "gemm" else np.column_stack([place, 0.4 * np.log2(groups)])
     if op in FLASH:
         return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
@@ -139,14 +139,14 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: ChipRa
 
 def _flash(passes: tuple[bool, ...], dims: Mapping[str, Array], size: float, units: Units) -> tuple[Array, Array]:
     """Roof of the passes of flash attention one after the other; coordinates of the first."""
-    each = [attention_work(dims, backward, size) for backward in passes]
+    works = [attention_work(dims, backward, size) for backward in passes]
     width = dims["head_dim"]
     backs = [np.full(len(width), float(backward)) for backward in passes]
     roof = sum(
-        (attention_roof(*work, width, back, units) for work, back in zip(each, backs, strict=True)),
+        (attention_roof(*work, width, back, units) for work, back in zip(works, backs, strict=True)),
         start=np.zeros(len(width)),
     )
-    return roof, attention_coordinates(*each[0], width)
+    return roof, attention_coordinates(*works[0], width)
 
 
 def surface_of(rows: Sequence[Measurement], sheet: ChipRates) -> Surface | None:
@@ -158,8 +158,8 @@ def surface_of(rows: Sequence[Measurement], sheet: ChipRates) -> Surface | None:
     if op == "gemm":
         place = np.column_stack([place, product_state(rows)])
     ratios = np.log([row.seconds for row in rows]) - np.log(roof)
-    known = np.isfinite(ratios) & np.isfinite(place).all(1)
-    return Surface(points=place[known], ratios=ratios[known], rows=len(rows)) if known.any() else None
+    is_finite = np.isfinite(ratios) & np.isfinite(place).all(1)
+    return Surface(points=place[is_finite], ratios=ratios[is_finite], rows=len(rows)) if is_finite.any() else None
 
 
 PLAIN = ("torch", "torch_nn", "torch_nt", "scaled_mm", "int_mm")  # products as frameworks call the vendor's library
@@ -205,12 +205,12 @@ def kernel_prices(profile: Profile, sheet: ChipRates) -> KernelPrices:
         for impl in LIBRARY.values()
         for op, backward in (("attention_forward", False), ("attention_backward", True))
     }
-    rest, load = profile.clocks
+    cold, load = profile.clocks
     return KernelPrices(
-        products=MappingProxyType({key: made for key, made in products.items() if made}),
-        attention=MappingProxyType({key: made for key, made in attention.items() if made}),
+        products=MappingProxyType({key: surface for key, surface in products.items() if surface}),
+        attention=MappingProxyType({key: surface for key, surface in attention.items() if surface}),
         decode=surface_of([row for row in profile.of("attention_decode") if row.impl == DECODED], sheet),
-        steady=rest ** (1 - STEADY) * load**STEADY,
+        steady=cold ** (1 - STEADY) * load**STEADY,
     )
 
 
@@ -224,7 +224,9 @@ def _between_products(profile: Profile, op: str, impl: str) -> list[Measurement]
     if load is None:
         return rows
     ahead = [max(row.figures.get("clock_mhz", load) / load, 1.0) for row in rows]
-    return [replace(row, seconds=row.seconds * own**BETWEEN) for row, own in zip(rows, ahead, strict=True)]
+    return [
+        replace(row, seconds=row.seconds * clock_ratio**BETWEEN) for row, clock_ratio in zip(rows, ahead, strict=True)
+    ]
 
 
 def _products(profile: Profile, names: Sequence[str]) -> list[Measurement]:
@@ -234,8 +236,8 @@ def _products(profile: Profile, names: Sequence[str]) -> list[Measurement]:
         plain = [row for row in rows if row.impl in PLAIN]
         if rows and not plain:
             impls = [row.impl for row in rows]
-            most = max(dict.fromkeys(impls), key=impls.count)
-            plain = [row for row in rows if row.impl == most]
+            commonest = max(dict.fromkeys(impls), key=impls.count)
+            plain = [row for row in rows if row.impl == commonest]
         if plain:
             return plain
     return []
@@ -254,20 +256,20 @@ def measured_kernels(scenarios: Sequence[Scenario], profiles: Mapping[str, Profi
     """Which measured prices each scenario's chip has; None where none has any."""
     if not profiles:
         return None
-    known: dict[int, int] = {}
+    places: dict[int, int] = {}
     prices: list[KernelPrices] = []
-    own = np.full(len(scenarios), -1, dtype=np.int64)
+    price_index = np.full(len(scenarios), -1, dtype=np.int64)
     for row, scenario in enumerate(scenarios):
         profile = profile_for(profiles, scenario.system.chip.fitted_id)
         if profile is None:
             continue
-        made = kernel_prices(profile, measured_rates(profile, scenario))
-        if id(made) not in known:
-            known[id(made)] = len(prices)
-            prices.append(made)
-        own[row] = known[id(made)]
+        prices_of_chip = kernel_prices(profile, measured_rates(profile, scenario))
+        if id(prices_of_chip) not in places:
+            places[id(prices_of_chip)] = len(prices)
+            prices.append(prices_of_chip)
+        price_index[row] = places[id(prices_of_chip)]
     impls = tuple(_flash_kernel(scenario) for scenario in scenarios)
-    return MeasuredKernels(prices=tuple(prices), own=own, attention=impls) if prices else None
+    return MeasuredKernels(prices=tuple(prices), own=price_index, attention=impls) if prices else None
 
 
 def _flash_kernel(scenario: Scenario) -> str:
@@ -326,13 +328,13 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
     owner = np.broadcast_to(owner, cell.shape)
     for place, prices in enumerate(kernels.prices):
         for key, surface in prices.products.items():
-            mine = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
-            if not len(mine):
+            indices = np.flatnonzero((owner == place) & (table.matmul_peak == PEAKS.index(key)))
+            if not len(indices):
                 continue
-            shaped = [*range(7), 8, *([] if (table.matmuls[9] == 1).all() else [9])]
-            shapes = table.matmuls[np.ix_(shaped, mine)]
-            first, again = _distinct(np.vstack([shapes, phase[mine], cell[mine]]), len(machines.peak))
-            mine_first = mine[first]
+            shape_rows = [*range(7), 8, *([] if (table.matmuls[9] == 1).all() else [9])]
+            shapes = table.matmuls[np.ix_(shape_rows, indices)]
+            first, inverse = _distinct(np.vstack([shapes, phase[indices], cell[indices]]), len(machines.peak))
+            mine_first = indices[first]
             m, n, k, groups, size_in, size_out, alignment, _, share, weights = table.matmuls[:, mine_first]
             traffic = product_bytes((m, n, k), groups, size_in, size_out, weights)
             rows = cell[mine_first]
@@ -341,12 +343,12 @@ def _matmuls(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
             roof = product_roof(
                 sizes, traffic, np.broadcast_to(peak, m.shape), at(machines.memory, rows), at(machines.cores, rows)
             )
-            missed = np.log2(WHOLE_READ / alignment)
-            where = np.column_stack([product_coordinates(sizes, missed), PHASE_STATE[phase[mine_first]]])
-            ratio, away = surface.read(where)
+            halvings = np.log2(WHOLE_READ / alignment)
+            where = np.column_stack([product_coordinates(sizes, halvings), PHASE_STATE[phase[mine_first]]])
+            ratio, distances = surface.read(where)
             least = product_flops(m, n, k, groups) / peak  # no product beats its data sheet
-            seconds[mine] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[again]
-            distance[mine] = away[again]
+            seconds[indices] = np.maximum(np.exp(ratio) * roof * prices.steady / share, least)[inverse]
+            distance[indices] = distances[inverse]
     return seconds, distance
 
 
@@ -358,13 +360,13 @@ def _distinct(columns: Array, machines: int) -> tuple[Index, Index]:
     for place, column in enumerate(used):
         key = (key ^ np.ascontiguousarray(column).view(np.uint64)) * odd[place % len(odd)]
         key ^= key >> np.uint64(29)
-    _, first, again = np.unique(key, return_index=True, return_inverse=True)
-    return first, again
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tuple[Array, Array]:
     """Measured seconds and distances of flash attention; what is unfused or a scan was not measured."""
-    flops, moved, width, back, flash, _, scan, caches, sharing = table.attends
+    flops, traffic, width, back, flash, _, scan, caches, sharing = table.attends
     cell = table.slot_cell[table.attend_slot]
     seconds, distance = np.ones(len(cell)), np.full(len(cell), np.inf)
     owner = np.broadcast_to(at(kernels.own, cell), cell.shape)
@@ -372,19 +374,21 @@ def _attends(table: OpTable, machines: Machines, kernels: MeasuredKernels) -> tu
     impl = np.broadcast_to(at(impls, cell), cell.shape)
     for place, prices in enumerate(kernels.prices):
         for (name, backward), surface in prices.attention.items():
-            tiled = (flash > 0) & (scan == 0) & (flops > 0) & (moved > 0) & (caches == 0)
-            mine = np.flatnonzero(tiled & (owner == place) & (impl == name) & ((back > 0) == backward))
-            if not len(mine):
+            is_tiled = (flash > 0) & (scan == 0) & (flops > 0) & (traffic > 0) & (caches == 0)
+            indices = np.flatnonzero(is_tiled & (owner == place) & (impl == name) & ((back > 0) == backward))
+            if not len(indices):
                 continue
-            rows = cell[mine]
-            wide = np.broadcast_to(at(machines.peak[:, PEAKS.index("bf16")], rows), mine.shape)
+            rows = cell[indices]
+            wide = np.broadcast_to(at(machines.peak[:, PEAKS.index("bf16")], rows), indices.shape)
             units = (wide, at(machines.exponentials, rows), at(machines.memory, rows))
-            roof = attention_roof(flops[mine], moved[mine], width[mine], back[mine], units)
-            ratio, distance[mine] = surface.read(attention_coordinates(flops[mine], moved[mine], width[mine]))
-            seconds[mine] = np.exp(ratio) * roof
-        mine = np.flatnonzero((caches > 0) & (moved > 0) & (owner == place) & (sharing <= MOST_SHARED))
-        if prices.decode is not None and len(mine):
-            place_of = decode_coordinates(moved[mine], caches[mine], sharing[mine], width[mine])
-            ratio, distance[mine] = prices.decode.read(place_of)
-            seconds[mine] = np.exp(ratio) * (moved[mine] / at(machines.memory, cell[mine]) + FLOOR)
+            roof = attention_roof(flops[indices], traffic[indices], width[indices], back[indices], units)
+            ratio, distance[indices] = surface.read(
+                attention_coordinates(flops[indices], traffic[indices], width[indices])
+            )
+            seconds[indices] = np.exp(ratio) * roof
+        indices = np.flatnonzero((caches > 0) & (traffic > 0) & (owner == place) & (sharing <= MOST_SHARED))
+        if prices.decode is not None and len(indices):
+            place_of = decode_coordinates(traffic[indices], caches[indices], sharing[indices], width[indices])
+            ratio, distance[indices] = prices.decode.read(place_of)
+            seconds[indices] = np.exp(ratio) * (traffic[indices] / at(machines.memory, cell[indices]) + FLOOR)
     return seconds, distance

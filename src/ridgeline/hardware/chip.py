@@ -99,10 +99,10 @@ class Chip:
 
     def peak_flops_per_s(self, dtype: DType) -> Quoted:
         """Dense peak of a format; a `MissingNumber` when nobody publishes it, never another format's peak."""
-        found = self.peak.get(dtype.peak)
-        if found is None:
+        peak = self.peak.get(dtype.peak)
+        if peak is None:
             raise MissingNumber(f"chip {self.id}", f"chip.peak.{dtype.peak}", "TFLOP/s")
-        return found
+        return peak
 
     def need(self, path: str) -> Quoted:
         """The number at a dotted path such as `hbm.bandwidth`, or a `MissingNumber` that names it."""
@@ -116,5 +116,5 @@ class Chip:
 
 def read_chip(id: str, table: Mapping[str, Any], path: str = "") -> Chip:
     """The chip a TOML table describes, or an `InputError` with everything wrong in it."""
-    rest = {key: value for key, value in table.items() if key not in NOT_HARDWARE}
-    return decode(Chip, {"id": id, **rest}, path)
+    hardware = {key: value for key, value in table.items() if key not in NOT_HARDWARE}
+    return decode(Chip, {"id": id, **hardware}, path)

@@ -50,10 +50,10 @@ def names_table() -> dict[str, dict[str, Any]]:
 def _names() -> Mapping[str, Mapping[str, Any]]:
     """The table of a standalone file, else of the catalog."""
     try:
-        packed = pkgutil.get_data(__package__, PACKED)
+        text = pkgutil.get_data(__package__, PACKED)
     except OSError:
-        packed = None
-    return json.loads(packed) if packed else names_table()
+        text = None
+    return json.loads(text) if text else names_table()
 
 
 def chip_id(name: str, memory_bytes: float = 0) -> str | None:
@@ -76,13 +76,13 @@ def chip_id(name: str, memory_bytes: float = 0) -> str | None:
 
 def unnamed_chip_id(version: Sequence[Any], cores: Any, memory_bytes: float) -> str | None:
     """The catalog's id of a device without a name, by the version of its instruction set, its cores and its memory."""
-    alike = [
+    ids = [
         id
         for id, names in _names().items()
         if names.get("unnamed") == {"version": list(version), "cores": cores}
         and 0 < memory_bytes < DRIVER_SHARE * names["memory_bytes"]
     ]
-    return _nearest(alike, memory_bytes)
+    return _nearest(ids, memory_bytes)
 
 
 def _nearest(ids: Sequence[str], memory_bytes: float) -> str | None:

@@ -13,9 +13,9 @@ from typing import Any
 from ridgeline.core.catalog import Catalog
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.evidence import Evidence, Quoted
-from ridgeline.core.files import SUFFIXES, beside, read_layers
+from ridgeline.core.files import SUFFIXES, path_beside, read_layers
 from ridgeline.core.overlay import overlay
-from ridgeline.core.table import decode, given
+from ridgeline.core.table import decode, given_text
 from ridgeline.hardware.chip import Chip, read_chip
 from ridgeline.hardware.system import Request, System, SystemTemplate, build
 
@@ -26,8 +26,8 @@ _NAME = re.compile(r"(?:(\d{1,9})x)?([A-Za-z0-9][\w.-]*?)(?::(\d{1,6}(?:x\d{1,6}
 
 
 def _template(id: str, table: dict[str, Any]) -> SystemTemplate:
-    rest = {key: value for key, value in table.items() if key != "aliases"}
-    return decode(SystemTemplate, {"id": id, **rest})
+    entries = {key: value for key, value in table.items() if key != "aliases"}
+    return decode(SystemTemplate, {"id": id, **entries})
 
 
 CHIPS: Catalog[Chip] = Catalog("chip", FOLDER / "chips", read_chip)
@@ -54,17 +54,17 @@ def rated_power(chip: Chip) -> Quoted | None:
     """
     if chip.tdp is not None or not chip.family:
         return chip.tdp
-    known = _family_power(chip.family)
+    family_power = _family_power(chip.family)
     note = f"the highest of the {chip.family} family: not published for {chip.id}"
-    return known and replace(known, evidence=Evidence.ASSUMED, note=note, conflicts=())
+    return family_power and replace(family_power, evidence=Evidence.ASSUMED, note=note, conflicts=())
 
 
 @cache
 def _family_power(family: str) -> Quoted | None:
     """The highest published TDP of a family; chips of other families are not decoded."""
     relatives = [CHIPS[id] for id in CHIPS.with_key("family", f'"{family}"')]
-    published = [chip.tdp for chip in relatives if chip.tdp is not None]
-    return max(published, key=lambda tdp: tdp.value, default=None)
+    powers = [chip.tdp for chip in relatives if chip.tdp is not None]
+    return max(powers, key=lambda tdp: tdp.value, default=None)
 
 
 def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
@@ -80,10 +80,12 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
             return read_chip(str(table.pop("id", "custom")), table, "chip")
         if str(base).endswith(SUFFIXES):
             return chip({"id": Path(base).stem, **merge(read_layers(Path(base), merge).data, table)})
-        known = CHIPS[str(base)]
+        catalog_chip = CHIPS[str(base)]
         if not table:
-            return known
-        return _with_capacity(read_chip(known.id, merge(CHIPS.table(known.id), table), "chip"), known, table)
+            return catalog_chip
+        return _with_capacity(
+            read_chip(catalog_chip.id, merge(CHIPS.table(catalog_chip.id), table), "chip"), catalog_chip, table
+        )
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return chip({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
     return CHIPS[ref]
@@ -91,12 +93,12 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
 
 def _with_capacity(made: Chip, known: Chip, given: Mapping[str, Any]) -> Chip:
     """What a driver leaves of memory, scaled where another capacity is given and nothing is said of what is usable."""
-    memory, told = known.hbm, given.get("hbm")
-    if not isinstance(told, Mapping) or "capacity" not in told or "usable" in told:
+    memory, hbm_table = known.hbm, given.get("hbm")
+    if not isinstance(hbm_table, Mapping) or "capacity" not in hbm_table or "usable" in hbm_table:
         return made
     if memory.usable is None or memory.capacity is None or made.hbm.capacity is None:
         return made
-    usable = memory.usable.scaled(made.hbm.capacity.value / memory.capacity.value, WITH_CAPACITY)
+    usable = memory.usable.scale_by(made.hbm.capacity.value / memory.capacity.value, WITH_CAPACITY)
     return replace(made, hbm=replace(made.hbm, usable=usable))
 
 
@@ -110,15 +112,15 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
         return _from_table(dict(ref), chip_overrides or {})
     if not isinstance(ref, (str, Path)):
         raise InputError(
-            Problem(path="system", given=given(ref), expected="a name such as 64xh100-sxm, a path or a table")
+            Problem(path="system", given=given_text(ref), expected="a name such as 64xh100-sxm, a path or a table")
         )
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return _from_table(system_table(Path(ref)), chip_overrides or {})
     template, request = parse_name(ref)
-    return build(template, _modified(template.chip, chip_overrides or {}), request)
+    return build(template, _modify_chip(template.chip, chip_overrides or {}), request)
 
 
-def resized(ref: str, chips: int) -> str | dict[str, Any]:
+def resize_name(ref: str, chips: int) -> str | dict[str, Any]:
     """What names the same system with another number of chips; a torus takes the shape that suits the number.
 
     >>> resized("64xh100-sxm", 128), resized("h100-sxm", 8), resized("tpu-v5p:8x8x8", 256)
@@ -135,10 +137,10 @@ def parse_name(name: str) -> tuple[SystemTemplate, Request]:
     match = _NAME.fullmatch(name)
     count, stem, shape = match.groups() if match else (None, name, None)
     if stem in CHIPS:
-        known = CHIPS[stem]
-        template, alone = SYSTEMS[known.system], 1
-        if known.id != template.chip:
-            raise InputError(f"chip {known.id} names system {template.id}, which holds {template.chip}")
+        catalog_chip = CHIPS[stem]
+        template, alone = SYSTEMS[catalog_chip.system], 1
+        if catalog_chip.id != template.chip:
+            raise InputError(f"chip {catalog_chip.id} names system {template.id}, which holds {template.chip}")
     elif stem in SYSTEMS:
         template = SYSTEMS[stem]
         alone = template.node
@@ -156,7 +158,7 @@ def system_table(path: Path) -> dict[str, Any]:
     table = {"name": path.stem, **read_layers(path, merge).data}
     inner = table.get("chip")
     if isinstance(inner, str) and inner.endswith(SUFFIXES):
-        target = beside(path, inner, "system.chip")
+        target = path_beside(path, inner, "system.chip")
         table["chip"] = {"id": target.stem, **read_layers(target, merge).data}
     return table
 
@@ -165,14 +167,14 @@ def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> Sys
     base = table.pop("base", None)
     if isinstance(base, str) and base.endswith(SUFFIXES):
         return _from_table(merge(system_table(Path(base)), table), chip_overrides)
-    chips, domain = (_whole(table.pop(key, None), f"system.{key}") for key in ("chips", "domain"))
+    chips, domain = (_whole_number(table.pop(key, None), f"system.{key}") for key in ("chips", "domain"))
     if base is not None:
-        template, request = parse_name(str(base) if chips is None else str(resized(str(base), chips)))
+        template, request = parse_name(str(base) if chips is None else str(resize_name(str(base), chips)))
         raw = {"id": template.id, **merge(SYSTEMS.table(template.id), table)}
         request = replace(request, domain=domain)
     elif chips is None:
-        expected = f"1 to {BIGGEST_SYSTEM:,} chips"
-        raise InputError(Problem(path="system.chips", given="nothing", expected=expected, todo="add chips"))
+        expected_text = f"1 to {BIGGEST_SYSTEM:,} chips"
+        raise InputError(Problem(path="system.chips", given="nothing", expected=expected_text, todo="add chips"))
     else:
         raw, request = dict(table), Request(name=str(table.get("name", "custom")), chips=chips, domain=domain)
     inner = raw.get("chip")
@@ -181,19 +183,19 @@ def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> Sys
         chip_overrides = {key: value for key, value in chip_overrides.items() if key != "id"}
     raw.pop("aliases", None)
     template = decode(SystemTemplate, {"id": str(raw.get("name", "custom")), **raw}, "system")
-    return build(template, _modified(template.chip, chip_overrides), request)
+    return build(template, _modify_chip(template.chip, chip_overrides), request)
 
 
-def _whole(value: object, path: str) -> int | None:
+def _whole_number(value: object, path: str) -> int | None:
     """A number of chips as a table writes it; None where it does not."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= BIGGEST_SYSTEM:
-        raise InputError(Problem(path=path, given=given(value), expected=f"1 to {BIGGEST_SYSTEM:,} chips"))
+        raise InputError(Problem(path=path, given=given_text(value), expected=f"1 to {BIGGEST_SYSTEM:,} chips"))
     return value
 
 
-def _modified(id: str, overrides: Mapping[str, Any]) -> Chip:
+def _modify_chip(id: str, overrides: Mapping[str, Any]) -> Chip:
     if id in CHIPS:
         return chip({**overrides, "base": id})
     if {"name", "vendor", "hbm"} <= set(overrides):

@@ -117,18 +117,18 @@ def build(template: SystemTemplate, chip: Chip, request: Request) -> System:
         chips = request.chips or first.chips or 1
         size, assumptions = _domain(first, chips, request)
         topology = first.topology
-    tiers = [_sized(first, topology, size, first.bandwidth or chip.scaleup.bandwidth)] if size > 1 else []
-    reached = size
+    tiers = [_sized_tier(first, topology, size, first.bandwidth or chip.scaleup.bandwidth)] if size > 1 else []
+    inner_chips = size
     for outer in template.tier[1:]:
-        if reached >= chips:
+        if inner_chips >= chips:
             break
-        joined = min(chips, reached * max(1, (outer.chips or chips) // reached))
+        tier_chips = min(chips, inner_chips * max(1, (outer.chips or chips) // inner_chips))
         if isinstance(outer.topology, TorusRule):
             raise InputError(f"system {template.id}: only the innermost tier can be a torus")
-        tiers.append(_sized(outer, outer.topology, joined, outer.bandwidth or chip.scaleout.bandwidth))
-        reached = joined
-    if reached < chips:
-        raise _wrong(request, f"{chips} chips", f"at most {reached} chips", "the template has no further tier")
+        tiers.append(_sized_tier(outer, outer.topology, tier_chips, outer.bandwidth or chip.scaleout.bandwidth))
+        inner_chips = tier_chips
+    if inner_chips < chips:
+        raise _wrong(request, f"{chips} chips", f"at most {inner_chips} chips", "the template has no further tier")
     return System(
         name=request.name,
         template=template.id,
@@ -142,7 +142,7 @@ def build(template: SystemTemplate, chip: Chip, request: Request) -> System:
     )
 
 
-def _sized(tier: TierTemplate, topology: Topology, chips: int, bandwidth: Quoted | None) -> Tier:
+def _sized_tier(tier: TierTemplate, topology: Topology, chips: int, bandwidth: Quoted | None) -> Tier:
     return Tier(
         name=tier.name, topology=topology, chips=chips, bandwidth=bandwidth, latency=tier.latency, link=tier.link
     )
@@ -150,11 +150,11 @@ def _sized(tier: TierTemplate, topology: Topology, chips: int, bandwidth: Quoted
 
 def _domain(tier: TierTemplate, chips: int, request: Request) -> tuple[int, list[str]]:
     """Chips of one innermost domain that the job uses: equal in all domains, as full as custom allows."""
-    most = tier.chips or chips
-    if request.domain is not None and not 1 <= request.domain <= most:
-        raise _wrong(request, f"domain {request.domain}", f"1 to {most} chips of a {tier.name} domain", "")
-    custom = request.domain or tier.used or most
-    if chips <= custom or (chips <= most and request.domain is None):
+    limit = tier.chips or chips
+    if request.domain is not None and not 1 <= request.domain <= limit:
+        raise _wrong(request, f"domain {request.domain}", f"1 to {limit} chips of a {tier.name} domain", "")
+    custom = request.domain or tier.used or limit
+    if chips <= custom or (chips <= limit and request.domain is None):
         return chips, []
     if request.domain is not None and chips % custom:
         raise _wrong(request, f"{chips} chips", f"a multiple of the domain ({custom})", "change one of them")
@@ -162,8 +162,8 @@ def _domain(tier: TierTemplate, chips: int, request: Request) -> tuple[int, list
     if size * 2 < custom:
         near_by = f"{chips // custom * custom} or {(chips // custom + 1) * custom}"
         raise _wrong(request, f"{chips} chips", f"equally filled {tier.name} domains of {custom}", f"use {near_by}")
-    note = f"{chips} chips use {size} of each {most}-chip {tier.name} domain"
-    return size, ([note] if size != most else [])
+    note = f"{chips} chips use {size} of each {limit}-chip {tier.name} domain"
+    return size, ([note] if size != limit else [])
 
 
 def _slices(rule: TorusRule, request: Request, most: int) -> tuple[Torus, int, list[str]]:

@@ -121,11 +121,11 @@ def _factors(number: int, parts: int) -> list[tuple[int, ...]]:
     if parts == 1:
         return [(number,)]
     return [
-        (first, *rest)
+        (first, *factors)
         for first in range(1, round(number ** (1 / parts)) + 1)
         if number % first == 0
-        for rest in _factors(number // first, parts - 1)
-        if rest[0] >= first
+        for factors in _factors(number // first, parts - 1)
+        if factors[0] >= first
     ]
 
 
@@ -190,11 +190,13 @@ def label(topology: Topology) -> str:
     """
     match topology:
         case Torus():
-            wrapped = [str(axis + 1) for axis, wraps in enumerate(topology.wraps) if wraps]
+            wrapped_axes = [str(axis + 1) for axis, wraps in enumerate(topology.wraps) if wraps]
             size = "x".join(str(size) for size in topology.shape)
-            many = len(wrapped) > 1
+            many = len(wrapped_axes) > 1
             wrap = (
-                f"ax{'es' if many else 'is'} {', '.join(wrapped)} wrap{'' if many else 's'}" if wrapped else "no wrap"
+                f"ax{'es' if many else 'is'} {', '.join(wrapped_axes)} wrap{'' if many else 's'}"
+                if wrapped_axes
+                else "no wrap"
             )
             return f"torus {size} ({wrap})"
         case FatTree():

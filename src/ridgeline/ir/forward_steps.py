@@ -62,16 +62,16 @@ def forward_steps(
     >>> len(steps), steps.tokens.tolist(), steps.rows.tolist()
     (2, [8.0, 520.0], [8.0, 9.0])
     """
-    given = (prefill_tokens, prefill_pairs, decodes, kv_tokens)
-    columns = [np.atleast_1d(np.asarray(one, dtype=np.float64)) for one in given]
+    numbers = (prefill_tokens, prefill_pairs, decodes, kv_tokens)
+    columns = [np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in numbers]
     many = np.minimum(columns[0], 1.0) if prefills is None else np.atleast_1d(np.asarray(prefills, dtype=np.float64))
-    made = np.broadcast_arrays(*columns, many)
+    table = np.broadcast_arrays(*columns, many)
     return ForwardSteps(
-        prefill_tokens=made[0],
-        prefill_pairs=made[1],
-        decodes=made[2],
-        kv_tokens=made[3],
-        prefills=made[4],
+        prefill_tokens=table[0],
+        prefill_pairs=table[1],
+        decodes=table[2],
+        kv_tokens=table[3],
+        prefills=table[4],
         decode_tokens=decode_tokens,
     )
 

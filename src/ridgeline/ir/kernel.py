@@ -122,8 +122,8 @@ def kernel_bytes(op: str, dims: Mapping[str, Size], element: float) -> Size:
         sides = dims["m"], dims["n"], dims["k"]
         return product_bytes(sides, dims.get("groups", 1), element, max(element, LEAST_OUTPUT))
     if op in ("attention_decode", "attention_latent"):
-        cached = 2 * dims["batch"] * dims["kv_heads"] * dims["key"] * dims["head_dim"] * element
-        return cached / 2 if op == "attention_latent" else cached  # latent keys and values are one
+        cache_bytes = 2 * dims["batch"] * dims["kv_heads"] * dims["key"] * dims["head_dim"] * element
+        return cache_bytes / 2 if op == "attention_latent" else cache_bytes  # latent keys and values are one
     if op in ATTENTION_PASSES:
         tokens = 2 * dims["heads"] * dims["query"] + 2 * dims["kv_heads"] * dims["key"]
         once = dims["batch"] * dims["head_dim"] * tokens * element
@@ -167,8 +167,8 @@ class Kernel:
         >>> Kernel(op="attention_forward", dtype="bf16", dims=square).flops == 4 * 8 * 512**2 * 64 / 2
         True
         """
-        known = self.op in ATTENTION_PASSES or not {"flops", "n"}.isdisjoint(self.dims)
-        return kernel_flops(self.op, self.dims) if known else 0.0
+        has_formula = self.op in ATTENTION_PASSES or not {"flops", "n"}.isdisjoint(self.dims)
+        return kernel_flops(self.op, self.dims) if has_formula else 0.0
 
     @property
     def bytes(self) -> float:

@@ -146,8 +146,8 @@ def _compare(expected: Sequence[RankOp], traced: Counter[Kernel], chosen: Mappin
         if count
     ]  # fmt: skip
     rows += [_sum_buckets(group, ops, traced) for group, ops in sums.items()]
-    unexpected = sorted(traced.items(), key=lambda item: (kind_of(item[0]), tuple(item[0].dims.values())))
-    rows += [ComparedOp(label="", kernel=kernel, expected=0, traced=count) for kernel, count in unexpected if count]
+    leftovers = sorted(traced.items(), key=lambda item: (kind_of(item[0]), tuple(item[0].dims.values())))
+    rows += [ComparedOp(label="", kernel=kernel, expected=0, traced=count) for kernel, count in leftovers if count]
     return tuple(rows)
 
 
@@ -165,8 +165,8 @@ def _sum_buckets(group: Group, ops: Sequence[RankOp], traced: Counter[Kernel]) -
     """All that remains of a kind among the same ranks, in bytes."""
     buckets = [kernel for kernel in traced if _group(kernel) == group]
     there = sum(traced.pop(kernel) * int(kernel.dims["bytes"]) for kernel in buckets)
-    wanted = sum(op.count * int(op.kernel.dims["bytes"]) for op in ops)
+    bytes_expected = sum(op.count * int(op.kernel.dims["bytes"]) for op in ops)
     label = ", ".join(dict.fromkeys(op.label for op in ops))
     first = ops[0].kernel
-    whole = replace(first, dims={**first.dims, "bytes": wanted})
-    return ComparedOp(label=label, kernel=whole, expected=wanted, traced=there, way="buckets", summed=True)
+    bucket_sum = replace(first, dims={**first.dims, "bytes": bytes_expected})
+    return ComparedOp(label=label, kernel=bucket_sum, expected=bytes_expected, traced=there, way="buckets", summed=True)

@@ -149,15 +149,15 @@ Op: TypeAlias = MatMul | Attend | Stream | Collective
 
 def kernel_of(op: MatMul | Attend | Stream) -> Kernel:
     """The kernel that an op of a single plan runs."""
-    moved = float(op.stream_bytes)
+    traffic = float(op.stream_bytes)
     match op:
         case MatMul():
             sides = {"m": float(op.m), "n": float(op.n), "k": float(op.k), "groups": float(op.groups)}
-            return Kernel(op="gemm", dtype=op.peak, dims=sides, moved=moved)
+            return Kernel(op="gemm", dtype=op.peak, dims=sides, moved=traffic)
         case Attend():
             name = "attention_backward" if op.backward else "attention_forward"
-            return Kernel(op=name, dtype="bf16", dims={"flops": float(op.flops)}, moved=moved)
+            return Kernel(op=name, dtype="bf16", dims={"flops": float(op.flops)}, moved=traffic)
         case Stream():
-            return stream_kernel(moved)
+            return stream_kernel(traffic)
         case _:
             assert_never(op)

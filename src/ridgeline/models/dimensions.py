@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given
+from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given_text
 from ridgeline.models.sizing import Clip, Sizing
 from ridgeline.models.spec import (
     Attention,
@@ -216,7 +216,7 @@ def _check_size(table: Mapping[str, Any], path: str, problems: list[Problem]) ->
     if isinstance(layers, int) and layers > MOST_LAYERS:
         problems.append(Problem(path=_at(path, "layers"), given=str(layers), expected=f"at most {MOST_LAYERS}"))
     if not isinstance(blocks, Mapping) or not all(isinstance(part, Mapping) for part in blocks.values()):
-        problems.append(Problem(path=_at(path, "block"), given=given(blocks), expected="[block.NAME] tables"))
+        problems.append(Problem(path=_at(path, "block"), given=given_text(blocks), expected="[block.NAME] tables"))
 
 
 def _block_problems(table: Mapping[str, Any], path: str) -> list[Problem]:
@@ -273,7 +273,7 @@ def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Prob
         match = re.fullmatch(r"([\w-]+)(?:\*([1-9]\d{0,3}))?", item)
         if match is None:
             expected = 'a block name, or a name and a count such as "local*5"'
-            problems.append(Problem(path=_at(path, "pattern"), given=given(item), expected=expected))
+            problems.append(Problem(path=_at(path, "pattern"), given=given_text(item), expected=expected))
             return []
         if len(once) < layers:
             once.extend([match.group(1)] * int(match.group(2) or 1))
@@ -287,7 +287,7 @@ def _check_names(table: Mapping[str, Any], named: Mapping[str, list[str]], path:
         for name in dict.fromkeys(names):
             if name and name not in blocks:
                 expected = f"one of {', '.join(blocks)}" if blocks else "the name of a [block.NAME] table"
-                problems.append(Problem(path=_at(path, key), given=given(name), expected=expected))
+                problems.append(Problem(path=_at(path, key), given=given_text(name), expected=expected))
 
 
 def _parts(table: Mapping[str, Any], name: str, dense: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.overlay import overlay
-from ridgeline.core.table import given
+from ridgeline.core.table import given_text
 from ridgeline.models.dimensions import read_dimensions
 from ridgeline.models.names import LONGEST, MODELS, find_name
 from ridgeline.models.spec import ModelSpec
@@ -35,7 +35,7 @@ def model(ref: str | Path | Mapping[str, Any]) -> ModelSpec:
         return _from_mapping(ref)
     if not isinstance(ref, (str, Path)):
         expected = "a catalog id, a path or a table of dimensions"
-        raise InputError(Problem(path="model", given=given(ref), expected=expected))
+        raise InputError(Problem(path="model", given=given_text(ref), expected=expected))
     if isinstance(ref, str) and _is_id(ref):
         return MODELS[ref]
     path = _existing(ref)
@@ -113,7 +113,7 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
 
 def _base(name: object) -> tuple[str, Mapping[str, int]]:
     if not isinstance(name, str):
-        raise InputError(Problem(path="base", given=given(name), expected="a catalog id such as llama3-8b"))
+        raise InputError(Problem(path="base", given=given_text(name), expected="a catalog id such as llama3-8b"))
     found = find_name(name)
     if found is None:
         raise UnknownId("model", name[:LONGEST], MODELS)

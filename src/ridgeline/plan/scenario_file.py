@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
-from ridgeline.core.files import INSIDE, SUFFIXES, Table, confined, read_table
+from ridgeline.core.files import INSIDE, SUFFIXES, Table, path_within, read_table
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode_into
 from ridgeline.hardware.load import system as load_system
@@ -176,7 +176,7 @@ def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) ->
         ref = table.get(name) if isinstance(table, dict) else None
         if key in replaced or not isinstance(ref, str) or not isinstance(table, dict) or not _named(key, ref, folder):
             continue
-        target = confined(folder, ref)
+        target = path_within(folder, ref)
         if target is not None:
             table[name] = str(target)
         else:

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import keys
-from ridgeline.hardware.load import resized
+from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
@@ -86,7 +86,7 @@ def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator
     """Sizes between one that misses the deadline and one that meets it."""
     for chips in quarters(below, above):
         try:
-            yield from _engines(request, resized(ref, chips))
+            yield from _engines(request, resize_name(ref, chips))
         except InputError:
             continue  # a size that the system does not come in
 
@@ -102,7 +102,7 @@ def _with_another_batch(
         if chips >= fewest or other is None:
             continue
         settings = (*request.settings, f"workload.global_batch={other}")
-        found = search(case(replace(request, settings=settings), resized(ref, chips), asked.scenario.plan.engine))
+        found = search(case(replace(request, settings=settings), resize_name(ref, chips), asked.scenario.plan.engine))
         if chosen([found], request.goal) is not None and found.run is not None:
             yield (
                 f"{chips} chips would do with a global batch of {other} sequences instead of {work.sequences}: "
@@ -144,7 +144,7 @@ def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
     whole = load_system(ref)
     domain = whole.tiers[0].chips if whole.tiers else 1
     for chips in sizes_of(text, domain):
-        sized = resized(ref, chips)
+        sized = resize_name(ref, chips)
         try:
             load_system(sized)
         except InputError as wrong:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ridgeline.hardware.load import resized
+from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.system import System
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
@@ -69,6 +69,6 @@ def on_fewer(system: System, chips: int) -> System:
         if min(tier.chips, chips) > joined:
             joined = min(tier.chips, chips)
             tiers.append(replace(tier, chips=joined))
-    name = resized(system.name, chips)
+    name = resize_name(system.name, chips)
     named = name if isinstance(name, str) else f"{chips} chips of {system.name}"
     return replace(system, name=named, chips=chips, node=min(system.node, chips), tiers=tuple(tiers))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import format_gib
-from ridgeline.hardware.load import resized
+from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
@@ -114,7 +114,7 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
                 yield f"--set plan.offload={what}"
     for times in LARGER:
         try:
-            larger = load_system(resized(scenario.system.name, times * scenario.system.chips))
+            larger = load_system(resize_name(scenario.system.name, times * scenario.system.chips))
             larger = replace(larger, chip=scenario.system.chip)
         except InputError:
             return

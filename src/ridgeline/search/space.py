@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import given
+from ridgeline.core.table import given_text
 from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import Dispatch, RecomputePart, Shard
@@ -98,7 +98,7 @@ class Pins:
             kind = CHOICES.get(axis, object)
             expected = f"choices of type {kind.__name__}"
             wrong = [choice for choice in some if not isinstance(choice, kind) or isinstance(choice, bool)]
-            problems += [Problem(path=axis, given=given(choice), expected=expected) for choice in wrong]
+            problems += [Problem(path=axis, given=given_text(choice), expected=expected) for choice in wrong]
             made[axis] = some
         if problems:
             raise InputError(problems)

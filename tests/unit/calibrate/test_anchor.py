@@ -21,7 +21,7 @@ from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.anchoring import before_anchors, pace_of
-from ridgeline.cost.calibration import PARAMETERS, Calibration, read_calibration, shipped
+from ridgeline.cost.calibration import PARAMETERS, Calibration, read_calibration, shipped_calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.sim import Prediction, predict, simulate, timeline
@@ -61,8 +61,8 @@ def runs(tables: Sequence[dict[str, Any]], truth: Calibration) -> Dataset:
 
 def usual() -> Calibration:
     """The shipped parameters with hosts at their default: fitted ones stand near the end of their range."""
-    kept = {name: x for name, x in shipped().offsets.items() if name.partition("/")[0] != "host"}
-    return replace(shipped(), offsets=kept)
+    kept = {name: x for name, x in shipped_calibration().offsets.items() if name.partition("/")[0] != "host"}
+    return replace(shipped_calibration(), offsets=kept)
 
 
 def slower_host(factor: float) -> Calibration:
@@ -288,19 +288,21 @@ def test_a_calibration_with_broken_anchors_is_refused(tmp_path: Path, broken: di
 
 def test_a_scenario_with_a_measurement_predicts_as_without(tmp_path: Path) -> None:
     bare: Scenario = read_scenario(measured(tmp_path, ""))
-    assert step_of(shipped()) == getattr(predict(bare), "step_time_s")  # noqa: B009
+    assert step_of(shipped_calibration()) == getattr(predict(bare), "step_time_s")  # noqa: B009
 
 
 def test_a_trace_with_its_scenario_anchors_as_its_residuals(tmp_path: Path) -> None:
     own, trace = "examples/llama3.2-1b-1xh200.toml", tmp_path / "run.json"
     built = read_scenario(own)
-    slower = replace(shipped(), offsets={**shipped().offsets, "slack/torch-eager": 2.0})
+    slower = replace(shipped_calibration(), offsets={**shipped_calibration().offsets, "slack/torch-eager": 2.0})
     line = timeline(built, slower)
     assert isinstance(line, Timeline)
     write_chrome(line, trace)
     write_residuals(explain(own, trace), tmp_path / "residuals.csv")
     by_trace, by_table = (anchored(None, run) for run in (f"{trace}@{own}", str(tmp_path / "residuals.csv")))
-    steps = [getattr(predict(built, each), "step_time_s") for each in (shipped(), by_trace, by_table, slower)]  # noqa: B009
+    steps = [
+        getattr(predict(built, each), "step_time_s") for each in (shipped_calibration(), by_trace, by_table, slower)
+    ]  # noqa: B009
     assert steps[0] * 1.02 < steps[1] < steps[3]
     assert steps[1] == pytest.approx(steps[2], rel=1e-6)
     assert by_trace.anchored is not None

@@ -15,7 +15,7 @@ def columns(known: tuple[Anchor, ...], **offsets: float) -> ParameterColumns:
     """Defaults, moved by some offsets."""
     given = Calibration(offsets=offsets)
     return ParameterColumns(
-        values={name: np.array([given.owned(name, anchor.owners) for anchor in known]) for name in PARAMETERS}
+        values={name: np.array([given.owner_value(name, anchor.owners) for anchor in known]) for name in PARAMETERS}
     )
 
 

@@ -22,7 +22,7 @@ from ridgeline.calibrate.validation import Validation
 from ridgeline.comm.libraries.nccl import communicator, nccl_options
 from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
-from ridgeline.cost.library_times.parameters import shipped
+from ridgeline.cost.library_times.parameters import shipped_parameters
 from ridgeline.cost.library_times.question import Question, columns_of, describes
 from ridgeline.hardware.load import system
 from ridgeline.report.validate import worst
@@ -223,7 +223,7 @@ class TestProtocols:
         short, long = (
             Question(kind="all-to-all", size=size, ranks=8, system=made) for size in (8 * 16384.0, 8 * 16384.0 + 8)
         )
-        values = shipped().values
+        values = shipped_parameters().values
         before, after = library_seconds(columns_of([short, long]), values)
         begin = (values["peer_start"] - 1) * values["start.hopper"] * 1e-6
         assert after - before == pytest.approx(begin, rel=1e-3)
@@ -233,7 +233,7 @@ class TestProtocols:
         plain, efa = (
             Question(kind="all-reduce", size=1e6, ranks=32, system=made, network=network) for network in ("", "efa")
         )
-        values = {**shipped().values, "efa_rate": shipped().values["out_rate"]}
+        values = {**shipped_parameters().values, "efa_rate": shipped_parameters().values["out_rate"]}
         without, with_it = library_seconds(columns_of([plain, efa]), values)
         same = library_seconds(columns_of([efa]), {**values, "efa_hop": 1e-9})[0]
         assert same == pytest.approx(without, rel=1e-6)
@@ -246,7 +246,7 @@ class TestBetweenDomains:
     @staticmethod
     def seconds(ranks: int, **changes: float) -> float:
         asked = Question(kind="all-reduce", size=2.0**36, ranks=ranks, system=system(f"{ranks}xb200-sxm"))
-        values = {**shipped().values, "switch_rate": 100.0, **changes}
+        values = {**shipped_parameters().values, "switch_rate": 100.0, **changes}
         return float(library_seconds(columns_of([asked]), values)[0])
 
     def test_a_ring_saturates_every_port(self) -> None:
@@ -308,7 +308,7 @@ class TestBundled:
 
 def test_numbers_are_those_of_the_fit() -> None:
     """A fit without one system from where the shipped one stands does not move away from it."""
-    shipped_fit = shipped()
+    shipped_fit = shipped_parameters()
     rows = [item for item in bundled_collectives() if describes(item.system)]
     some = _without(rows, "h100_sxm")
     again = _fitted(some, shipped_fit.folds["h100_sxm"])

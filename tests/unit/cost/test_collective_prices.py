@@ -49,7 +49,7 @@ def test_every_layer_is_the_number_of_its_own_model(size: float) -> None:
     question = Question(kind="all-reduce", size=size, ranks=64, system=on)
     assert benchmark.seconds == expected_seconds(question)[0]
     own = owners(on.chip, ENGINES["megatron-core"])  # links are a chip's, whichever engine runs
-    values = {name: np.array([default_calibration().owned(name, own)]) for name in ("near", "far", "meet")}
+    values = {name: np.array([default_calibration().owner_value(name, own)]) for name in ("near", "far", "meet")}
     links = links_of(machines_of([on]), ParameterColumns(values=values))
     ones = np.ones(1)
     assert step.seconds == collective_seconds(ALL_REDUCE, size * ones, 64 * ones, ones, links)[0]

@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.core.evidence import Evidence
-from ridgeline.cost.calibration import shipped
+from ridgeline.cost.calibration import shipped_calibration
 from ridgeline.cost.kernels import chip_rates
 from ridgeline.cost.machine import parameter_columns
 from ridgeline.cost.profile import (
@@ -210,7 +210,7 @@ class TestPrices:
         built = scenario(TABLE)
         slow, fast = (
             replace(
-                shipped(),
+                shipped_calibration(),
                 profiles=chosen_profiles(
                     profile(
                         *[
@@ -235,14 +235,14 @@ class TestPrices:
 
     def test_without_a_profile_nothing_is_measured(self) -> None:
         built = scenario(TABLE)
-        bare = replace(shipped(), profiles=chosen_profiles("none"))
+        bare = replace(shipped_calibration(), profiles=chosen_profiles("none"))
         found = predict(built, bare)
         assert isinstance(found, Prediction)
         assert found.kernels is None
         assert all(one.estimate.evidence < Evidence.MEASURED for one in estimate(built, bare))
 
     def test_evidence_of_ops(self) -> None:
-        used = replace(shipped(), profiles=chosen_profiles(profile(gemm(4096, 4096, 4096))))
+        used = replace(shipped_calibration(), profiles=chosen_profiles(profile(gemm(4096, 4096, 4096))))
         graded = {one.op.label: one.estimate.evidence for one in estimate(scenario(TABLE), used)}
         assert graded["attention out"] is Evidence.MEASURED
         assert graded["attention"] < Evidence.MEASURED
@@ -250,7 +250,7 @@ class TestPrices:
     def test_a_batch_of_rows_is_priced_as_one_prediction(self) -> None:
         grid = [gemm(2**m, 2**n, 2**k) for m in (10, 12) for n in (10, 12, 14) for k in (10, 12, 14)]
         copy = Measurement(kernel=Kernel(op="copy", impl="torch", dims={"bytes": 2**30}), seconds=2**31 / 4e12)
-        used = replace(shipped(), profiles=chosen_profiles(profile(*grid, copy)))
+        used = replace(shipped_calibration(), profiles=chosen_profiles(profile(*grid, copy)))
         built = [scenario(TABLE), scenario({**TABLE, "system": "1xh100-sxm"})]
         steps = StepBatch.of(built, used.profiles).steps(parameter_columns(used, built)).step_s
         for one, step in zip(built, steps, strict=True):
@@ -264,8 +264,8 @@ class TestPrices:
             Measurement(kernel=Kernel(op="copy", impl="torch", dims={"bytes": 2**30}), seconds=2 * 2**30 / rate)
             for rate in (2.4e12,)
         ]
-        used = replace(shipped(), profiles=chosen_profiles(profile(*copies)))
-        quick, slow = predict(scenario(TABLE), shipped()), predict(scenario(TABLE), used)
+        used = replace(shipped_calibration(), profiles=chosen_profiles(profile(*copies)))
+        quick, slow = predict(scenario(TABLE), shipped_calibration()), predict(scenario(TABLE), used)
         assert isinstance(quick, Prediction)
         assert isinstance(slow, Prediction)
         assert slow.step_time_s > quick.step_time_s

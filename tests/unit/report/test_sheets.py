@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from traces import Recipe, make, write
 
 from ridgeline.cli.main import main
-from ridgeline.core.schema import first_line, key_meanings, reached, result_keys
+from ridgeline.core.schema import first_line, key_meanings, reachable_kinds, result_keys
 from ridgeline.report.results import RESULTS, results_of
 from ridgeline.report.sheets.schema import sheet_schema
 
@@ -104,7 +104,7 @@ def test_a_sheet_that_differs_is_found_out(run: Run) -> None:
 
 
 def records() -> list[type]:
-    return list(dict.fromkeys(kind for verb in RESULTS for kind in reached(results_of(verb))))
+    return list(dict.fromkeys(kind for verb in RESULTS for kind in reachable_kinds(results_of(verb))))
 
 
 def test_every_record_says_what_it_is_and_names_are_used_once() -> None:

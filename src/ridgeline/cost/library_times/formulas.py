@@ -42,7 +42,7 @@ from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost.collectives import ALL_TO_ALL, bare_links, collective_seconds
 from ridgeline.cost.collectives import KINDS as CLOSED_KINDS
-from ridgeline.cost.library_times.parameters import BY_FAMILY, MEASURED_FAMILIES, shipped
+from ridgeline.cost.library_times.parameters import BY_FAMILY, MEASURED_FAMILIES, shipped_parameters
 from ridgeline.cost.library_times.question import (
     FAMILIES,
     HARNESSES,
@@ -73,13 +73,13 @@ def library_seconds(columns: QuestionColumns, values: Values) -> Array:
     """Seconds of every question under some numbers."""
     link = LinkParams(columns, values)
     is_software = {name: columns.software == index for index, name in enumerate(SOFTWARE)}
-    found = _nccl(columns, link)
-    found = np.where(is_software["mscclpp"], _planned(columns, link), found)
-    found = np.where(is_software["trtllm"], np.minimum(_one_shot(columns, link), found), found)
+    seconds = _nccl(columns, link)
+    seconds = np.where(is_software["mscclpp"], _planned_seconds(columns, link), seconds)
+    seconds = np.where(is_software["trtllm"], np.minimum(_one_shot(columns, link), seconds), seconds)
     if (columns.tokens > 0).any():
-        found = np.where(columns.tokens > 0, expert_seconds(columns, values), found)
+        seconds = np.where(columns.tokens > 0, expert_seconds(columns, values), seconds)
     floor = harness_floor(columns, values)
-    return np.where(floor > 0, (found**SHARP + floor**SHARP) ** (1 / SHARP), found)
+    return np.where(floor > 0, (seconds**SHARP + floor**SHARP) ** (1 / SHARP), seconds)
 
 
 class LinkParams:
@@ -103,8 +103,8 @@ class LinkParams:
 
     @staticmethod
     def _by_family(columns: QuestionColumns, values: Values, name: str) -> Array:
-        known = [values[f"{name}.{family}" if family in MEASURED_FAMILIES else name] for family in FAMILIES]
-        return np.array(known)[columns.family]
+        family_values = [values[f"{name}.{family}" if family in MEASURED_FAMILIES else name] for family in FAMILIES]
+        return np.array(family_values)[columns.family]
 
     def sliced(self, wire: Array, each: Array) -> Array:
         """T(W, L)."""
@@ -119,8 +119,8 @@ class LinkParams:
 
 def _by_host(columns: QuestionColumns, values: Values, name: str, blank: float) -> Array:
     """A number of the host that joins a row's PCIe slots."""
-    known = {host: values.get(f"{name}.{host}", blank) for host in set(columns.path)}
-    return np.array([known[host] for host in columns.path])
+    host_values = {host: values.get(f"{name}.{host}", blank) for host in set(columns.path)}
+    return np.array([host_values[host] for host in columns.path])
 
 
 def _nccl(columns: QuestionColumns, link: LinkParams) -> Array:
@@ -185,8 +185,8 @@ def _exchange(columns: QuestionColumns, link: LinkParams) -> Array:
     inner = exchange_bytes(columns.size, columns.inside, columns.ranks) / up + columns.size / link.copy
     wire = np.maximum(inner, columns.size * (1 - 1 / columns.domains) / link.out)
     beyond = np.where(columns.domains > 1, link.out_hop + (columns.ranks - columns.inside) * link.hop, 0.0)
-    taken = link.by_protocol(wire, exchange_is_simple(columns), link.values["peer_start"])
-    return taken + link.values["exchange"] * MICRO + beyond
+    seconds = link.by_protocol(wire, exchange_is_simple(columns), link.values["peer_start"])
+    return seconds + link.values["exchange"] * MICRO + beyond
 
 
 def _is_kind(columns: QuestionColumns, kind: Kind) -> Mask:
@@ -202,13 +202,13 @@ def _reduced_across(columns: QuestionColumns) -> Mask:
     return _is_kind(columns, "all-reduce") & (columns.domains > 1)
 
 
-def _switched(columns: QuestionColumns) -> Mask:
+def _has_switch(columns: QuestionColumns) -> Mask:
     meets: Mask = (columns.domains == 1) | (columns.inside <= MOST_FOR_SWITCH)
     large: Mask = columns.inside >= LEAST_FOR_SWITCH
     return _is_kind(columns, "all-reduce") & columns.in_switch & large & meets
 
 
-def _exchanged(columns: QuestionColumns) -> Mask:
+def _is_exchange(columns: QuestionColumns) -> Mask:
     return _is_kind(columns, "all-to-all")
 
 
@@ -217,21 +217,21 @@ NCCL_FORMS: Mapping[str, tuple[LibraryForm, Callable[[QuestionColumns], Mask]]] 
     {
         "ring": (_ring, _not_exchanged),
         "double-tree": (_tree, _reduced_across),
-        "in-switch": (_in_switch, _switched),
-        "all-pairs": (_exchange, _exchanged),
+        "in-switch": (_in_switch, _has_switch),
+        "all-pairs": (_exchange, _is_exchange),
     }
 )
 """Name in the algorithm table -> fitted seconds, and the rows that NCCL takes it for."""
 
 
-def _planned(columns: QuestionColumns, link: LinkParams) -> Array:
+def _planned_seconds(columns: QuestionColumns, link: LinkParams) -> Array:
     """MSCCL++: kernels that were written for the machine."""
-    one = in_switch_bytes(columns.size, columns.inside) / (link.up * link.values["switch_rate"])
+    one_switch = in_switch_bytes(columns.size, columns.inside) / (link.up * link.values["switch_rate"])
     inner = (
         4 * ring_bytes(columns.size, columns.inside) / link.up
     )  # reduce-scatter, all-gather; packets carry half data
     outer = 2 * columns.size / columns.inside * (columns.domains - 1) / link.out
-    wire = np.where(columns.domains > 1, inner + outer + link.out_hop, one)
+    wire = np.where(columns.domains > 1, inner + outer + link.out_hop, one_switch)
     return link.values["plan_start"] * MICRO + wire
 
 
@@ -248,15 +248,15 @@ def benchmark_seconds(questions: Sequence[Question]) -> Array:
     Meshes, tori and libraries that go level by level take the closed forms of steps, the chips to themselves.
     """
     seconds = np.zeros(len(questions))
-    described = np.array([describes(question.system) for question in questions], np.bool_)
-    for rows, price in ((described, _by_shipped_numbers), (~described, bare_link_seconds)):
+    is_described = np.array([describes(question.system) for question in questions], np.bool_)
+    for rows, price in ((is_described, _by_shipped_numbers), (~is_described, bare_link_seconds)):
         if rows.any():
             seconds[rows] = price([question for question, chosen in zip(questions, rows, strict=True) if chosen])
     return seconds
 
 
 def _by_shipped_numbers(questions: Sequence[Question]) -> Array:
-    return library_seconds(columns_of(questions), shipped().values)
+    return library_seconds(columns_of(questions), shipped_parameters().values)
 
 
 def bare_link_seconds(questions: Sequence[Question]) -> Array:
@@ -287,14 +287,14 @@ def ring_is_simple(columns: QuestionColumns, times: Array) -> Mask:
     Between domains rings are priced by their ports and hops alone: False.
     """
     low, wide, simple = _tuner_costs(columns, times)
-    found: Mask = (simple < np.minimum(low, wide)) & (columns.domains == 1)
-    return found
+    is_simple: Mask = (simple < np.minimum(low, wide)) & (columns.domains == 1)
+    return is_simple
 
 
 def exchange_is_simple(columns: QuestionColumns) -> Mask:
     """Whether an all-to-all's messages are too long for LL."""
-    found: Mask = columns.size / columns.ranks > PEER_LOW
-    return found
+    is_simple: Mask = columns.size / columns.ranks > PEER_LOW
+    return is_simple
 
 
 def _tuner_costs(columns: QuestionColumns, times: Array) -> tuple[Array, Array, Array]:
@@ -314,12 +314,14 @@ def _tuner_costs(columns: QuestionColumns, times: Array) -> tuple[Array, Array, 
 @cache
 def _by_family() -> tuple[Array, Array, Array]:
     """Of each family: NCCL's rate of a link over the data sheet's, the most that LL reaches, hops by protocol."""
-    known = constants()
-    generations = [known["generation"][name if name in known["generation"] else UNKNOWN] for name in FAMILIES]
+    family_constants = constants()
+    generations = [
+        family_constants["generation"][name if name in family_constants["generation"] else UNKNOWN] for name in FAMILIES
+    ]
     pci = np.array([name == "pcie" for name in FAMILIES])
-    shares = np.where(pci, PCI_SHARE, [each["link_share"] for each in generations])
-    caps = np.array([each["ll_one_node"] for each in generations]) * GIGA
-    hops = np.array([known["hop_us"]["pci" if is_pci else "nvlink"]["ring"] for is_pci in pci])
+    shares = np.where(pci, PCI_SHARE, [generation["link_share"] for generation in generations])
+    caps = np.array([generation["ll_one_node"] for generation in generations]) * GIGA
+    hops = np.array([family_constants["hop_us"]["pci" if is_pci else "nvlink"]["ring"] for is_pci in pci])
     return shares, caps, hops
 
 
@@ -329,16 +331,16 @@ def distinct(places: Array, copies: Array) -> Array:
     >>> round(float(distinct(np.array(8.0), np.array(8.0))), 2)
     5.25
     """
-    found: Array = places * (1 - (1 - 1 / places) ** copies)
-    return found
+    expected_places: Array = places * (1 - (1 - 1 / places) ** copies)
+    return expected_places
 
 
 def counted_bytes(columns: QuestionColumns) -> Array:
     """Bytes that DeepEP's own GB/s count for one rank, what stays on it or in its domain included."""
-    each = columns.tokens * columns.token_bytes
+    rank_bytes = columns.tokens * columns.token_bytes
     quick = columns.software == SOFTWARE.index("deepep-ll")
     once = np.where(columns.domains > 1, distinct(columns.reach, columns.top_k), _ranks_reached(columns))
-    return each * np.where(quick, columns.top_k, once)
+    return rank_bytes * np.where(quick, columns.top_k, once)
 
 
 def _ranks_reached(columns: QuestionColumns) -> Array:
@@ -347,9 +349,9 @@ def _ranks_reached(columns: QuestionColumns) -> Array:
 
 def expert_seconds(columns: QuestionColumns, values: Mapping[str, float]) -> Array:
     """Seconds of dispatch or combine."""
-    each = columns.tokens * columns.token_bytes
-    up = each * _ranks_reached(columns) * (1 - 1 / columns.inside)
-    out = each * distinct(columns.reach, columns.top_k) * (1 - 1 / columns.domains)
+    rank_bytes = columns.tokens * columns.token_bytes
+    up = rank_bytes * _ranks_reached(columns) * (1 - 1 / columns.inside)
+    out = rank_bytes * distinct(columns.reach, columns.top_k) * (1 - 1 / columns.domains)
     wide = np.where(columns.reach > WIDE, values["expert_wide"], 1.0)
     up_s, out_s = up / (columns.link * values["expert_rate"]), out * wide / (columns.out * values["expert_out"])
     start = values["expert_start"] * MICRO
@@ -362,8 +364,8 @@ def expert_seconds(columns: QuestionColumns, values: Mapping[str, float]) -> Arr
 
 
 def _quick(columns: QuestionColumns, values: Mapping[str, float]) -> Array:
-    every = columns.tokens * columns.token_bytes * columns.top_k
-    up_s = every * (columns.inside - 1) / columns.ranks / (columns.link * values["quick_rate"])
-    out_s = every * (1 - columns.inside / columns.ranks) / (columns.out * values["expert_out"])
+    copied_bytes = columns.tokens * columns.token_bytes * columns.top_k
+    up_s = copied_bytes * (columns.inside - 1) / columns.ranks / (columns.link * values["quick_rate"])
+    out_s = copied_bytes * (1 - columns.inside / columns.ranks) / (columns.out * values["expert_out"])
     start = values["quick_start"] + np.where(columns.domains > 1, values["quick_hop"], 0.0)
     return start * MICRO + np.maximum(up_s, out_s)

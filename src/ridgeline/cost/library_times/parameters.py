@@ -105,7 +105,7 @@ def prior_values() -> dict[str, float]:
 
 
 @cache
-def shipped() -> Parameters:
+def shipped_parameters() -> Parameters:
     """What comes with Ridgeline."""
     data = json.loads(SHIPPED.read_text(encoding="utf-8"))
     folds = {system: MappingProxyType(values) for system, values in data["without"].items()}

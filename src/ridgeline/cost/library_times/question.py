@@ -123,7 +123,7 @@ def describes(system: System) -> bool:
 
 def columns_of(questions: Sequence[Question]) -> QuestionColumns:
     """The columns of some questions; a rate that nobody published is a `MissingNumber`."""
-    rows = [_one(question) for question in questions]
+    rows = [_question_row(question) for question in questions]
 
     def numbers(name: str) -> Array:
         return np.array([row[name] for row in rows], np.float64)
@@ -141,7 +141,7 @@ def columns_of(questions: Sequence[Question]) -> QuestionColumns:
     )  # fmt: skip
 
 
-def _one(question: Question) -> dict[str, object]:
+def _question_row(question: Question) -> dict[str, object]:
     system, ranks = question.system, float(question.ranks)
     domain = float(system.tiers[0].chips) / question.share if system.tiers else 1.0
     inside = min(ranks, max(1.0, float(domain // question.stride)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from ridgeline.core.table import given
+from ridgeline.core.table import given_text
 from ridgeline.targets.options import Options
 from ridgeline.targets.target import Unread
 
@@ -96,7 +96,7 @@ def _strange(found: Arguments, word: str, text: str, known: Iterable[Options]) -
     titles = " or ".join(one.title for one in known)
     hint = f"; near: {', '.join(f'--{name}' for name in near)}" if near else ""
     values: list[Any] = []
-    found.strange.append(Unread(option=given(word)[1:-1], value="", why=f"no option of {titles}{hint}"))
+    found.strange.append(Unread(option=given_text(word)[1:-1], value="", why=f"no option of {titles}{hint}"))
     return values
 
 

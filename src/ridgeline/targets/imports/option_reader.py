@@ -12,7 +12,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
-from ridgeline.core.table import BIGGEST, given
+from ridgeline.core.table import BIGGEST, given_text
 from ridgeline.models.names import MODELS
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.imports.shell_eval import SHELLS, read_script
@@ -192,7 +192,7 @@ class OptionReader:
 
     def bad(self, option: str, value: object, expected: str, instead: int | None) -> int | None:
         """Note a value that cannot be used, and go on with another."""
-        self.problems.append(Problem(path=option, given=given(value), expected=expected))
+        self.problems.append(Problem(path=option, given=given_text(value), expected=expected))
         return instead
 
     def unread(self, apart: Mapping[str, str]) -> tuple[Unread, ...]:
@@ -203,7 +203,7 @@ class OptionReader:
         if self.problems:
             raise InputError([self.table.locate(problem) for problem in self.problems])
         left = [name for name in self.options if name not in self.taken]
-        rest = [Unread(option=name, value=given(self.options[name]), why=_why(name, apart)) for name in left]
+        rest = [Unread(option=name, value=given_text(self.options[name]), why=_why(name, apart)) for name in left]
         return (*self.notes, *rest)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
-from ridgeline.core.table import given
+from ridgeline.core.table import given_text
 from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.dialects.deepspeed import read_zero
 from ridgeline.targets.imports.model_names import named_by_beginning
@@ -183,7 +183,7 @@ def _refuse_degrees(reader: OptionReader) -> None:
         ):
             expected = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
             todo = "the program splits the model in its own way, which is not read"
-            reader.problems.append(Problem(path=name, given=given(value), expected=expected, todo=todo))
+            reader.problems.append(Problem(path=name, given=given_text(value), expected=expected, todo=todo))
 
 
 def _weighed(reader: OptionReader) -> tuple[Unread, ...]:

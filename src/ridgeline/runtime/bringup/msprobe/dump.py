@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.core.files import confined, read_text
+from ridgeline.core.files import path_within, read_text
 
 BIGGEST = 512 * 1024 * 1024  # bytes of dump.json
 MOST_CALLS = 1_000_000
@@ -169,7 +169,7 @@ def _note(one: dict[str, Any], tensors: Path) -> TensorNote:
     shape = one.get("shape")
     sizes = tuple(int(n) for n in shape) if isinstance(shape, list) and _is_shape(shape) else (-1,)
     name = one.get("data_name")
-    file = confined(tensors, name) if isinstance(name, str) and len(name) < 400 and "\0" not in name else None
+    file = path_within(tensors, name) if isinstance(name, str) and len(name) < 400 and "\0" not in name else None
     return TensorNote(
         dtype=str(one.get("dtype", ""))[:40].removeprefix("torch.").removeprefix("mindspore.").lower(), shape=sizes,
         figures={key: number for key in FIGURES if (number := _figure(one.get(key))) is not None},
