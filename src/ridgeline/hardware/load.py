@@ -123,7 +123,7 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
 def resize_name(ref: str, chips: int) -> str | dict[str, Any]:
     """What names the same system with another number of chips; a torus takes the shape that suits the number.
 
-    >>> resized("64xh100-sxm", 128), resized("h100-sxm", 8), resized("tpu-v5p:8x8x8", 256)
+    >>> resize_name("64xh100-sxm", 128), resize_name("h100-sxm", 8), resize_name("tpu-v5p:8x8x8", 256)
     ('128xh100-sxm', '8xh100-sxm', '256xtpu-v5p')
     """
     if ref.endswith(SUFFIXES):
