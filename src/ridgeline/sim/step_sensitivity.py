@@ -43,9 +43,9 @@ def sensitivities(batch: StepBatch, scenarios: Sequence[Scenario], calibration: 
 def sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
     """What one scenario answers to: every parameter moved in a row of its own, so that all are priced at once.
 
-    >>> from ridgeline.cost.calibration import shipped
+    >>> from ridgeline.cost.calibration import shipped_calibration
     >>> from ridgeline.plan.scenario_file import read_scenario
-    >>> found = sensitivity(read_scenario("examples/llama3-70b-64xh100.toml"), shipped())
+    >>> found = sensitivity(read_scenario("examples/llama3-70b-64xh100.toml"), shipped_calibration())
     >>> found.slopes["matmul_wide"] < -0.05 < 0 <= found.slopes["kernel"]      # faster products, slower launches
     True
     """

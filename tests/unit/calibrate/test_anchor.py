@@ -300,9 +300,8 @@ def test_a_trace_with_its_scenario_anchors_as_its_residuals(tmp_path: Path) -> N
     write_chrome(line, trace)
     write_residuals(explain(own, trace), tmp_path / "residuals.csv")
     by_trace, by_table = (anchored(None, run) for run in (f"{trace}@{own}", str(tmp_path / "residuals.csv")))
-    steps = [
-        getattr(predict(built, each), "step_time_s") for each in (shipped_calibration(), by_trace, by_table, slower)
-    ]  # noqa: B009
+    calibrations = (shipped_calibration(), by_trace, by_table, slower)
+    steps = [getattr(predict(built, calibration), "step_time_s") for calibration in calibrations]  # noqa: B009
     assert steps[0] * 1.02 < steps[1] < steps[3]
     assert steps[1] == pytest.approx(steps[2], rel=1e-6)
     assert by_trace.anchored is not None
