@@ -17,9 +17,12 @@ pytest.importorskip("PIL")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from ridgeline.models.audio_tokens import audio_input  # noqa: E402
 from ridgeline.models.hf import from_config  # noqa: E402
-from ridgeline.models.image_tokens import image_input, video_input  # noqa: E402
+from ridgeline.models.media_tokens import (  # noqa: E402
+    audio_input,
+    image_input,
+    video_input,
+)
 from ridgeline.models.spec import ModelSpec  # noqa: E402
 from ridgeline.models.tower_flops import audio_flops, image_flops  # noqa: E402
 

@@ -75,15 +75,15 @@ INTERIOR = {
     "lowering": (
         ("context",),
         ("op_builders", "plan_columns", "placements"),
-        ("core_ops", "modulation", "step_ops"),
+        ("core_ops", "step_ops"),
         ("softmax_core", "ffn", "ends"),
-        ("latent_core", "scans", "captured"),
+        ("latent_core", "scans"),
         ("pooled_core",),
         ("mixers",),
         ("sections",),
         ("mtp", "encoders"),
         ("program",),
-        ("forward", "rank_ops"),
+        ("rank_ops",),
     ),
     "runtime": (
         ("probe",),

@@ -13,7 +13,6 @@ from ridgeline.ir.ops import Collective, MatMul, Num, Op, Stream
 from ridgeline.ir.program import SavedActivations, Section, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.core_ops import steps_of
-from ridgeline.lowering.modulation import lower_latents
 from ridgeline.lowering.op_builders import (
     Boundary,
     adapters,
@@ -27,7 +26,7 @@ from ridgeline.lowering.op_builders import (
     tensor_collective,
     weight_gradient,
 )
-from ridgeline.models.spec import Head
+from ridgeline.models.spec import Head, LatentSpace
 
 LOSS_BYTES = 4  # of a token's largest logit, of its sum, of its target's: in 32 bits
 # passes over logits of 16 bits, forward and backward, of Megatron's loss over a split vocabulary, op by op in 32 bits:
@@ -41,7 +40,7 @@ def lower_embedding(ctx: LoweringContext) -> Section:
     """What stands before the first layer: token rows, or patches of latents. Engines sum rows over tensor ranks in
     every step."""
     space = ctx.model.latent_space
-    section = _token_rows(ctx) if space is None else lower_latents(ctx, space)
+    section = _token_rows(ctx) if space is None else _latent_patches(ctx, space)
     if ctx.forward is None or (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1):
         return section
     rows = tensor_collective(ctx, "sum over ranks", "all-reduce", ctx.tokens * ctx.model.hidden)
@@ -132,6 +131,27 @@ def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section
         forward=(*section.forward, rows, widen),
         backward_weight=(*section.backward_weight, input_gradient(widen), weight_gradient(widen, ctx.gradient_bytes)),
         trained=rank * (ctx.model.vocab / ctx.degrees.tp + width),
+    )
+
+
+def _latent_patches(ctx: LoweringContext, space: LatentSpace) -> Section:
+    """Patches of latents, text and timestep on their way into the layers; noise and text need no gradient."""
+    hidden, rows = ctx.model.hidden, ctx.sequences
+    products: list[MatMul] = [plain_matmul(ctx, "patches", ctx.split_tokens, hidden, space.inputs)]
+    if space.text and space.per_text:
+        products.append(plain_matmul(ctx, "text", rows * space.text, hidden, space.per_text / hidden))
+    if space.per_step:
+        products.append(plain_matmul(ctx, "timestep", rows, hidden, space.per_step / hidden))
+    noise: Op = stream(ctx, "noise", ctx.split_tokens * space.inputs, 6.0, 6.0)
+    size = ctx.precision.activations.bytes_per_element
+    return Section(
+        key=SectionKey(SectionRole.EMBEDDING),
+        forward=(noise, *products),
+        backward_input=(),
+        backward_weight=() if ctx.frozen else tuple(weight_gradient(op, ctx.gradient_bytes) for op in products),
+        params=space.other_params,
+        trained=0 if ctx.frozen else space.other_params,
+        saved=SavedActivations(inputs=sum(op.m * op.k for op in products) * size),
     )
 
 

@@ -37,7 +37,7 @@ from ridgeline.lowering.softmax_core import (
     score_bytes,
     scores,
 )
-from ridgeline.models.attended_tokens import mean_visible
+from ridgeline.models.flops import mean_visible
 from ridgeline.models.parts import LatentCore, MixerParts
 from ridgeline.models.spec import Indexer
 

@@ -24,7 +24,7 @@ from ridgeline.lowering.softmax_core import (
     context_exchange,
     windowed_pairs,
 )
-from ridgeline.models.attended_tokens import mean_visible
+from ridgeline.models.flops import mean_visible
 from ridgeline.models.parts import MixerParts, PooledCore
 
 

@@ -36,7 +36,7 @@ from ridgeline.lowering.op_builders import (
     stream,
     tensor_collective,
 )
-from ridgeline.models.attended_tokens import mean_visible
+from ridgeline.models.flops import mean_visible
 from ridgeline.models.parts import CrossCore, MixerParts, SoftmaxCore
 from ridgeline.plan.serving_settings import BARE
 

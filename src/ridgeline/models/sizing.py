@@ -1,6 +1,6 @@
 """How processors cut images, video and sound before an encoder reads them, and what it reads then, as frozen values.
 
-`ridgeline.models.image_tokens` and `ridgeline.models.audio_tokens` turn pixels, frames and seconds into an
+`ridgeline.models.media_tokens` and `ridgeline.models.media_tokens` turn pixels, frames and seconds into an
 `EncoderInput` by these rules.
 """
 

@@ -201,7 +201,7 @@ class Vision:
     inputs            numbers of one patch; 0: three colours
     projector_params  parameters between encoder and language model
     other_params      patch embedding, class token, positions, outer norms
-    sizing            how images are cut; `ridgeline.models.image_tokens`
+    sizing            how images are cut; `ridgeline.models.media_tokens`
     video             how frames of a video are; absent: as images
     """
 
@@ -236,7 +236,7 @@ class Audio:
     front             multiply-adds of one position in the convolutions before its layers
     projector_params  parameters between encoder and language model, each of which a projected token passes
     other_params      convolutions, positions, outer norms
-    clip              how sound is cut; `ridgeline.models.audio_tokens`
+    clip              how sound is cut; `ridgeline.models.media_tokens`
     """
 
     hidden: Count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.models.facts import block_flops
-from ridgeline.models.image_tokens import image_input
+from ridgeline.models.media_tokens import image_input
 from ridgeline.models.params import modulation_inputs
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import Attention, Block, ModelSpec

@@ -12,6 +12,7 @@ from typing import Literal
 from ridgeline.core.dtype import DType
 from ridgeline.core.records import dataclass
 from ridgeline.ir.fusions import is_joined
+from ridgeline.models.spec import LatentAttention, ModelSpec, Moe
 from ridgeline.plan.engine import Engine, ExpertLaunch
 from ridgeline.plan.plan import NARROW, Precision, Switches
 from ridgeline.plan.scenario import Scenario
@@ -216,3 +217,18 @@ def sends_overlap(switches: Switches, engine: Engine, schedule: str) -> bool:
     """Whether pipeline sends run beside compute under a schedule."""
     habit = "pp" in engine.overlaps and (not engine.sends_beside or schedule in engine.sends_beside)
     return switches.overlap.get("pp", habit) and not switches.launch_blocking
+
+
+NEARLY_ALL = 0.9
+
+
+def separate_norms(model: ModelSpec) -> float:
+    """The share of the layers' norms that stand alone: 0 for dense attention models, nearly 1 for DeepSeek's.
+
+    >>> from ridgeline.models.load import MODELS
+    >>> [round(separate_norms(MODELS[id]), 2) for id in ("llama3-70b", "qwen3-30b-a3b", "deepseek-v3")]
+    [0.0, 0.5, 0.98]
+    """
+    layers = [model.blocks[kind] for kind in model.order]
+    apart = sum(isinstance(block.mixer, LatentAttention) + isinstance(block.ffn, Moe) for block in layers)
+    return apart / max(1, sum((block.mixer is not None) + (block.ffn is not None) for block in layers))

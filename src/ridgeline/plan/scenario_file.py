@@ -27,10 +27,9 @@ from ridgeline.hardware.system import System
 from ridgeline.models.load import model as load_model
 from ridgeline.models.load import model_table
 from ridgeline.models.spec import ModelSpec
-from ridgeline.plan.check import check, check_known
+from ridgeline.plan.check import check, check_known, with_length
 from ridgeline.plan.engine import ENGINES, Engine, default_engine, default_engine_note
 from ridgeline.plan.engine import engine as load_engine
-from ridgeline.plan.media import with_length
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES

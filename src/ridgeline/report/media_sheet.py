@@ -3,9 +3,8 @@ an encoder cost: tokens and flops of a few usual sizes."""
 
 from __future__ import annotations
 
-from ridgeline.models.audio_tokens import audio_input
 from ridgeline.models.facts import forward_flops_per_token
-from ridgeline.models.image_tokens import image_input, video_input
+from ridgeline.models.media_tokens import audio_input, image_input, video_input
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.models.tower_flops import audio_flops, encoder_flops, image_flops, latent_flops

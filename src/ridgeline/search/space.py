@@ -20,9 +20,9 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import Dispatch, RecomputePart, Shard
 from ridgeline.plan.mesh import Order
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Switches
+from ridgeline.plan.resolve import NEARLY_ALL, separate_norms
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 
 WIDEST = 64  # tensor ranks nobody goes beyond
 LARGEST_MICROBATCH = 16  # sequences of a microbatch

@@ -34,7 +34,7 @@ from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
-from ridgeline.lowering.forward import ForwardProgram, lower_forward
+from ridgeline.lowering.program import ForwardProgram, lower_forward
 from ridgeline.lowering.softmax_core import VECTOR_ATTENTION
 from ridgeline.plan.resolve import attention_format
 from ridgeline.plan.scenario import Scenario

@@ -11,8 +11,7 @@ import ridgeline
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op
 from ridgeline.ir.program import Section, SectionRole
-from ridgeline.lowering.forward import ForwardProgram, lower_forward
-from ridgeline.lowering.program import lower
+from ridgeline.lowering.program import ForwardProgram, lower, lower_forward
 from ridgeline.lowering.softmax_core import VECTOR_ATTENTION
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble

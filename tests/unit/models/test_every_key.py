@@ -9,14 +9,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 import pytest
+from keys_without_effect import READ_ELSEWHERE, WITHOUT_EFFECT
 
 from ridgeline import scenario
 from ridgeline.core.errors import InputError
 from ridgeline.lowering.program import lower
 from ridgeline.models.hf import READERS, from_config
-from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.keys import IRRELEVANT, OFF
-from ridgeline.models.hf.without_effect import READ_ELSEWHERE, WITHOUT_EFFECT
+from ridgeline.models.hf.config import IRRELEVANT, OFF, Config
 from ridgeline.models.spec import ModelSpec, Moe
 from ridgeline.plan.scenario import Scenario
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from ridgeline.models.audio_tokens import audio_input
 from ridgeline.models.hf import from_config
-from ridgeline.models.image_tokens import image_input, tokens_input, video_input
 from ridgeline.models.load import model
+from ridgeline.models.media_tokens import audio_input, image_input, tokens_input, video_input
 from ridgeline.models.sizing import Clip, EncoderInput, Sizing
 from ridgeline.models.spec import ModelSpec, Vision
 from ridgeline.models.tower_flops import audio_flops, image_flops

@@ -19,59 +19,58 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
-from ridgeline.models.hf import encdec, encoder, seeing
+from ridgeline.models.hf import encoder, multimodal
+from ridgeline.models.hf.audio_lm import HEARING, OMNI
 from ridgeline.models.hf.config import Config, shown
 from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
 from ridgeline.models.hf.heads import decoder_head
-from ridgeline.models.hf.hearing import HEARING
+from ridgeline.models.hf.key_aliases import in_its_keys
 from ridgeline.models.hf.multimodal import MULTIMODAL
 from ridgeline.models.hf.numerics import numerics_from
-from ridgeline.models.hf.omni import OMNI
 from ridgeline.models.hf.parts import Reader, defaults
 from ridgeline.models.hf.processor import as_processed
 from ridgeline.models.hf.text import TEXT
-from ridgeline.models.hf.words import in_its_keys
 from ridgeline.models.spec import ModelSpec
 
 ENCODERS: Mapping[str, Reader] = MappingProxyType(
     {
-        "bart": encdec.bart,
+        "bart": encoder.bart,
         "bert": encoder.bert,
-        "blenderbot": encdec.blenderbot,
+        "blenderbot": encoder.blenderbot,
         "camembert": encoder.roberta,
         "data2vec-text": encoder.roberta,
         "distilbert": encoder.distilbert,
         "electra": encoder.electra,
         "ernie": encoder.ernie,
         "eurobert": encoder.eurobert,
-        "m2m_100": encdec.pegasus,
-        "marian": encdec.marian,
-        "mbart": encdec.mbart,
+        "m2m_100": encoder.pegasus,
+        "marian": encoder.marian,
+        "mbart": encoder.mbart,
         "megatron-bert": encoder.megatron_bert,
         "modernbert": encoder.modernbert,
         "mpnet": encoder.mpnet,
-        "mt5": encdec.t5,
-        "pegasus": encdec.pegasus,
-        "plbart": encdec.bart,
+        "mt5": encoder.t5,
+        "pegasus": encoder.pegasus,
+        "plbart": encoder.bart,
         "roberta": encoder.roberta,
         "roberta-prelayernorm": encoder.roberta_prelayernorm,
-        "t5": encdec.t5,
-        "umt5": encdec.umt5,
-        "whisper": encdec.whisper,
+        "t5": encoder.t5,
+        "umt5": encoder.umt5,
+        "whisper": encoder.whisper,
         "xlm-roberta": encoder.roberta,
     }
 )
 SEEING: Mapping[str, Reader] = MappingProxyType(
     {
-        "glm46v": seeing.glm4v,
-        "glm4v": seeing.glm4v,
-        "glm4v_moe": seeing.glm4v,
-        "idefics3": seeing.smolvlm,
-        "internvl": seeing.internvl,
-        "llava_next": seeing.llava_next,
-        "llava_onevision": seeing.llava_next,
-        "paligemma": seeing.paligemma,
-        "smolvlm": seeing.smolvlm,
+        "glm46v": multimodal.glm4v,
+        "glm4v": multimodal.glm4v,
+        "glm4v_moe": multimodal.glm4v,
+        "idefics3": multimodal.smolvlm,
+        "internvl": multimodal.internvl,
+        "llava_next": multimodal.llava_next,
+        "llava_onevision": multimodal.llava_next,
+        "paligemma": multimodal.paligemma,
+        "smolvlm": multimodal.smolvlm,
     }
 )
 READERS: Mapping[str, Reader] = MappingProxyType({**TEXT, **MULTIMODAL, **SEEING, **HEARING, **OMNI, **ENCODERS})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ridgeline.models.hf import classic, compressed, dense, gemma, hybrid, latent, moe, recurrent, zamba
+from ridgeline.models.hf import classic, dense, gemma, hybrid, latent, moe, recurrent
 from ridgeline.models.hf.parts import Reader
 
 TEXT: Mapping[str, Reader] = MappingProxyType(
@@ -27,7 +27,7 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "deepseek_v2": latent.deepseek,
         "deepseek_v3": latent.deepseek,
         "deepseek_v32": latent.deepseek_v32,
-        "deepseek_v4": compressed.deepseek_v4,
+        "deepseek_v4": latent.deepseek_v4,
         "dots1": moe.dots1,
         "ernie4_5": dense.ernie4_5,
         "ernie4_5_moe": moe.ernie4_5_moe,
@@ -130,6 +130,6 @@ TEXT: Mapping[str, Reader] = MappingProxyType(
         "xglm": classic.xglm,
         "xlstm": recurrent.xlstm,
         "youtu": latent.plain_latent,
-        "zamba2": zamba.zamba2,
+        "zamba2": hybrid.zamba2,
     }
 )

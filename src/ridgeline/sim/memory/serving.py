@@ -17,7 +17,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.ir.program import Section, SectionRole
-from ridgeline.lowering.forward import ForwardProgram, lower_forward
+from ridgeline.lowering.program import ForwardProgram, lower_forward
 from ridgeline.models.ffn_parts import ffn_parts
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.params import block_params

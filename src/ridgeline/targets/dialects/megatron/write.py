@@ -10,10 +10,9 @@ from typing import Any
 from ridgeline.models.spec import Moe
 from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.plan import NARROW, Recompute
-from ridgeline.plan.resolve import resolve
+from ridgeline.plan.resolve import NEARLY_ALL, resolve, separate_norms
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.schedules import SCHEDULES
-from ridgeline.plan.separate_norms import NEARLY_ALL, separate_norms
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STATES, STRATEGIES, layout_of

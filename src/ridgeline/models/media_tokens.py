@@ -1,4 +1,4 @@
-"""Turn pixels and frames into what an image encoder reads, by the rules of published processors (`Sizing`).
+"""Turn pixels, frames and seconds into what encoders of images and sound read, by the rules of published processors.
 
 image_input(vision, 1080, 1920)        one image
 video_input(vision, 64, 480, 640)      one video of 64 frames
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from ridgeline.models.sizing import EncoderInput, Rule, Sizing
+from ridgeline.models.sizing import Clip, EncoderInput, Rule, Sizing
 from ridgeline.models.spec import Attention, Vision
 
 TILED = frozenset({"square", "anyres", "canvas", "fit", "split"})
@@ -261,3 +261,45 @@ _RULES: Mapping[Rule, Callable[[Vision, Sizing, int, int], EncoderInput]] = Mapp
         "fit": _fit, "split": _split, "budget": _budget, "native": _native,
     }
 )  # fmt: skip
+
+
+def audio_input(clip: Clip, seconds: float) -> EncoderInput:
+    """What an encoder reads of one clip of so many seconds.
+
+        spectra = rate * seconds      positions: each chunk halved by every convolution      tokens = positions / pool
+
+    Whisper's extractor fills 30 seconds; where it does not, positions see those of their window alone.
+
+    >>> audio_input(Clip(chunk=200, window=100, pool=2), 10).tokens        # Qwen2.5-Omni: 25 a second
+    250.0
+    >>> audio_input(Clip(chunk=100, halvings=3, window=104), 10).tokens    # Qwen3-Omni: 13 a second
+    130.0
+    """
+    heard = max(0, round(clip.rate * seconds))
+    if not heard:
+        return EncoderInput()
+    step = clip.padded * clip.rate
+    run = math.ceil(heard / step) * step if step else heard
+    positions, told = _positions(clip, run), _positions(clip, run if clip.silence else heard)
+    tokens = float(told // clip.pool)
+    window = min(clip.window or positions, positions)
+    many, rest = divmod(positions, window)
+    found = EncoderInput(views=many, positions=window, window=window)
+    if rest:
+        found = found + EncoderInput(views=1, positions=rest, window=rest)
+    return EncoderInput(
+        views=found.views, positions=found.positions, window=found.window,
+        projected=float(positions // clip.pool), tokens=tokens,
+    )  # fmt: skip
+
+
+def _positions(clip: Clip, spectra: int) -> int:
+    """Positions that so many spectra become, chunk by chunk."""
+    many, rest = divmod(spectra, clip.chunk) if clip.chunk else (0, spectra)
+    return many * _halved(clip.chunk, clip.halvings) + _halved(rest, clip.halvings)
+
+
+def _halved(length: int, times: int) -> int:
+    for _ in range(times):
+        length = -(-length // 2)
+    return length
