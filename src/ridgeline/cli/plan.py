@@ -61,7 +61,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="TARGET",
-        help=f"Only what it can be told: {', '.join(sorted(TRAIN))}; with --serve {', '.join(sorted(SERVE))}.",
+        help=f"Search only plans this target can express: {', '.join(sorted(TRAIN))}; "
+        f"with --serve {', '.join(sorted(SERVE))}.",
     ),
 ]
 Output = Annotated[
@@ -115,8 +116,8 @@ def plan(
 ) -> None:
     """Find the best way to train or serve a model on a system, priced, simulated and explained.
 
-    To train: every split of the work, and what would beat the best; with --to what that software can be told. With
-    --serve: replicas, pools and engine settings that keep an objective at the least cost, or serve the most.
+    To train: every split of the work, and what would beat the best; with --to only plans that software can express.
+    With --serve: replicas, pools and engine settings that keep an objective at the least cost, or serve the most.
     """
     from ridgeline.api import priced_of
     from ridgeline.cli.plan_serve import plan_serve

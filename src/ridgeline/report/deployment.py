@@ -135,7 +135,7 @@ def _headline(sheet: DeploymentPlanSheet) -> Iterator[RenderableType]:
     best = sheet["deployment"]
     yield Text.assemble((f"{sheet['model']} on {sheet['system']}, {sheet['engine']}: {GOALS[sheet['goal']]}", "dim"))
     if "to" in sheet:
-        yield Text(f"all of it can be told to {sheet['to']}", style="dim")
+        yield Text(f"{sheet['to']} can express all of it", style="dim")
     chips = f"   {best['chips']} chip{'s' * (best['chips'] > 1)}, {best['router']}"
     yield Text.assemble((clean(best["words"]).plain, "bold"), chips)
     cost = best["cost_per_million_tokens_usd"]

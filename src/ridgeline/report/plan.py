@@ -24,7 +24,7 @@ from ridgeline.report.sheets.plan import (
 )
 
 WORTH = 0.005  # gains below half a per cent are not worth telling
-MOST_UNTOLD = 3  # decisions named of a plan that a target cannot be told
+MOST_UNTOLD = 3  # decisions named of a plan that a target cannot express
 MOST_ENGINES = 3  # other engines that are told
 ENOUGH_RUNS = 8  # of an engine on a family of chips, below which its gain is hardly more than a guess
 MOST = 12  # assumptions shown before the rest is counted
@@ -89,7 +89,7 @@ def _headline(sheet: PlanSheet) -> Iterable[RenderableType]:
 
 def _target(sheet: PlanSheet) -> str:
     """The target that the plan is for, where one was asked for."""
-    return f", all of it can be told to {sheet['to']}" if "to" in sheet else ""
+    return f", {sheet['to']} can express all of it" if "to" in sheet else ""
 
 
 def _bill(best: PricedPlanSheet) -> str:
@@ -173,22 +173,22 @@ def _why(sheet: PlanSheet) -> Iterable[RenderableType]:
 def _sure(sure: SureSheet, lost: float, total: float) -> str:
     """Whether the order of the first plans can be trusted; the runner-up loses so many seconds."""
     gap = f"{signed_quantity(lost, 's')} ({signed_share(lost / total)})"
-    told = f"the best plan of another kind is {gap}; the interval rests on {sure['basis']}"
+    lead = f"the best plan of another kind loses {gap}"
     if not sure["runner_up_overlaps"]:
-        return f"{told} and does not reach that far"
-    return f"{told} and is wider than the lead over {_next_plans(sure)}: only runs can tell which is fastest"
+        return f"{lead}, which is beyond the 90 % interval ({sure['basis']})"
+    return f"{lead}; {_next_plans(sure)} within the 90 % interval ({sure['basis']}): measure to decide"
 
 
 def _next_plans(sure: SureSheet) -> str:
     """How many of the plans that follow may be as fast.
 
     >>> _next_plans({"overlapping": 63, "of": 63}), _next_plans({"overlapping": 2, "of": 63})
-    ('all 63 plans that follow', '2 of the 63 plans that follow')
+    ('the next 63 plans are', '2 of the next 63 plans are')
     """
     if sure["of"] == 1:
-        return "the one plan that follows"
-    every = sure["overlapping"] == sure["of"]
-    return f"{'all' if every else str(sure['overlapping']) + ' of the'} {sure['of']} plans that follow"
+        return "the next plan is"
+    some = "" if sure["overlapping"] == sure["of"] else f"{sure['overlapping']} of "
+    return f"{some}the next {sure['of']} plans are"
 
 
 def _order(sheet: PlanSheet) -> str:
@@ -231,10 +231,10 @@ def software(sheet: PlanSheet) -> list[tuple[str, str, str, str]]:
         has = f": {', '.join(one['has'])}" if one["has"] else ""
         rows.append((one["gain"], f"engine {one['engine']}{remark}{has}", one["how"], one["words"]))
     for other in sheet.get("untold", ()):
-        told = ", ".join(
+        decisions = ", ".join(
             f"{part['path'].removeprefix('plan.')} = {part['value']}" for part in other["untold"][:MOST_UNTOLD]
         )
-        what = f"{sheet['to']} cannot be told {told}: {other['untold'][0]['why']}"
+        what = f"{sheet['to']} cannot express {decisions}: {other['untold'][0]['why']}"
         rows.append((other["gain"], what, "another target", other["words"]))
     return [(what, signed_share(gain), how, words) for gain, what, how, words in sorted(rows, reverse=True)]
 

@@ -60,7 +60,7 @@ def inexpressible(
     model = any(item.path == "model.hidden" for item in decisions)
     words = "the model" if model else decision_words(decisions[:MOST_NAMED])
     reasons = dict.fromkeys(item.why for item in decisions)
-    expected = f"a plan that {target.id} can be told; not {words}: {'; '.join(reasons)}"
+    expected = f"a plan that {target.id} can express; not {words}: {'; '.join(reasons)}"
     return Problem(path="--to", given=given, expected=expected, todo=_remedy(scenario, decisions))
 
 

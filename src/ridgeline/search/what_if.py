@@ -98,9 +98,9 @@ def is_feature(kind: str) -> bool:
 
 
 def _target_note(search: Search, made: Prediction) -> str:
-    """What a target has to do with it: words to add where it cannot be told the plan."""
+    """What a target has to do with it: words to add where it cannot express the plan."""
     return (
-        f", which {search.target.id} cannot be told"
+        f", which {search.target.id} cannot express"
         if search.target and search.target.unsupported(made.scenario)
         else ""
     )
