@@ -3,6 +3,7 @@
 from ridgeline.api import analyze as analyze
 from ridgeline.api import collective as collective
 from ridgeline.api import dry_run as dry_run
+from ridgeline.api import library_choice as library_choice
 from ridgeline.api import plan as plan
 from ridgeline.api import predict as predict
 from ridgeline.api import profile as profile
@@ -16,7 +17,6 @@ from ridgeline.calibrate.explain import diff as diff
 from ridgeline.calibrate.explain import explain as explain
 from ridgeline.calibrate.next_measurement import next_measurements as next_measurements
 from ridgeline.calibrate.validate import validate as validate
-from ridgeline.comm.libraries.choice import library_choice as library_choice
 from ridgeline.cost.profile import Profile as Profile
 from ridgeline.cost.profile import read_profile as read_profile
 from ridgeline.hardware.load import CHIPS as CHIPS

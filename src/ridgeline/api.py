@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
     from ridgeline.comm.answer import CollectiveOptions, CollectiveTime
+    from ridgeline.comm.libraries.choice import LibraryChoice
     from ridgeline.comm.simulation.conditions import Asked
     from ridgeline.cost.calibration import Calibration
     from ridgeline.cost.profile import Choice, Profile
@@ -332,6 +333,19 @@ def collective(
     answer = ideal(name, on=on, without=broken, slow=slower, groups=groups, **options)
     changed = bool(broken or slower or groups)
     return replace(answer, prices=collective_prices(answer, system(on) if on else None, changed=changed))
+
+
+def library_choice(name: str, *, on: str, size: str | float = "1 GB", library: str = "nccl") -> LibraryChoice:
+    """What NCCL, RCCL or HCCL would do for a collective over all chips of a system, and what a benchmark would measure.
+
+    >>> found = library_choice("allreduce", on="8xh100-sxm", size="1 MB")
+    >>> found.chosen.name, f"{found.chosen.seconds * 1e6:.1f} {found.measured.seconds * 1e6:.1f} us"
+    ('ring/LL', '27.4 29.6 us')
+    """
+    from ridgeline.calibrate.collective_times import with_benchmark
+    from ridgeline.comm.libraries.choice import library_choice as choose
+
+    return with_benchmark(choose(name, on=on, size=size, library=library))
 
 
 def profile(*names: str | Path | Profile) -> Profile:

@@ -46,8 +46,8 @@ INTERIOR = {
         ("analyze", "diff", "span_query"),
     ),
     "comm": (
-        ("contract", "graph", "libraries"),
-        ("switched_topologies", "equal_ways", "joined_switches"),
+        ("contract", "graph"),
+        ("switched_topologies", "equal_ways", "joined_switches", "libraries"),
         ("algorithm", "topologies", "routes"),
         (
             "library",

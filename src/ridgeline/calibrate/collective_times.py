@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from ridgeline.calibrate.collectives import SIZES, WARMING, Measured, bundled_collectives
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.comm.libraries.choice import BenchmarkTime, LibraryChoice, SweepPoint, chosen_option
 from ridgeline.core.arrays import Array
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
@@ -42,8 +43,12 @@ from ridgeline.cost.library_times.parameters import (
     prior_values,
     shipped_parameters,
 )
-from ridgeline.cost.library_times.question import Question, QuestionColumns, columns_of, describes
+from ridgeline.cost.library_times.question import Kind, Question, QuestionColumns, columns_of, describes
 
+SWEEP = tuple(4**power for power in range(5, 17))  # bytes: 1 KiB to 4 GiB
+BENCHMARKS: Mapping[str, Kind] = MappingProxyType(
+    {"allreduce": "all-reduce", "allgather": "all-gather", "reducescatter": "reduce-scatter"}
+)
 LARGE = DECIMAL["M"]  # bytes above which a payload counts as large
 SCATTER = 0.15  # of a row, as a logarithm
 LOOSE = 1.0  # of what all families share
@@ -208,6 +213,35 @@ def expected_seconds(question: Question) -> tuple[float, float, float]:
     seconds = float(predictions([item])[0][0])
     low, high = _spread().around(item)
     return seconds, seconds * low, seconds * high
+
+
+def with_benchmark(choice: LibraryChoice) -> LibraryChoice:
+    """A library's choice beside what a benchmark would measure, at its size and over a sweep of sizes."""
+    measured = _benchmark(choice, choice.size_bytes)
+    return replace(choice, measured=measured, sweep=tuple(_sweep_point(choice, size) for size in SWEEP))
+
+
+def _benchmark(choice: LibraryChoice, size: float) -> BenchmarkTime:
+    kind = BENCHMARKS.get(choice.collective, "all-gather")  # a broadcast moves what an all-gather does: all to all
+    question = Question(kind=kind, size=size, ranks=choice.system.chips, system=choice.system)
+    seconds, low, high = expected_seconds(question)
+    algbw = size / seconds
+    return BenchmarkTime(seconds=seconds, low=low, high=high, algbw=algbw, busbw=algbw * choice.bus_factor)
+
+
+def _sweep_point(choice: LibraryChoice, size: int) -> SweepPoint:
+    option, _ = chosen_option(choice.collective, choice.system, float(size), choice.library)
+    measured = _benchmark(choice, float(size))
+    return SweepPoint(
+        size_bytes=size,
+        algorithm=option.algorithm,
+        protocol=option.protocol,
+        channels=option.channels,
+        seconds=option.seconds,
+        busbw=float(size) / option.seconds * choice.bus_factor,
+        measured_seconds=measured.seconds,
+        measured_busbw=measured.busbw,
+    )
 
 
 def _only_here(item: Measured, values: Values) -> bool:

@@ -118,21 +118,20 @@ def _ask(what: str, shown: _Shown, **asked: Any) -> None:
     from ridgeline.api import collective as answered
     from ridgeline.comm.formats.files import write_collective
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.collective import collective_sheet, draw_collective
+    from ridgeline.report.collective import draw_collective
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if shown.picture is not None:
         refuse_unknown_picture(shown.picture)
         refuse_unwritable(shown.picture)
     found = answered(what, **asked)
-    sheet = collective_sheet(found)
     if shown.output is not None:
         write_collective(found.algorithm, shown.output, shown.to or "ridgeline")
-        say(f"{shown.output}: {sheet['steps']} steps", err=True)
+        say(f"{shown.output}: {found.algorithm.step_count} steps", err=True)
     if shown.picture is not None:
-        write_picture(found, shown.picture, sheet.get("by_size", ()))
+        write_picture(found, shown.picture, found.by_size or ())
         say(f"{shown.picture}: written", err=True)
-    print_json(sheet) if shown.json else draw_collective(sheet, found, console())
+    print_json(found) if shown.json else draw_collective(found, console())
 
 
 class _Network(NamedTuple):
@@ -151,20 +150,20 @@ def _list(network: _Network, outer: str, without: Any, groups: str, json: bool) 
     """Every algorithm of the library, for each collective it can do on this network."""
     from ridgeline.comm.answer import asked_graph, bytes_of
     from ridgeline.comm.catalogue import catalogue
-    from ridgeline.report.collective import draw_library, library_sheet
+    from ridgeline.report.collective import draw_library
 
     topology = network.topology if network.on or network.topology else "torus:4x4"
     graph = asked_graph(network.on, topology, network.link, network.latency, outer or None, without, (), groups)
-    sheet = library_sheet(graph, bytes_of(network.size), catalogue(graph, bytes_of(network.size)))
-    print_json(sheet) if json else draw_library(sheet, console())
+    library = catalogue(graph, bytes_of(network.size))
+    print_json(library) if json else draw_library(library, console())
 
 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
     """What a library would do for the collective; written as its settings if asked."""
+    from ridgeline.api import library_choice
     from ridgeline.comm.formats.choice_settings import write_choice
-    from ridgeline.comm.libraries.choice import library_choice
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.library_choice import draw_library_choice, library_choice_sheet
+    from ridgeline.report.library_choice import draw_library_choice
 
     if not on:
         raise InputError(Problem(path="--on", given="nothing", expected="a system, as 64xh100-sxm, with --library"))
@@ -173,8 +172,7 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
     if output is not None:
         write_choice(found, output, to)
         say(f"{output}: written", err=True)
-    sheet = library_choice_sheet(found)
-    print_json(sheet) if json else draw_library_choice(sheet, console())
+    print_json(found) if json else draw_library_choice(found, console())
 
 
 def _verify(file: Path | None, network: _Network, json: bool) -> None:
@@ -182,7 +180,7 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
     from ridgeline.comm.answer import graph_for, timed_file
     from ridgeline.comm.formats.files import read_collective
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.collective import collective_sheet, draw_collective, draw_verification, verification_sheet
+    from ridgeline.report.collective import draw_collective, draw_verification
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
 
     if file is None:
@@ -202,11 +200,9 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
         timed = timed_file(found, graph_for(network.on, topology, network.link, network.latency), network.size)
         if network.picture is not None:
             write_picture(timed, network.picture)
-        whole = collective_sheet(timed)
-        print_json(whole) if json else draw_collective(whole, timed, console())
+        print_json(timed) if json else draw_collective(timed, console())
     else:
-        sheet = verification_sheet(found)
-        print_json(sheet) if json else draw_verification(sheet, console())
+        print_json(found) if json else draw_verification(found, console())
     if found.verification is not None and not found.verification.ok:
         raise typer.Exit(UNUSABLE)
 

@@ -67,6 +67,10 @@ class Algorithm:
         return self.contract.ranks
 
     @property
+    def step_count(self) -> int:
+        return len(self.steps)
+
+    @property
     def rounds(self) -> int:
         return int(self.steps.round[-1]) + 1 if len(self.steps) else 0
 

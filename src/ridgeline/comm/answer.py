@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack, cast
 
+import numpy as np
+
 from ridgeline.comm.algorithm import Algorithm, Candidate
 from ridgeline.comm.algorithm_file import WHOLE
 from ridgeline.comm.algorithm_table import ALGORITHMS
 from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
-from ridgeline.comm.contract import Collective
+from ridgeline.comm.contract import Collective, bus_factor
 from ridgeline.comm.contract_bounds import contract_bound
 from ridgeline.comm.crossings import SizeRange, crossings
 from ridgeline.comm.exchange_options import EXCHANGES, ExchangeOptions, exchange_candidates
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
-from ridgeline.comm.graph import Graph, grouped, slowed
+from ridgeline.comm.graph import Graph, LinkLoad, grouped, slowed
 from ridgeline.comm.graph import without as degraded
 from ridgeline.comm.select import beaten, fastest, named
 from ridgeline.comm.simulation.conditions import Asked, conditions
@@ -34,10 +36,7 @@ from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
 
 NAMES = (*WHOLE, *EXCHANGES)
-BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "alltoallv": 1.0}
-"""busbw over algbw is this times (N - 1) / N, as nccl-tests counts; 1 for the others."""
-
-
+BUSIEST_LINKS = 8  # that an answer lists
 SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
 
 
@@ -100,13 +99,29 @@ class CollectivePrices:
 class CollectiveTime:
     """A collective on a graph: the algorithm, its time beside what no algorithm beats, and whether it is proven right.
 
-    chunked_bound_s     the bound for chunks of this size sent one after the other on a link; of an all-reduce by
-                        reduce-scatter and all-gather that of the two, where chunks share links their own bounds'
-                        sum; 0 where it does not apply
-    synthesis_seconds   what building the algorithm took, where it was synthesized
-    contention          the same simulated as flows that share links, where that was asked for
-    by_size             who is fastest from 1 kB to 10 GB, where that was asked for
-    prices              the same by ideal links, library, benchmark and step: `ridgeline.collective` fills it in
+    size_bytes              M, as docs/concepts/collectives.md defines it
+    seconds                 on ideal links: of the catalog's or the given rate and latency, ranks arriving together
+    algbw, busbw            size over time; times what a rank sends per byte of size, as nccl-tests counts
+    bound_seconds           no algorithm is faster, with chunks as fine as one likes
+    bound_by                whether bandwidth or latency sets it
+    chunked_bound_seconds   for chunks of this size, one at a time on a link, both halves of an all-reduce; else null
+    ratio_to_bound          seconds over the chunked bound, or over the bound where that is null
+    rounds, steps           of the algorithm; a step is one chunk from one node to another
+    synthesis_seconds       what building the algorithm took; null for one of the library
+    verified                every output holds every contribution exactly once, without buffer races
+    busiest                 the links with the most bytes for their rate
+    simulation              the same under contention; null without --simulate
+    prices                  the same by ideal links, library, benchmark and step; null for the algorithm of a file
+    by_size                 with --by-size: who is fastest from 1 kB to 10 GB, with the sizes where they cross
+
+    `chunked_bound_s` is 0 where it does not apply; where chunks share links it is the sum of the bounds of both halves.
+    """
+
+    JSON = """
+        kind='collective' possible=true collective topology=graph.name ranks=graph.ranks links=graph.links size_bytes
+        algorithm=algorithm.name seconds algbw busbw bound_seconds=bound.seconds bound_by=bound.by chunked_bound_seconds
+        ratio_to_bound rounds=algorithm.rounds steps=algorithm.step_count chunks=algorithm.contract.chunks
+        synthesis_seconds verified=verification.ok busiest simulation=contention prices by_size?
     """
 
     collective: Collective
@@ -134,14 +149,35 @@ class CollectiveTime:
     @property
     def busbw(self) -> float:
         """algbw times what each rank sends per byte of size, comparable with a link's rate (nccl-tests)."""
-        n = self.graph.ranks
-        return self.algbw * (BUS[self.collective] * (n - 1) / n if self.collective in BUS else 1.0)
+        return self.algbw * bus_factor(self.collective, self.graph.ranks)
 
     @property
     def ratio_to_bound(self) -> float:
         """Seconds over the chunked bound where it applies, else over the bound; 1 is optimal."""
         best = self.chunked_bound_s or self.bound.seconds
         return self.seconds / best if best else 1.0
+
+    @property
+    def chunked_bound_seconds(self) -> float | None:
+        """The bound for chunks of this size, where it applies."""
+        return self.chunked_bound_s or None
+
+    @property
+    def busiest(self) -> tuple[LinkLoad, ...]:
+        """The links with the most bytes for their rate."""
+        graph, carried = self.graph, self.timing.link_bytes
+        if not graph.links or not self.seconds:
+            return ()
+        busy = carried / graph.bytes_per_s / self.seconds
+        return tuple(
+            LinkLoad(
+                source=int(graph.tail[link]),
+                target=int(graph.head[link]),
+                bytes=float(carried[link]),
+                busy=float(busy[link]),
+            )
+            for link in np.argsort(-busy, kind="stable")[:BUSIEST_LINKS]
+        )
 
 
 def collective(
@@ -213,7 +249,8 @@ def collective(
         return found
     jobs = [Job(algorithm=made, size_bytes=size_bytes), *(_beside(text, graph, root) for text in beside)]
     wide = simulated_graph(graph)
-    return replace(found, contention=contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds))
+    shared = contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds, alpha_beta_s=timed.seconds)
+    return replace(found, contention=shared)
 
 
 def _refuse_both(algorithm: str, synthesize: bool, chunks: int | None) -> None:

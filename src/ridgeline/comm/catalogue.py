@@ -21,8 +21,11 @@ MOST_RANKS = 512  # every algorithm is made: beyond, one is asked for by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """An algorithm's best form for a collective: its time, that over the bound, and whether it is proven right."""
+class ListedAlgorithm:
+    """An algorithm's best form for a collective.
+
+    over_bound   seconds over what nothing beats
+    """
 
     algorithm: str
     collective: str
@@ -33,15 +36,27 @@ class Entry:
     verified: bool
 
 
-def catalogue(graph: Graph, size_bytes: float) -> tuple[Entry, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmList:
+    """What `ridgeline collective list` says: every algorithm of the library, for each collective it can do."""
+
+    JSON = "kind='collective-library' *"
+    topology: str
+    ranks: int
+    size_bytes: float
+    algorithms: tuple[ListedAlgorithm, ...]
+
+
+def catalogue(graph: Graph, size_bytes: float) -> AlgorithmList:
     """Every algorithm of the library on a graph, collective by collective."""
     if graph.ranks > MOST_RANKS:
         given = f"{graph.ranks} ranks"
         raise InputError(Problem(path="topology", given=given, expected=f"at most {MOST_RANKS} for the whole library"))
-    return tuple(_entries(graph, size_bytes))
+    algorithms = tuple(_entries(graph, size_bytes))
+    return AlgorithmList(topology=graph.name, ranks=graph.ranks, size_bytes=size_bytes, algorithms=algorithms)
 
 
-def _entries(graph: Graph, size_bytes: float) -> Iterator[Entry]:
+def _entries(graph: Graph, size_bytes: float) -> Iterator[ListedAlgorithm]:
     for kind in (*WHOLE, *EXCHANGES):
         exchanged = kind in EXCHANGES
         collective = cast(Collective, kind)
@@ -54,7 +69,7 @@ def _entries(graph: Graph, size_bytes: float) -> Iterator[Entry]:
             if found is None:
                 continue
             made, timed = found
-            yield Entry(
+            yield ListedAlgorithm(
                 algorithm=name,
                 collective=kind,
                 seconds=timed.seconds,

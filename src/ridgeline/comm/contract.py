@@ -17,6 +17,7 @@ its own part included.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
@@ -38,6 +39,18 @@ Collective = Literal[
     "combine",
 ]
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
+BUS = MappingProxyType({"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "alltoallv": 1.0})
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """busbw over algbw, as nccl-tests counts: what a rank sends per byte of size.
+
+    >>> bus_factor("allreduce", 8), bus_factor("broadcast", 8)
+    (1.75, 1.0)
+    """
+    return BUS[collective] * (ranks - 1) / ranks if collective in BUS else 1.0
+
+
 REVERSED = {
     "allgather": "reducescatter",
     "reducescatter": "allgather",

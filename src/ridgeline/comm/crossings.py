@@ -29,14 +29,16 @@ SYNTHESIZED_AT = (1e5, 1e7, 1e9)  # sizes that algorithms are made for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRange:
-    """An algorithm and the sizes for which nothing else wins; times and bound at both ends."""
+    """Sizes for which one algorithm of the library is the fastest; seconds and bound at both ends."""
 
     algorithm: str
     chunks: int
     min_bytes: float
     max_bytes: float
-    seconds: tuple[float, float]
-    bound_s: tuple[float, float]
+    min_seconds: float
+    max_seconds: float
+    min_bound_seconds: float
+    max_bound_seconds: float
 
 
 def crossings(
@@ -75,11 +77,10 @@ def crossings(
                 chunks=made.contract.chunks,
                 min_bytes=low,
                 max_bytes=high,
-                seconds=(race.seconds(one, low), race.seconds(one, high)),
-                bound_s=(
-                    lower_bound(graph, collective, low, root).seconds,
-                    lower_bound(graph, collective, high, root).seconds,
-                ),
+                min_seconds=race.seconds(one, low),
+                max_seconds=race.seconds(one, high),
+                min_bound_seconds=lower_bound(graph, collective, low, root).seconds,
+                max_bound_seconds=lower_bound(graph, collective, high, root).seconds,
             )
         )
     return tuple(found)

@@ -183,6 +183,20 @@ def _left(graph: Graph, alive: np.ndarray) -> tuple[int, ...]:
     return tuple(size for size in left if size)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLoad:
+    """A directed link and what it carries.
+
+    source, target   node numbers; ranks first, then switches
+    busy             its bytes over its rate, as a share of the collective's time
+    """
+
+    source: int
+    target: int
+    bytes: float
+    busy: float
+
+
 def grouped(graph: Graph, text: str) -> Graph:
     """The graph with its ranks in groups of the sizes given, as 2+3."""
     match = re.fullmatch(r"\d{1,6}(\+\d{1,6})+", text)

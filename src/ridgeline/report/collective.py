@@ -1,4 +1,4 @@
-"""Turn a collective's time into a sheet of facts, and the sheet and its rounds into a terminal page."""
+"""Draw what `ridgeline collective` answers: times beside bounds, four prices, simulations, files, the library."""
 
 from __future__ import annotations
 
@@ -12,142 +12,57 @@ from rich.text import Text
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import CollectivePrices, CollectiveTime, LayerPrice
-from ridgeline.comm.catalogue import Entry
+from ridgeline.comm.catalogue import AlgorithmList
 from ridgeline.comm.crossings import SizeRange
 from ridgeline.comm.formats.files import CollectiveFile
-from ridgeline.comm.formats.hccl_env import HcclSetting
-from ridgeline.comm.formats.tuner_csv import Rule
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
+from ridgeline.comm.simulation.contention import Contention
+from ridgeline.comm.simulation.unshared import Method
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
-from ridgeline.report.contention import contention_sheet, simulation_facts
 from ridgeline.report.crossing_chart import crossing_lines
-from ridgeline.report.sheets.collective import (
-    CollectiveLibrarySheet,
-    CollectiveSheet,
-    LinkSheet,
-    SizeRangeSheet,
-    VerificationSheet,
-)
-from ridgeline.report.sheets.plain import plain
 
+METHODS: dict[Method, str] = {
+    "exact": "max-min rates at every start and end",
+    "windows": "max-min rates in windows of a tenth of a message",
+    "rounds": "by the bytes of a round on a link",
+}
 LAYERS = {
     "ideal": "on ideal links",
     "library": "by the library's tuner",
     "benchmark": "in a benchmark",
     "step": "in a step",
 }
-SHOWN = 8  # links
 HEAT = " ░▒▓█"  # how many of a cell's rounds a link is used in
 HEAT_LINKS, HEAT_ROUNDS = 16, 64  # cells of the picture
 
 
-def collective_sheet(found: CollectiveTime) -> CollectiveSheet:
-    """Everything the answer says."""
-    sheet: CollectiveSheet = {
-        "kind": "collective",
-        "possible": True,
-        "collective": found.collective,
-        "topology": found.graph.name,
-        "ranks": found.graph.ranks,
-        "links": found.graph.links,
-        "size_bytes": found.size_bytes,
-        "algorithm": found.algorithm.name,
-        "seconds": found.seconds,
-        "algbw": found.algbw,
-        "busbw": found.busbw,
-        "bound_seconds": found.bound.seconds,
-        "bound_by": found.bound.by,
-        "chunked_bound_seconds": found.chunked_bound_s or None,
-        "ratio_to_bound": found.ratio_to_bound,
-        "rounds": found.algorithm.rounds,
-        "steps": len(found.algorithm.steps),
-        "chunks": found.algorithm.contract.chunks,
-        "synthesis_seconds": found.synthesis_seconds,
-        "verified": found.verification.ok,
-        "busiest": _busiest(found),
-        "simulation": contention_sheet(found) if found.contention else None,
-        "prices": plain(found.prices) if found.prices else None,
-    }
-    if found.by_size is not None:
-        sheet["by_size"] = by_size_sheet(found.by_size)
-    return sheet
-
-
-def _busiest(found: CollectiveTime) -> list[LinkSheet]:
-    graph, carried = found.graph, found.timing.link_bytes
-    if not graph.links or not found.seconds:
-        return []
-    busy = carried / graph.bytes_per_s / found.seconds
-    return [
-        {
-            "source": int(graph.tail[link]),
-            "target": int(graph.head[link]),
-            "bytes": float(carried[link]),
-            "busy": float(busy[link]),
-        }
-        for link in np.argsort(-busy, kind="stable")[:SHOWN]
-    ]
-
-
-def verification_sheet(found: CollectiveFile) -> VerificationSheet:
-    """Everything a verification says."""
-    algorithm, checked = found.algorithm, found.verification
-    return {
-        "kind": "verification",
-        "format": found.format,
-        "collective": algorithm.contract.collective if algorithm else "",
-        "algorithm": algorithm.name if algorithm else "",
-        "ranks": algorithm.ranks if algorithm else 0,
-        "rounds": algorithm.rounds if algorithm else 0,
-        "steps": checked.steps if checked else 0,
-        "verified": checked.ok if checked else True,
-        "problems": plain(list(checked.problems)) if checked else [],
-        "settings": [*map(_rule, found.rules), *map(_setting, found.settings)],
-        "warnings": [one.without_effect for one in found.rules if one.without_effect],
-    }
-
-
-def _rule(rule: Rule) -> str:
-    sizes = f"{rule.min_bytes} to {rule.max_bytes} B"
-    where = ", ".join(f"{value} {name}" for value, name in ((rule.nodes, "nodes"), (rule.ranks, "ranks")) if value >= 0)
-    return f"{rule.collective} of {sizes}{' on ' + where if where else ''}: {rule.algorithm}/{rule.protocol}"
-
-
-def _setting(setting: HcclSetting) -> str:
-    levels = ", ".join(f"level {level} {algorithm}" for level, algorithm in setting.levels)
-    return f"{setting.operator or 'every operator'}: {levels}"
-
-
-def draw_collective(sheet: CollectiveSheet, found: CollectiveTime, console: Console) -> None:
-    """Print the time beside its bound, the busiest links and the picture of the schedule."""
-    size = format_quantity(sheet["size_bytes"], "B", 4)
-    seconds = format_quantity(sheet["seconds"], "s", 4)
-    title = f"{sheet['collective']} of {size} on {sheet['topology']}: {seconds} on ideal links"
-    chunked = sheet["chunked_bound_seconds"]
-    built = sheet["synthesis_seconds"]
+def draw_collective(time: CollectiveTime, console: Console) -> None:
+    """Print the time beside its bound, the four prices, the busiest links and the picture of the schedule."""
+    algorithm, bound, built = time.algorithm, time.bound, time.synthesis_seconds
+    size, seconds = format_quantity(time.size_bytes, "B", 4), format_quantity(time.seconds, "s", 4)
+    title = f"{time.collective} of {size} on {time.graph.name}: {seconds} on ideal links"
     rows = facts(
-        ("algorithm", f"{sheet['algorithm']}, {sheet['rounds']} rounds, {sheet['steps']:,} steps"),
-        ("bound", f"{format_quantity(sheet['bound_seconds'], 's', 4)} by {sheet['bound_by']}"),
-        ("chunked bound", DASH if chunked is None else format_quantity(chunked, "s", 4)),
-        ("over the bound", f"{sheet['ratio_to_bound']:.3f}"),
-        ("algbw, busbw", " ".join(format_quantity(sheet[key], "B/s", 4) for key in ("algbw", "busbw"))),
-        ("verified", "yes" if sheet["verified"] else "NO"),
+        ("algorithm", f"{algorithm.name}, {algorithm.rounds} rounds, {algorithm.step_count:,} steps"),
+        ("bound", f"{format_quantity(bound.seconds, 's', 4)} by {bound.by}"),
+        ("chunked bound", format_quantity(time.chunked_bound_s, "s", 4) if time.chunked_bound_s else DASH),
+        ("over the bound", f"{time.ratio_to_bound:.3f}"),
+        ("algbw, busbw", " ".join(format_quantity(rate, "B/s", 4) for rate in (time.algbw, time.busbw))),
+        ("verified", "yes" if time.verification.ok else "NO"),
         ("synthesized in", "" if built is None else format_quantity(built, "s", 3)),
     )
-    wrong = [str(problem) for problem in found.verification.problems]
     console.print(
         blocks(
             [Text.assemble(clean(title), style="bold")],
             [rows],
-            listed("not verified", wrong),
-            [] if found.prices is None else [_prices(found.prices)],
-            [] if sheet["simulation"] is None else [facts(*simulation_facts(sheet["simulation"]))],
-            [_sizes(sheet["by_size"])] if "by_size" in sheet else [],
-            [Text(line) for line in crossing_lines(sheet["by_size"])] if "by_size" in sheet else [],
-            [_links(sheet)],
-            _picture(found.algorithm, found.graph),
+            listed("not verified", [str(problem) for problem in time.verification.problems]),
+            [] if time.prices is None else [_prices(time.prices)],
+            [] if time.contention is None else [facts(*_simulation(time.contention))],
+            [_sizes(time.by_size)] if time.by_size else [],
+            [Text(line) for line in crossing_lines(time.by_size)] if time.by_size else [],
+            [_links(time)],
+            _picture(algorithm, time.graph),
         )
     )
 
@@ -174,40 +89,44 @@ def _s(seconds: float) -> str:
     return format_quantity(seconds, "s", 3)
 
 
-def by_size_sheet(found: Sequence[SizeRange]) -> list[SizeRangeSheet]:
-    """The ranges of sizes and who is fastest there."""
-    return [
-        {
-            "algorithm": one.algorithm,
-            "chunks": one.chunks,
-            "min_bytes": one.min_bytes,
-            "max_bytes": one.max_bytes,
-            "min_seconds": one.seconds[0],
-            "max_seconds": one.seconds[1],
-            "min_bound_seconds": one.bound_s[0],
-            "max_bound_seconds": one.bound_s[1],
-        }
-        for one in found
-    ]
+def _simulation(run: Contention) -> list[tuple[str, str]]:
+    """Lines that tell what contention costs."""
+    link, over = run.slowest_link, f"x {run.over_alpha_beta:.3f} of the time above"
+    how = f"paths: {run.conditions.paths}; {METHODS[run.simulated.method]}"
+    lines = [("simulated", f"{format_quantity(run.seconds, 's', 4)}, {over}; {how}")]
+    alone = run.alone_seconds
+    if alone != run.seconds:
+        more = percent(run.seconds / alone - 1)
+        lines.append(("by itself", f"{format_quantity(alone, 's', 4)}; stragglers and others add {more}"))
+    seeds = run.seeds
+    if seeds is not None:
+        times = (seeds.median, seeds.p90, seeds.max, seeds.min)
+        median, p90, worst, best = (format_quantity(seconds, "s", 4) for seconds in times)
+        lines.append((f"over {seeds.count} seeds", f"median {median}, p90 {p90}, worst {worst}, best {best}"))
+    busy = f"{format_quantity(link.bytes, 'B', 3)}, {percent(link.busy)} of the time"
+    lines.append(("slowest link", f"{link.source} to {link.target}: {busy}"))
+    for job in run.beside:
+        seconds, by_itself = (format_quantity(part, "s", 4) for part in (job.seconds, job.alone_seconds))
+        lines.append((f"beside: {job.collective}", f"{seconds}, {by_itself} by itself"))
+    return lines
 
 
-def _sizes(ranges: list[SizeRangeSheet]) -> Table:
+def _sizes(ranges: Sequence[SizeRange]) -> Table:
     table = headed(("fastest", "from", "to", "takes", "bound"), right=("from", "to", "takes", "bound"))
-    for one in ranges:
-        ends = (format_quantity(one[key], "B", 3) for key in ("min_bytes", "max_bytes"))
+    for row in ranges:
+        sizes = (format_quantity(size, "B", 3) for size in (row.min_bytes, row.max_bytes))
         times = (
-            " to ".join(format_quantity(one[key], "s", 3) for key in keys)
-            for keys in (("min_seconds", "max_seconds"), ("min_bound_seconds", "max_bound_seconds"))
+            " to ".join(format_quantity(seconds, "s", 3) for seconds in ends)
+            for ends in ((row.min_seconds, row.max_seconds), (row.min_bound_seconds, row.max_bound_seconds))
         )
-        table.add_row(f"{one['algorithm']}, {one['chunks']} chunks", *ends, *times)
+        table.add_row(f"{row.algorithm}, {row.chunks} chunks", *sizes, *times)
     return table
 
 
-def _links(sheet: CollectiveSheet) -> Table:
+def _links(time: CollectiveTime) -> Table:
     table = headed(("busiest link", "bytes", "of the time"), right=("bytes", "of the time"))
-    for one in sheet["busiest"]:
-        cells = (format_quantity(one["bytes"], "B", 3), percent(one["busy"]))
-        table.add_row(f"{one['source']} to {one['target']}", *cells)
+    for link in time.busiest:
+        table.add_row(f"{link.source} to {link.target}", format_quantity(link.bytes, "B", 3), percent(link.busy))
     return table
 
 
@@ -230,46 +149,35 @@ def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
     return lines + [Text("".join(HEAT[cell] for cell in row)) for row in level]
 
 
-def draw_verification(sheet: VerificationSheet, console: Console) -> None:
+def draw_verification(file: CollectiveFile, console: Console) -> None:
     """Print whether a file's algorithm is right, or what is wrong with it; the settings of a library's file."""
-    if sheet["settings"]:
-        verdict = "some rules have no effect" if sheet["warnings"] else "every rule is one that the library takes"
-        rules = listed(f"{sheet['format']}: {verdict}", sheet["settings"])
-        console.print(blocks(rules, listed("warnings", sheet["warnings"])))
+    if file.rule_texts:
+        verdict = "some rules have no effect" if file.warnings else "every rule is one that the library takes"
+        rules = listed(f"{file.format}: {verdict}", list(file.rule_texts))
+        console.print(blocks(rules, listed("warnings", list(file.warnings))))
         return
-    proven = "no race, no deadlock" if sheet["format"] == "ridgeline" else "no deadlock, in every order tried"
-    verdict = f"every output right, {proven}" if sheet["verified"] else "NOT verified"
-    what = f"{sheet['algorithm']}, {sheet['collective']} on {sheet['ranks']} ranks, {sheet['steps']:,} steps"
-    lines = [f"{one['path']}: {one['given']}, expected {one['expected']}" for one in sheet["problems"]]
-    console.print(blocks([clean(f"{sheet['format']}: {what}: {verdict}")], listed("problems", lines)))
+    proven = "no race, no deadlock" if file.format == "ridgeline" else "no deadlock, in every order tried"
+    verdict = f"every output right, {proven}" if file.verified else "NOT verified"
+    what = f"{file.algorithm_name}, {file.collective} on {file.ranks} ranks, {file.steps:,} steps"
+    lines = [f"{problem.path}: {problem.given}, expected {problem.expected}" for problem in file.problems]
+    console.print(blocks([clean(f"{file.format}: {what}: {verdict}")], listed("problems", lines)))
 
 
-def library_sheet(graph: Graph, size_bytes: float, found: Sequence[Entry]) -> CollectiveLibrarySheet:
-    """Every algorithm of the library, for each collective it can do."""
-    return {
-        "kind": "collective-library",
-        "topology": graph.name,
-        "ranks": graph.ranks,
-        "size_bytes": size_bytes,
-        "algorithms": plain(list(found)),
-    }
-
-
-def draw_library(sheet: CollectiveLibrarySheet, console: Console) -> None:
+def draw_library(library: AlgorithmList, console: Console) -> None:
     """Print algorithms down, collectives across, times where there is an algorithm."""
-    names = list(dict.fromkeys(one["algorithm"] for one in sheet["algorithms"]))
-    kinds = list(dict.fromkeys(one["collective"] for one in sheet["algorithms"]))
-    cells = {(one["algorithm"], one["collective"]): one for one in sheet["algorithms"]}
+    rows = library.algorithms
+    names, kinds = (list(dict.fromkeys(getattr(row, key) for row in rows)) for key in ("algorithm", "collective"))
+    cells = {(row.algorithm, row.collective): row for row in rows}
     table = headed(("algorithm", *kinds), right=kinds)
     for name in names:
-        row = []
+        texts = []
         for kind in kinds:
-            one = cells.get((name, kind))
-            right = "" if one is None or one["verified"] else " WRONG"
-            row.append(DASH if one is None else format_quantity(one["seconds"], "s", 3) + right)
-        table.add_row(name, *row)
-    size = format_quantity(sheet["size_bytes"], "B", 4)
-    wrong = sum(not one["verified"] for one in sheet["algorithms"])
+            cell = cells.get((name, kind))
+            verdict = "" if cell is None or cell.verified else " WRONG"
+            texts.append(DASH if cell is None else format_quantity(cell.seconds, "s", 3) + verdict)
+        table.add_row(name, *texts)
+    wrong = sum(not row.verified for row in rows)
     verdict = "every output right" if not wrong else f"{wrong} NOT verified"
-    title = f"{size} on {sheet['topology']}, {sheet['ranks']} ranks: {len(sheet['algorithms'])} algorithms, {verdict}"
+    size = format_quantity(library.size_bytes, "B", 4)
+    title = f"{size} on {library.topology}, {library.ranks} ranks: {len(rows)} algorithms, {verdict}"
     console.print(blocks([Text.assemble(clean(title), style="bold")], [table]))

@@ -1,4 +1,4 @@
-"""Draw a collective that ran, as the table that nccl-tests prints."""
+"""Draw a collective that ran as the table that nccl-tests prints."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COLUMNS = ("size", "time", "algbw", "busbw", "bound", "over it", "backend's own"
 
 def draw_collective_run(run: CollectiveRun, console: Console) -> None:
     """Print the table of sizes."""
-    title = f"{run.collective} by {run.algorithm.name} on {run.algorithm.ranks} ranks, {run.backend}"
-    send = f"{format_quantity(run.latency_s, 's', 3)}, {format_quantity(run.bytes_per_s, 'B/s', 3)}"
+    algorithm = run.algorithm
+    title = f"{run.collective} by {algorithm.name} on {algorithm.ranks} ranks, {run.backend}"
     table = headed(COLUMNS, right=COLUMNS)
     for row in run.rows:
         table.add_row(
@@ -27,10 +27,10 @@ def draw_collective_run(run: CollectiveRun, console: Console) -> None:
             format_quantity(row.own_seconds, "s", 3),
             format_quantity(row.own_busbw, "B/s", 3),
         )
-    said = facts(
-        ("steps", f"{run.steps:,} in {run.algorithm.rounds} rounds"),
-        ("one send", send),
+    figures = facts(
+        ("steps", f"{algorithm.step_count:,} in {algorithm.rounds} rounds"),
+        ("one send", f"{format_quantity(run.latency_s, 's', 3)}, {format_quantity(run.bytes_per_s, 'B/s', 3)}"),
         ("outputs", "right, bit for bit" if run.correct else "WRONG"),
     )
-    wrong = [f"{format_quantity(row.size_bytes, 'B', 3)}: {one}" for row in run.rows for one in row.wrong]
-    console.print(blocks([clean(title)], [said], listed("wrong outputs", wrong), [table]))
+    wrong = [f"{format_quantity(row.size_bytes, 'B', 3)}: {text}" for row in run.rows for text in row.wrong]
+    console.print(blocks([clean(title)], [figures], listed("wrong outputs", wrong), [table]))

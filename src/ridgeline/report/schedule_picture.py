@@ -13,6 +13,7 @@ import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import CollectiveTime
+from ridgeline.comm.crossings import SizeRange
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Array
@@ -22,7 +23,6 @@ from ridgeline.core.units import format_quantity
 from ridgeline.report import html
 from ridgeline.report.crossing_chart import crossing_marks, crossing_table
 from ridgeline.report.raster import Canvas
-from ridgeline.report.sheets.collective import SizeRangeSheet
 
 MOST_LINKS, MOST_ROUNDS = 256, 512  # cells
 PAGE_LINKS, PAGE_ROUNDS = 96, 160  # cells of a page, each of which tells what it is
@@ -57,7 +57,7 @@ def refuse_unknown_picture(path: Path) -> None:
         raise InputError(Problem(path="--picture", given=path.name, expected=expected))
 
 
-def write_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRangeSheet] = ()) -> None:
+def write_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRange] = ()) -> None:
     """Write the picture as PNG, SVG or a page of HTML, by the name's ending."""
     refuse_unknown_picture(path)
     kind = path.suffix.lower()
@@ -107,7 +107,7 @@ def _cells(filled: Array, side: tuple[int, int], told: Sequence[str] = ()) -> li
     return marks
 
 
-def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[SizeRangeSheet]) -> str:
+def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[SizeRange]) -> str:
     marks = [html.label(title, LEFT, 20), *_cells(filled, side)]
     width, height = _size(filled, side)
     if by_size:
@@ -119,7 +119,7 @@ def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[Siz
     return inner.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
-def page(found: CollectiveTime, by_size: Sequence[SizeRangeSheet] = ()) -> str:
+def page(found: CollectiveTime, by_size: Sequence[SizeRange] = ()) -> str:
     """A page: time beside its bound, the schedule, the busiest links, and who is fastest at which size."""
     made, graph = found.algorithm, found.graph
     size = format_quantity(found.size_bytes, "B", 4)

@@ -20,9 +20,9 @@ from typing import Any, cast
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import WHOLE, write_algorithm
-from ridgeline.comm.answer import BUS, collective
+from ridgeline.comm.answer import collective
 from ridgeline.comm.bounds import lower_bound
-from ridgeline.comm.contract import Collective
+from ridgeline.comm.contract import Collective, bus_factor
 from ridgeline.comm.formats.files import read_collective
 from ridgeline.comm.topologies import topology as graph_named
 from ridgeline.comm.verify import verify
@@ -41,64 +41,65 @@ TAIL = 800  # characters of what a rank said last
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One size: seconds of the algorithm and of the backend's own collective, and the bound."""
+    """One size as it ran: medians over repeats of the slowest rank's time.
 
+    seconds, algbw, busbw             of the algorithm's steps, as sends and receives of the backend
+    own_seconds, own_algbw, own_busbw  of the backend's own collective, in the same run
+    bound_seconds                     no algorithm is faster on a switch whose links are as fast as the measured send
+    ratio_to_bound                    seconds over the bound
+    wrong                             ranks with outputs that were not right, bit for bit; none where all were
+    """
+
+    JSON = """
+        size_bytes seconds algbw busbw own_seconds own_algbw own_busbw bound_seconds ratio_to_bound wrong
+    """
     size_bytes: float
     seconds: float
     own_seconds: float
     bound_seconds: float
-    bus_factor: float
-    """Bus bandwidth over algorithm bandwidth."""
     wrong: tuple[str, ...]
-
-    JSON = "size_bytes seconds algbw busbw own_seconds own_algbw own_busbw bound_seconds ratio_to_bound wrong"
+    bus_factor: float
 
     @property
     def algbw(self) -> float:
-        """Bytes a second."""
         return self.size_bytes / self.seconds
 
     @property
     def busbw(self) -> float:
-        """Bytes a second as nccl-tests counts them."""
-        return self.size_bytes / self.seconds * self.bus_factor
+        return self.algbw * self.bus_factor
 
     @property
     def own_algbw(self) -> float:
-        """Bytes a second of the backend's collective."""
         return self.size_bytes / self.own_seconds
 
     @property
     def own_busbw(self) -> float:
-        """Bytes a second of the backend's collective as nccl-tests counts them."""
-        return self.size_bytes / self.own_seconds * self.bus_factor
+        return self.own_algbw * self.bus_factor
 
     @property
     def ratio_to_bound(self) -> float:
-        """Seconds over the least that the links allow."""
         return self.seconds / self.bound_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveRun:
-    """An algorithm as it ran; `latency_s` and `bytes_per_s` are those of one send from rank to rank."""
+    """What `ridgeline collective run` measured, in the form of nccl-tests.
 
+    send_latency_s, send_bytes_per_s   one message from rank 0 to rank 1: the smallest one's time, the best rate
+    correct                            every output of every size was right, bit for bit
+    """
+
+    JSON = """
+        kind='collective-run' collective ranks=algorithm.ranks backend algorithm=algorithm.name
+        rounds=algorithm.rounds steps=algorithm.step_count send_latency_s=latency_s send_bytes_per_s=bytes_per_s
+        correct rows
+    """
     collective: Collective
     algorithm: Algorithm
     backend: str
     latency_s: float
     bytes_per_s: float
     rows: tuple[RunRow, ...]
-
-    JSON = """
-        kind='collective-run' collective ranks=algorithm.ranks backend algorithm=algorithm.name
-        rounds=algorithm.rounds steps send_latency_s=latency_s send_bytes_per_s=bytes_per_s correct rows
-    """
-
-    @property
-    def steps(self) -> int:
-        """Steps of the algorithm."""
-        return len(self.algorithm.steps)
 
     @property
     def correct(self) -> bool:
@@ -275,8 +276,8 @@ def _told(made: Algorithm, backend: str, root: int, found: Mapping[str, Any]) ->
                 seconds=row["seconds"],
                 own_seconds=row["own_seconds"],
                 bound_seconds=max(lower_bound(graph, name, row["size_bytes"], root).bandwidth_s, found["latency_s"]),
-                bus_factor=BUS[name] * (made.ranks - 1) / made.ranks if name in BUS else 1.0,
                 wrong=tuple(f"rank {rank}: chunk {chunks[0]}" for rank, chunks in row["wrong"].items()),
+                bus_factor=bus_factor(name, made.ranks),
             )
             for row in found["rows"]
         ),

@@ -1,4 +1,4 @@
-"""`ridgeline.collective`, its sheet, its files and its command line; hostile files are refused with a reason."""
+"""`ridgeline.collective`, its JSON, its files and its command line; hostile files are refused with a reason."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm_file import read_algorithm, write_algorithm
 from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.files import read_collective
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.report.collective import collective_sheet, verification_sheet
-from ridgeline.report.sheets.schema import sheet_schema
+from ridgeline.report.results import verb_schema
 
 
-def test_the_answer_and_its_sheet() -> None:
+def test_the_answer_and_its_json() -> None:
     found = ridgeline.collective("allreduce", on="8xh100-sxm", size="1 GB")
-    sheet = collective_sheet(found)
-    validate(sheet, sheet_schema("collective"))
+    sheet = to_json(found)
+    validate(sheet, verb_schema("collective"))
     assert sheet["verified"]
     assert sheet["algorithm"] == "in-switch"
     assert found.busbw == pytest.approx(2 * 7 / 8 * 1e9 / found.seconds)
@@ -88,7 +88,7 @@ def test_files_are_read_as_written(name: str, tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     read, verified = verify_file(path)
     assert not verified.ok
-    validate(verification_sheet(read_collective(path)), sheet_schema("collective"))
+    validate(to_json(read_collective(path)), verb_schema("collective"))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_whole_library_and_pages(tmp_path: Path) -> None:
     run, page, file = CliRunner(), tmp_path / "page.html", tmp_path / "found.json"
     listed = run.invoke(command_line(), ["collective", "list", "--topology", "torus:4x4", "--size", "1MB", "--json"])
     sheet = json.loads(listed.stdout)
-    validate(sheet, sheet_schema("collective"))
+    validate(sheet, verb_schema("collective"))
     assert all(one["verified"] and one["over_bound"] >= 1 - 1e-9 for one in sheet["algorithms"])
     names = {one["algorithm"] for one in sheet["algorithms"]}
     assert names >= {"ring", "double-tree", "halving-doubling", "bruck", "pairwise", "nhr", "nb", "bucket", "swing"}

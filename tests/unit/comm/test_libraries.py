@@ -7,11 +7,12 @@ import json
 
 import pytest
 
+import ridgeline
 from ridgeline.comm.libraries import choice as module
 from ridgeline.comm.libraries.choice import LibraryChoice, library_choice
 from ridgeline.comm.libraries.options import Option
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.report.library_choice import library_choice_sheet
 
 
 def option(found: LibraryChoice, name: str) -> Option:
@@ -127,7 +128,7 @@ def test_refused(name: str, on: str, library: str, told: str) -> None:
 
 def test_sheet_beside_what_benchmarks_measure() -> None:
     """8 H100 add up 1 GiB at 480 GB/s of bus rate; the tuner believes in 590."""
-    sheet = library_choice_sheet(library_choice("allreduce", on="8xh100-sxm", size=2**30))
+    sheet = to_json(ridgeline.library_choice("allreduce", on="8xh100-sxm", size=2**30))
     assert sheet["measured"]["low"] < sheet["measured"]["seconds"] < sheet["measured"]["high"]
     assert 420e9 < sheet["measured"]["busbw"] < 500e9
     assert sheet["options"][0]["seconds"] == sheet["seconds"] == min(one["seconds"] for one in sheet["options"])

@@ -38,14 +38,57 @@ BIGGEST = 256 * 2**20  # bytes
 class CollectiveFile:
     """What a file holds: an algorithm with its verification, or a library's settings, which were checked.
 
-    format   ridgeline, msccl, mscclpp, nccl-tuner, hccl
+    format     ridgeline, msccl, mscclpp, nccl-tuner or hccl
+    problems   the first steps and outputs that are wrong, each with its rank; none where `verified`
+    settings   of a tuner's or environment file, which hold no algorithm: what each rule says
+    warnings   rules that the library reads and passes by, each with why
     """
 
+    JSON = """
+        kind='verification' format collective algorithm=algorithm_name ranks rounds steps verified problems
+        settings=rule_texts warnings
+    """
     format: str
     algorithm: Algorithm | None = None
     verification: Verification | None = None
     rules: tuple[Rule, ...] = ()
     settings: tuple[HcclSetting, ...] = ()
+
+    @property
+    def collective(self) -> str:
+        return self.algorithm.contract.collective if self.algorithm else ""
+
+    @property
+    def algorithm_name(self) -> str:
+        return self.algorithm.name if self.algorithm else ""
+
+    @property
+    def ranks(self) -> int:
+        return self.algorithm.ranks if self.algorithm else 0
+
+    @property
+    def rounds(self) -> int:
+        return self.algorithm.rounds if self.algorithm else 0
+
+    @property
+    def steps(self) -> int:
+        return self.verification.steps if self.verification else 0
+
+    @property
+    def verified(self) -> bool:
+        return self.verification.ok if self.verification else True
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self.verification.problems) if self.verification else ()
+
+    @property
+    def rule_texts(self) -> tuple[str, ...]:
+        return (*map(str, self.rules), *map(str, self.settings))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(rule.without_effect for rule in self.rules if rule.without_effect)
 
 
 def read_collective(path: Path, profile: str = "") -> CollectiveFile:

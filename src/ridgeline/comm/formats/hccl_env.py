@@ -27,6 +27,10 @@ class HcclSetting:
     operator: str
     levels: tuple[tuple[int, str], ...]
 
+    def __str__(self) -> str:
+        levels = ", ".join(f"level {level} {algorithm}" for level, algorithm in self.levels)
+        return f"{self.operator or 'every operator'}: {levels}"
+
 
 def hccl_text(algorithm: str) -> str:
     """The setting for one algorithm between servers; `mesh` and one server leave all to HCCL."""

@@ -50,6 +50,12 @@ class Rule:
     ranks: int = -1
     without_effect: str = ""
 
+    def __str__(self) -> str:
+        communicator = ((self.nodes, "nodes"), (self.ranks, "ranks"))
+        where = ", ".join(f"{value} {name}" for value, name in communicator if value >= 0)
+        sizes = f"{self.min_bytes} to {self.max_bytes} B{' on ' + where if where else ''}"
+        return f"{self.collective} of {sizes}: {self.algorithm}/{self.protocol}"
+
     def fits(self, collective: str, size: float, ranks: int) -> bool:
         """Whether a collective of that size is the rule's."""
         there = self.collective == collective and self.min_bytes <= size <= self.max_bytes

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, cast
 
+from ridgeline.comm.contract import bus_factor
 from ridgeline.comm.libraries import hccl, nccl, rccl
-from ridgeline.comm.libraries.options import BUS, NotOffered, Option, Priced, Range, best, ranges_of
+from ridgeline.comm.libraries.options import NotOffered, Option, Priced, Range, best, ranges_of
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import format_quantity, parse_quantity
 from ridgeline.hardware.load import system as system_named
@@ -25,16 +26,74 @@ COLLECTIVES = {"nccl": nccl.COLLECTIVES, "rccl": rccl.COLLECTIVES, "hccl": hccl.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryChoice:
-    """What a library would do.
+class ComparedOption:
+    """One algorithm with one protocol, as a library prices it for itself.
 
-    options       every algorithm and protocol it compares, the fastest first: that one is taken
-    not_offered   those it does not consider, each with why
-    why           what decides against the next best of every other algorithm
-    ranges        which option wins at which size
-    notes         what had to be assumed
+    protocol    LL, LL128 or Simple; blank where the library has none
+    latency_s   launch and hops, paid whatever the size
+    bytes_s     the rest: bytes over rate
+    channels    rings, trees or thread blocks at once; 0 where the library does not choose them here
     """
 
+    algorithm: str
+    protocol: str
+    seconds: float
+    latency_s: float
+    bytes_s: float
+    algbw: float
+    busbw: float
+    channels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkTime:
+    """What a benchmark would measure, by the fit to measured collectives.
+
+    seconds, low, high   the prediction, and where nine of ten measurements would lie
+    """
+
+    seconds: float
+    low: float
+    high: float
+    algbw: float
+    busbw: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One size of a sweep: what the library takes, by its own estimate, and what a benchmark would measure."""
+
+    size_bytes: int
+    algorithm: str
+    protocol: str
+    channels: int
+    seconds: float
+    busbw: float
+    measured_seconds: float
+    measured_busbw: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryChoice:
+    """What a library would do (`--library nccl`).
+
+    seconds, algbw, busbw    of the option taken, by the library's own cost model: size over time; times `bus_factor`
+    bus_factor               what a rank sends per byte of size: 2 (N-1)/N for all-reduce, as nccl-tests counts
+    options                  every algorithm and protocol compared, the one taken first
+    not_offered              those it does not consider, each with why
+    why                      what decides against the other algorithms
+    ranges                   which option wins at which size
+    measured                 what a benchmark would measure instead of the library's estimate
+    assumptions              what the library would find in the machine and is assumed here
+
+    `ridgeline.library_choice` fills in `measured` and `sweep`, which this room does not know.
+    """
+
+    JSON = """
+        kind='library choice' possible=true library version collective topology=system.name ranks=system.chips
+        size_bytes algorithm=chosen.algorithm protocol=chosen.protocol channels=chosen.channels seconds=chosen.seconds
+        algbw busbw bus_factor options=compared not_offered why ranges measured sweep assumptions=notes
+    """
     library: Library
     version: str
     collective: str
@@ -45,6 +104,25 @@ class LibraryChoice:
     why: tuple[str, ...]
     ranges: tuple[Range, ...]
     notes: tuple[str, ...]
+    measured: BenchmarkTime | None = None
+    sweep: tuple[SweepPoint, ...] = ()
+
+    @property
+    def compared(self) -> tuple[ComparedOption, ...]:
+        """The options with their rates, the one taken first."""
+        return tuple(
+            ComparedOption(
+                algorithm=option.algorithm,
+                protocol=option.protocol,
+                seconds=option.seconds,
+                latency_s=option.latency_s,
+                bytes_s=option.bytes_s,
+                algbw=option.size_bytes / option.seconds,
+                busbw=option.size_bytes / option.seconds * self.bus_factor,
+                channels=option.channels,
+            )
+            for option in self.options
+        )
 
     @property
     def chosen(self) -> Option:
@@ -58,8 +136,7 @@ class LibraryChoice:
     @property
     def bus_factor(self) -> float:
         """busbw over algbw: what a rank sends per byte of payload."""
-        n = self.system.chips
-        return BUS[self.collective] * (n - 1) / n if self.collective in BUS else 1.0
+        return bus_factor(self.collective, self.system.chips)
 
     @property
     def busbw(self) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-BUS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0}
 SMALLEST, LARGEST = 256, 2**36  # bytes that a sweep covers
 
 

@@ -9,12 +9,6 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.core.schema import result_schema
-from ridgeline.report.sheets.collective import (
-    CollectiveLibrarySheet,
-    CollectiveSheet,
-    LibraryChoiceSheet,
-    VerificationSheet,
-)
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
@@ -30,12 +24,6 @@ SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
-        "collective": (
-            CollectiveSheet,
-            CollectiveLibrarySheet,
-            LibraryChoiceSheet,
-            VerificationSheet,
-        ),
     }
 )
 
