@@ -27,11 +27,12 @@ Written by `python -m tools docs json` from the classes of the results; do not e
 these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predict")`.
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
-1. A key in brackets is not always there. Keys may be added; one that is there keeps its name and its meaning. What
-`show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal of any verb
-is a [Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed once.
+1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Keys may be added; one that is there
+keeps its name and its meaning. What `show` and `check` print follows the fields of the catalog entry or scenario, and
+is not listed. A refusal of any verb is a [Refusal](#refusal): `possible` false, and the problems. A record that several
+results have is listed once.
 """
-NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", NoneType: "null"}
+NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
 def words(hint: Any) -> str:
@@ -41,12 +42,13 @@ def words(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{str(part).lower() if isinstance(part, bool) else part}`" for part in parts)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(words(part) for part in parts))
+        named = list(dict.fromkeys(words(part) for part in parts if part is not NoneType))
+        return " or ".join(named) + ("?" if NoneType in parts else "")
     if is_dataclass(owner) and owner is not DType:
         return f"[{owner.__name__}](#{owner.__name__.lower()})"
     schema = json_schema(hint)
     if schema.get("type") == "array":
-        return f"list of {words(parts[0])}" if parts else "list"
+        return f"{words(parts[0])}[]" if parts else "list"
     if schema.get("type") == "object":
         return f"{words(parts[1])} by name" if parts else "table"
     return NAMES.get(hint, "text" if schema.get("type") == "string" else "any value")

@@ -212,22 +212,17 @@ def section(id: str) -> str:
     for path, reasons in sorted(reasons_of.items()):
         if path in options_of:  # lost for some values: the ledger of an export names them
             continue
-        by_reason.setdefault(_cell(reasons.most_common(1)[0][0]), []).append(path)
+        by_reason.setdefault(reasons.most_common(1)[0][0], []).append(path)
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
-    lines += ["| decisions | options |", "|---|---|"]
-    lines += [f"| {_shown(paths, len(paths))} | {options} |" for options, paths in by_options.items()]
-    lines += ["", "| lost | because |", "|---|---|"]
-    lines += [f"| {_shown(paths, len(paths))} | {why} |" for why, paths in by_reason.items()]
+    lines += [f"- {_shown(paths, len(paths))}: {options}" for options, paths in by_options.items()]
+    lines += ["", "Lost:", ""] if by_reason else []
+    lines += [f"- {_shown(paths, len(paths))}: {why}" for why, paths in by_reason.items()]
     return "\n".join(lines) + "\n"
 
 
 def _shown(words: Iterable[str], most: int) -> str:
     names = [f"`{word}`" for word in words]
     return ", ".join(names[:most]) + (f" (+{len(names) - most})" if len(names) > most else "")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def run(arguments: argparse.Namespace) -> int:
