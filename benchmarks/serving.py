@@ -44,8 +44,10 @@ COST = LinearStepCost(step_s=7e-3, decode_s=1e-5, kv_token_s=3e-8, prefill_token
 ENGINES: dict[str, Callable[[], Policy]] = {
     "vLLM, synchronous": lambda: VllmScheduler(VllmSettings(num_blocks=BLOCKS)),
     "vLLM, asynchronous": lambda: VllmScheduler(VllmSettings(num_blocks=BLOCKS, async_scheduling=True)),
-    "SGLang": lambda: sglang_scheduler(SglangSettings(max_total_tokens=BLOCKS * 16)),
-    "SGLang, overlapped": lambda: sglang_scheduler(SglangSettings(max_total_tokens=BLOCKS * 16, overlap=True)),
+    "SGLang": lambda: sglang_scheduler(SglangSettings(max_total_tokens=BLOCKS * 16, disable_overlap_schedule=True)),
+    "SGLang, overlapped": lambda: sglang_scheduler(
+        SglangSettings(max_total_tokens=BLOCKS * 16, disable_overlap_schedule=False)
+    ),
     "TensorRT-LLM": lambda: TensorrtLlmScheduler(TensorrtLlmSettings(blocks=BLOCKS // 2)),
 }
 

@@ -114,7 +114,7 @@ def simulate_log(log: RequestLog, cost: LinearStepCost) -> tuple[Array, Array]:
         num_blocks=log.max_num_seqs * (longest // BLOCK + 1) + 1,  # a log does not tell its pool: enough for all
         max_num_seqs=log.max_num_seqs,
         max_num_batched_tokens=log.max_num_batched_tokens,
-        prefix_caching=False,
+        enable_prefix_caching=False,
         async_scheduling=log.knobs.get("async_scheduling") is True,
         rules=vllm_rules(log.version),
     )

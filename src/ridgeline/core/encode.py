@@ -26,7 +26,7 @@ from typing import Any
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.evidence import Evidence
-from ridgeline.core.table import flat, hints
+from ridgeline.core.table import flat, hints, keyed
 from ridgeline.core.units import DECIMAL
 
 NANOSECONDS_PER_US = 1000
@@ -52,8 +52,11 @@ def encode(value: Any) -> dict[str, Any]:
     annotations = hints(kind)
     for field in fields(value):
         part = getattr(value, field.name)
+        union = keyed(annotations[field.name])
         if flat(annotations[field.name]):
             table |= encode(part)
+        elif union is not None and part is not None:
+            table[union.key_of(part)] = plain(part)
         elif part != _default(field):
             table[field.name] = plain(part)
     return table
@@ -119,7 +122,10 @@ def _record(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonKey:
-    """One key of a record, or the keys of a record inside it, and the path of attributes that leads to its value."""
+    """One key of a record, or the keys of a record inside it, and the path of attributes that leads to its value.
+
+    of   the type that stands under this key, where the value is one of several
+    """
 
     name: str
     path: tuple[str, ...] | None
@@ -128,6 +134,7 @@ class JsonKey:
     is_sparse: bool = False
     most: int | None = None
     divisor: float = 1
+    of: type | None = None
 
     def read(self, value: Any) -> Any:
         """The value of this key in a record, in the unit in which it is printed."""
@@ -135,6 +142,8 @@ class JsonKey:
             if value is None:
                 return None
             value = getattr(value, attribute)
+        if self.of is not None and not isinstance(value, self.of):
+            return None
         if self.most is not None:
             value = value[: self.most]
         return value if self.divisor == 1 else _divide(value, self.divisor)
@@ -160,6 +169,18 @@ def json_keys(kind: type) -> tuple[JsonKey, ...]:
     return tuple(keys.values())
 
 
+def field_keys(kind: type, key_of: Callable[[type, str, str], JsonKey] | None = None) -> Iterator[JsonKey]:
+    """A key for each field; a union that is written under the key of its type has one for each of them."""
+    for field in fields(kind):
+        union = keyed(hints(kind)[field.name]) if "Annotated" in str(field.type) else None
+        if union is not None:
+            yield from (JsonKey(name=key, path=(field.name,), of=of) for key, of in union.kinds.items())
+        elif key_of is not None:
+            yield key_of(kind, field.name, field.name)
+        else:
+            yield JsonKey(name=field.name, path=(field.name,))
+
+
 def _entries(kind: type, text: str) -> Iterator[JsonKey]:
     words = ENTRY.finditer(text.strip())
     if ENTRY.sub("", text).strip():
@@ -167,7 +188,7 @@ def _entries(kind: type, text: str) -> Iterator[JsonKey]:
     for word in words:
         mark, name, path = word["mark"], word["name"], word["path"]
         if mark == "*" and not name:
-            yield from (_key(kind, field.name, field.name) for field in fields(kind))
+            yield from field_keys(kind, _key)
         elif mark == "*":
             yield JsonKey(name=f"*{name}", path=tuple(name.split(".")), is_spread=True)
         elif mark == "-":

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
 from ridgeline.core.encode import json_keys
 from ridgeline.core.evidence import Evidence, Quoted
-from ridgeline.core.table import AtLeast, Doc, Unit, Via, flat, hints
+from ridgeline.core.table import AtLeast, Doc, Unit, Via, flat, hints, keyed
 
 Schema = dict[str, Any]
 
@@ -32,6 +32,10 @@ def table_schema(kind: type) -> Schema:
             inner_schema = table_schema(inner)
             properties |= inner_schema["properties"]
             required_keys += inner_schema.get("required", [])
+            continue
+        union = keyed(hint)
+        if union is not None:
+            properties |= {key: schema(option) for key, option in union.kinds.items()}
             continue
         properties[field.name] = schema(hint)
         if field.default is MISSING and field.default_factory is MISSING:

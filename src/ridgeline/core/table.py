@@ -7,6 +7,7 @@ int, float, str, `Literal`, enums, `DType`, `Quoted`, nested dataclasses, `tuple
     Unit("B/s")    the number is written as a unit string and held in base units
     AtLeast(1)     smallest number accepted
     Flat()         the nested dataclass's keys stand in the parent's table
+    Keyed({...})   a union whose value stands in the parent's table under the key of its type, at most one of them
     Doc("...")     one line for the JSON schema and for error messages
     Via(f)         f(value) -> value to decode instead; a shorthand such as "1f1b" for { name = "1f1b" }
 
@@ -51,6 +52,17 @@ class AtLeast:
 @dataclass(frozen=True, slots=True)
 class Flat:
     """The nested dataclass is written without a table of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The types of a union by the key that each is written under."""
+
+    kinds: Mapping[str, type]
+
+    def key_of(self, value: object) -> str:
+        """The key that a value is written under."""
+        return next(key for key, kind in self.kinds.items() if isinstance(value, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +136,19 @@ def flat(hint: Any) -> type | None:
     return None
 
 
+def keyed(hint: Any) -> Keyed | None:
+    """The types by key behind a `Keyed` annotation."""
+    marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, Keyed)), None)
+
+
 @cache
 def keys(kind: type) -> tuple[str, ...]:
-    """Every key a table of this dataclass may hold, flattened ones included."""
+    """Every key a table of this dataclass may hold, flattened and keyed ones included."""
     names: list[str] = []
     for name, hint in hints(kind).items():
-        inner = flat(hint)
-        names.extend(keys(inner) if inner else [name])
+        inner, union = flat(hint), keyed(hint)
+        names.extend(keys(inner) if inner else union.kinds if union else [name])
     return tuple(names)
 
 
@@ -145,6 +163,7 @@ class _Slot:
     expands: tuple[Callable[[Any], Any], ...]
     optional: bool
     inner: type | None
+    union: Keyed | None
     is_required: bool
 
 
@@ -166,7 +185,7 @@ def _slot(field: Field[Any], hint: Any) -> _Slot:
             core, optional = options[0], True
             continue
         expands = tuple(mark.expand for mark in marks if isinstance(mark, Via))
-        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), _is_required(field))
+        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), keyed(hint), _is_required(field))
 
 
 def _join(path: str, key: str) -> str:
@@ -347,6 +366,15 @@ class _Decoder:
         self.unknown(value, keys(kind), path)
         return self.fill(kind, value, path)
 
+    def keyed(self, union: Keyed, value: Mapping[str, object], path: str) -> Any:
+        """The one value that stands under a key of its type; None where there is none."""
+        names = [name for name in union.kinds if value.get(name) is not None]
+        if len(names) > 1:
+            problem = Problem(path=_join(path, names[1]), given=" and ".join(names), expected="one of them")
+            self.problems.append(problem)
+            return BAD
+        return self.any(union.kinds[names[0]], value[names[0]], _join(path, names[0]), ()) if names else None
+
     def fill(self, kind: type, value: Mapping[str, object], path: str) -> Any:
         """The dataclass from those keys of the table that are its own."""
         values: dict[str, Any] = {}
@@ -355,6 +383,8 @@ class _Decoder:
             name = slot.name
             if slot.inner:
                 part = self.fill(slot.inner, value, path)
+            elif slot.union:
+                part = self.keyed(slot.union, value, path)
             elif name in value:
                 part = self.slot(slot, value[name], f"{path}.{name}" if path else name)
             elif slot.is_required:

@@ -13,12 +13,13 @@ tp = 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import AtLeast, Count, Doc, Size, Unit
+from ridgeline.core.table import AtLeast, Count, Doc, Keyed, Size, Unit
 
 Share = Annotated[float, AtLeast(0)]
 Seconds = Annotated[float, Unit("s"), AtLeast(0)]
@@ -96,6 +97,20 @@ class StaticKnobs:
     batch_size: Count = 8
 
 
+EngineKnobs = VllmKnobs | SglangKnobs | TensorrtLlmKnobs
+Knobs = EngineKnobs | StaticKnobs
+KNOBS = Keyed({"vllm": VllmKnobs, "sglang": SglangKnobs, "tensorrt_llm": TensorrtLlmKnobs, "static": StaticKnobs})
+"""Arguments of each engine by the key under plan.serving."""
+SEARCHED_KNOBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "vllm": {"tokens": "max_num_batched_tokens", "seqs": "max_num_seqs", "prefix": "enable_prefix_caching"},
+        "sglang": {"tokens": "chunked_prefill_size", "seqs": "max_running_requests", "prefix": "disable_radix_cache"},
+        "tensorrt_llm": {"tokens": "max_num_tokens", "seqs": "max_batch_size", "prefix": "enable_block_reuse"},
+    }
+)
+"""The engines' own names of what a search chooses: token budget, batch limit, prefix cache."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Replicas of one kind.
@@ -144,8 +159,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """Decisions of a deployment. Of the engines' knobs, those of the plan's engine count.
+    """Decisions of a deployment.
 
+    knobs                 the engine's own arguments, in a table of its name; absent: its defaults
     replicas              engines with a scheduler of their own; absent: as many as the chips make
     data_parallel_size    ranks of one replica that step together (DP attention, expert parallelism)
     router                round-robin; least-loaded: 4 x waiting + running; prefix-aware: where most of the prompt is
@@ -153,10 +169,7 @@ class ServingPlan:
     mtbf, restart         random failures of a replica, and how long it is away
     """
 
-    vllm: VllmKnobs | None = None
-    sglang: SglangKnobs | None = None
-    tensorrt_llm: TensorrtLlmKnobs | None = None
-    static: StaticKnobs | None = None
+    knobs: Annotated[Knobs | None, KNOBS] = None
     replicas: Count | None = None
     data_parallel_size: Count = 1
     router: Literal["round-robin", "least-loaded", "prefix-aware"] = "round-robin"
@@ -167,15 +180,18 @@ class ServingPlan:
     restart: Seconds = 120.0
 
     def problems(self) -> Iterable[Problem]:
-        named = [name for name in ("vllm", "sglang", "tensorrt_llm", "static") if getattr(self, name) is not None]
-        if len(named) > 1:
-            yield Problem(path=named[1], given=f"knobs of {' and '.join(named)}", expected="those of one engine")
         roles = {pool.role for pool in self.pools}
         if roles and roles not in ({"both"}, {"prefill", "decode"}):
             given, expected = ", ".join(sorted(roles)), "both alone, or prefill and decode"
             yield Problem(path="pools", given=given, expected=expected)
         if self.autoscale is not None and roles == {"prefill", "decode"}:
             yield Problem(path="autoscale", given="pools of prefill and decode", expected="replicas of one role")
+
+
+def default_knobs(engine: str) -> EngineKnobs:
+    """What an engine serves with where no argument is given; one that is not known serves as vLLM does."""
+    defaults: dict[str, EngineKnobs] = {"sglang": SglangKnobs(), "tensorrt-llm": TensorrtLlmKnobs()}
+    return defaults.get(engine, VllmKnobs())
 
 
 def _share(name: str, value: float | None) -> Iterable[Problem]:

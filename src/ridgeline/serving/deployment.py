@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,7 +19,16 @@ from ridgeline.ir.forward_steps import ForwardSteps
 from ridgeline.models.facts import kv_cache_bytes_per_token
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import Failure, Pool, SglangKnobs, StaticKnobs, TensorrtLlmKnobs, VllmKnobs
+from ridgeline.plan.serving_plan import (
+    Failure,
+    Knobs,
+    Pool,
+    SglangKnobs,
+    StaticKnobs,
+    TensorrtLlmKnobs,
+    VllmKnobs,
+    default_knobs,
+)
 from ridgeline.serving.fleet import Fleet, ReplicaPool, Role, Transfer
 from ridgeline.serving.lockstep import Lockstep, Ranks
 from ridgeline.serving.priced_steps import Price, PricedSteps, priced_steps
@@ -42,8 +52,8 @@ SGLANG_DP = 0.3  # of its conservativeness under DP attention
 SGLANG_RUNNING = (2048, 4096)  # least and most `max_running_requests` by default
 HANDSHAKE_S = 5e-4  # before a cache moves: notification and descriptors, assumed
 
-Knobs = VllmKnobs | SglangKnobs | TensorrtLlmKnobs | StaticKnobs
 Settings = VllmSettings | SglangSettings | TensorrtLlmSettings | StaticKnobs
+S = TypeVar("S", VllmSettings, SglangSettings, TensorrtLlmSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +179,7 @@ def _instance(scenario: Scenario, mesh: Mesh, role: Role, count: int, priced: Pr
 
 def knobs_of(scenario: Scenario) -> Knobs:
     """The knobs of the plan's engine: as given, or its defaults."""
-    serving = scenario.plan.serving
-    given = serving.vllm or serving.sglang or serving.tensorrt_llm or serving.static
-    usual: dict[str, Knobs] = {"sglang": SglangKnobs(), "tensorrt-llm": TensorrtLlmKnobs()}
-    return given or usual.get(scenario.engine.id, VllmKnobs())
+    return scenario.plan.serving.knobs or default_knobs(scenario.engine.id)
 
 
 def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tuple[int, int]) -> tuple[Settings, int]:
@@ -180,63 +187,52 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
     context = scenario.model.context or LONG_CONTEXT
     match knobs:
         case VllmKnobs():
-            blocks = knobs.num_gpu_blocks_override or memory.blocks
-            longest = knobs.max_model_len or context
-            vllm = VllmSettings(
-                num_blocks=max(blocks, 2),
-                block_size=knobs.block_size,
+            vllm = _resolved(
+                VllmSettings,
+                knobs,
+                num_blocks=max(knobs.num_gpu_blocks_override or memory.blocks, 2),
                 max_num_seqs=most[1],
                 max_num_batched_tokens=most[0],
-                max_model_len=longest,
-                prefix_caching=knobs.enable_prefix_caching,
-                chunked_prefill=knobs.enable_chunked_prefill,
-                policy=knobs.scheduling_policy,
-                long_prefill_token_threshold=knobs.long_prefill_token_threshold,
+                max_model_len=knobs.max_model_len or context,
                 scheduler_reserve_full_isl=knobs.scheduler_reserve_full_isl is not False,
                 watermark=knobs.watermark or 0.0,
                 async_scheduling=_ahead(knobs),
                 rules=vllm_rules(knobs.version),
             )
-            return vllm, min(longest, (vllm.num_blocks - 1) * knobs.block_size)
+            return vllm, min(vllm.max_model_len, (vllm.num_blocks - 1) * knobs.block_size)
         case SglangKnobs():
             tokens = knobs.max_total_tokens or memory.tokens
             low, high = SGLANG_RUNNING
             usual = min(max(tokens // context * 512, low), high, max(tokens // 2, 1))
-            sglang = SglangSettings(
+            threshold = knobs.priority_scheduling_preemption_threshold
+            sglang = _resolved(
+                SglangSettings,
+                knobs,
                 max_total_tokens=max(tokens, 2),
                 max_running_requests=knobs.max_running_requests or usual,
                 chunked_prefill_size=most[0] if knobs.chunked_prefill_size != -1 else 0,
-                max_prefill_tokens=knobs.max_prefill_tokens,
-                page_size=knobs.page_size,
-                radix_cache=not knobs.disable_radix_cache,
-                overlap=not knobs.disable_overlap_schedule,
                 schedule_conservativeness=knobs.schedule_conservativeness
                 * (SGLANG_DP if scenario.plan.mesh.dp > 1 else 1),
-                policy=knobs.schedule_policy,
-                priority_scheduling=knobs.enable_priority_scheduling is True,
-                priority_preemption=knobs.enable_priority_scheduling is True and not knobs.disable_priority_preemption,
-                priority_preemption_threshold=_or(knobs.priority_scheduling_preemption_threshold, 10),
+                priority_scheduling_preemption_threshold=10 if threshold is None else threshold,
             )
             return sglang, min(context, tokens)
         case TensorrtLlmKnobs():
-            tensorrt = TensorrtLlmSettings(
+            tensorrt = _resolved(
+                TensorrtLlmSettings,
+                knobs,
                 blocks=max(memory.blocks, 1),
-                tokens_per_block=knobs.tokens_per_block,
                 max_batch_size=most[1],
                 max_num_tokens=most[0],
                 max_seq_len=knobs.max_seq_len or context,
-                capacity_scheduler_policy=knobs.capacity_scheduler_policy,
-                enable_chunked_prefill=knobs.enable_chunked_prefill,
-                enable_block_reuse=knobs.enable_block_reuse,
-                overlap=not knobs.disable_overlap_scheduler,
             )
             return tensorrt, min(tensorrt.max_seq_len, tensorrt.blocks * knobs.tokens_per_block)
         case StaticKnobs():
             return knobs, min(context, memory.tokens // knobs.batch_size)
 
 
-def _or(value: int | None, usual: int) -> int:
-    return usual if value is None else value
+def _resolved(kind: type[S], knobs: Knobs, **values: object) -> S:
+    """Settings of an engine: its knobs as given, with values where they leave something open."""
+    return kind(**{field.name: getattr(knobs, field.name) for field in fields(knobs)} | values)
 
 
 def _ahead(knobs: VllmKnobs) -> bool:

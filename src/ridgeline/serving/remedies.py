@@ -66,8 +66,8 @@ def _knobs(scenario: Scenario) -> Iterator[Change]:
     for name, value in tried:
         if getattr(knobs, name) != value:
             written = str(value).lower() if isinstance(value, bool) else str(value)
-            own = {engine: replace(knobs, **{name: value})}
-            yield f"plan.serving.{engine}.{name}={written}", _serving(scenario, **own)
+            other = replace(knobs, **{name: value})
+            yield f"plan.serving.{engine}.{name}={written}", _serving(scenario, knobs=other)
 
 
 def _routers(scenario: Scenario) -> Iterator[Change]:

@@ -17,7 +17,7 @@ class SglangCache:
 
     def occupancy(self) -> float:
         """Share of the cache that requests hold."""
-        free = self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)
+        free = self.free_tokens + (0 if self.settings.disable_radix_cache else self.tree.evictable)
         return 1 - free / self.settings.max_total_tokens
 
     def close(self) -> None:
@@ -36,12 +36,12 @@ class SglangCache:
         return -(-tokens // page) * page
 
     def _make_room(self, tokens: int) -> None:
-        if self.settings.radix_cache and tokens > self.free_tokens:
+        if not self.settings.disable_radix_cache and tokens > self.free_tokens:
             self.free_tokens += self.tree.evict(tokens - self.free_tokens)
 
     def _keep(self, state: RequestState, tokens: int) -> None:
         """Enter what a request has computed into the tree and hold it there; what was there twice is freed."""
-        if not self.settings.radix_cache:
+        if self.settings.disable_radix_cache:
             return
         key = self.text(state, tokens)
         present, _ = self.tree.insert(key)

@@ -56,4 +56,4 @@ class OverlapScheduler(SglangScheduler):
 
 def sglang_scheduler(settings: SglangSettings) -> SglangScheduler:
     """The scheduler that these settings ask for, with overlap or without."""
-    return OverlapScheduler(settings) if settings.overlap else SglangScheduler(settings)
+    return SglangScheduler(settings) if settings.disable_overlap_schedule else OverlapScheduler(settings)

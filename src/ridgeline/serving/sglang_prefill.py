@@ -42,7 +42,7 @@ class PrefillAdder:
         self._ends: list[tuple[int, int]] | None = None
 
     def _available(self) -> int:
-        return self._free + (self._tree.evictable if self._settings.radix_cache else 0)
+        return self._free + (0 if self._settings.disable_radix_cache else self._tree.evictable)
 
     def _ceil(self, tokens: int) -> int:
         return -(-tokens // self._page) * self._page
@@ -85,7 +85,7 @@ class PrefillAdder:
         request = state.request
         produced = state.known - state.prompt_tokens
         new = state.known - state.computed
-        if self._settings.ignore_eos and not self._settings.radix_cache:
+        if self._settings.ignore_eos and self._settings.disable_radix_cache:
             return self._add_without_tree(state, new)
         growth = min(max(request.max_new_tokens - produced, 0), MOST_NEW_TOKENS)
         assert isinstance(state.node, Node)

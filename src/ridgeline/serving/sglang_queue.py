@@ -20,16 +20,16 @@ def order_queue(waiting: list[RequestState], settings: SglangSettings, tree: Rad
     """Sort the waiting requests in place; equal ones keep the order they entered the queue in."""
     if goes_by_cache(waiting, settings):
         _longest_prefix(waiting, settings, tree, text)
-    elif settings.policy == "lof":
-        sign = -1 if settings.priority_scheduling else 0
+    elif settings.schedule_policy == "lof":
+        sign = -1 if settings.enable_priority_scheduling else 0
         waiting.sort(key=lambda state: (sign * state.priority, -state.request.max_new_tokens))
-    elif settings.policy == "fcfs" and settings.priority_scheduling:
+    elif settings.schedule_policy == "fcfs" and settings.enable_priority_scheduling:
         waiting.sort(key=lambda state: -state.priority)
 
 
 def goes_by_cache(waiting: list[RequestState], settings: SglangSettings) -> bool:
     """Whether the order looks at the tree now."""
-    return settings.policy == "lpm" and settings.radix_cache and len(waiting) <= MOST_MATCHED
+    return settings.schedule_policy == "lpm" and not settings.disable_radix_cache and len(waiting) <= MOST_MATCHED
 
 
 def _longest_prefix(waiting: list[RequestState], settings: SglangSettings, tree: RadixCache, text: Text) -> None:

@@ -58,7 +58,6 @@ def _settings(config: Fields) -> SglangSettings:
     policy = next((one for one in POLICIES if one == given), None)
     if policy is None:
         raise wrong("config.schedule_policy", repr(given)[:60], f"one of {', '.join(POLICIES)}")
-    by_priority = flag(config, "enable_priority_scheduling", default=False)
     conservativeness = config.get("schedule_conservativeness", 1.0)
     if not isinstance(conservativeness, int | float) or not 0 < conservativeness < 100:
         raise wrong("config.schedule_conservativeness", repr(conservativeness)[:60], "a number above 0, below 100")
@@ -68,14 +67,14 @@ def _settings(config: Fields) -> SglangSettings:
         chunked_prefill_size=whole(config, "chunked_prefill_size", default=8192, where="config"),
         max_prefill_tokens=whole(config, "max_prefill_tokens", default=16384, least=1, where="config"),
         page_size=whole(config, "page_size", default=1, least=1, most=4096, where="config"),
-        radix_cache=not flag(config, "disable_radix_cache", default=False),
+        disable_radix_cache=flag(config, "disable_radix_cache", default=False),
         ignore_eos=flag(config, "ignore_eos", default=False),
-        overlap=not flag(config, "disable_overlap_schedule", default=True),
+        disable_overlap_schedule=flag(config, "disable_overlap_schedule", default=True),
         schedule_conservativeness=float(conservativeness),
-        policy=policy,
-        priority_scheduling=by_priority,
-        priority_preemption=by_priority and not flag(config, "disable_priority_preemption", default=False),
-        priority_preemption_threshold=whole(
+        schedule_policy=policy,
+        enable_priority_scheduling=flag(config, "enable_priority_scheduling", default=False),
+        disable_priority_preemption=flag(config, "disable_priority_preemption", default=False),
+        priority_scheduling_preemption_threshold=whole(
             config, "priority_scheduling_preemption_threshold", default=10, where="config"
         ),
     )

@@ -158,7 +158,7 @@ class SglangScheduler(SglangCache):
         missing = self._tried.get(id(state), 0) + allowed + self.settings.page_size - adder.remaining
         chosen: list[RequestState] = []
         for one in sorted(self.running, key=lambda one: (one.priority, -self._entered[id(one)])):
-            if state.priority - one.priority <= self.settings.priority_preemption_threshold:
+            if state.priority - one.priority <= self.settings.priority_scheduling_preemption_threshold:
                 break
             chosen.append(one)
             missing -= self._growth(one)
@@ -179,7 +179,7 @@ class SglangScheduler(SglangCache):
 
     def _look_up(self, state: RequestState) -> None:
         """Its cached prefix; at least one token is left to compute."""
-        if self.settings.radix_cache:
+        if not self.settings.disable_radix_cache:
             state.computed, state.node = self.tree.match(self.text(state, state.known - 1))
         else:
             state.computed, state.node = 0, self.tree.root
@@ -211,7 +211,7 @@ class SglangScheduler(SglangCache):
     def _order_queue(self) -> None:
         settings, waiting = self.settings, self.waiting
         order_queue(waiting, settings, self.tree, self.text)
-        if settings.radix_cache and waiting and not goes_by_cache(waiting, settings):
+        if not settings.disable_radix_cache and waiting and not goes_by_cache(waiting, settings):
             if self._attempts % REFRESH_CALLS == 0:
                 for state in reversed(waiting[:MOST_MATCHED]):
                     self.tree.match(self.text(state, state.known))
@@ -342,7 +342,7 @@ class SglangScheduler(SglangCache):
         if self._last_prefill or self.chunked is not None or not self.running or (self.waiting and not self._full):
             return 0
         page = self.settings.page_size
-        room = (self.free_tokens + (self.tree.evictable if self.settings.radix_cache else 0)) // page
+        room = (self.free_tokens + (0 if self.settings.disable_radix_cache else self.tree.evictable)) // page
         return self._clock.steps_within(room, self._clock.steps_to_end(limit))
 
     def decode_load(self) -> tuple[int, int]:

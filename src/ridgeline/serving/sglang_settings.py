@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ridgeline.core.records import dataclass
+from ridgeline.plan.serving_plan import SglangKnobs
 
 FIRST_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO
 LEAST_RATIO = 0.14  # of the first one
@@ -14,27 +13,27 @@ MOST_NEW_TOKENS = 4096  # an answer counts no more than this in admission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SglangSettings:
-    """One engine's scheduler knobs, named as SGLang's arguments are; `chunked_prefill_size` 0 turns chunking off."""
+class SglangSettings(SglangKnobs):
+    """Arguments of an engine with nothing left open; `chunked_prefill_size` 0 turns chunking off.
+
+    Unless `disable_overlap_schedule` a step is decided before the last one's result is known (`sglang_overlap`).
+    """
 
     max_total_tokens: int
     max_running_requests: int = 2048
     chunked_prefill_size: int = 8192
-    max_prefill_tokens: int = 16384
-    page_size: int = 1
-    radix_cache: bool = True
+    priority_scheduling_preemption_threshold: int = 10
     ignore_eos: bool = False
-    overlap: bool = False
-    """A step is decided before the last one's result is known, as SGLang does unless `--disable-overlap-schedule`:
-    asks for the scheduler of `sglang_overlap`."""
-    schedule_conservativeness: float = 1.0
-    policy: Literal["fcfs", "lpm", "lof"] = "fcfs"
-    priority_scheduling: bool = False
-    """Larger priority values first, as `--enable-priority-scheduling` has it."""
-    priority_preemption: bool = False
-    """A waiting request may take the seat of running ones, as that switch implies unless told otherwise."""
-    priority_preemption_threshold: int = 10
-    """By how much its priority must be larger."""
+
+    @property
+    def priority_preemption(self) -> bool:
+        """Whether a waiting request may take the seat of running ones."""
+        return bool(self.enable_priority_scheduling) and not self.disable_priority_preemption
+
+    @property
+    def step_limits(self) -> tuple[int, int]:
+        """Tokens of a step, and requests that run together."""
+        return self.chunked_prefill_size or self.max_prefill_tokens, self.max_running_requests
 
 
 class NewTokenRatio:

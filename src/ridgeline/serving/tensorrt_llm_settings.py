@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ridgeline.core.records import dataclass
+from ridgeline.plan.serving_plan import TensorrtLlmKnobs
 from ridgeline.serving.vllm_settings import VllmRules, VllmSettings
-
-CapacityPolicy = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorrtLlmSettings:
-    """One engine's scheduler knobs.
+class TensorrtLlmSettings(TensorrtLlmKnobs):
+    """Arguments of an engine with nothing left open.
 
     blocks                      of the paged KV cache, `tokens_per_block` tokens each
     capacity_scheduler_policy   GUARANTEED_NO_EVICT: a request starts when the cache holds it and all that run to their
@@ -20,18 +17,18 @@ class TensorrtLlmSettings:
                                 paused where a step does not
     enable_chunked_prefill      a prompt may be cut where the tokens of a step end, to whole blocks; else it waits for a
                                 step that holds it
-    overlap                     the PyTorch backend decides a step while the one before runs
+    disable_overlap_scheduler   else the PyTorch backend decides a step while the one before runs
     """
 
     blocks: int
-    tokens_per_block: int = 32
     max_batch_size: int = 2048
     max_num_tokens: int = 8192
     max_seq_len: int = 1 << 20
-    capacity_scheduler_policy: CapacityPolicy = "GUARANTEED_NO_EVICT"
-    enable_chunked_prefill: bool = False
-    enable_block_reuse: bool = True
-    overlap: bool = True
+
+    @property
+    def step_limits(self) -> tuple[int, int]:
+        """Tokens of a step, and requests that run together."""
+        return self.max_num_tokens, self.max_batch_size
 
     @property
     def in_flight(self) -> VllmSettings:
@@ -42,9 +39,9 @@ class TensorrtLlmSettings:
             max_num_seqs=self.max_batch_size,
             max_num_batched_tokens=self.max_num_tokens,
             max_model_len=self.max_seq_len,
-            prefix_caching=self.enable_block_reuse,
-            chunked_prefill=self.enable_chunked_prefill,
-            async_scheduling=self.overlap,
+            enable_prefix_caching=self.enable_block_reuse,
+            enable_chunked_prefill=self.enable_chunked_prefill,
+            async_scheduling=not self.disable_overlap_scheduler,
             scheduler_reserve_full_isl=False,
             rules=VllmRules(reserve_full_isl=False, unhashed_blocks_first=False),
         )

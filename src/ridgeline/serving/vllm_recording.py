@@ -56,9 +56,9 @@ def _settings(config: Fields, version: str) -> VllmSettings:
         max_num_seqs=whole(config, "max_num_seqs", least=1, where="config"),
         max_num_batched_tokens=whole(config, "max_num_batched_tokens", least=1, where="config"),
         max_model_len=whole(config, "max_model_len", least=2, where="config"),
-        prefix_caching=flag(config, "enable_prefix_caching", default=True),
-        chunked_prefill=flag(config, "enable_chunked_prefill", default=True),
-        policy=policy,
+        enable_prefix_caching=flag(config, "enable_prefix_caching", default=True),
+        enable_chunked_prefill=flag(config, "enable_chunked_prefill", default=True),
+        scheduling_policy=policy,
         long_prefill_token_threshold=whole(config, "long_prefill_token_threshold", default=0, where="config"),
         scheduler_reserve_full_isl=flag(config, "scheduler_reserve_full_isl", default=True),
         watermark=float(watermark),
@@ -70,7 +70,7 @@ def _settings(config: Fields, version: str) -> VllmSettings:
 def vllm_live(lines: Sequence[Fields]) -> VllmRecording:
     """What a recording scheduler inside a live engine writes: one line per arrival and per step."""
     settings = _settings(table(lines[0]["config"], "config"), "")
-    if settings.prefix_caching:
+    if settings.enable_prefix_caching:
         raise wrong(
             "config.enable_prefix_caching",
             "a log of a live engine with prefix caching, which does not hold the prompts",

@@ -29,7 +29,7 @@ class VllmScheduler:
         self._index = ContentIndex(settings.block_size)
         self._fcfs: deque[RequestState] = deque()
         self._heap: list[tuple[int, int, RequestState]] = []
-        self._by_priority = settings.policy == "priority"
+        self._by_priority = settings.scheduling_policy == "priority"
         self._arrivals = 0
         self._admissions = 0
         self._block = settings.block_size
@@ -46,7 +46,7 @@ class VllmScheduler:
         longest = self.settings.max_model_len - state.prompt_tokens
         state.target = state.prompt_tokens + max(1, min(request.output_tokens, longest)) - 1
         state.remote = request.remote_tokens
-        if self.settings.prefix_caching:
+        if self.settings.enable_prefix_caching:
             state.spans = self._index.spans(request.prompt)
         if self._by_priority or not self._fcfs:
             self._blocked = False
@@ -231,7 +231,7 @@ class VllmScheduler:
                 self._blocked = True
                 return
             hit = NO_HIT
-            if settings.prefix_caching:
+            if settings.enable_prefix_caching:
                 if state.known > state.prompt_tokens:
                     self._quote_answer(state)
                 hit = self.pool.lookup(state.spans, (state.known - 1) // self._block)
@@ -240,7 +240,7 @@ class VllmScheduler:
             if 0 < threshold < new:
                 new = threshold
             if new > budget:
-                if not settings.chunked_prefill:
+                if not settings.enable_chunked_prefill:
                     return
                 new = self._chunk_of(budget)
                 if not new:
@@ -293,13 +293,13 @@ class VllmScheduler:
     def _enter_hashes(self, state: RequestState, first: int, tokens: int) -> None:
         """Enter the hashes of blocks from `first` on that a prefill chunk fills, when its slots are allocated."""
         last = tokens // self._block
-        if last > first and self.settings.prefix_caching:
+        if last > first and self.settings.enable_prefix_caching:
             self.pool.insert(state.spans, state.blocks, first, last)
 
     def _release(self, state: RequestState, hashed_tokens: int) -> None:
         """Give the blocks back. An answer's blocks get their hashes now: nobody could have asked for them before."""
         hashed = 0
-        if self.settings.prefix_caching:
+        if self.settings.enable_prefix_caching:
             hashed = hashed_tokens // self._block
             first = state.known // self._block
             if hashed > first:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Literal
 
 from ridgeline.core.records import dataclass
+from ridgeline.plan.serving_plan import VllmKnobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +41,13 @@ def vllm_rules(version: str) -> VllmRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSettings:
-    """One engine's scheduler knobs, named as vLLM's arguments are; `num_blocks` counts the null block."""
+class VllmSettings(VllmKnobs):
+    """Arguments of an engine with nothing left open; `num_blocks` of the cache count the null block."""
 
     num_blocks: int
-    block_size: int = 16
     max_num_seqs: int = 1024
     max_num_batched_tokens: int = 8192
     max_model_len: int = 1 << 20
-    prefix_caching: bool = True
-    chunked_prefill: bool = True
-    policy: Literal["fcfs", "priority"] = "fcfs"
-    long_prefill_token_threshold: int = 0
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
     async_scheduling: bool = False
@@ -65,3 +60,8 @@ class VllmSettings:
     @property
     def reserve_full_isl(self) -> bool:
         return self.scheduler_reserve_full_isl and self.rules.reserve_full_isl
+
+    @property
+    def step_limits(self) -> tuple[int, int]:
+        """Tokens of a step, and requests that run together."""
+        return self.max_num_batched_tokens, self.max_num_seqs

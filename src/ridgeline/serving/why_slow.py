@@ -17,15 +17,13 @@ from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.records import dataclass
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.serving_plan import StaticKnobs
 from ridgeline.serving.deployment import Instance, Priced, instances_of, unservable
 from ridgeline.serving.remedies import changes
 from ridgeline.serving.replica import Sample
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS, Served
 from ridgeline.serving.serving_prediction import ServingPrediction, served_by
-from ridgeline.serving.sglang_settings import SglangSettings
-from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
-from ridgeline.serving.vllm_settings import VllmSettings
 
 SLOWEST = 5  # requests that are listed
 TRIED = 4000  # requests that a remedy is simulated with, at most
@@ -220,9 +218,7 @@ def _queue(found: ServingPrediction) -> QueueStory | None:
 
 def _limit(samples: Sequence[Sample], one: Instance) -> Limit:
     """What was exhausted most of the time while the queue grew."""
-    most = one.settings.max_num_seqs if isinstance(one.settings, VllmSettings) else 0
-    most = one.settings.max_running_requests if isinstance(one.settings, SglangSettings) else most
-    most = one.settings.max_batch_size if isinstance(one.settings, TensorrtLlmSettings) else most
+    most = 0 if isinstance(one.settings, StaticKnobs) else one.settings.step_limits[1]
     seqs = sum(running >= most * one.ranks for _, _, running, _ in samples) if most else 0
     cache = sum(held >= FULL for *_, held in samples)
     if 2 * max(seqs, cache) < len(samples):

@@ -22,6 +22,7 @@ from ridgeline.plan.decisions import plan_decisions
 from ridgeline.plan.plan import NARROW
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Serve
+from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.plan.workload import Train
 from ridgeline.targets.tables import names
 
@@ -183,7 +184,9 @@ def _serving_switches(scenario: Scenario) -> dict[str, Any]:
 
 
 def _serving(scenario: Scenario) -> dict[str, Any]:
-    found = dict(_leaves("plan.serving", scenario.plan.serving))
+    knobs = scenario.plan.serving.knobs
+    found = dict(_leaves(f"plan.serving.{KNOBS.key_of(knobs)}", knobs)) if knobs else {}
+    found |= dict(_leaves("plan.serving", replace(scenario.plan.serving, knobs=None)))
     pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
     axes = ("tp", "pp", "ep") if has_experts(scenario.model) else ("tp", "pp")
     for number, pool in enumerate(pools):

@@ -13,6 +13,7 @@ from ridgeline.models.params import count
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
+from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, serving_decisions_of
 from ridgeline.targets.registry import TARGETS
@@ -114,8 +115,9 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
         built = replace(built, **changed)
     fleet = {path.removeprefix(DEPLOYED).partition(".")[0] for path in script if path.startswith(DEPLOYED)}
     if fleet:
-        own: dict[str, Any] = {name: getattr(scenario.plan.serving, name) for name in fleet}
-        built = replace(built, plan=replace(built.plan, serving=replace(built.plan.serving, **own)))
+        field_names = {"knobs" if name in KNOBS.kinds else name for name in fleet}
+        decided: dict[str, Any] = {name: getattr(scenario.plan.serving, name) for name in field_names}
+        built = replace(built, plan=replace(built.plan, serving=replace(built.plan.serving, **decided)))
     if len(built.plan.placement) not in (0, built.plan.virtual_stages):  # of stages that the files do not have
         built = replace(built, plan=replace(built.plan, placement=()))
     return built

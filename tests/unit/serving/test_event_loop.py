@@ -40,7 +40,7 @@ def settings(dice: random.Random) -> VllmSettings:
     return VllmSettings(
         num_blocks=dice.choice([80, 300, 2000]), max_num_seqs=dice.choice([4, 16, 64]),
         max_num_batched_tokens=dice.choice([64, 512, 2048]), async_scheduling=dice.random() < 0.5,
-        policy=dice.choice(["fcfs", "priority"]),
+        scheduling_policy=dice.choice(["fcfs", "priority"]),
     )  # fmt: skip
 
 

@@ -82,9 +82,9 @@ def test_goodput_counts_one_token_answers_as_fast() -> None:
     [
         lambda: SglangScheduler(SglangSettings(max_total_tokens=3000, max_running_requests=16)),
         lambda: SglangScheduler(SglangSettings(max_total_tokens=1600, schedule_conservativeness=0.05, page_size=16)),
-        lambda: SglangScheduler(SglangSettings(max_total_tokens=4000, radix_cache=False, policy="lof")),
-        lambda: SglangScheduler(SglangSettings(max_total_tokens=1500, radix_cache=False, ignore_eos=True)),
-        lambda: SglangScheduler(SglangSettings(max_total_tokens=1500, policy="lpm", chunked_prefill_size=64)),
+        lambda: SglangScheduler(SglangSettings(max_total_tokens=4000, disable_radix_cache=True, schedule_policy="lof")),
+        lambda: SglangScheduler(SglangSettings(max_total_tokens=1500, disable_radix_cache=True, ignore_eos=True)),
+        lambda: SglangScheduler(SglangSettings(max_total_tokens=1500, schedule_policy="lpm", chunked_prefill_size=64)),
         lambda: StaticBatcher(8),
     ],
 )
@@ -130,7 +130,9 @@ def test_sglang_overlap_decides_before_results_and_loses_nothing(seed: int) -> N
     lengths = [(int(a), int(b)) for a, b in dice.integers(1, 120, (30, 2))]
     load = at_times(sorted(dice.uniform(0, 2, 30).tolist()), lengths)
     load = [replace(one, max_new_tokens=one.output_tokens + 40 * (place % 2)) for place, one in enumerate(load)]
-    told = SglangSettings(max_total_tokens=900, max_running_requests=16, chunked_prefill_size=64, overlap=True)
+    told = SglangSettings(
+        max_total_tokens=900, max_running_requests=16, chunked_prefill_size=64, disable_overlap_schedule=False
+    )
     found = []
     for collapse in (True, False):
         engine = sglang_scheduler(told)
@@ -140,6 +142,6 @@ def test_sglang_overlap_decides_before_results_and_loses_nothing(seed: int) -> N
     assert found[0] == pytest.approx(found[1])
     lone, first = at_times([0.0, 0.3], [(10, 200), (10, 1)]), []
     for one in (True, False):
-        served = simulate(lone, sglang_scheduler(replace(told, overlap=one)), COST)
+        served = simulate(lone, sglang_scheduler(replace(told, disable_overlap_schedule=not one)), COST)
         first.append(float(served.ttft_s[served.ids.index("r1")]))
     assert first[0] > first[1] + 0.5 * COST.step_s

@@ -85,6 +85,6 @@ def test_lpm_lets_one_of_many_sharers_go_first() -> None:
         )
         for number, pieces in enumerate(prompts)
     ]  # fmt: skip
-    settings = SglangSettings(max_total_tokens=1000, policy="lpm")
+    settings = SglangSettings(max_total_tokens=1000, schedule_policy="lpm")
     order_queue(waiting, settings, tree, lambda state, count: cut(text(*prompts[state.arrival]), count)[0])
     assert [state.request.id for state in waiting] == ["2", "0", "3", "1"]

@@ -30,7 +30,9 @@ def test_it_takes_what_the_request_simulator_takes(isl: int, osl: int, places: i
     """The same requests at once, the same budget: vLLM's scheduler step by step against compositions alone."""
     many = 3 * places + 5
     run = closed_batch([(many, isl, osl)], Limits(batch=places, tokens=2048))
-    settings = VllmSettings(num_blocks=200_000, max_num_seqs=places, max_num_batched_tokens=2048, prefix_caching=False)
+    settings = VllmSettings(
+        num_blocks=200_000, max_num_seqs=places, max_num_batched_tokens=2048, enable_prefix_caching=False
+    )
     load = at_times([0.0] * many, [(isl, osl)])
     found = simulate(load, VllmScheduler(settings), COST)
     assert run.seconds(seconds(run)) == pytest.approx(found.duration_s, rel=0.02)

@@ -18,7 +18,9 @@ from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
 from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
 
 COST = LinearStepCost(step_s=7e-3, decode_s=1e-5, kv_token_s=3e-8, prefill_token_s=2.5e-5)
-SMALL = TensorrtLlmSettings(blocks=40, tokens_per_block=32, max_num_tokens=256, enable_block_reuse=False, overlap=False)
+SMALL = TensorrtLlmSettings(
+    blocks=40, tokens_per_block=32, max_num_tokens=256, enable_block_reuse=False, disable_overlap_scheduler=True
+)
 
 
 def requests(many: int, isl: int, osl: int, allowed: int = 0) -> list[Request]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from ridgeline.core import encode
@@ -18,7 +18,10 @@ def plain(value: Any) -> Any:
 def _record(value: Any) -> Sheet:
     if isinstance(value, Quoted):
         return quoted(value)
-    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    sheet: Sheet = {}
+    for key in encode.field_keys(type(value)):
+        sheet[key.name] = plain(key.read(value))
+    return sheet
 
 
 def quoted(number: Quoted) -> Sheet:

@@ -19,14 +19,12 @@ from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
+from ridgeline.plan.serving_plan import StaticKnobs
 from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of, price_of
 from ridgeline.serving.serving_prediction import FRONT_END_S
-from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
-from ridgeline.serving.vllm_settings import VllmSettings
 from ridgeline.sim import ServingMemory
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
@@ -99,13 +97,7 @@ def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, pri
 
 def _limits(one: Instance) -> tuple[int, int]:
     """Tokens of a step, and requests that run together."""
-    settings = one.settings
-    if isinstance(settings, VllmSettings):
-        return settings.max_num_batched_tokens, settings.max_num_seqs
-    if isinstance(settings, TensorrtLlmSettings):
-        return settings.max_num_tokens, settings.max_batch_size
-    assert isinstance(settings, SglangSettings)
-    return settings.chunked_prefill_size or settings.max_prefill_tokens, settings.max_running_requests
+    return (0, one.settings.batch_size) if isinstance(one.settings, StaticKnobs) else one.settings.step_limits
 
 
 def _none(shape: Shape, one: Instance) -> Bound:

@@ -21,8 +21,8 @@ from typing import Any
 from ridgeline.core.errors import Problem
 from ridgeline.core.table import decode_into
 from ridgeline.plan.plan import Plan
+from ridgeline.plan.serving_plan import SEARCHED_KNOBS
 from ridgeline.plan.settings import parse_value
-from ridgeline.search.deployments.shape import KNOBS
 from ridgeline.search.deployments.space import DeploymentSpace
 from ridgeline.search.pins import MOST_CHOICES, RANGE
 
@@ -56,7 +56,7 @@ def _listed(value: Any) -> tuple[Any, ...]:
 
 def searched_keys(pins: Pinned) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
     """Fixed keys of the plan as a table, and the pins of searched axes."""
-    knobs = {f"serving.{engine}.{name}" for engine, names in KNOBS.items() for name in names.values()}
+    knobs = {f"serving.{engine}.{name}" for engine, names in SEARCHED_KNOBS.items() for name in names.values()}
     fixed: dict[str, Any] = {}
     rest: dict[str, tuple[Any, ...]] = {}
     for key, values in pins.items():
@@ -77,9 +77,9 @@ def pinned_space(space: DeploymentSpace, pins: Pinned, problems: list[Problem]) 
     for key, axis in COUNTS.items():
         if key in pins:
             changed[axis] = tuple(_counts(key, pins[key], space.of(axis), problems))
-    for names in KNOBS.values():
+    for names in SEARCHED_KNOBS.values():
         for axis, name in names.items():
-            for key in (f"serving.{engine}.{name}" for engine in KNOBS):
+            for key in (f"serving.{engine}.{name}" for engine in SEARCHED_KNOBS):
                 if key in pins:
                     changed[axis] = pins[key] if axis != "prefix" else _switched(key, pins[key])
     if "serving.pools" in pins:

@@ -20,11 +20,11 @@ from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, described_engine
+from ridgeline.plan.serving_plan import SEARCHED_KNOBS
 from ridgeline.plan.settings import apply_settings, parents_first, parse_value
 from ridgeline.search.deployments.candidate import GOALS, Goal
 from ridgeline.search.deployments.expressible import expressible_space, target_engines
 from ridgeline.search.deployments.pins import pinned_space, pinned_table, searched_keys
-from ridgeline.search.deployments.shape import KNOBS
 from ridgeline.search.deployments.space import DeploymentSpace, deployment_space
 from ridgeline.search.request import no_system, read_request
 from ridgeline.search.target import ExportTarget
@@ -123,7 +123,7 @@ def _kept(own: Mapping[str, Any]) -> dict[str, Any]:
     serving = own.get("serving", {})
     kept = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
     if isinstance(serving, Mapping):
-        kept["serving"] = {key: serving[key] for key in (*KNOBS, "router") if key in serving}
+        kept["serving"] = {key: serving[key] for key in (*SEARCHED_KNOBS, "router") if key in serving}
     return kept
 
 

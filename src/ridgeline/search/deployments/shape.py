@@ -4,44 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import Pool, ServingPlan, SglangKnobs, TensorrtLlmKnobs, VllmKnobs
+from ridgeline.plan.serving_plan import KNOBS, SEARCHED_KNOBS, EngineKnobs, Pool, ServingPlan
 from ridgeline.plan.serving_settings import Speculation
 from ridgeline.serving.fleet import Role
 
-Knobs = VllmKnobs | SglangKnobs | TensorrtLlmKnobs
 AXES = ("tp", "pp", "ep", "dp", "precision", "speculation", "tokens", "seqs", "prefix")
 """What tells two replicas apart: degrees, formats of weights and cache, and settings of the scheduler."""
 DEGREES = ("tp", "pp", "ep", "dp")
-KNOBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "vllm": {
-            "tokens": "max_num_batched_tokens", "seqs": "max_num_seqs", "prefix": "enable_prefix_caching",
-        },
-        "sglang": {
-            "tokens": "chunked_prefill_size", "seqs": "max_running_requests", "prefix": "disable_radix_cache",
-        },
-        "tensorrt_llm": {"tokens": "max_num_tokens", "seqs": "max_batch_size", "prefix": "enable_block_reuse"},
-    }
-)  # fmt: skip
-"""The engines' own names of the settings that are searched: token budget, batch limit, prefix cache."""
-
-
-def knob_family(knobs: Knobs) -> str:
-    """Whose knobs they are: the key under plan.serving."""
-    match knobs:
-        case SglangKnobs():
-            return "sglang"
-        case TensorrtLlmKnobs():
-            return "tensorrt_llm"
-        case VllmKnobs():
-            return "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +26,16 @@ class Shape:
     mesh: Mesh
     precision: Precision
     speculation: Speculation | None
-    knobs: Knobs
+    knobs: EngineKnobs
 
     @property
     def chips(self) -> int:
         return self.mesh.ranks
+
+    @property
+    def knob_names(self) -> Mapping[str, str]:
+        """The engine's own names of the settings that are searched."""
+        return SEARCHED_KNOBS[KNOBS.key_of(self.knobs)]
 
     def choice(self, axis: str) -> Any:
         """What is chosen along an axis of `AXES`; of the prefix cache whether it is on."""
@@ -63,16 +43,17 @@ class Shape:
             return getattr(self.mesh, axis)
         if axis in ("precision", "speculation"):
             return getattr(self, axis)
-        value = getattr(self.knobs, KNOBS[knob_family(self.knobs)][axis])
-        return not value if axis == "prefix" and isinstance(self.knobs, SglangKnobs) else value
+        name = self.knob_names[axis]
+        value = getattr(self.knobs, name)
+        return not value if name.startswith("disable_") else value
 
     def turned(self, axis: str, value: Any) -> Shape:
         """The same with another format, speculation or setting."""
         if axis in ("precision", "speculation"):
             changed: dict[str, Any] = {axis: value}
             return replace(self, **changed)
-        told = not value if axis == "prefix" and isinstance(self.knobs, SglangKnobs) else value
-        knob: dict[str, Any] = {KNOBS[knob_family(self.knobs)][axis]: told}
+        name = self.knob_names[axis]
+        knob: dict[str, Any] = {name: not value if name.startswith("disable_") else value}
         return replace(self, knobs=replace(self.knobs, **knob))
 
     def scenario(self, base: Scenario, replicas: int = 1) -> Scenario:
@@ -94,8 +75,7 @@ class Shape:
         return Pool(role=role, replicas=replicas, tp=mesh.tp, pp=mesh.pp, ep=mesh.ep, dp=mesh.dp)
 
     def _serving(self, base: Scenario) -> ServingPlan:
-        own: dict[str, Any] = {**dict.fromkeys(KNOBS), knob_family(self.knobs): self.knobs}
-        return replace(base.plan.serving, **own)
+        return replace(base.plan.serving, knobs=self.knobs)
 
     def _planned(self, base: Scenario, mesh: Mesh, serving: ServingPlan) -> Scenario:
         plan = replace(base.plan, mesh=mesh, precision=self.precision, speculation=self.speculation, serving=serving)
@@ -112,7 +92,7 @@ def shape_words(shape: Shape) -> str:
     words = [degrees or "one chip", precision_words(shape.precision)]
     if shape.speculation is not None:
         words.append(speculation_words(shape.speculation))
-    names = KNOBS[knob_family(shape.knobs)]
+    names = shape.knob_names
     words += [f"{names[axis]} {shape.choice(axis)}" for axis in ("tokens", "seqs") if shape.choice(axis)]
     return ", ".join([*words, *([] if shape.choice("prefix") else ["no prefix cache"])])
 
@@ -142,4 +122,4 @@ def choice_words(shape: Shape, axis: str) -> str:
         return speculation_words(shape.speculation)
     if axis == "prefix":
         return "prefix cache" if value else "no prefix cache"
-    return f"{KNOBS[knob_family(shape.knobs)][axis]} {value or 'by default'}"
+    return f"{shape.knob_names[axis]} {value or 'by default'}"

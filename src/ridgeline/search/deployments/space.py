@@ -25,9 +25,9 @@ from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import SglangKnobs, TensorrtLlmKnobs, VllmKnobs
+from ridgeline.plan.serving_plan import EngineKnobs, StaticKnobs, default_knobs
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.search.deployments.shape import Knobs, Shape
+from ridgeline.search.deployments.shape import Shape
 from ridgeline.search.space import powers_of_two, tensor_degrees
 from ridgeline.search.target import ExportTarget
 from ridgeline.sim import limits_of
@@ -100,12 +100,10 @@ def _formats(scenario: Scenario) -> Iterator[Precision]:
             yield Precision(compute=narrow, weights=narrow, kv=dtype("fp8"))
 
 
-def usual_knobs(scenario: Scenario) -> Knobs:
+def usual_knobs(scenario: Scenario) -> EngineKnobs:
     """The scheduler's settings that the plan names, or the engine's own."""
-    serving = scenario.plan.serving
-    usual: dict[str, Knobs] = {"sglang": SglangKnobs(), "tensorrt-llm": TensorrtLlmKnobs()}
-    given = serving.sglang or serving.tensorrt_llm or serving.vllm
-    return given or usual.get(scenario.engine.id, VllmKnobs())
+    knobs = scenario.plan.serving.knobs
+    return default_knobs(scenario.engine.id) if knobs is None or isinstance(knobs, StaticKnobs) else knobs
 
 
 def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:

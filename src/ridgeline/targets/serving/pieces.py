@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.targets.decisions import replicas_of
 from ridgeline.targets.dialects.verl.names import weights_of
 from ridgeline.targets.launchers.launch import nodes_of
@@ -16,7 +17,6 @@ from ridgeline.targets.options import options
 from ridgeline.targets.serving.load import load_pieces
 from ridgeline.targets.vendors import runs_on
 
-TABLES = ("vllm", "sglang", "static", "tensorrt_llm")  # knobs of one engine each
 MODEL = "MODEL"
 
 
@@ -74,7 +74,7 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
     one = replica_of(scenario)
     yield chips_taken(scenario, one.count * one.chips)
     yield from habits("serving", "common_pieces")
-    for table in TABLES:
+    for table in KNOBS.kinds:
         if table != knob_table(engine):
             yield Lose(f"plan.serving.{table}.*", "knobs of another engine")
 
@@ -99,8 +99,10 @@ def knob_table(engine: str) -> str:
 
 def knobs(scenario: Scenario, engine: str) -> dict[str, tuple[Any, str]]:
     """What the plan sets, by the engine's own name: the value, and the decision it is."""
-    own = getattr(scenario.plan.serving, knob_table(engine), None)
-    values = {name: getattr(own, name) for name in getattr(own, "__slots__", ())}
+    given = scenario.plan.serving.knobs
+    if given is None or KNOBS.key_of(given) != knob_table(engine):
+        return {}
+    values = {field.name: getattr(given, field.name) for field in fields(given)}
     path = f"plan.serving.{knob_table(engine)}"
     return {name: (value, f"{path}.{name}") for name, value in values.items() if value not in (None, "")}
 
