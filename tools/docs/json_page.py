@@ -27,10 +27,11 @@ Written by `python -m tools docs json` from the classes of the results; do not e
 these are its keys. As JSON schema: `ridgeline.report.results.verb_schema("predict")`.
 
 Numbers are in base units unless a key's name carries another: `_s` seconds, `_us` microseconds, `_bytes`; shares are of
-1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Keys may be added; one that is there
-keeps its name and its meaning. What `show` and `check` print follows the fields of the catalog entry or scenario, and
-is not listed. A refusal of any verb is a [Refusal](#refusal): `possible` false, and the problems. A record that several
-results have is listed once.
+1. `[]` is a list, and `?` may be null. A key in brackets is not always there. Every result of a verb also
+has `kind`, which names it, and `possible`, which is true. Keys may be added; one that is there keeps its name and its
+meaning. What `show` and `check` print follows the fields of the catalog entry or scenario, and is not listed. A refusal
+of any verb is a [Refusal](#refusal): `possible` false, and the problems. A record that several results have is listed
+once.
 """
 NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
@@ -87,10 +88,22 @@ def table(kind: type) -> Iterator[str]:
     paths = {key.name: key.path for key in json_keys(kind)}
     rows = []
     for key, (hint, is_sparse) in result_keys(kind).items():
+        if key in ("kind", "possible"):
+            continue
         name = f"[`{key}`]" if is_sparse else f"`{key}`"
         rows.append((name, words(hint), meaning(kind, key, paths.get(key)) if key in paths else ""))
+    plain: list[str] = []  # keys that say everything by their name and type
     for (holds, says), group in groupby(rows, key=lambda row: row[1:]):
-        yield f"- {', '.join(name for name, *_ in group)}: {holds}{f'; {says}' if says else ''}"
+        names = ", ".join(name for name, *_ in group)
+        if not says:
+            plain.append(f"{names}: {holds}")
+            continue
+        if plain:
+            yield f"- {'; '.join(plain)}"
+            plain = []
+        yield f"- {names}: {holds}. {says[:1].upper()}{says[1:]}"
+    if plain:
+        yield f"- {'; '.join(plain)}"
 
 
 def page() -> str:

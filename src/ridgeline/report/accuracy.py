@@ -219,7 +219,7 @@ def curve_by_table(sheet: Sheet) -> str:
 def _groups_table(sheet: Sheet) -> str:
     rows = [
         (grouping, name, str(item["n"]), percent(item["mape"]))
-        for grouping in ("accelerator", "framework", "arch")
+        for grouping in ("accelerator", "arch")  # engines are in the table of sources
         for name, item in sheet["groups"][grouping].items()
     ]
     return _table(("by", "name", "rows", "mean"), rows)
