@@ -32,7 +32,7 @@ from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import bucket, fastest, ring_order
 from ridgeline.comm.simulation.conditions import Conditions, conditions
-from ridgeline.comm.simulation.fluid import WINDOW
+from ridgeline.comm.simulation.fluid_windows import WINDOW
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees

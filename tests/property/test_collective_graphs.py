@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 
 from ridgeline.comm.answer import CollectiveTime, answer
+from ridgeline.comm.bounds import trees_seconds
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of
 from ridgeline.comm.select import fastest
-from ridgeline.comm.synthesis.event_gather import EventGather, offered
-from ridgeline.comm.synthesis.matching import matched_allgather
+from ridgeline.comm.synthesis.matching import EventGather, matched_allgather, offered
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.tree_bound import trees_seconds
 from ridgeline.comm.verify import verify
 
 RATE, ALPHA = 50e9, 5e-7

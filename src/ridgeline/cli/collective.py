@@ -161,7 +161,7 @@ def _list(network: _Network, outer: str, without: Any, groups: str, json: bool) 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
     """What a library would do for the collective; written as its settings if asked."""
     from ridgeline.api import library_choice
-    from ridgeline.comm.formats.choice_settings import write_choice
+    from ridgeline.comm.formats.settings_files import write_choice
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.report.library_choice import draw_library_choice
 

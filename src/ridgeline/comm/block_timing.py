@@ -12,7 +12,7 @@ import numpy as np
 
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.joined_switches import Joined, joined_switches
+from ridgeline.comm.merge_switches import MergedFabric, merge_switches
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Array, Index
 
@@ -21,7 +21,7 @@ Part = tuple[Index, tuple[int, ...]]
 
 def bucket_time(graph: Graph, parts: Iterable[Part], collective: Collective, size_bytes: float) -> float:
     """Seconds of rings along one axis of a grid after the other, several parts at once."""
-    clock = _Clock(joined_switches(graph), list(parts), size_bytes)
+    clock = _Clock(merge_switches(graph), list(parts), size_bytes)
     if collective != "allgather":
         clock.scatter()
     if collective != "reducescatter":
@@ -32,7 +32,7 @@ def bucket_time(graph: Graph, parts: Iterable[Part], collective: Collective, siz
 class _Clock:
     """When links are free, and when each part's next block is ready at each rank."""
 
-    def __init__(self, fabric: Joined, parts: list[Part], size_bytes: float) -> None:
+    def __init__(self, fabric: MergedFabric, parts: list[Part], size_bytes: float) -> None:
         graph = fabric.graph
         self.graph, self.parts, self.last = graph, parts, 0.0
         self.wide = np.append(fabric.wide, False)

@@ -6,7 +6,7 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
     reduce-scatter    the same with the directions exchanged
     all-reduce        M / B+(S); and without sums inside the network 2 (|P| - 1) M / sum of B+ over the parts of a
                       partition P of the ranks: each part but one sends once towards the sum, and gets the sum once
-                      (ranks one by one, domains, and on direct graphs of no known shape by lengths: `tree_bound`)
+                      (ranks one by one, domains, and on direct graphs of no known shape by lengths: below)
     broadcast         M / B+(S) for S that holds the root and not all ranks; reduce: M / B-(S)
     all-to-all        M |S| (N - |S|) / N / B+(S); bytes times hops over all links' rate; concurrent flow on any graph
     latency           the longest of the quickest paths between two ranks; of broadcast and reduce, from or to the root
@@ -14,23 +14,259 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
                       equal links waits ceil(n/d) (alpha + c/b), as a set of ranks does that d links join to the rest;
                       for direct links and algorithms that send so
 
-Sets tried: every rank alone, every domain, every slab of a mesh or torus, sweeps of other graphs (`sweep_cuts`). Each
+Sets tried: every rank alone, every domain, every slab of a mesh or torus, sweeps of other graphs (below). Each
 is a valid bound, the largest is given.
 In-switch sums only help all-reduce: M / B.
+
+Turn a graph of direct links into what no all-reduce beats: what spanning trees can share, by lengths of links.
+
+By Nash-Williams and Tutte trees can carry tau = min over partitions P of (rate between parts) / (|P| - 1), and an
+all-reduce takes M / tau at least. For any lengths of links
+
+    tau <= (sum of rate x length) / (length of the shortest spanning tree)
+
+so that every try is a bound. Lengths grow where shortest trees crowd, as multiplicative weights do. After some tens of
+trees the most crowded links are those between the parts of the tightest partition: what is left without them, for each
+degree of crowding, is a partition to try.
+
+Turn a graph and what must travel on it into a time that nothing beats: the dual of the maximum concurrent flow.
+
+Give every link a length l. What a chunk needs travels at least the distance between the two of its ranks that are
+farthest apart, and a second moves at most sum of rate x l:
+
+    T >= sum over chunks of bytes x distance / sum over links of rate l        for any lengths
+
+Lengths grow where shortest ways crowd (multiplicative weights), which brings the bound near the flow's optimum.
+
+Turn a graph of any shape into sets of nodes that few links leave: sweeps over orders in which near nodes are near.
+
+Nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next), on large graphs
+by what a random walk of many steps leaves of it, and by their distance from a node at the rim; every beginning of such
+an order is a set. A network of two halves that one link joins shows that link. Each set is a cut like any other, so a
+bound by it holds; only how tight it is depends on the order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
 
-from ridgeline.comm.concurrent_flow import exchange_seconds
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.sweep_cuts import sweep_cuts, tight_sets
-from ridgeline.comm.tree_bound import trees_seconds
 from ridgeline.core.arrays import Array, Index, Mask
+
+MOST_RANKS = 256
+TREES = 120
+STEEP = 12.0  # the most crowded link is e**STEEP as long as an idle one
+LEVELS = 40  # degrees of crowding that are tried
+
+
+@lru_cache(maxsize=4)
+def trees_seconds(graph: Graph) -> float:
+    """Seconds of an all-reduce of one byte that no algorithm beats; 0 on large graphs and through switches.
+
+    >>> from ridgeline.comm.topologies import topology
+    >>> round(trees_seconds(topology("mesh:8x8", 1.0)), 3)
+    0.562
+    """
+    if not graph.direct or not 1 < graph.ranks <= MOST_RANKS:
+        return 0.0
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    low, high = np.minimum(graph.tail, graph.head), np.maximum(graph.tail, graph.head)
+    pair, index = np.unique(low * graph.ranks + high, return_inverse=True)
+    rate = np.bincount(index, graph.bytes_per_s) / 2  # of both directions
+    ends, shape = (pair // graph.ranks, pair % graph.ranks), (graph.ranks, graph.ranks)
+    load, best = np.zeros(len(pair)), 0.0
+    for _ in range(TREES):
+        crowd = load / rate
+        length = np.exp(STEEP * (crowd / max(float(crowd.max()), 1e-300) - 1)) / (rate if not load.any() else 1.0)
+        tree = minimum_spanning_tree(csr_array((length, ends), shape=shape)).tocoo()
+        best = max(best, float(tree.data.sum() / (rate * length).sum()))
+        load[np.searchsorted(pair, tree.row.astype(np.int64) * graph.ranks + tree.col)] += 1
+    return max(best, _partitioned(ends, rate, load / rate, graph.ranks))
+
+
+def _partitioned(ends: tuple[Index, Index], rate: Array, crowd: Array, ranks: int) -> float:
+    """The tightest partition into what the less crowded links join."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    best = 0.0
+    for most in np.unique(np.round(crowd / crowd.max(), 3))[-LEVELS:]:
+        kept = crowd < most * crowd.max() * (1 - 1e-3)
+        inside = (ends[0][kept], ends[1][kept])
+        parts, label = connected_components(csr_array((np.ones(int(kept.sum())), inside), shape=(ranks, ranks)), False)
+        across = float(rate[label[ends[0]] != label[ends[1]]].sum())
+        if parts > 1:
+            best = max(best, (parts - 1) / across)
+    return best
+
+
+PASSES = 60
+GROWTH = 2.0  # of the fullest link's length in a pass, falling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trips:
+    """Pairs of ranks between which a chunk must travel, chunk by chunk; `first` is where each chunk's pairs begin."""
+
+    source: Index
+    target: Index
+    first: Index
+    bytes: Array
+
+
+def exchange_seconds(graph: Graph, passes: int = PASSES) -> float:
+    """Seconds that no all-to-all of M = 1 byte a rank beats on a graph of direct links.
+
+    >>> from ridgeline.comm.topologies import topology
+    >>> round(exchange_seconds(topology("ring:8", 1.0)), 3)  # M p / 8 b
+    1.0
+    """
+    n = graph.ranks
+    source, target = np.nonzero(~np.eye(n, dtype=np.bool_))
+    every = np.arange(len(source))
+    return flow_seconds(
+        graph, Trips(source=source, target=target, first=every, bytes=np.full(len(every), 1 / n)), passes
+    )
+
+
+def flow_seconds(graph: Graph, trips: Trips, passes: int = PASSES) -> float:
+    """Seconds that nothing beats that makes these trips, through switches or not."""
+    if not len(trips.first):
+        return 0.0
+    nodes, rate = graph.nodes, graph.bytes_per_s
+    starts, row = np.unique(trips.source, return_inverse=True)
+    at = np.full((nodes, nodes), -1, np.int64)
+    at[graph.tail, graph.head] = np.arange(graph.links)
+    length, best = 1 / rate, 0.0
+    for step in range(passes):
+        matrix = csr_array((length, (graph.tail, graph.head)), shape=(nodes, nodes))
+        far, last = dijkstra(matrix, indices=starts, return_predecessors=True)
+        apart = far[row, trips.target]
+        longest = np.maximum.reduceat(apart, trips.first)
+        best = max(best, float((trips.bytes * longest).sum() / (rate * length).sum()))
+        sent = np.zeros(far.shape)
+        chunk = np.repeat(np.arange(len(trips.first)), np.diff(np.append(trips.first, len(apart))))
+        np.add.at(sent, (row, trips.target), np.where(apart >= longest[chunk], trips.bytes[chunk], 0.0))
+        full = _loads(at, far, last.astype(np.int64), sent, graph.links) / rate
+        length = length * np.exp(GROWTH / (1 + step / 4) * full / full.max())
+        length /= length.max()
+    return best
+
+
+def _loads(at: Index, far: Array, last: Index, sent: Array, links: int) -> Array:
+    """Bytes on each link when all go the shortest ways: by source and node what is sent there."""
+    rows, below = np.arange(len(far)), sent.copy()
+    load = np.zeros(links)
+    known = np.where(np.isfinite(far), far, -1.0)
+    for node in np.argsort(-known, axis=1).T:  # farthest first, of every source at once
+        before = last[rows, node]
+        goes = before >= 0
+        carried = below[rows, node]
+        np.add.at(below, (rows[goes], before[goes]), carried[goes])
+        load += np.bincount(at[before[goes], node[goes]], carried[goes], links)
+    return load
+
+
+MOST_NODES = 512  # eigenvectors of more take seconds
+VECTORS = 4
+WALKS, WALKED = 2, 80  # random walks on larger graphs, and their steps
+
+
+def sweep_cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
+    """For each set: ranks in it, rate out of it and into it, and whether the root is in it.
+
+    >>> from ridgeline.comm.graph import without
+    >>> from ridgeline.comm.topologies import topology
+    >>> bridged = without(topology("mesh:2x6", 1.0), ["link:2-3"])  # one link between halves is left
+    >>> inside, out, _, _ = sweep_cuts(bridged, 0)
+    >>> float((inside / out).max())
+    6.0
+    """
+    if graph.nodes < 4:
+        none = np.zeros(0)
+        return none, none, none, none.astype(np.bool_)
+    parts = [_swept(graph, order, root) for order in _orders(graph)]
+    inside, out, into, rooted = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return inside, out, into, rooted
+
+
+@lru_cache(maxsize=4)
+def tight_sets(graph: Graph) -> list[Mask]:
+    """Of each sweep the set with most ranks for the rate out of it, counted from its smaller side; none of one rank."""
+    made: list[Mask] = []
+    if graph.nodes < 4:
+        return made
+    for order in _orders(graph):
+        inside, out, _, _ = _swept(graph, order, 0)
+        ranks = np.minimum(inside, graph.ranks - inside)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tight = np.where(ranks > 1, ranks / out, 0.0)
+        best = int(tight.argmax())
+        if tight[best] > 0:
+            mask = np.zeros(graph.nodes, np.bool_)
+            mask[order[: best + 1]] = True
+            made.append(mask)
+    return made
+
+
+@lru_cache(maxsize=4)
+def _orders(graph: Graph) -> list[Index]:
+    """Nodes in the order of the Laplacian's first eigenvectors after the constant one."""
+    if graph.nodes > MOST_NODES:
+        return _walk_orders(graph)
+    weight = np.zeros((graph.nodes, graph.nodes))
+    np.add.at(weight, (graph.tail, graph.head), graph.bytes_per_s / graph.bytes_per_s.max())
+    weight = weight + weight.T
+    laplacian = np.diag(weight.sum(axis=1)) - weight
+    _, vectors = np.linalg.eigh(laplacian)
+    return [np.argsort(vectors[:, one], kind="stable") for one in range(1, min(1 + VECTORS, graph.nodes))]
+
+
+def _walk_orders(graph: Graph) -> list[Index]:
+    """Nodes by what is slow to even out in a lazy random walk, and by their distance from a rim."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order
+
+    ends = (np.concatenate([graph.tail, graph.head]), np.concatenate([graph.head, graph.tail]))
+    weight = np.tile(graph.bytes_per_s / graph.bytes_per_s.max(), 2)
+    matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
+    total = np.asarray(matrix.sum(axis=1)).ravel()
+    left = np.random.default_rng(0).standard_normal((graph.nodes, WALKS))
+    for _ in range(WALKED):
+        left -= (total @ left) / total.sum()
+        left = (left + (matrix @ left) / total[:, None]) / 2
+    rim = int(breadth_first_order(matrix, 0, return_predecessors=False)[-1])
+    by_distance = breadth_first_order(matrix, rim, return_predecessors=False).astype(np.int64)
+    walks = [np.argsort(left[:, one], kind="stable") for one in range(WALKS)]
+    return [*walks, by_distance] if len(by_distance) == graph.nodes else walks
+
+
+def _swept(graph: Graph, order: Index, root: int) -> tuple[Array, Array, Array, Mask]:
+    """The same for every beginning of an order, shortest first."""
+    place = np.empty(graph.nodes, np.int64)
+    place[order] = np.arange(graph.nodes)
+    low, high = place[graph.tail], place[graph.head]
+    inside = np.cumsum(order < graph.ranks)[:-1]
+    out = _crossed(low, high, graph.bytes_per_s, graph.nodes)
+    into = _crossed(high, low, graph.bytes_per_s, graph.nodes)
+    return inside.astype(np.float64), out, into, np.arange(graph.nodes - 1) >= place[root]
+
+
+def _crossed(begin: Index, end: Index, rate: Array, nodes: int) -> Array:
+    """Rate of links that begin inside and end outside of each beginning."""
+    leaves = begin < end
+    opened = np.bincount(begin[leaves], rate[leaves], nodes)
+    closed = np.bincount(end[leaves], rate[leaves], nodes)
+    return np.maximum(np.cumsum(opened - closed)[:-1], 0.0)
+
 
 FLOW_RANKS = 256  # ranks up to which an all-to-all's concurrent flow is bounded
 ALL_SOURCES = 512  # ranks up to which all pairs are measured; beyond, a sample: still a bound

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ridgeline.comm.bounds import Bound, domain_sets
-from ridgeline.comm.concurrent_flow import Trips, flow_seconds
+from ridgeline.comm.bounds import Bound, Trips, domain_sets, flow_seconds
 from ridgeline.comm.contract import Contract
 from ridgeline.comm.graph import Graph, sums_by
 from ridgeline.core.arrays import Array, Index

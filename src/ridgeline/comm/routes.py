@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.equal_ways import PathTable, walked
+from ridgeline.comm.ecmp_paths import PathTable, follow_paths
 from ridgeline.comm.graph import Graph
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem
@@ -40,7 +40,7 @@ def routes(graph: Graph, sources: Index, targets: Index) -> Index:
         searched = _by_axis if graph.shape else _searched
         ways = searched(graph, *ends, keys[order], order)
     else:
-        ways = walked(_table(graph, ends[1]), *ends, ends[0] + ends[1])
+        ways = follow_paths(_table(graph, ends[1]), *ends, ends[0] + ends[1])
     whole = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
     whole[:, 0] = direct
     whole[rest, : ways.shape[1]] = ways

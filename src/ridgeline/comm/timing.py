@@ -7,7 +7,7 @@ round that use it:
 
 It starts when its chunk is there and its links are done with the rounds before; nobody waits for a whole round. On
 direct links and one chunk a link and round this is rounds x (chunk / b + alpha). A link is busy for the latency too.
-Switches that stand for each other (spines) count as one: their ways carry equal parts, see `joined_switches`.
+Switches that stand for each other (spines) count as one: their ways carry equal parts, see `merge_switches`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.contract import Ints
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.joined_switches import joined_switches
+from ridgeline.comm.merge_switches import merge_switches
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Array, Index, Mask
 
@@ -50,7 +50,7 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     if not len(steps):
         return Timing(seconds=0.0, round_ends=np.zeros(0), link_bytes=np.zeros(graph.links), crowding=0)
     if algorithm.nodes <= graph.ranks:  # no switch has steps of its own
-        fabric = joined_switches(graph)
+        fabric = merge_switches(graph)
         if fabric.link is not None:
             timed = _timed(algorithm, fabric.graph, size_bytes, fabric.wide)
             return replace(timed, link_bytes=fabric.spread(timed.link_bytes, graph))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.joined_switches import joined_switches
+from ridgeline.comm.merge_switches import merge_switches
 from ridgeline.comm.routes import routes
 from ridgeline.core.arrays import Index
 
@@ -64,7 +64,7 @@ def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -
     rows = [one for one in traffic if len(one.source)]
     if not rows:
         return 0.0
-    graph = joined_switches(graph).graph
+    graph = merge_switches(graph).graph
     if graph.ranks > (FEW_RANKS if graph.shape else MANY_RANKS):
         return max(_chained(graph, rows, size_bytes), _volume(graph, rows, size_bytes))
     ways = routes(graph, np.concatenate([one.source for one in rows]), np.concatenate([one.target for one in rows]))

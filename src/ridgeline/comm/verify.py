@@ -1,6 +1,6 @@
 """Turn an algorithm into a proof that it keeps its contract, or the first steps that break it.
 
-Sums along trees and copies after them are proved by their shape (`tree_proof`). Everything else is replayed and
+Sums along trees and copies after them are proved by their shape. Everything else is replayed and
 followed symbolically: a contribution is a random element of the field of 2**61 - 1, a sum is the sum of elements, so an
 output is right when it equals the sum of its contributions, each once. A wrong set of contributions passes with
 probability 2**-61 (Schwartz-Zippel); elements are drawn from a hash of the steps themselves, so that no file can be
@@ -8,11 +8,33 @@ written around them. For a wrong output the set itself is worked out and named.
 
 Also checked: every step sends something that is there; no place is written twice in a round unless both add, nor read
 in the round in which it is written (a buffer race); and no rank waits for ever when a connection holds `slots` chunks
-(see `deadlock`).
+(see below).
+
+Turn steps into the waits between them, and find ranks that wait for each other for ever.
+
+A connection (source, target, channel) holds `slots` chunks: a send blocks while it is full, a receive until its chunk
+is there. How a rank works through its steps decides whether that can end in a cycle of waits:
+
+    apart    one worker sends and one receives on each channel, both in the order of the steps (isend and irecv, or a
+             threadblock each). A wait is then always for an earlier step, or for the send of the same one: a send
+             waits for the step whose slot it takes, a receive for its send, both for what came before. No cycle with
+             one slot or more, whatever the steps are.
+    serial   one worker does both: in a round it sends all, then receives (a threadblock that has both peers). With more
+             chunks on a connection in a round than slots, ranks can all be stuck in their sends.
+
+Turn an algorithm that first adds and then copies into a proof by the shape of its steps, without following sums.
+
+    adding      every place is sent at most once, and after all that is added to it: what a rank contributes moves on
+                along one path and ends in one place. A chunk that has one such end holds every contribution once there
+    copying     every place is written at most once, from such an end or from a place that was written before
+
+A place is a chunk's memory on one node. Library and synthesis make nothing else; whatever is neither, or wrong, is left
+to `verify`'s replay, which says what breaks. A few passes over all steps, not one over the rounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -22,10 +44,143 @@ from numpy.typing import NDArray
 
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps
 from ridgeline.comm.contract import Contract
-from ridgeline.comm.deadlock import deadlocks
-from ridgeline.comm.tree_proof import proved
-from ridgeline.core.arrays import Index
+from ridgeline.core.arrays import Index, Mask
 from ridgeline.core.errors import Problem
+
+
+def deadlocks(steps: Steps, slots: int) -> list[Problem]:
+    """The first cycle of waits of serial workers, or nothing.
+
+    With no more than `slots` chunks per connection in a round, waits go from later rounds to earlier ones, and from
+    receives to sends of one round: they have no cycle. Otherwise the graph of waits is searched for one.
+    """
+    if not len(steps):
+        return []
+    connection = _connection(steps)
+    most = _most_in_a_round(steps, connection)
+    if most <= slots:
+        return []
+    return _cycle(steps, connection, slots)
+
+
+def _connection(steps: Steps) -> Index:
+    ends = int(max(steps.source.max(), steps.target.max())) + 1
+    wide = steps.source.astype(np.int64) * ends + steps.target
+    return wide * (int(steps.channel.max()) + 1) + steps.channel
+
+
+def _most_in_a_round(steps: Steps, connection: Index) -> int:
+    """The most chunks that one connection carries in one round."""
+    span = int(connection.max()) + 1
+    key = steps.round.astype(np.int64) * span + connection
+    key.sort()
+    starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    return int(np.diff(np.append(starts, len(key))).max())
+
+
+def _cycle(steps: Steps, connection: Index, slots: int) -> list[Problem]:
+    """Search the waits: node 2 i is the send of step i, node 2 i + 1 its receive."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    size = len(steps)
+    rows = np.arange(size, dtype=np.int64)
+    waits = [(2 * rows + 1, 2 * rows)]  # a receive waits for its send
+    order = np.argsort(connection, kind="stable")
+    same = connection[order[slots:]] == connection[order[:-slots]] if slots < size else np.zeros(0, np.bool_)
+    waits.append((2 * order[slots:][same], 2 * order[:-slots][same] + 1))  # a slot is free when its chunk was taken
+    worker = np.concatenate([steps.source, steps.target]).astype(np.int64) * 128 + np.tile(steps.channel, 2)
+    phase = np.concatenate([2 * steps.round, 2 * steps.round + 1]).astype(np.int64)
+    nodes = np.concatenate([2 * rows, 2 * rows + 1])
+    line = np.lexsort((np.tile(rows, 2), phase, worker))
+    follows = worker[line[1:]] == worker[line[:-1]]
+    waits.append((nodes[line[1:]][follows], nodes[line[:-1]][follows]))  # a channel works in order
+    late = np.concatenate([one for one, _ in waits])
+    early = np.concatenate([one for _, one in waits])
+    graph = coo_array((np.ones(len(late), np.int8), (late, early)), shape=(2 * size, 2 * size)).tocsr()
+    _, label = connected_components(graph, directed=True, connection="strong")
+    sizes = np.bincount(label)
+    caught = np.flatnonzero(sizes[label] > 1)
+    if not len(caught):
+        return []
+    row = int(caught[0]) // 2
+    path = f"step {row} (round {steps.round[row]}, rank {steps.source[row]} to {steps.target[row]})"
+    given = f"{len(caught)} sends and receives that wait for each other with {slots} slots a connection"
+    return [Problem(path=path, given=given, expected="an order without deadlock", todo="send fewer chunks in a round")]
+
+
+MOST_PLACES = 1 << 27
+BLOCK = 1 << 18  # steps that are looked at together, to stay in a cache
+NEVER = np.iinfo(np.int32).max
+
+Rounds = NDArray[np.int32]
+
+
+def proved(algorithm: Algorithm) -> bool:
+    """Whether the steps' shape proves that every output holds every contribution exactly once, without races.
+
+    False says only that this proof does not hold. Numbers of steps must be inside their ranges.
+    """
+    steps, contract = algorithm.steps, algorithm.contract
+    places = algorithm.nodes * contract.chunks
+    first_copy = int(np.count_nonzero(steps.op == REDUCE))
+    if places > MOST_PLACES or (steps.op[:first_copy] != REDUCE).any():
+        return False
+    if 0 < first_copy < len(steps) and steps.round[first_copy - 1] == steps.round[first_copy]:
+        return False
+    roots = _added(algorithm, first_copy, places)
+    if roots is None:
+        return False
+    many = roots.reshape(algorithm.nodes, -1).sum(axis=0) != 1
+    if many.any() and many[contract.end_places() % contract.chunks].any():
+        return False
+    whole = _copied(algorithm, first_copy, roots)
+    return whole is not None and bool(_at_ends(whole, contract).all())
+
+
+def _at_ends(whole: Mask, contract: Contract) -> Mask:
+    return whole[: contract.ranks * contract.chunks] if contract.ends is None else whole[contract.end_places()]
+
+
+def _added(algorithm: Algorithm, stop: int, places: int) -> Mask | None:
+    """Where contributions end: places that hold something and are not sent while sums are made."""
+    begins = algorithm.contract.begin_places()
+    since = np.full(places, NEVER, np.int32)  # the last round that added to a place, -1 of what it begins with
+    since[begins] = -1
+    if np.count_nonzero(since == -1) != len(begins):
+        return None
+    for _, write, round in _blocks(algorithm, 0, stop):
+        since[write] = round
+    sent = np.zeros(places, np.bool_)
+    for read, _, round in _blocks(algorithm, 0, stop):
+        if not (since[read] < round).all():
+            return None
+        sent[read] = True
+    return None if np.count_nonzero(sent) != stop else (since != NEVER) & ~sent
+
+
+def _copied(algorithm: Algorithm, start: int, roots: Mask) -> Mask | None:
+    """The places that hold whole chunks in the end."""
+    since = np.where(roots, np.int32(-1), np.int32(NEVER))
+    for _, write, round in _blocks(algorithm, start, len(algorithm.steps)):
+        since[write] = round
+    whole: Mask = since != NEVER
+    if np.count_nonzero(whole) != np.count_nonzero(roots) + len(algorithm.steps) - start:
+        return None
+    for read, _, round in _blocks(algorithm, start, len(algorithm.steps)):
+        if not (since[read] < round).all():
+            return None
+    return whole
+
+
+def _blocks(algorithm: Algorithm, start: int, stop: int) -> Iterator[tuple[Index, Index, Rounds]]:
+    """Places that steps read and write, and their rounds, some steps at a time."""
+    steps, chunks = algorithm.steps, np.int64(algorithm.contract.chunks)
+    for low in range(start, stop, BLOCK):
+        rows = slice(low, min(low + BLOCK, stop))
+        chunk = steps.chunk[rows]
+        yield steps.source[rows] * chunks + chunk, steps.target[rows] * chunks + chunk, steps.round[rows]
+
 
 FIELD = np.uint64((1 << 61) - 1)
 SLOTS = 8  # chunks that a connection holds before its receiver takes one: NCCL_STEPS

@@ -18,7 +18,7 @@ from ridgeline.comm.formats.files import CollectiveFile
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.routes import routes
 from ridgeline.comm.simulation.contention import Contention
-from ridgeline.comm.simulation.unshared import Method
+from ridgeline.comm.simulation.message_rounds import Method
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 from ridgeline.report.crossing_chart import crossing_lines

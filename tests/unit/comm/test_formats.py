@@ -17,11 +17,9 @@ from ridgeline.cli.main import command_line
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.answer import verify_file
-from ridgeline.comm.formats.choice_settings import choice_text
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
-from ridgeline.comm.formats.hccl_env import read_hccl
 from ridgeline.comm.formats.lower import _messages, lowered
-from ridgeline.comm.formats.tuner_csv import read_tuner, tuner_text
+from ridgeline.comm.formats.settings_files import choice_text, read_hccl, read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather

@@ -11,13 +11,13 @@ import pytest
 import ridgeline
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.graph import Graph, without
-from ridgeline.comm.joined_switches import joined_switches
 from ridgeline.comm.library.exchanges import pairwise, sends
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
+from ridgeline.comm.merge_switches import merge_switches
 from ridgeline.comm.select import candidates
 from ridgeline.comm.simulation.conditions import FRAMING, SPRAYED, Conditions, conditions
 from ridgeline.comm.simulation.contention import contend, simulated_graph
-from ridgeline.comm.simulation.max_min import max_min
+from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import Simulated, over_seeds, simulate
 from ridgeline.comm.system_graph import system_graph
@@ -86,9 +86,9 @@ def test_closed_forms_use_the_ways_of_a_fabric_alike(name: str) -> None:
 def test_a_fabric_with_a_lost_link_keeps_its_switches() -> None:
     whole = topology("leafspine:4x4x4", RATE, ALPHA)
     broken = without(whole, ["link:16-20"])
-    assert joined_switches(whole).graph.nodes == 16 + 4 + 1
-    assert joined_switches(broken).link is None
-    assert joined_switches(topology("planes:8x3", RATE, ALPHA)).link is None
+    assert merge_switches(whole).graph.nodes == 16 + 4 + 1
+    assert merge_switches(broken).link is None
+    assert merge_switches(topology("planes:8x3", RATE, ALPHA)).link is None
 
 
 def test_unequal_links_and_unequal_starts_are_exact() -> None:

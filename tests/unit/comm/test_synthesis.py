@@ -13,9 +13,7 @@ from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of, slowed, without
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.synthesis.arrivals import arrival_allgather
-from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
-from ridgeline.comm.synthesis.matching import matched_allgather
+from ridgeline.comm.synthesis.matching import arrival_allgather, cycle_allgather, has_cycle, matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize

@@ -9,13 +9,11 @@ import pytest
 
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, reversed_algorithm, steps_of
 from ridgeline.comm.contract import contract
-from ridgeline.comm.deadlock import deadlocks
 from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, forwarded_dispatch, moe_dispatch, pairwise
 from ridgeline.comm.library.gathers import PATTERNS, allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.library.levels import split_rail_allgather, unequal_allreduce
 from ridgeline.comm.library.trees import double_tree, in_switch_allreduce, tree_allreduce
-from ridgeline.comm.tree_proof import proved
-from ridgeline.comm.verify import _Replay, verify
+from ridgeline.comm.verify import _Replay, deadlocks, proved, verify
 
 RIGHT = {
     "ring allreduce": reduce_then_gather(ring_allgather(6)),

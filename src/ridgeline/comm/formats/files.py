@@ -16,14 +16,12 @@ from typing import Any
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import FORMAT, read_algorithm, write_algorithm
 from ridgeline.comm.formats.execute import execute
-from ridgeline.comm.formats.hccl_env import NAME, HcclSetting, read_hccl
 from ridgeline.comm.formats.lower import lowered
-from ridgeline.comm.formats.msccl_write import msccl_text
-from ridgeline.comm.formats.msccl_xml import read_msccl
+from ridgeline.comm.formats.msccl import msccl_text, read_msccl
 from ridgeline.comm.formats.mscclpp_read import read_mscclpp
 from ridgeline.comm.formats.mscclpp_write import mscclpp_text
 from ridgeline.comm.formats.program import Program, Wrong
-from ridgeline.comm.formats.tuner_csv import Rule, read_tuner
+from ridgeline.comm.formats.settings_files import NAME, HcclSetting, Rule, read_hccl, read_tuner
 from ridgeline.comm.verify import Verification, verify
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import write_text

@@ -56,7 +56,7 @@ class Conditions:
     injection          bytes per second that a rank sends, and gets, at most; None: what its links carry
     message_s          what each message costs beside the latency of its way
     framing, sprayed   shares of a link that payload gets, see the module
-    sharing            max-min rates from moment to moment, or bytes of a round on a link (`shared_rounds`); auto: the
+    sharing            max-min rates from moment to moment, or bytes of a round on a link (`message_rounds`); auto: the
                        second for many messages that share links
     """
 

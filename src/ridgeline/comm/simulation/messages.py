@@ -147,3 +147,12 @@ def numbered(keys: Index, limit: int) -> tuple[Index, Ints]:
     table = np.zeros(limit, np.int32)
     table[known] = np.arange(len(known), dtype=np.int32)
     return known, table[keys]
+
+
+def ranges(low: Index, count: Index) -> Index:
+    """low[0], low[0] + 1, ... count[0] of them, then those of the next."""
+    if (count == 1).all():
+        return low
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(low - (ends - count), count) + np.arange(total)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.comm.equal_ways import PathTable
+from ridgeline.comm.ecmp_paths import PathTable
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
-from ridgeline.comm.simulation.fluid import run
+from ridgeline.comm.simulation.fluid_exact import Prepared
+from ridgeline.comm.simulation.fluid_windows import run
+from ridgeline.comm.simulation.message_rounds import Flows, Method
 from ridgeline.comm.simulation.messages import Job, Messages, messages_of
-from ridgeline.comm.simulation.moments import Prepared
 from ridgeline.comm.simulation.path_choice import Ways, ways
-from ridgeline.comm.simulation.unshared import Flows, Method
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
 

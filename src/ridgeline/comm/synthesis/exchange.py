@@ -3,16 +3,183 @@
 Every rank sends over a tree of ways to all others. Trees are laid one after the other, where others have left links
 free (several at a time where there are many ranks); each is taken up and laid again a few times (a concurrent flow, by
 rip-up and re-route), and single ways are led off the fullest link. `exchange_turns` says when each chunk moves on.
+
+When the chunks of an all-to-all move on over their ways: one at a time on a link, or all that wait for it.
+
+A link that is free takes, of the chunks that wait for it, one with the longest way ahead. Waiting chunks lie on stacks,
+one for each link and number of hops ahead, so that a turn looks at links and not at chunks.
+
+Exchanges of any sizes on a direct graph over several ways at once: pairs that send, all-to-all of unequal parts.
+
+What a pair sends is cut into pieces of about one size. Each piece is laid along the links that are least full with it,
+and laid again once all the others lie: a single pair comes to use every way that adds rate, as maximum flow does, and
+pairs that meet go round each other. `exchange_turns` says when each piece moves on.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
+from ridgeline.comm.algorithm import Algorithm, steps_of
+from ridgeline.comm.contract import Contract, contract
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.synthesis.matching import SYNTHESIZED
 from ridgeline.core.arrays import Array, Index
+
+TICKS = 4  # of the fastest link's time, where links differ
+
+
+def by_hops(graph: Graph, ways: Index, whole: Contract | None = None) -> Algorithm:
+    """All first hops in one round, all second ones in the next: fewest messages."""
+    chunk, hop = np.nonzero(ways >= 0)
+    return _made(graph, hop, ways[chunk, hop], chunk, whole)
+
+
+def one_by_one(graph: Graph, ways: Index, chunk_bytes: float, whole: Contract | None = None) -> Algorithm:
+    """A link carries one chunk at a time, of those that wait the one with the longest way ahead.
+
+    whole   what the chunks are of, by row of `ways`; absent: an all-to-all of all pairs
+    """
+    ticks = _ticks(graph, chunk_bytes)
+    length = (ways >= 0).sum(axis=1)
+    waiting = _Stacks(graph.links, ways.shape[1], len(ways))
+    at, free = np.zeros(len(ways), np.int64), np.zeros(graph.links, np.int64)
+    coming: dict[int, list[Index]] = defaultdict(list, {0: [np.flatnonzero(length > 0)]})
+    rows: list[tuple[Index, Index]] = []
+    now = 0
+    while coming or waiting.count:
+        for chunk in coming.pop(now, ()):
+            waiting.push(ways[chunk, at[chunk]], length[chunk] - at[chunk], chunk)
+        link, chunk = waiting.pop(free <= now)
+        now += 1
+        if not len(link):
+            continue
+        rows.append((link, chunk))
+        free[link] = now - 1 + ticks[link]
+        at[chunk] += 1
+        onward = at[chunk] < length[chunk]
+        for ended in np.unique(free[link[onward]]):
+            coming[int(ended)].append(chunk[onward & (free[link] == ended)])
+    rounds = np.repeat(np.arange(len(rows)), [len(link) for link, _ in rows])
+    links, chunks = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
+    return _made(graph, rounds, links, chunks, whole)
+
+
+def _ticks(graph: Graph, chunk_bytes: float) -> Index:
+    """Turns that a chunk takes on each link: one where all links are alike."""
+    each = chunk_bytes / graph.bytes_per_s + graph.latency_s
+    if np.ptp(each) <= 1e-12 * each.max():
+        return np.ones(graph.links, np.int64)
+    ticks: Index = np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
+    return ticks
+
+
+class _Stacks:
+    """Chunks that wait, by link and hops ahead."""
+
+    def __init__(self, links: int, hops: int, chunks: int) -> None:
+        self.count = 0
+        self._top = np.full((links, hops + 1), -1, np.int64)
+        self._under = np.full(chunks, -1, np.int64)
+
+    def push(self, link: Index, ahead: Index, chunk: Index) -> None:
+        stack = link * self._top.shape[1] + ahead
+        order = np.argsort(stack, kind="stable")
+        stack, chunk = stack[order], chunk[order]
+        first = np.flatnonzero(np.diff(stack, prepend=-1))
+        tops = self._top.reshape(-1)
+        self._under[chunk[1:]] = chunk[:-1]  # each on the one before it,
+        self._under[chunk[first]] = tops[stack[first]]  # and the first of a stack on what was there
+        tops[stack] = chunk  # the last one of a stack stays
+        self.count += len(chunk)
+
+    def pop(self, ready: np.ndarray) -> tuple[Index, Index]:
+        """Of each link that is ready one chunk, if any waits; links and chunks."""
+        there = self._top >= 0
+        link = np.flatnonzero(there.any(axis=1) & ready)
+        ahead = there.shape[1] - 1 - there[link, ::-1].argmax(axis=1)
+        chunk = self._top[link, ahead]
+        self._top[link, ahead] = self._under[chunk]
+        self.count -= len(chunk)
+        return link, chunk
+
+
+def _made(graph: Graph, round: Index, link: Index, chunk: Index, whole: Contract | None = None) -> Algorithm:
+    n = graph.ranks
+    steps = steps_of(round, graph.tail[link], graph.head[link], chunk)
+    return Algorithm(name=SYNTHESIZED, contract=whole or contract("alltoall", n, n * n), nodes=n, steps=steps)
+
+
+PIECES = (32, 128, 512)  # in all, at least one a pair
+MOST_PIECES = 4096
+MULTIPATH_SWEEPS = 3
+STEEP = 6.0  # a link as full as the fullest is avoided by e**STEEP
+
+
+def multipath_exchanges(graph: Graph, asked: Contract, size_bytes: float) -> Iterator[Algorithm]:
+    """Algorithms for the contract, whose chunks each go from one rank to another, in pieces of several sizes."""
+    assert asked.begins is not None
+    assert asked.ends is not None
+    source, target = np.zeros(asked.chunks, np.int64), np.full(asked.chunks, -1, np.int64)
+    source[asked.begins[:, 1]], target[asked.ends[:, 1]] = asked.begins[:, 0], asked.ends[:, 0]
+    share = np.array(asked.shares(), np.float64)
+    sent = np.flatnonzero((target >= 0) & (source != target) & (share > 0))
+    before = 0
+    for pieces in PIECES:
+        each = share[sent].sum() / pieces
+        count = np.maximum(1, np.ceil(share[sent] / each - 1e-9).astype(np.int64))
+        if count.sum() > MOST_PIECES or count.sum() == before:
+            continue
+        before = int(count.sum())
+        whole = _cut(asked, (source[sent], target[sent], share[sent]), count)
+        ways = _ways(graph, whole)
+        yield one_by_one(graph, ways, float(whole.shares().max()) * size_bytes, whole)
+        yield by_hops(graph, ways, whole)
+
+
+def _cut(asked: Contract, pairs: tuple[Index, Index, Array], count: Index) -> Contract:
+    """The contract with a chunk for each piece."""
+    source, target = (np.repeat(column, count) for column in pairs[:2])
+    share: Array = np.repeat(pairs[2] / count, count)
+    ids = np.arange(len(source))
+    return Contract(
+        collective=asked.collective,
+        ranks=asked.ranks,
+        chunks=len(ids),
+        begins=np.stack([source, ids], axis=1),
+        ends=np.stack([target, ids], axis=1),
+        chunk_share=share,
+    )
+
+
+def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
+    """(pieces, longest) links of each piece's way, -1 after the last."""
+    assert whole.begins is not None
+    assert whole.ends is not None
+    source, target, size = whole.begins[:, 0], whole.ends[:, 0], whole.shares()
+    at = np.full((graph.ranks, graph.ranks), -1, np.int64)
+    at[graph.tail, graph.head] = np.arange(graph.links)
+    cost = float(graph.bytes_per_s.max()) / graph.bytes_per_s
+    load, found = np.zeros(graph.links), [np.zeros(0, np.int64)] * len(source)
+    random = np.random.default_rng(seed)
+    for _ in range(MULTIPATH_SWEEPS):
+        for piece in random.permutation(len(source)):
+            load[found[piece]] -= size[piece]
+            full = (load + size[piece]) * cost
+            weight = cost * np.exp(STEEP * full / full.max())
+            last = dijkstra(weighted(graph, weight), indices=source[piece : piece + 1], return_predecessors=True)[1][0]
+            found[piece] = links_back(at, last, int(target[piece]))
+            load[found[piece]] += size[piece]
+    ways = np.full((len(source), max(len(one) for one in found)), -1, np.int64)
+    for piece, one in enumerate(found):
+        ways[piece, : len(one)] = one
+    return ways
+
 
 SWEEPS = 4  # times that every tree is laid
 STEEPS = (1.0, 3.0, 6.0)  # how much a link as full as the fullest is avoided: e**steep, tried one after the other

@@ -4,20 +4,241 @@ What a rank holds is a row of bits. A round goes over the ports of all ranks at 
 the sender has and the rank has not (nor was promised in this round) the rarest is taken, on large graphs any. Slower
 ports are busy for more ticks; a chunk can be passed on when it has arrived. Behind a switch the sender changes from
 round to round (see `ports`).
+
+All-gather on a mesh of two axes, one of them even: a ring both ways along a closed cycle through all ranks.
+
+A corner has two links, so that no all-gather takes fewer than (N - 1) / 2 rounds of one chunk a link. A Hamiltonian
+cycle gives every rank two links of its own: in round t it gets the chunk of the rank t + 1 places before it from the
+one side, and of the rank t + 1 places behind it from the other. That is as few rounds, without a search.
+
+All-gather on any graph of direct links, heterogeneous or degraded: a free link takes what came first to its sender.
+
+Every rank keeps a list of its chunks in the order in which they came. A link goes along its sender's list, passes by
+what its rank has or was promised, and takes the first that is left: it looks at every chunk once, whatever the size.
+What came first is farthest from where it is still new, so that links to ranks with few of them seldom go idle: on
+meshes and random graphs of equal links the rounds are as few as the smallest degree allows.
+
+All-gather on any graph of direct links, event by event in a compiled core: `arrivals` at links' own times.
+
+A link that is free takes, of the first chunks of its sender that its rank lacks, the one that fewest ranks have. It
+takes none that would come later than all could be there: a slow link leaves its last chunks to quicker ones. Rounds
+keep to what a step needs, so that links of a hundred rates make no more of them than equal ones.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.comm.algorithm import Algorithm, Steps
+from ridgeline.comm.bounds import chunked_bound, lower_bound
 from ridgeline.comm.contract import Ints, contract
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.simulation.compiled import library
 from ridgeline.comm.synthesis.ports import Ports, domains_of, ports_of
 from ridgeline.core.arrays import Array, Index, Mask
+
+
+def has_cycle(graph: Graph) -> bool:
+    """Whether it is a whole mesh of two axes and equal links with an even number of ranks."""
+    open_mesh = len(graph.shape) == 2 and min(graph.shape) > 1 and not any(graph.wraps)
+    return open_mesh and graph.ranks % 2 == 0 and graph.uniform and graph.direct
+
+
+def cycle_of(shape: tuple[int, int]) -> Index:
+    """Ranks of a mesh in an order in which each is linked to the next, and the last to the first.
+
+    Back and forth through all columns but the first, and home along that one.
+
+    >>> cycle_of((2, 3)).tolist()
+    [0, 1, 2, 5, 4, 3]
+    """
+    grid = np.arange(shape[0] * shape[1]).reshape(shape)
+    if shape[0] % 2:
+        grid = grid.T
+    rows = grid[:, 1:].copy()
+    rows[1::2] = rows[1::2, ::-1]
+    return np.concatenate([grid[0, :1], rows.ravel(), grid[:0:-1, 0]])
+
+
+def cycle_allgather(graph: Graph) -> Algorithm:
+    """An all-gather in ceil((N - 1) / 2) rounds."""
+    n, rounds = graph.ranks, graph.ranks // 2
+    order = cycle_of((graph.shape[0], graph.shape[1])).astype(np.int32)
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    again = np.tile(order, 3)  # places before the first and behind the last
+    chunk = np.empty((rounds, 2, n), np.int32)
+    for round in range(rounds):
+        chunk[round, 0] = again[place + (n - 1 - round)]
+        chunk[round, 1] = again[place + (n + 1 + round)]
+    sides = np.concatenate([again[place + (n - 1)], again[place + (n + 1)]])
+    steps = n * (n - 1)  # the rank opposite is n / 2 away from both sides: its chunk comes from one
+    whole = Steps(
+        round=np.repeat(np.arange(rounds, dtype=np.int32), 2 * n)[:steps],
+        source=np.tile(sides, rounds)[:steps],
+        target=np.tile(np.arange(n, dtype=np.int32), 2 * rounds)[:steps],
+        chunk=chunk.ravel()[:steps],
+        op=np.zeros(steps, np.int8),
+        channel=np.zeros(steps, np.int8),
+    )
+    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, n), nodes=n, steps=whole)
+
+
+def arrival_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
+    """An all-gather of `per_rank` chunks each by order of arrival; the same seed gives the same one."""
+    chunks = graph.ranks * per_rank
+    search = _Arrivals(graph, per_rank, size_bytes / chunks, np.random.default_rng(seed))
+    made = contract("allgather", graph.ranks, chunks)
+    return Algorithm(name=SYNTHESIZED, contract=made, nodes=graph.ranks, steps=search.run())
+
+
+class _Arrivals:
+    """Lists of chunks, how far each link has gone along its sender's, and what is under way.
+
+    Links are kept as (places, ranks): the first, second, ... link of each rank; a rank's own number where it has none.
+    """
+
+    def __init__(self, graph: Graph, per_rank: int, chunk_bytes: float, random: np.random.Generator) -> None:
+        n, self.chunks, self.random = graph.ranks, graph.ranks * per_rank, random
+        order = np.lexsort((random.random(graph.links), graph.head))
+        degree = np.bincount(graph.head, minlength=n)
+        rank = graph.head[order]
+        place = np.arange(graph.links) - (np.cumsum(degree) - degree)[rank]
+        self.source = np.tile(np.arange(n), (int(degree.max()), 1))
+        self.source[place, rank] = graph.tail[order]
+        self.ticks = np.ones(self.source.shape, np.int64)
+        self.ticks[place, rank] = ticks_of(chunk_bytes / graph.bytes_per_s + graph.latency_s)[order]
+        self.even = bool((self.ticks == 1).all())
+        self.busy = np.zeros(self.source.shape, np.int64)
+        self.first = np.arange(n) * self.chunks
+        own = np.arange(n * per_rank)
+        self.list = np.zeros(n * self.chunks + 1, np.int32)
+        self.list[np.repeat(self.first, per_rank) + own % per_rank] = own
+        self.end = self.first + per_rank
+        self.at = self.first[self.source]
+        self.promised = np.zeros(n * self.chunks, np.bool_)
+        self.promised[np.repeat(self.first, per_rank) + own] = True
+        self.lacks = np.full(n, self.chunks - per_rank)
+        self.under_way: dict[int, list[tuple[Index, Ints]]] = {}
+        self.made: list[tuple[int, Ints, Ints, Ints]] = []
+
+    def run(self) -> Steps:
+        now = 0
+        while True:
+            for rank, chunk in self.under_way.pop(now, ()):
+                end = self.end[rank]
+                self.list[end] = chunk
+                self.end[rank] = end + 1
+            if not self.lacks.any():
+                return steps_made(self.made)
+            open_ = np.flatnonzero(self.lacks)
+            able = (self.busy[:, open_] <= now) & (self.at[:, open_] < self.end[self.source[:, open_]])
+            some: Mask = np.asarray(able.any(axis=1))
+            for place in self.random.permutation(len(self.source)):
+                if some[place]:
+                    self._take(now, int(place), open_[able[place]])
+            now = min(self.under_way)
+
+    def _take(self, now: int, place: int, rank: Index) -> None:
+        """Let each of these ranks take a chunk over one of its links, if there is one for it."""
+        at, end = self.at[place], self.end[self.source[place]]
+        while len(rank):
+            here = at[rank]
+            chunk = self.list[here]
+            at[rank] = here + 1
+            key = self.first[rank] + chunk
+            passed = self.promised[key]
+            taken = np.flatnonzero(~passed)
+            if len(taken):
+                self._promise(now, place, rank[taken], chunk[taken], key[taken])
+                rank = rank[passed]
+            rank = rank[at[rank] < end[rank]]
+
+    def _promise(self, now: int, place: int, rank: Index, chunk: Ints, key: Index) -> None:
+        self.promised[key] = True
+        self.lacks[rank] -= 1
+        self.made.append((now, self.source[place, rank].astype(np.int32), rank.astype(np.int32), chunk))
+        if self.even:
+            self.under_way.setdefault(now + 1, []).append((rank, chunk))
+            return
+        there = now + self.ticks[place, rank]
+        self.busy[place, rank] = there
+        for late in np.unique(there):
+            mine = there == late
+            self.under_way.setdefault(int(late), []).append((rank[mine], chunk[mine]))
+
+
+SOURCES = Path(__file__).parent / "native"
+
+
+class EventGather:
+    """The search of one graph, number of chunks and size; `made` runs it once for a seed."""
+
+    def __init__(self, graph: Graph, per_rank: int, size_bytes: float) -> None:
+        self.graph, self.per_rank, n = graph, per_rank, graph.ranks
+        chunks = n * per_rank
+        self.tail, self.head = graph.tail.astype(np.int32), graph.head.astype(np.int32)
+        self.out = np.argsort(self.tail, kind="stable").astype(np.int32)
+        self.first_out = np.concatenate([[0], np.cumsum(np.bincount(self.tail, minlength=n))]).astype(np.int32)
+        self.seconds = np.ascontiguousarray(size_bytes / chunks / graph.bytes_per_s + graph.latency_s)
+        least = lower_bound(graph, "allgather", size_bytes).seconds
+        self.bound = max(chunked_bound(graph, "allgather", size_bytes, chunks), least)
+
+    def made(self, seed: int, width: int, slack: float = 1.0) -> tuple[Algorithm, float]:
+        """An all-gather and its seconds: of `width` chunks one is taken, and all are due by `slack` times the bound.
+
+        Only where `offered` is true.
+        """
+        core, n, chunks = _core(), self.graph.ranks, self.graph.ranks * self.per_rank
+        assert core is not None
+        count = n * (chunks - self.per_rank)
+        source, target, chunk, round = (np.empty(count, np.int32) for _ in range(4))
+        took = ctypes.c_double()
+        given = (self.tail, self.head, self.first_out, self.out, self.seconds)
+        made = core.gather(
+            *(ctypes.c_int32(value) for value in (n, self.graph.links, self.per_rank, width)),
+            *(_pointer(one) for one in given),
+            ctypes.c_double(self.bound * slack),
+            ctypes.c_uint64(seed + 1),
+            *(_pointer(one) for one in (source, target, chunk, round)),
+            ctypes.byref(took),
+        )
+        if made != count:
+            raise MemoryError(f"an all-gather of {count} steps")
+        steps = _in_rounds(source, target, chunk, round)
+        shape = contract("allgather", n, chunks)
+        return Algorithm(name=SYNTHESIZED, contract=shape, nodes=n, steps=steps), took.value
+
+
+def offered() -> bool:
+    """Whether there is a core: a compiler, or what it built before."""
+    return _core() is not None
+
+
+def _core() -> ctypes.CDLL | None:
+    found = library(SOURCES, "gather")
+    if found is not None:
+        found.gather.restype = ctypes.c_int64
+    return found
+
+
+def _pointer(values: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(values.ctypes.data)
+
+
+def _in_rounds(source: Ints, target: Ints, chunk: Ints, round: Ints) -> Steps:
+    if (round[1:] < round[:-1]).any():
+        order = np.argsort(round, kind="stable")
+        source, target, chunk, round = source[order], target[order], chunk[order], round[order]
+    none = np.zeros(len(round), np.int8)
+    return Steps(round=round, source=source, target=target, chunk=chunk, op=none, channel=none)
+
 
 Bits = NDArray[np.uint64]
 WINDOW = 8  # words of 64 chunks that are looked at first

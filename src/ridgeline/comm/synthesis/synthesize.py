@@ -15,16 +15,25 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.library.gathers import reduce_then_gather
 from ridgeline.comm.select import by_floor, candidates, fastest, unbeaten
-from ridgeline.comm.synthesis.arrivals import arrival_allgather
-from ridgeline.comm.synthesis.cycle import cycle_allgather, has_cycle
-from ridgeline.comm.synthesis.event_gather import EventGather, offered
-from ridgeline.comm.synthesis.exchange import balanced_ways
-from ridgeline.comm.synthesis.exchange_turns import by_hops, one_by_one
-from ridgeline.comm.synthesis.matching import SYNTHESIZED, matched_allgather, matched_broadcast
-from ridgeline.comm.synthesis.multipath import multipath_exchanges
-from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce, timed_allreduce
+from ridgeline.comm.synthesis.exchange import balanced_ways, by_hops, multipath_exchanges, one_by_one
+from ridgeline.comm.synthesis.matching import (
+    SYNTHESIZED,
+    EventGather,
+    arrival_allgather,
+    cycle_allgather,
+    has_cycle,
+    matched_allgather,
+    matched_broadcast,
+    offered,
+)
+from ridgeline.comm.synthesis.packing import (
+    TREED_RANKS,
+    packed_trees,
+    scheduled_allreduce,
+    switched_allreduces,
+    timed_allreduce,
+)
 from ridgeline.comm.synthesis.ports import ports_of
-from ridgeline.comm.synthesis.switched_trees import TREED_RANKS, switched_allreduces
 from ridgeline.comm.synthesis.symmetric import is_symmetric, symmetric_allgather
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.core.errors import InputError, Problem

@@ -1,11 +1,11 @@
-/* Flows of ports that send one message at a time, on one way each: what `moments.c` finds, at two thirds of its price.
+/* Flows of ports that send one message at a time, on one way each: what `fluid_exact.c` finds, at two thirds of its price.
 
    Ports take turns through their messages in the order of rounds, so a port is its flow, and messages lie as they came
-   in: ports that keep pace read one line together. Rates are settled as in `moments.c`, by looks at links. A look at
+   in: ports that keep pace read one line together. Rates are settled as in `fluid_exact.c`, by looks at links. A look at
    two or three flows has no loop, and links are marked without branches, which nobody could foretell: absent flows are
    `nobody`, with a cap of 0, and absent links are `none`, with an infinite level.
 
-   The file is compiled for flows of up to three shared links (leaf and spine), and by `turns_six.c` of up to six. */
+   The file is compiled for flows of up to three shared links (leaf and spine), and by `fluid_serial_six.c` of up to six. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -16,7 +16,7 @@
 
 #include "flows.h"
 
-/* `moments_narrow.c` compiles this again for flows of up to four shared links that put all their bytes on each: loops
+/* `fluid_exact_narrow.c` compiles this again for flows of up to four shared links that put all their bytes on each: loops
    over a flow's links have a fixed length there. */
 #ifdef NARROW
 #define SHIFT 2

@@ -1,20 +1,33 @@
-"""Turn what NCCL should take at which size into its tuner's CSV file, and such a file into rules that are checked.
+"""Turn a library's choice into the settings that make it take that choice: NCCL's tuner file, HCCL_ALGO.
+
+Turn what NCCL should take at which size into its tuner's CSV file, and such a file into rules that are checked.
 
     collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff]]
 
 -1 stands for any, `#` begins a comment, the first rule that fits is taken. Pairs that NCCL's model never enables (a
 tree for anything but all-reduce, NVLS with LL) are read with a warning, since NCCL passes them by in silence: its own
 example file has some. None is ever written.
+
+Turn HCCL's choice between servers into its environment variable, and such a setting into levels that are checked.
+
+    HCCL_ALGO="level0:NA;level1:<algorithm>[;level2:<algorithm>]"      or of one operator: allreduce=level0:NA;...
+
+In quotes, since a shell takes a semicolon for the end of a command; files without them are read too. Level 0, inside a
+server, is HCCL's own choice: NA.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.comm.formats.program import Wrong, whole
+from ridgeline.comm.libraries.choice import LibraryChoice
 from ridgeline.comm.libraries.options import Range
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_text
 
 COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
@@ -134,3 +147,88 @@ def _rule(wrong: Wrong, at: str, cells: list[str]) -> Rule:
         collective=collective, min_bytes=low, max_bytes=high, algorithm=algorithm, protocol=protocol,
         channels=channels, nodes=nodes, ranks=ranks, without_effect=without_effect,
     )  # fmt: skip
+
+
+NAME = "HCCL_ALGO"
+HCCL_ALGORITHMS = ("ring", "H-D_R", "NHR", "NB", "AHC", "pipeline", "pairwise")
+OPERATORS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
+_LINE = re.compile(rf"(?:export\s+)?{NAME}=(\"?)([^\"\n]{{1,400}})\1\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HcclSetting:
+    """Algorithms by level, for all operators or for one."""
+
+    operator: str
+    levels: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        levels = ", ".join(f"level {level} {algorithm}" for level, algorithm in self.levels)
+        return f"{self.operator or 'every operator'}: {levels}"
+
+
+def hccl_text(algorithm: str) -> str:
+    """The setting for one algorithm between servers; `mesh` and one server leave all to HCCL."""
+    between = algorithm if algorithm in HCCL_ALGORITHMS else "NA"
+    return f'{NAME}="level0:NA;level1:{between}"\n'
+
+
+def read_hccl(path: Path, text: str) -> tuple[HcclSetting, ...]:
+    """The settings of a file, or an `InputError` that says what is wrong."""
+    wrong = Wrong(str(path))
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        match = _LINE.fullmatch(bare)
+        if match is None:
+            raise wrong(f"line {number}", repr(bare[:60]), f"{NAME}=level0:NA;level1:<algorithm>")
+        found += [_setting(wrong, f"line {number}", part) for part in match.group(2).split("/")]
+    if not found:
+        raise wrong("", "no setting", f"{NAME}=level0:NA;level1:<algorithm>")
+    return tuple(found)
+
+
+def _setting(wrong: Wrong, at: str, text: str) -> HcclSetting:
+    operator, equals, rest = text.partition("=")
+    if not equals:
+        operator, rest = "", text
+    elif operator not in OPERATORS:
+        raise wrong(at, repr(operator[:40]), f"an operator: {', '.join(OPERATORS)}")
+    levels = []
+    for index, part in enumerate(rest.split(";")):
+        level, _, algorithm = part.partition(":")
+        if level != f"level{index}" or index > 2:
+            raise wrong(at, repr(part[:40]), f"level{min(index, 2)}:<algorithm>")
+        known = ("NA",) if index == 0 else ("NA", *HCCL_ALGORITHMS)
+        if algorithm not in known:
+            raise wrong(f"{at}: level{index}", repr(algorithm[:40]), f"one of {', '.join(known)}")
+        levels.append((index, algorithm))
+    return HcclSetting(operator=operator, levels=tuple(levels))
+
+
+TARGET_OF = {"nccl": "nccl-tuner", "hccl": "hccl"}
+
+
+def write_choice(found: LibraryChoice, path: Path, target: str = "") -> None:
+    """Write the settings, read back first, at once or not at all."""
+    write_text(path, choice_text(found, target))
+
+
+def choice_text(found: LibraryChoice, target: str = "") -> str:
+    """The settings as text."""
+    usual = TARGET_OF.get(found.library)
+    if usual is None or target not in ("", usual):
+        expected = " or ".join(f"{name} with --library {library}" for library, name in TARGET_OF.items())
+        raise InputError(Problem(path="--to", given=f"{target or 'a file'} of {found.library}", expected=expected))
+    if usual == "hccl":
+        text = hccl_text(found.chosen.algorithm)
+        read_hccl(Path("<hccl>"), text)
+        return text
+    system = found.system
+    whole = system.tiers[0].chips == system.node  # a domain of several hosts: NCCL counts hosts, so leave it open
+    nodes = system.chips // system.node if whole else -1
+    text = tuner_text(rules_of(found.collective, found.ranges, nodes, system.chips))
+    read_tuner(Path("<nccl-tuner>"), text)
+    return text

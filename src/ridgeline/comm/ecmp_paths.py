@@ -151,7 +151,7 @@ def firsts(keys: Index, limit: int) -> tuple[Index, Index]:
     return first, slot[keys].astype(np.int64)
 
 
-def walked(
+def follow_paths(
     table: PathTable,
     sources: Index,
     targets: Index,

@@ -22,7 +22,7 @@ from ridgeline.core.arrays import Array, Index, Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Joined:
+class MergedFabric:
     """The graph with switches joined.
 
     link   for each link of the graph before, its number here; None: nothing to join
@@ -42,17 +42,17 @@ class Joined:
 
 
 @lru_cache(maxsize=4)
-def joined_switches(graph: Graph) -> Joined:
+def merge_switches(graph: Graph) -> MergedFabric:
     """The graph with interchangeable switches as one.
 
     >>> from ridgeline.comm.topologies import topology
-    >>> joined_switches(topology("leafspine:4x8x8", 50e9)).graph.nodes, 4 * 8 + 4 + 1
+    >>> merge_switches(topology("leafspine:4x8x8", 50e9)).graph.nodes, 4 * 8 + 4 + 1
     (37, 37)
     """
     inner = _inner(graph)
     number = _classes(graph, inner) if int(inner.sum()) > 1 else np.arange(graph.nodes)
     if int(number.max()) + 1 == graph.nodes or _leaves_choose(graph, inner, number):
-        return Joined(graph=graph, link=None, wide=np.zeros(graph.links, np.bool_))
+        return MergedFabric(graph=graph, link=None, wide=np.zeros(graph.links, np.bool_))
     tail, head = number[graph.tail], number[graph.head]
     nodes = int(number.max()) + 1
     keys, first, link = np.unique(tail * nodes + head, return_index=True, return_inverse=True)
@@ -67,7 +67,7 @@ def joined_switches(graph: Graph) -> Joined:
         latency_s=latency,
         reducing=-1 if graph.reducing < 0 else int(number[graph.reducing]),
     )
-    return Joined(graph=made, link=link, wide=np.bincount(link) > 1)
+    return MergedFabric(graph=made, link=link, wide=np.bincount(link) > 1)
 
 
 def _inner(graph: Graph) -> Mask:

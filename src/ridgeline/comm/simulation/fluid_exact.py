@@ -1,7 +1,7 @@
 """Turn flows into arrivals by the compiled core: max-min rates at every start and end, no windows.
 
 Queues of ports are made once for all seeds of path choice; what a seed changes is the network: ways and rates. Ports
-that send one message a round, on one way, take turns (native/turns.c); what else there is takes the general core.
+that send one message a round, on one way, take turns (native/fluid_serial.c); everything else takes the general core.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from ridgeline.comm.contract import Ints
 from ridgeline.comm.simulation.compiled import core
+from ridgeline.comm.simulation.message_rounds import Flows, Run, port_of
 from ridgeline.comm.simulation.messages import Messages
-from ridgeline.comm.simulation.unshared import Flows, Run, port_of
 from ridgeline.core.arrays import Array, Index
 
 SAME = 1e-9  # of how long a message takes: what ends within it ends at once
@@ -165,7 +165,7 @@ class Prepared:
         return self.taken
 
 
-def by_moments(flows: Flows, queues: Queues | InTurns) -> Run | None:
+def exact_arrivals(flows: Flows, queues: Queues | InTurns) -> Run | None:
     """Every message's arrival at max-min rates; None where rounding keeps rates from settling.
 
     In turns also where flows take several ways, or one of more shared links than that core knows.
