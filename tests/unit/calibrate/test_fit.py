@@ -166,7 +166,7 @@ class TestCommand:
 
 def test_written_files_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = quick()
-    for name in ("SHIPPED", "SHIPPED_FOLDS", "SHIPPED_RESIDUALS"):
+    for name in ("SHIPPED", "SHIPPED_FOLDS", "SHIPPED_RESIDUALS", "SHIPPED_SUMMARY"):
         monkeypatch.setattr(refitting, name, tmp_path / f"{name}.json")
     refitting.write_parameters(found)
     full = json.loads((tmp_path / "SHIPPED.json").read_text(encoding="utf-8"))
