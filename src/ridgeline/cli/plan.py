@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from ridgeline.report.plan_sheet import Took
+    from ridgeline.search.plan_report import PlanReport, SearchTime
     from ridgeline.search.progress import Progress
     from ridgeline.search.recommend import Recommendation
     from ridgeline.search.request import PlanRequest
@@ -176,9 +176,9 @@ def _answering(json: bool) -> Iterator[None]:
     except InputError as wrong:
         if not json or not wrong.problems:
             raise
-        from ridgeline.report.plan_sheet import refusal_sheet
+        from ridgeline.search.plan_report import NoPlan
 
-        print_json(refusal_sheet(wrong.problems))
+        print_json(NoPlan(problems=wrong.problems))
         raise typer.Exit(2) from None
 
 
@@ -243,16 +243,16 @@ def _writable(*paths: Path | None) -> None:
             raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
 
 
-def _recommended(request: PlanRequest) -> tuple[Recommendation, Took]:
+def _recommended(request: PlanRequest) -> tuple[Recommendation, SearchTime]:
     """The answer of the library, and how long it took."""
-    from ridgeline.report.plan_sheet import Took
+    from ridgeline.search.plan_report import SearchTime
     from ridgeline.search.recommend import recommend
 
     with stoppable() as stop, shown() as (bar, task):
         watch = _Watch(stop, bar, task)
         found = recommend(request, watch)
     explaining, cpu = watch.explaining or (time.perf_counter(), time.process_time())
-    return found, Took(
+    return found, SearchTime(
         seconds=explaining - watch.began[0],
         cpu_seconds=cpu - watch.began[1],
         explain_seconds=time.perf_counter() - explaining,
@@ -319,34 +319,34 @@ def shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
         yield bar, bar.add_task("pricing the parts of the plans", total=None)
 
 
-def _tell(found: Recommendation, took: Took, out: PlanOut) -> None:
+def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
     """Print and write what was found, or say why nothing was."""
     from ridgeline.core.errors import InputError
-    from ridgeline.report.plan_sheet import plan_sheet
+    from ridgeline.search.plan_report import NoPlan, plan_report
 
     if found.chosen is None and not found.complete:
         say("ridgeline: stopped before a plan that fits was found", err=True)
         raise typer.Exit(STOPPED)
-    sheet = plan_sheet(found, took)
-    if not out.json and sheet["possible"] is False:
-        raise InputError(found.problems)
-    if sheet["possible"] is False:
-        print_json(sheet)
+    report = plan_report(found, took)
+    if isinstance(report, NoPlan):
+        if not out.json:
+            raise InputError(found.problems)
+        print_json(report)
         raise typer.Exit(UNUSABLE)
-    written = _write(found, sheet, out)
+    written = _write(found, report, out)
     if out.json:
-        print_json(sheet)
+        print_json(report)
     else:
         from ridgeline.report.plan import draw_plan
 
-        draw_plan(sheet, console())
+        draw_plan(report, console())
         for line in written:
             say(line)
-    if not sheet["explained"]:
+    if not report.reasons.complete:
         raise typer.Exit(STOPPED)
 
 
-def _write(found: Recommendation, sheet: Any, out: PlanOut) -> list[str]:
+def _write(found: Recommendation, report: PlanReport, out: PlanOut) -> list[str]:
     """Write the recommended plan as a scenario file, or with a target's files, and the page; a line for each."""
     from ridgeline.core.files import write_text
 
@@ -362,8 +362,8 @@ def _write(found: Recommendation, sheet: Any, out: PlanOut) -> list[str]:
     if out.html is not None:
         from ridgeline.report.plan_html import page
 
-        write_text(out.html, page(sheet))
-    which = "the refined plan" if sheet["handed"]["refined"] else "plan 1"
+        write_text(out.html, page(report))
+    which = "the refined plan" if report.recommended.refined else "plan 1"
     named = ((None if out.folder else out.output, f", {which}"), (out.html, ""))
     lines = [f"written: {path}{what}" for path, what in named if path is not None]
     return [*files, *lines]

@@ -48,9 +48,9 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
     from ridgeline.core.errors import InputError
     from ridgeline.report.deployment import deployment_sheet, draw_deployment
     from ridgeline.report.deployment_chart import refuse_picture
-    from ridgeline.report.plan_sheet import Took, refusal_sheet
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment
+    from ridgeline.search.plan_report import NoPlan, SearchTime
 
     refuse_picture(out.picture)
     request = replace(DeploymentRequest.from_options(model, **options), priced=priced)
@@ -62,14 +62,14 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
     began, cpu = time.perf_counter(), time.process_time()
     with stoppable() as stop, shown() as (bar, task):
         found = recommend_deployment(request, _Watch(stop, bar, task))
-    took = Took(seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu, explain_seconds=0.0)
+    took = SearchTime(seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu, explain_seconds=0.0)
     if found.best is None and not found.complete:
         say("ridgeline: stopped before a deployment was found", err=True)
         raise typer.Exit(STOPPED)
     if found.best is None:
         if not out.json:
             raise InputError(found.problems)
-        print_json(refusal_sheet(found.problems))
+        print_json(NoPlan(problems=tuple(found.problems)))
         raise typer.Exit(UNUSABLE)
     sheet = deployment_sheet(found, took)
     written = _write(found, sheet, out)

@@ -10,7 +10,6 @@ from rich.text import Text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.plan.scenario import serving
 from ridgeline.report.cells import DASH, bar, blocks, clean, grid, headed, listed, percent
-from ridgeline.report.plan_sheet import Took
 from ridgeline.report.plot import Axis, Dot, scatter
 from ridgeline.report.sheets.deployment import (
     DeploymentPlanSheet,
@@ -21,6 +20,7 @@ from ridgeline.report.sheets.deployment import (
 from ridgeline.search.deployments.candidate import Verified
 from ridgeline.search.deployments.recommend import DeploymentAnswer
 from ridgeline.search.deployments.shape import DEGREES, precision_words, shape_words
+from ridgeline.search.plan_report import SearchTime
 from ridgeline.sim.forward_price import PARTS
 
 KNOBS, MOST = 16, 8
@@ -28,7 +28,7 @@ GOALS = {"cost": "the cheapest that holds the load", "chips": "the fewest chips 
          "goodput": "the most goodput on what there is"}  # fmt: skip
 
 
-def deployment_sheet(found: DeploymentAnswer, took: Took) -> DeploymentPlanSheet:
+def deployment_sheet(found: DeploymentAnswer, took: SearchTime) -> DeploymentPlanSheet:
     """Everything a recommended deployment says, in base units."""
     assert found.chosen is not None
     assert found.best is not None

@@ -1,16 +1,16 @@
-"""Turn the sheet of a plan into one HTML file: inline SVG, a few lines of script for pointing, nothing fetched."""
+"""Draw a recommended plan as one HTML file: inline SVG, a few lines of script for pointing, nothing fetched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS, software
 from ridgeline.report.scale import Scale
-from ridgeline.report.sheets.plan import ComparedSheet, HandedPlanSheet, PlanSheet, RefinedPlanSheet
+from ridgeline.search.objectives import amount
+from ridgeline.search.plan_report import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan
 
 WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of up to 14 characters stand at its left
 FEW = 8  # different values that are all written at an axis
@@ -42,81 +42,84 @@ for (const figure of document.querySelectorAll("figure[data-chart]")) {
 """
 
 
-def page(sheet: PlanSheet) -> str:
+def page(report: PlanReport) -> str:
     """The whole page; every piece of text is escaped."""
-    what = f"{sheet['model']} on {sheet['system']}"
+    what = f"{report.scenario.model.id} on {report.scenario.system.name}"
     body = "".join(
         (
-            f"<h1>{escaped(what)}</h1>", _winner(sheet), _limits(sheet), _top(sheet), _why(sheet), _next(sheet),
-            _software(sheet), _frontier(sheet), _scaling(sheet), _compared(sheet), _assumed(sheet),
+            f"<h1>{escaped(what)}</h1>", _winner(report), _limits(report), _top(report), _why(report), _next(report),
+            _software(report), _frontier(report), _scaling(report), _compared(report), _assumed(report),
         )
     )  # fmt: skip
     return document(title=f"Ridgeline plan: {what}", body=body, style=STYLE, script=SCRIPT)
 
 
-def _winner(sheet: PlanSheet) -> str:
-    best = sheet["plans"][0]
-    span = best["interval"]
-    free = 1 - best["peak_memory_bytes"] / sheet["capacity_bytes"]
-    low, high = format_quantity(span["low"], "s", 3), format_quantity(span["high"], "s", 3)
+def _winner(report: PlanReport) -> str:
+    best, scenario = report.winner, report.scenario
+    span, capacity, work = best.interval, report.capacity_bytes, scenario.workload
+    free = 1 - best.memory.peak_bytes / capacity
+    low, high = format_quantity(span.low, "s", 3), format_quantity(span.high, "s", 3)
     told = [
-        (format_quantity(best["step_time_s"], "s"), f"a step; {low} to {high} with {span['coverage']:.0%} probability"),
-        (f"{best['tokens_per_s_per_chip']:,.0f}", "tokens/s/chip"),
-        (f"{best['mfu']:.1%}", "MFU"),
-        (format_gib(best["peak_memory_bytes"]), f"of {format_gib(sheet['capacity_bytes'])}; {free:.0%} free"),
+        (format_quantity(best.step_time_s, "s"), f"a step; {low} to {high} with {span.coverage:.0%} probability"),
+        (f"{best.tokens_per_s_per_chip:,.0f}", "tokens/s/chip"),
+        (f"{best.utilization.mfu:.1%}", "MFU"),
+        (format_gib(best.memory.peak_bytes), f"of {format_gib(capacity)}; {free:.0%} free"),
     ]
-    if "run" in sheet:
-        run = sheet["run"]
-        price = "" if run["cost_usd"] is None else f"; {run['cost_usd']:,.0f} USD"
-        told.append((f"{run['days']:.1f} days", f"for {format_count(sheet['tokens'])} tokens, failures counted{price}"))
-    asked = f"{sheet['global_batch']} × {sheet['seq']} tokens a step, under {sheet['engine']}"
-    found = f"{sheet['considered']:,} plans priced, {sheet['feasible']:,} fit"
-    stopped = "" if sheet["complete"] else " The search was stopped: this is the best so far."
-    return f"<p>{escaped(asked)}. {escaped(found)}.{stopped}</p><p class=plan>{escaped(best['words'])}</p>{facts(told)}"
+    run = report.run
+    if run is not None:
+        price = "" if run.cost_usd is None else f"; {run.cost_usd:,.0f} USD"
+        tokens = format_count(report.run_tokens or 0.0)
+        told.append((f"{run.days:.1f} days", f"for {tokens} tokens, failures counted{price}"))
+    asked = f"{work.sequences} × {work.seq} tokens a step, under {scenario.plan.engine}"
+    found = f"{report.found.considered:,} plans priced, {report.found.feasible:,} fit"
+    stopped = "" if report.found.complete else " The search was stopped: this is the best so far."
+    words = escaped(best.plan_words)
+    return f"<p>{escaped(asked)}. {escaped(found)}.{stopped}</p><p class=plan>{words}</p>{facts(told)}"
 
 
-def _limits(sheet: PlanSheet) -> str:
+def _limits(report: PlanReport) -> str:
     """What limits how much of the step, as one bar as wide as the page."""
-    total, at, parts = sheet["plans"][0]["step_time_s"], 0.0, []
-    for name, seconds in sheet["bounds"].items():
+    total, at, parts = report.winner.step_time_s, 0.0, []
+    for name, seconds in report.winner.bounds.items():
         share, kind = seconds / total, escaped(name)
         place = f'x="{at:.3f}" y="0" width="{share:.3f}" height="1"'
         parts.append(f'<rect class="{kind}" {place}><title>{kind} {share:.0%}</title></rect>')
         at += share
-    words = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in sheet["bounds"].items())
+    words = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in report.winner.bounds.items())
     bar = f'<svg class="limits" viewBox="0 0 1 1" preserveAspectRatio="none" role="img">{"".join(parts)}</svg>'
     return f"{bar}<p>Limited by {escaped(words)}.</p>"
 
 
-def _top(sheet: PlanSheet) -> str:
-    best = sheet["plans"][0]["step_time_s"]
+def _top(report: PlanReport) -> str:
     rows = [
-        (plan["words"], format_quantity(plan["step_time_s"], "s"), signed_quantity(plan["step_time_s"] - best, "s"),
-         format_gib(plan["peak_memory_bytes"]), f"{plan['mfu']:.1%}")
-        for plan in sheet["kinds"]
+        (plan.words, format_quantity(plan.prediction.step_time_s, "s"), signed_quantity(plan.lost_s, "s"),
+         format_gib(plan.prediction.memory.peak_bytes), f"{plan.prediction.utilization.mfu:.1%}")
+        for plan in report.kinds
     ]  # fmt: skip
     told = "The best plan of each kind: another mesh, sharding or recompute."
     cells = table(("plan", "step", "loses", "memory", "MFU"), rows, text=(0,))
-    return f"<h2>The best plans</h2><p>{told}</p>{cells}{_refined(sheet)}"
+    return f"<h2>The best plans</h2><p>{told}</p>{cells}{_refined(report)}"
 
 
-def _refined(sheet: PlanSheet) -> str:
+def _refined(report: PlanReport) -> str:
     """What moving layers and recomputing by stage gain."""
-    own, beyond = sheet["handed"], sheet["handed"]["beyond"]
-    rows: list[tuple[str, HandedPlanSheet | RefinedPlanSheet, str]] = []
-    rows += [(own["words"], own, "handed over")] if own["refined"] else []
-    rows += [(beyond["words"], beyond, beyond["lacking"])] if beyond else []
+    plan, beyond = report.recommended, report.recommended.beyond
+    rows: list[tuple[RecommendedPlan | RefinedPlan, str]] = [(plan, "handed over")] if plan.refined else []
+    rows += [(beyond, beyond.lacking)] if beyond else []
     cells = [
-        (words, format_quantity(plan["step_time_s"], "s"), format_quantity(plan["saves_s"], "s", 3),
-         format_gib(plan["peak_memory_bytes"]), "; ".join(plan["changes"]), note)
-        for words, plan, note in rows
+        (one.words, format_quantity(one.prediction.step_time_s, "s"), format_quantity(one.saves_s, "s", 3),
+         format_gib(one.prediction.memory.peak_bytes), "; ".join(one.changes), note)
+        for one, note in rows
     ]  # fmt: skip
     head = ("refined", "step", "saves", "memory", "changes", "")
     return f"<h2>Refined by stage</h2>{table(head, cells, text=(0, 4, 5))}" if cells else ""
 
 
-def _why(sheet: PlanSheet) -> str:
-    rows = [(loss["choice"], signed_quantity(loss["loses_s"], "s"), loss["to"], loss["words"]) for loss in sheet["why"]]
+def _why(report: PlanReport) -> str:
+    rows = [
+        (loss.choice, signed_quantity(loss.seconds, "s"), loss.to, loss.prediction.plan_words)
+        for loss in report.reasons.why.losses
+    ]
     if not rows:
         return ""
     told = "The best plan that decides one thing otherwise, and the parts of the step it loses to."
@@ -124,17 +127,17 @@ def _why(sheet: PlanSheet) -> str:
     return f"<h2>Why this plan</h2><p>{told}</p>{cells}"
 
 
-def _next(sheet: PlanSheet) -> str:
+def _next(report: PlanReport) -> str:
     rows = [
-        (change["what"], signed_share(change["gain"]), change["how"] or "another machine", change["words"])
-        for change in sheet["next"]
+        (change.what, signed_share(change.gain), change.how or "another machine", change.prediction.plan_words)
+        for change in report.next
     ]
     cells = table(("change", "gains", "how", "plan then"), rows, text=(0, 2, 3))
     return f"<h2>What next</h2>{cells}" if rows else ""
 
 
-def _software(sheet: PlanSheet) -> str:
-    rows = software(sheet)
+def _software(report: PlanReport) -> str:
+    rows = software(report)
     cells = table(("change", "gains", "how", "plan then"), rows, text=(0, 2, 3))
     return f"<h2>Other engines and features</h2>{cells}" if rows else ""
 
@@ -202,72 +205,78 @@ def chart(made: Chart, note: str) -> str:
     return _chart(_axes(x, y) + "".join(dots), note)
 
 
-def _frontier(sheet: PlanSheet) -> str:
-    first, second = sheet["frontier_axes"]
-    (key_x, name_x, form_x), (key_y, name_y, form_y) = FORMS[first], FORMS[second]
-    rows: Sequence[Mapping[str, Any]] = sheet["frontier"]
-    if len(rows) < 2:
+def _frontier(report: PlanReport) -> str:
+    first, second = report.found.frontier_axes
+    (name_x, form_x), (name_y, form_y) = FORMS[first], FORMS[second]
+    points, winner = report.found.frontier, report.winner
+    if len(points) < 2:
         return ""
-    best: Mapping[str, Any] = {**sheet["plans"][0], "chips": sheet["chips"], "system": sheet["system"]}
-    x = _Axis(name=name_x, form=form_x, values=[row[key_x] for row in (*rows, best)])
-    y = _Axis(name=name_y, form=form_y, values=[row[key_y] for row in (*rows, best)])
+    places = [(point.amount(first) or 0.0, point.amount(second) or 0.0) for point in points]
+    best = amount(winner, first) or 0.0, amount(winner, second) or 0.0
+    x = _Axis(name=name_x, form=form_x, values=[place[0] for place in (*places, best)])
+    y = _Axis(name=name_y, form=form_y, values=[place[1] for place in (*places, best)])
     across, up = x.across(), y.up()
 
-    def told(row: Mapping[str, Any]) -> str:
-        return f"{row['words']} on {row['system']}: {form_x(row[key_x])}, {form_y(row[key_y])}"
+    def told(words: str, system: str, place: tuple[float, float]) -> str:
+        return f"{words} on {system}: {form_x(place[0])}, {form_y(place[1])}"
 
-    dots = [_dot(across(row[key_x]), up(row[key_y]), told(row), "dot") for row in rows]
-    dots.append(_dot(across(best[key_x]), up(best[key_y]), "chosen: " + told(best), "best"))
-    note = f"{len(rows)} plans that no other beats in both {first} and {second}; the chosen one is marked."
-    marks = _axes(x, y) + "".join(dots)
-    return f"<h2>Frontier</h2>{_chart(marks, note)}"
+    dots = [
+        _dot(across(place[0]), up(place[1]), told(point.words, point.system, place), "dot")
+        for point, place in zip(points, places, strict=True)
+    ]
+    chosen = told(winner.plan_words, report.scenario.system.name, best)
+    dots.append(_dot(across(best[0]), up(best[1]), f"chosen: {chosen}", "best"))
+    note = f"{len(points)} plans that no other beats in both {first} and {second}; the chosen one is marked."
+    return f"<h2>Frontier</h2>{_chart(_axes(x, y) + ''.join(dots), note)}"
 
 
-def _scaling(sheet: PlanSheet) -> str:
-    rows = sorted((row for row in sheet["compared"] if "step_time_s" in row), key=lambda row: row["chips"])
-    if len({row["chips"] for row in rows}) < 3:
+def _scaling(report: PlanReport) -> str:
+    fitting = [(row, row.plan) for row in report.search.compared if row.plan]
+    rows = sorted(fitting, key=lambda pair: pair[1].best.scenario.system.chips)
+    sizes = [plan.best.scenario.system.chips for _, plan in rows]
+    if len(set(sizes)) < 3:
         return ""
-    first = rows[0]
-    ideal = [first["tokens_per_s_per_chip"] * row["chips"] for row in rows]
-    chips = _Axis(name="chips", form=lambda value: f"{value:,.0f}", values=[row["chips"] for row in rows])
-    speed = _Axis(name="tokens/s", form=format_count, values=[row["tokens_per_s"] for row in rows] + ideal)
+    speeds, first = [plan.tokens_per_s for _, plan in rows], rows[0][1].best.tokens_per_s_per_chip
+    ideal = [first * size for size in sizes]
+    chips = _Axis(name="chips", form=lambda value: f"{value:,.0f}", values=sizes)
+    speed = _Axis(name="tokens/s", form=format_count, values=speeds + ideal)
     across, up = chips.across(), speed.up()
 
     def path(values: Sequence[float]) -> str:
-        return "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in zip(chips.values, values, strict=True))
+        return "M" + "L".join(f"{across(x):.1f} {up(y):.1f}" for x, y in zip(sizes, values, strict=True))
 
-    def told(row: ComparedSheet) -> str:
-        days = f", {row['days']:.1f} days" if "days" in row else ""
-        rate = f"{row['tokens_per_s']:,.0f} tokens/s, efficiency {row['efficiency']:.0%}"
-        return f"{row['system']}: {rate}{days}; {row['words']}"
+    def told(row: ComparedSystem, plan: SystemPlan) -> str:
+        days = f", {row.outcome.run.days:.1f} days" if row.outcome.run else ""
+        rate = f"{plan.tokens_per_s:,.0f} tokens/s, efficiency {row.efficiency or 0.0:.0%}"
+        return f"{row.outcome.scenario.system.name}: {rate}{days}; {plan.best.plan_words}"
 
     dots = [
-        _dot(across(row["chips"]), up(row["tokens_per_s"]), told(row), "best" if row["chosen"] else "dot")
-        for row in rows
+        _dot(across(size), up(plan.tokens_per_s), told(row, plan), "best" if row.chosen else "dot")
+        for size, (row, plan) in zip(sizes, rows, strict=True)
     ]
     note = "Tokens per second of the best plan at each size; dashed: in proportion to the smallest that fits."
     return f"<h2>Scaling</h2>{_chart(_axes(chips, speed) + rule(path(ideal), 'line') + ''.join(dots), note)}"
 
 
-def _compared(sheet: PlanSheet) -> str:
-    if len(sheet["compared"]) < 2:
+def _compared(report: PlanReport) -> str:
+    if len(report.search.compared) < 2:
         return ""
     rows = []
-    for row in sheet["compared"]:
-        if "step_time_s" not in row:
-            rows.append((row["system"], row["engine"], "nothing fits", "", "", "", "", ""))
+    for row in report.search.compared:
+        system, engine, best = row.outcome.scenario.system.name, row.outcome.scenario.plan.engine, row.outcome.best
+        if best is None:
+            rows.append((system, engine, "nothing fits", "", "", "", "", ""))
             continue
-        run = row.get("run", {})
-        cost = "–" if row["cost_usd"] is None else f"{row['cost_usd']:.3g} USD"
+        cost = "–" if best.bill.cost_usd is None else f"{best.bill.cost_usd:.3g} USD"
         rows.append(
-            (row["system"], row["engine"], row["words"], format_quantity(row["step_time_s"], "s"),
-             f"{row['tokens_per_s_per_chip']:,.0f}", f"{row['efficiency']:.0%}", cost,
-             f"{run['days']:.1f}" if run else "–")
+            (system, engine, best.plan_words, format_quantity(best.step_time_s, "s"),
+             f"{best.tokens_per_s_per_chip:,.0f}", f"{row.efficiency or 0.0:.0%}", cost,
+             f"{row.outcome.run.days:.1f}" if row.outcome.run else "–")
         )  # fmt: skip
     head = ("system", "engine", "plan", "step", "tokens/s/chip", "efficiency", "a step", "days")
     return f"<h2>Compared</h2>{table(head, rows, text=(0, 1, 2))}"
 
 
-def _assumed(sheet: PlanSheet) -> str:
-    notes = "".join(f"<li>{escaped(note)}</li>" for note in (*sheet["assumptions"], *sheet["skipped"]))
+def _assumed(report: PlanReport) -> str:
+    notes = "".join(f"<li>{escaped(note)}</li>" for note in (*report.reasons.assumptions, *report.found.skipped))
     return f"<h2>Assumed</h2><ul>{notes}</ul>"

@@ -1,4 +1,4 @@
-"""Turn a finished search into an Explanation: what each alternative loses, to what, what limits the winner, how sure.
+"""Turn a finished search into a PlanExplanation: what each alternative loses, to what, what limits it, how sure.
 
     lost = step of the alternative - step of the winner = sum over parts of (alternative's part - winner's part)
 
@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from ridgeline.core.encode import encode
 from ridgeline.core.records import dataclass
+from ridgeline.core.units import signed_quantity
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
@@ -47,9 +48,33 @@ class Loss:
     parts: Mapping[str, float]
     overlaps: bool
 
+    JSON = "axis choice loses_s=seconds to parts overlaps plan=prediction.plan_table words=prediction.plan_words"
+
+    @property
+    def to(self) -> str:
+        """The parts of the step that it loses to, in words."""
+        return difference_words(self.parts, self.prediction.step_time_s - self.seconds)
+
+
+NAMED_PARTS = 3  # parts of a difference that are named
+SILENT = 0.0005  # of a step: smaller parts of a difference are not worth a word
+
+
+def difference_words(parts: Mapping[str, float], step_s: float) -> str:
+    """The largest parts of a difference in words, the rest as one; they sum to the difference.
+
+    >>> difference_words({"tp": 1.0, "bubble": -0.25, "pp": 1e-6}, 10.0)
+    'tp +1 s, bubble −250 ms'
+    """
+    named = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:NAMED_PARTS]
+    named = named or list(parts.items())[:1]
+    rest_s = sum(parts.values()) - sum(seconds for _, seconds in named)
+    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in named]
+    return ", ".join([*words, f"rest {signed_quantity(rest_s, 's')}"] if abs(rest_s) > SILENT * step_s else words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class PlanExplanation:
     """Why a plan.
 
     losses        by axis, the best plan that decides it otherwise, the costliest last
@@ -63,8 +88,13 @@ class Explanation:
     doubted: int
     shortlist: int
 
+    JSON = """
+        runner_up_loses_s=runner_up.seconds runner_up_overlaps=runner_up.overlaps overlapping=doubted of=shortlist
+        basis=winner.interval.basis
+    """
 
-def explain(search: Search, winner: Prediction) -> Explanation:
+
+def explain(search: Search, winner: Prediction) -> PlanExplanation:
     """The reasons for a plan of a search; alternatives are told for the fastest, which a small plan need not be.
 
     >>> from ridgeline.plan.scenario_file import assemble
@@ -80,7 +110,7 @@ def explain(search: Search, winner: Prediction) -> Explanation:
     others = _next(search, winner) if fastest else search.plans[:1]
     high = winner.interval.high
     factor = winner.interval.low / winner.step_time_s
-    return Explanation(
+    return PlanExplanation(
         winner=winner,
         losses=tuple(losses),
         runner_up=loss(("plan",), "the best plan of another kind", others[0], winner) if others else None,
@@ -222,6 +252,11 @@ class GivenPlan:
     prediction: Prediction
     faster: int
     loss: Loss
+
+    JSON = """
+        plan=prediction.plan_table words=prediction.plan_words step_time_s=prediction.step_time_s
+        peak_memory_bytes=prediction.memory.peak_bytes fits=prediction.fits faster loses_s=loss.seconds to=loss.to
+    """
 
 
 def given_plan(search: Search, given: Scenario, winner: Prediction) -> GivenPlan | None:

@@ -20,6 +20,7 @@ from ridgeline.core.units import DECIMAL, HOUR
 from ridgeline.hardware.load import rated_power
 from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
+from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
@@ -71,6 +72,11 @@ class Run:
     days: float
     cost_usd: float | None
     energy_j: float | None
+
+    JSON = """
+        days cost_usd energy_j useful=goodput.useful useful_low=goodput.low useful_high=goodput.high
+        failures_per_day=goodput.failures_per_day checkpoint_interval_s=goodput.interval_s
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +180,18 @@ class Point:
     memory: float
     cost: float | None
     energy: float | None
+
+    JSON = "system chips step_time_s=time peak_memory_bytes=memory cost_usd=cost energy_j=energy plan=table words"
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The plan as a scenario file has it, defaults left out."""
+        return plan_table(self.plan)
+
+    @property
+    def words(self) -> str:
+        """The plan in one line."""
+        return plan_words(self.plan)
 
     def amount(self, name: str) -> float | None:
         """One of the quantities."""

@@ -25,6 +25,7 @@ from ridgeline.plan.supported import unsupported
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
+from ridgeline.search.target import ExportTarget
 from ridgeline.search.what_if import EXPOSED
 from ridgeline.sim import SHIPPED_RESIDUALS, Prediction, read_residuals
 
@@ -40,6 +41,7 @@ class OtherEngine:
     availability   whether others than its owners can run it
     runs           measured runs of it on this family of chips that took part in the fit; few: hardly more than a guess
     has            what its plan does that the winner's engine is not known to do, in words
+    how            how to ask for it
     overlaps       whether the intervals overlap: the order may be the other way round
     """
 
@@ -49,6 +51,13 @@ class OtherEngine:
     runs: int
     has: tuple[str, ...]
     overlaps: bool
+    how: str
+
+    JSON = """
+        engine=engine.id name=engine.name availability how gain step_time_s=prediction.step_time_s
+        tokens_per_s_per_chip=prediction.tokens_per_s_per_chip interval=prediction.interval overlaps runs has
+        plan=prediction.plan_table words=prediction.plan_words
+    """
 
     @property
     def availability(self) -> Literal["public", "closed", "retired"]:
@@ -75,7 +84,7 @@ def other_engines(
         if not again.swept.complete:
             break
         if again.plans and not unsupported(again.plans[0].scenario):
-            found.append(_gained(engine, again.plans[0], winner))
+            found.append(_gained(engine, again.plans[0], winner, search.target))
     return tuple(sorted(found, key=lambda one: -one.gain))
 
 
@@ -120,7 +129,8 @@ def measured_runs(engine: str, family: str) -> int:
     return sum(run.engine == engine and run.family == family for run in read_residuals(rows))
 
 
-def _gained(engine: Engine, made: Prediction, winner: Prediction) -> OtherEngine:
+def _gained(engine: Engine, made: Prediction, winner: Prediction, target: ExportTarget | None) -> OtherEngine:
+    runs = target is None or engine.id in target.engines(made.scenario.system)
     return OtherEngine(
         engine=engine,
         gain=made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1,
@@ -128,6 +138,7 @@ def _gained(engine: Engine, made: Prediction, winner: Prediction) -> OtherEngine
         runs=measured_runs(engine.fitted_id, made.scenario.system.chip.family),
         has=tuple(_has(made, winner)),
         overlaps=made.interval.high > winner.interval.low and made.interval.low < winner.interval.high,
+        how=f"--engine {engine.id}" if runs else f"another target, --engine {engine.id}",
     )
 
 

@@ -18,7 +18,7 @@ from ridgeline.plan.scenario_file import self_contained
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.cases import Case, searched
 from ridgeline.search.distinct import kinds
-from ridgeline.search.explain import Explanation, GivenPlan, explain, given_plan, simulated_step_s
+from ridgeline.search.explain import GivenPlan, PlanExplanation, explain, given_plan, simulated_step_s
 from ridgeline.search.find_plan import find_plan, predicted
 from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
@@ -53,7 +53,7 @@ class Reasons:
 
     plans: tuple[Prediction, ...]
     kinds: tuple[Prediction, ...]
-    why: Explanation
+    why: PlanExplanation
     assumptions: tuple[str, ...]
     simulated_s: tuple[float | None, ...] = ()
     what_if: tuple[WhatIf, ...] = ()

@@ -35,6 +35,11 @@ class TargetGain:
     gain: float
     prediction: Prediction
 
+    JSON = """
+        untold gain step_time_s=prediction.step_time_s tokens_per_s_per_chip=prediction.tokens_per_s_per_chip
+        plan=prediction.plan_table words=prediction.plan_words
+    """
+
 
 def target_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tuple[TargetGain, ...]:
     """What the target keeps from the plan, the most gain first; nothing where `go_on` answered False."""

@@ -53,6 +53,11 @@ class WhatIf:
     gain: float
     prediction: Prediction
 
+    JSON = """
+        kind what how gain step_time_s=prediction.step_time_s tokens_per_s_per_chip=prediction.tokens_per_s_per_chip
+        plan=prediction.plan_table words=prediction.plan_words
+    """
+
     @property
     def is_feature(self) -> bool:
         """Whether it takes something of the software, not of the plan or the machine."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.cost.step_part import Bound, StepPart
+from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
 from ridgeline.sim.kernel_evidence import KernelEvidence
@@ -219,6 +221,16 @@ class Prediction(StepParts):
         conventions=utilization.conventions energy_j=bill.energy_j cost_usd=bill.cost_usd
         tokens=scenario.workload.tokens network? anchor? kernels?
     """
+
+    @property
+    def plan_table(self) -> dict[str, Any]:
+        """The plan as a scenario file has it, defaults left out."""
+        return plan_table(self.scenario.plan)
+
+    @property
+    def plan_words(self) -> str:
+        """The plan in one line."""
+        return plan_words(self.scenario.plan)
 
     @property
     def title(self) -> TrainTitle:

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from ridgeline.core.encode import to_json
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.supported import unsupported
 from ridgeline.report.plan import software
-from ridgeline.report.plan_sheet import Took, plan_sheet
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.other_engines import OtherEngine, able_engines, other_engines, under
+from ridgeline.search.plan_report import SearchTime, plan_report
 from ridgeline.search.recommend import recommend
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.what_if import what_if
@@ -113,7 +114,7 @@ def test_the_sheet_and_the_page_tell_of_them() -> None:
         "llama3-8b", on="8xh100-sxm", seq=4096, global_batch=64, settings=SMALL, refine=False
     )
     found = recommend(request)
-    sheet = plan_sheet(found, Took(seconds=0, cpu_seconds=0, explain_seconds=0))
+    sheet = to_json(plan_report(found, SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0)))
     assert sheet["possible"] is True
     assert [one["engine"] for one in sheet["engines"]] == [one.engine.id for one in found.reasons.engines]  # type: ignore[union-attr]
     assert sheet["engines"][0]["how"] == f"--engine {sheet['engines'][0]['engine']}"

@@ -11,7 +11,6 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 from ridgeline.core.schema import result_schema
 from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
-from ridgeline.report.sheets.plan import NoPlanSheet, PlanSheet
 
 Schema = dict[str, Any]
 PLAIN = MappingProxyType({str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"})
@@ -21,7 +20,7 @@ UNITS = ("", "_s", "_us", "_bytes")
 # what a verb prints; where there are several, they differ in `kind` or `possible`
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "plan": (PlanSheet, DeploymentPlanSheet, NoPlanSheet),
+        "plan": (DeploymentPlanSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
     }

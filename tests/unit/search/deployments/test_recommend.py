@@ -12,17 +12,17 @@ from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.report.deployment import deployment_sheet
 from ridgeline.report.deployment_chart import frontier_png, frontier_svg, page, refuse_picture
-from ridgeline.report.plan_sheet import Took
 from ridgeline.search.deployments.capacity import capacity
 from ridgeline.search.deployments.question import DeploymentRequest
 from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
 from ridgeline.search.deployments.verify import outdone
+from ridgeline.search.plan_report import SearchTime
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 
 FEW = ["workload.requests=300"]
 NARROW = [*FEW, "plan.precision=bf16", "plan.serving.vllm.max_num_batched_tokens=2048", "plan.tp=1,2"]
 ALONE = [*NARROW, "plan.tp=1", "plan.serving.pools=none", "plan.serving.vllm.max_num_seqs=256"]
-TOOK = Took(seconds=0.0, cpu_seconds=0.0, explain_seconds=0.0)
+TOOK = SearchTime(seconds=0.0, cpu_seconds=0.0, explain_seconds=0.0)
 
 
 def asked(model: str = "llama3.1-8b", on: str = "4xh100-sxm", **options: object) -> DeploymentAnswer:
