@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from ridgeline.report.sheets.deployment import DeploymentPlanSheet
     from ridgeline.search.deployments.question import DeploymentOptions
     from ridgeline.search.deployments.recommend import DeploymentAnswer
+    from ridgeline.search.deployments.report import DeploymentReport
     from ridgeline.search.progress import Progress
     from ridgeline.serving.deployment import Priced
 
@@ -46,10 +46,11 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
     from ridgeline.cli.plan import shown, stoppable
     from ridgeline.core.errors import InputError
-    from ridgeline.report.deployment import deployment_sheet, draw_deployment
+    from ridgeline.report.deployment import draw_deployment
     from ridgeline.report.deployment_chart import refuse_picture
     from ridgeline.search.deployments.question import DeploymentRequest
     from ridgeline.search.deployments.recommend import recommend_deployment
+    from ridgeline.search.deployments.report import deployment_report
     from ridgeline.search.plan_report import NoPlan, SearchTime
 
     refuse_picture(out.picture)
@@ -71,19 +72,19 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
             raise InputError(found.problems)
         print_json(NoPlan(problems=tuple(found.problems)))
         raise typer.Exit(UNUSABLE)
-    sheet = deployment_sheet(found, took)
-    written = _write(found, sheet, out)
+    report = deployment_report(found, took)
+    written = _write(found, report, out)
     if out.json:
-        print_json(sheet)
+        print_json(report)
     else:
-        draw_deployment(sheet, console())
+        draw_deployment(report, console())
         for line in written:
             say(line)
     if not found.complete:
         raise typer.Exit(STOPPED)
 
 
-def _write(found: DeploymentAnswer, sheet: DeploymentPlanSheet, out: PlanOut) -> list[str]:
+def _write(found: DeploymentAnswer, report: DeploymentReport, out: PlanOut) -> list[str]:
     """Write the deployment as a scenario file, or with a target's files, the page, and the frontier's picture."""
     from ridgeline.core.files import write_text
 
@@ -95,10 +96,10 @@ def _write(found: DeploymentAnswer, sheet: DeploymentPlanSheet, out: PlanOut) ->
     if out.html is not None:
         from ridgeline.report.deployment_chart import write_page
 
-        write_page(sheet, out.html)
+        write_page(report, out.html)
     if out.picture is not None:
         from ridgeline.report.deployment_chart import write_picture
 
-        write_picture(sheet, out.picture)
+        write_picture(report, out.picture)
     rest = (None if out.folder else out.output, out.html, out.picture)
     return [*files, *(f"written: {path}" for path in rest if path is not None)]

@@ -14,7 +14,7 @@ from ridgeline.plan.supported import unsupported
 from ridgeline.report.plan import software
 from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.other_engines import OtherEngine, able_engines, other_engines, under
-from ridgeline.search.plan_report import SearchTime, plan_report
+from ridgeline.search.plan_report import PlanReport, SearchTime, plan_report
 from ridgeline.search.recommend import recommend
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.what_if import what_if
@@ -114,21 +114,17 @@ def test_the_sheet_and_the_page_tell_of_them() -> None:
         "llama3-8b", on="8xh100-sxm", seq=4096, global_batch=64, settings=SMALL, refine=False
     )
     found = recommend(request)
-    sheet = to_json(plan_report(found, SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0)))
-    assert sheet["possible"] is True
-    assert [one["engine"] for one in sheet["engines"]] == [one.engine.id for one in found.reasons.engines]  # type: ignore[union-attr]
+    report = plan_report(found, SearchTime(seconds=0, cpu_seconds=0, explain_seconds=0))
+    assert isinstance(report, PlanReport)
+    sheet, reasons = to_json(report), report.reasons
+    assert [one["engine"] for one in sheet["engines"]] == [one.engine.id for one in reasons.engines]
     assert sheet["engines"][0]["how"] == f"--engine {sheet['engines'][0]['engine']}"
-    slow = [{**one, "gain": 0.001} for one in sheet["engines"]]
-    assert software({**sheet, "features": [], "engines": slow}) == []  # type: ignore[typeddict-item]
-    closed = {
-        **sheet["engines"][0],
-        "engine": "theirs",
-        "availability": "closed",
-        "runs": 1,
-        "gain": 0.5,
-        "has": ["zbv"],
-    }
-    (row,) = software({**sheet, "features": [], "engines": [closed]})  # type: ignore[typeddict-item]
+    slow = tuple(replace(one, gain=0.001) for one in reasons.engines)
+    assert software(replace(report, reasons=replace(reasons, what_if=(), engines=slow))) == []
+    first = reasons.engines[0]
+    theirs = replace(first.engine, id="theirs", availability="closed")
+    closed = replace(first, engine=theirs, runs=1, gain=0.5, has=("zbv",))
+    (row,) = software(replace(report, reasons=replace(reasons, what_if=(), engines=(closed,))))
     assert row[:2] == ("engine theirs (closed, 1 run measured): zbv", "+50.0%")
 
 

@@ -9,7 +9,6 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ridgeline.core.schema import result_schema
-from ridgeline.report.sheets.deployment import DeploymentPlanSheet
 from ridgeline.report.sheets.export import ExportSheet, ImportSheet
 
 Schema = dict[str, Any]
@@ -20,7 +19,6 @@ UNITS = ("", "_s", "_us", "_bytes")
 # what a verb prints; where there are several, they differ in `kind` or `possible`
 SHEETS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "plan": (DeploymentPlanSheet,),
         "export": (ExportSheet,),
         "import": (ImportSheet,),
     }

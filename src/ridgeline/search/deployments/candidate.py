@@ -10,7 +10,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import ServingPlan
 from ridgeline.search.deployments.capacity import Capacity
-from ridgeline.search.deployments.shape import Shape, shape_words
+from ridgeline.search.deployments.shape import DEGREES, Shape, precision_words, shape_words
+from ridgeline.serving.deployment import Instance
 from ridgeline.serving.serving_prediction import ServingPrediction
 
 Goal = Literal["cost", "chips", "goodput"]
@@ -112,6 +113,40 @@ def allowed(one: Candidate, chips: int, replicas: tuple[int, ...] | None = None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPool:
+    """Replicas of one role.
+
+    chips          of one replica
+    mesh           degrees above 1, by axis
+    rate           requests per second that one replica holds
+    breaks         the limit that is missed first beyond that
+    cache_tokens   what the cache of a replica holds
+    """
+
+    capacity: Capacity
+    replicas: int
+    instance: Instance
+
+    JSON = """
+        role=instance.role replicas chips=capacity.shape.chips words mesh precision rate=capacity.rate
+        breaks=capacity.breaks cache_tokens=instance.memory.tokens
+    """
+
+    @property
+    def words(self) -> str:
+        return shape_words(self.capacity.shape)
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        shape = self.capacity.shape
+        return {axis: shape.choice(axis) for axis in DEGREES if shape.choice(axis) > 1}
+
+    @property
+    def precision(self) -> str:
+        return precision_words(self.capacity.shape.precision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """A deployment simulated as a whole fleet.
 
@@ -123,6 +158,24 @@ class Verified:
     prediction: ServingPrediction
     rate: float
     whole: bool = False
+
+    JSON = """
+        words=candidate.words chips=candidate.chips pools router=prediction.scenario.plan.serving.router met whole
+        rate goodput objective=prediction.limits output_tokens_per_s=prediction.metrics.output_tokens_per_s
+        user_tokens_per_s cost_per_million_tokens_usd=prediction.cost_per_million_tokens_usd
+    """
+
+    @property
+    def pools(self) -> tuple[ReplicaPool, ...]:
+        """Its replicas by role."""
+        rows = zip(self.candidate.capacities, self.candidate.replicas, self.prediction.instances, strict=True)
+        return tuple(ReplicaPool(capacity=one, replicas=many, instance=instance) for one, many, instance in rows)
+
+    @property
+    def user_tokens_per_s(self) -> float:
+        """Tokens per second of a typical request: 1 / median TPOT."""
+        median_s = self.prediction.metrics.tpot.percentiles[50.0]
+        return 1.0 / median_s if median_s else 0.0
 
     @property
     def met(self) -> bool:

@@ -12,7 +12,7 @@ from ridgeline.search.deployments.bound import bound_of
 from ridgeline.search.deployments.candidate import Candidate, Verified
 from ridgeline.search.deployments.capacity import STABLE, Capacity, capacity
 from ridgeline.search.deployments.find_deployment import DeploymentSearch, keeps
-from ridgeline.search.deployments.shape import AXES, Shape, choice_words, precision_words
+from ridgeline.search.deployments.shape import AXES, Shape, choice_words, precision_words, shape_words
 from ridgeline.sim import price_forward
 
 SAME = 0.005  # of a rate: not a difference
@@ -33,6 +33,13 @@ class Knob:
     rate: float
     change: float
     breaks: str
+
+    JSON = "axis choice words rate change breaks"
+
+    @property
+    def words(self) -> str:
+        """The replica in one line."""
+        return shape_words(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ridgeline.core.records import dataclass
 from ridgeline.search.deployments.find_deployment import DeploymentSearch
-from ridgeline.search.deployments.shape import Shape
+from ridgeline.search.deployments.shape import Shape, shape_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,13 @@ class FrontierPoint:
     tokens_per_s_per_chip: float
     cost: float | None
     met: bool
+
+    JSON = "system words rate user_tokens_per_s=user_speed tokens_per_s_per_chip cost_per_million_tokens_usd=cost met"
+
+    @property
+    def words(self) -> str:
+        """The replica in one line."""
+        return shape_words(self.shape)
 
 
 def frontier(searches: Iterable[DeploymentSearch]) -> tuple[FrontierPoint, ...]:

@@ -10,11 +10,11 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.report.deployment import deployment_sheet
 from ridgeline.report.deployment_chart import frontier_png, frontier_svg, page, refuse_picture
 from ridgeline.search.deployments.capacity import capacity
 from ridgeline.search.deployments.question import DeploymentRequest
 from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
+from ridgeline.search.deployments.report import deployment_report
 from ridgeline.search.deployments.verify import outdone
 from ridgeline.search.plan_report import SearchTime
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
@@ -90,15 +90,15 @@ def test_frontier_is_a_front(found: DeploymentAnswer) -> None:
 
 
 def test_sheet_and_pages(found: DeploymentAnswer) -> None:
-    sheet = deployment_sheet(found, TOOK)
-    assert sheet["deployment"]["objective"][0]["met"]
-    assert sheet["knobs"]
-    assert "<svg" in page(sheet)
-    assert frontier_svg(sheet).startswith("<svg")
-    drawn = frontier_png(sheet)
+    report = deployment_report(found, TOOK)
+    assert report.best.prediction.limits[0].met
+    assert report.why.knobs
+    assert "<svg" in page(report)
+    assert frontier_svg(report).startswith("<svg")
+    drawn = frontier_png(report)
     assert drawn.startswith(b"\x89PNG")
-    assert drawn != frontier_png({**sheet, "frontier": sheet["frontier"][1:]})
-    assert frontier_png({**sheet, "frontier": []}).startswith(b"\x89PNG")
+    assert drawn != frontier_png(replace(report, found=replace(found, frontier=found.frontier[1:])))
+    assert frontier_png(replace(report, found=replace(found, frontier=()))).startswith(b"\x89PNG")
     with pytest.raises(InputError, match=r"\.png or \.svg"):
         refuse_picture(Path("frontier.jpeg"))
 
