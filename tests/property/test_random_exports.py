@@ -26,7 +26,7 @@ from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.recompute_fallback import normalized
 from ridgeline.targets.registry import TRAIN
-from ridgeline.targets.target import Difference, Export
+from ridgeline.targets.target import Export, ExportDifference
 from ridgeline.targets.vendors import vendors
 
 SYSTEMS = {
@@ -112,7 +112,7 @@ def runs(target: str, seed: int, many: int) -> Iterator[Scenario]:
             yield built
 
 
-def explained(one: Difference, scenario: Scenario, lost: set[str]) -> bool:
+def explained(one: ExportDifference, scenario: Scenario, lost: set[str]) -> bool:
     """Whether the account says why a decision came back otherwise.
 
     It is lost, or one beside it is: what a recompute of no kind recomputes. Or it hangs on one that is: how states

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from ridgeline.cli.terminal import Json, ScenarioFile, Settings, print_json
 from ridgeline.targets import IDS, LAUNCHERS
 
 if TYPE_CHECKING:
-    from ridgeline.targets import Export, Imported, Lost
+    from ridgeline.targets import Export, Imported
 
 MOST = 8  # decisions named for one reason
 MISFIT = 1  # exit code: the files would not run as planned
@@ -67,7 +67,7 @@ def export(
     if output is not None and not refused:
         _write(output, found, force)
     if json:
-        print_json(_export_sheet(found))
+        print_json(found)
     elif refused:
         for line in _refusal(found):
             say(line, err=True)
@@ -170,7 +170,7 @@ def import_run(
         _refuse_existing([output], force)
         write_text(output, text)
     if json:
-        print_json(_import_sheet(found))
+        print_json(found)
         return
     say(f"wrote {output}" if output is not None else text, nl=output is not None)
     for note in found.assumptions:
@@ -279,59 +279,3 @@ def _notes(found: Imported) -> str:
 
 def _one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)[:2000]
-
-
-def _export_sheet(found: Export) -> dict[str, Any]:
-    return {
-        "target": found.target,
-        "version": found.version,
-        "files": dict(found.files),
-        "expressed": dict(found.expressed),
-        "implied": dict(found.implied),
-        "lost": [_lost_sheet(part) for part in found.lost],
-        "check": _check_sheet(found),
-    }
-
-
-def _lost_sheet(part: Lost) -> dict[str, Any]:
-    from ridgeline.core.encode import plain
-
-    return {"path": part.path, "value": plain(part.value), "why": part.why, "yours": part.yours}
-
-
-def _check_sheet(found: Export) -> dict[str, Any] | None:
-    """The files read again: both predictions, what differs and why."""
-    from dataclasses import asdict
-
-    from ridgeline.core.encode import plain
-
-    check = found.check
-    if check is None:
-        return None
-    return {
-        "verdict": check.verdict,
-        "refuses": check.refuses,
-        "planned": asdict(check.planned) if check.planned else None,
-        "written": asdict(check.written) if check.written else None,
-        "change": check.change,
-        "why": check.why,
-        "differs": [
-            {"path": one.path, "planned": plain(one.planned), "written": plain(one.written)} for one in check.differs
-        ],
-        "causes": [_lost_sheet(part) for part in check.causes],
-    }
-
-
-def _import_sheet(found: Imported) -> dict[str, Any]:
-    from ridgeline.core.encode import plain
-
-    return {
-        "target": found.target,
-        "scenario": plain(found.settings),
-        "unread": [
-            {"option": part.option, "value": part.value, "why": part.why, "changes_step": part.matters}
-            for part in found.unread
-        ],
-        "assumptions": list(found.assumptions),
-        "chips": found.chips,
-    }

@@ -49,9 +49,9 @@ def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
     with contextlib.suppress(OSError):  # nobody to tell it to
         if wants_json(arguments):
             from ridgeline.cli.terminal import print_json
-            from ridgeline.report.sheets.plain import plain
+            from ridgeline.core.errors import Refusal
 
-            print_json({"possible": False, "problems": plain(problems_of(wrong))})
+            print_json(Refusal(problems=tuple(problems_of(wrong))))
         elif isinstance(wrong, USAGE):
             wrong.show()  # type: ignore[attr-defined]
         else:

@@ -46,6 +46,8 @@ class Dissent:
     source: str
     note: str = ""
 
+    JSON = "value source note?"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quoted:
@@ -56,6 +58,8 @@ class Quoted:
     source: str
     note: str = ""
     conflicts: tuple[Dissent, ...] = field(default=())
+
+    JSON = "value evidence source note? conflicts?"
 
     def scale_by(self, factor: float, note: str) -> Quoted:
         """The same quotation times a factor, downgraded to analytic at best, saying how it was derived."""

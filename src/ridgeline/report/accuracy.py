@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ridgeline.calibrate.accuracy import accuracy_of, differences
 from ridgeline.calibrate.validate import shipped, validate
@@ -21,7 +22,8 @@ from ridgeline.core.files import read_text, write_text
 from ridgeline.core.units import signed_share
 from ridgeline.plan.engine import default_engine
 from ridgeline.report.cells import DASH, percent
-from ridgeline.report.sheets import Sheet
+
+Sheet = dict[str, Any]
 
 FIGURES = Path("docs") / "accuracy.json"
 NESTED = Path("docs") / "nested.json"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ridgeline.core.dtype import dtype
+from ridgeline.core.encode import to_json
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
@@ -23,9 +25,8 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
 from ridgeline.plan.schedules.registry import SCHEDULES
 from ridgeline.report.media_sheet import media_sheet
-from ridgeline.report.sheets import Sheet
-from ridgeline.report.sheets.plain import plain, quoted
 
+Sheet = dict[str, Any]  # a catalog entry as JSON
 LARGEST = {"seq": 10**9, "batch": 10**9, "stages": 256, "microbatches": 4096, "chunks": 64}
 CONVENTION = "2 flops a multiply-add; causal attention counted at half; training is 3x forward, no recompute"
 
@@ -84,7 +85,7 @@ def chip_sheet(chip: Chip) -> Sheet:
         "scaleup": chip.scaleup.kind,
         "scaleout": chip.scaleout.kind,
         "host": chip.host.kind,
-        "numbers": {path: {"unit": unit, **quoted(number)} for path, unit, number in numbers if number},
+        "numbers": {path: {"unit": unit, **to_json(number)} for path, unit, number in numbers if number},
         "missing": [path for path, _, number in numbers if number is None and path not in OPTIONAL],
         "ridge_flops_per_byte": {key: _ratio(ratio) for key, ratio in ridge_points(chip).items()},
         "bytes_per_flop": {
@@ -137,8 +138,8 @@ def _tier_sheet(tier: Tier, system: System) -> Sheet:
         "topology": label(tier.topology),
         "chips": tier.chips,
         "instances": system.chips // tier.chips,
-        "bandwidth": quoted(tier.bandwidth) if tier.bandwidth else None,
-        "link": quoted(tier.link) if tier.link else None,
+        "bandwidth": to_json(tier.bandwidth) if tier.bandwidth else None,
+        "link": to_json(tier.link) if tier.link else None,
         "diameter_hops": diameter(tier.topology, tier.chips),
         "bisection_bytes_per_s": bisection_bytes_per_s(tier.topology, tier.chips, rate) if rate else None,
     }
@@ -195,8 +196,8 @@ def model_sheet(spec: ModelSpec, detail: Detail) -> Sheet:
         "attention": mixer_label(spec),
         "experts": experts_label(spec),
         "distinct_blocks": len(spec.blocks),
-        "capture": plain(spec.capture) if spec.capture else None,
-        "params": {**plain(params), "total": params.total, "active": params.active},
+        "capture": to_json(spec.capture) if spec.capture else None,
+        "params": {**to_json(params), "total": params.total, "active": params.active},
         "seq": detail.seq,
         "dtype": kind.id,
         "batch": detail.batch,
@@ -204,7 +205,7 @@ def model_sheet(spec: ModelSpec, detail: Detail) -> Sheet:
         "flops_per_token": {
             "forward": forward.total,
             "training": facts.training_flops_per_token(spec, detail.seq).total,
-            "parts": plain(forward),
+            "parts": to_json(forward),
             "convention": CONVENTION,
         },
         "media": media_sheet(spec, detail.seq),
@@ -222,7 +223,7 @@ def engine_sheet(engine: Engine) -> Sheet:
     """A training software: what it fuses, overlaps, launches and supports."""
     return {
         "kind": "engine",
-        **plain(engine),
+        **to_json(engine),
         "fuses": {word: FUSIONS[word].meaning for word in engine.fuses},
         "overlaps": {word: OVERLAPS[word] for word in engine.overlaps},
     }
@@ -241,8 +242,8 @@ def schedule_sheet(table: ScheduleTable) -> Sheet:
         "stages": table.stages,
         "microbatches": table.microbatches,
         "chunks": table.chunks,
-        "placement": plain(table.placement),
-        "costs": plain(costs),
+        "placement": to_json(table.placement),
+        "costs": to_json(costs),
         "makespan": run.makespan,
         "bubble_fraction": run.bubble_fraction,
         "peak_in_flight": list(peak_in_flight(table)),
@@ -265,9 +266,9 @@ def scenario_sheet(scenario: Scenario) -> Sheet:
         "model": scenario.model.id,
         "system": scenario.system.name,
         "chips": scenario.system.chips,
-        "workload": plain(scenario.workload),
+        "workload": to_json(scenario.workload),
         "sequences": scenario.workload.sequences,
-        "plan": plain(plan),
+        "plan": to_json(plan),
         "microbatches": scenario.microbatches,
         "placement": list(scenario.placement),
         "recompute": str(plan.recompute),

@@ -11,10 +11,9 @@ from rich.text import Text
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
-from ridgeline.report.catalog_sheets import NUMBERS
+from ridgeline.report.catalog_sheets import NUMBERS, Sheet
 from ridgeline.report.cells import DASH, WEAK, clean, facts, headed, listed
 from ridgeline.report.model_tables import models
-from ridgeline.report.sheets import Sheet
 
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ridgeline.core.units import format_quantity
+from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.cells import DASH
-from ridgeline.report.sheets import Sheet
 
 
 def media_rows(sheets: Sequence[Sheet]) -> Iterator[tuple[str, Callable[[Sheet], str], str]]:

@@ -3,12 +3,15 @@ an encoder cost: tokens and flops of a few usual sizes."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ridgeline.models.facts import forward_flops_per_token
 from ridgeline.models.media_tokens import audio_input, image_input, video_input
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
 from ridgeline.models.tower_flops import audio_flops, encoder_flops, image_flops, latent_flops
-from ridgeline.report.sheets import Sheet
+
+Sheet = dict[str, Any]
 
 IMAGES = (1024, 1024), (1080, 1920)  # pixels: height, width
 FRAMES = 16

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ridgeline.core.units import format_count, format_quantity
+from ridgeline.report.catalog_sheets import Sheet
 from ridgeline.report.cells import DASH, clean, headed, listed
 from ridgeline.report.media_rows import media_rows
-from ridgeline.report.sheets import Sheet
 
 PARTS = (
     "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "audio",

@@ -20,6 +20,8 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "serving.recording_replay.Replay "
         "calibrate.request_log.LogFit",
         "fit": "calibrate.cross_validate.OwnFit",
+        "export": "targets.target.Export",
+        "import": "targets.target.Imported",
         "query": "trace.span_query.QueryAnswer",
         "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff "
         "runtime.bringup.compare.ReportDiff",

@@ -18,6 +18,7 @@ from ridgeline.plan.schedules import SCHEDULES, build, requirement
 from ridgeline.plan.settings import apply_settings
 from ridgeline.report.catalog_sheets import (
     Detail,
+    Sheet,
     chip_sheet,
     engine_sheet,
     experts_label,
@@ -27,7 +28,6 @@ from ridgeline.report.catalog_sheets import (
     schedule_sheet,
     system_sheet,
 )
-from ridgeline.report.sheets import Sheet
 
 
 def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = ()) -> list[Sheet]:

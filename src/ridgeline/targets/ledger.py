@@ -26,7 +26,7 @@ from ridgeline.core.units import format_gib as gib
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.tables import tables
-from ridgeline.targets.target import Check, Export, Figures, Files, Lost
+from ridgeline.targets.target import Export, ExportCheck, Figures, Files, Lost
 
 UNSPOKEN = "the exporter does not know this decision"
 
@@ -260,7 +260,7 @@ def _short(made: Export) -> Iterator[str]:
         yield one_line(f"{told}: {named(parts)}: {why}")
 
 
-def check_lines(check: Check) -> Iterator[str]:
+def check_lines(check: ExportCheck) -> Iterator[str]:
     """Both predictions, a line each; why there is none where there is none."""
     if check.planned is not None:
         yield f"planned: {figures(check.planned)}"

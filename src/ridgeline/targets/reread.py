@@ -17,7 +17,7 @@ from ridgeline.plan.serving_plan import KNOBS
 from ridgeline.plan.workload import Train
 from ridgeline.targets.decisions import decisions_of, serving_decisions_of
 from ridgeline.targets.registry import TARGETS
-from ridgeline.targets.target import Check, Difference, Export, Figures, Imported, Lost
+from ridgeline.targets.target import Export, ExportCheck, ExportDifference, Figures, Imported, Lost
 
 
 def with_batch(found: Imported, system: System) -> Imported:
@@ -40,7 +40,7 @@ DEPLOYED = "plan.serving."
 SAME = 0.001  # of a step and of memory: less than this is the same prediction
 
 
-def reread(made: Export, scenario: Scenario) -> Check:
+def reread(made: Export, scenario: Scenario) -> ExportCheck:
     """What the files of an export mean when they are read again.
 
     >>> import ridgeline
@@ -51,20 +51,20 @@ def reread(made: Export, scenario: Scenario) -> Check:
     """
     absent = next((lost for lost in _planned_elsewhere(made) if lost.path == "model.hidden"), None)
     if absent is not None:
-        return Check(verdict="unreadable", why=f"they do not hold the model: {absent.why}", causes=(absent,))
+        return ExportCheck(verdict="unreadable", why=f"they do not hold the model: {absent.why}", causes=(absent,))
     try:
         found = TARGETS[made.target].read(made.files)
         meant = meaning(made, found, scenario)
     except InputError as wrong:
-        return Check(verdict="unreadable", why=_one_line(wrong), causes=_planned_elsewhere(made))
+        return ExportCheck(verdict="unreadable", why=_one_line(wrong), causes=_planned_elsewhere(made))
     differs = tuple(_differences(scenario, meant))
     paths = {one.path for one in differs}
     causes = tuple(lost for lost in _planned_elsewhere(made) if lost.path in paths)
     if other := _another_model(scenario.model, meant.model):
-        return Check(verdict="unreadable", why=other, differs=differs, causes=causes)
+        return ExportCheck(verdict="unreadable", why=other, differs=differs, causes=causes)
     if not isinstance(scenario.workload, Train):
-        return Check(verdict="not-predicted", differs=differs, causes=causes)
-    return _judged(scenario, meant, Check(verdict="same", differs=differs, causes=causes))
+        return ExportCheck(verdict="not-predicted", differs=differs, causes=causes)
+    return _judged(scenario, meant, ExportCheck(verdict="same", differs=differs, causes=causes))
 
 
 def _another_model(planned: ModelSpec, written: ModelSpec) -> str:
@@ -123,14 +123,14 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
     return built
 
 
-def _differences(scenario: Scenario, meant: Scenario) -> Iterator[Difference]:
+def _differences(scenario: Scenario, meant: Scenario) -> Iterator[ExportDifference]:
     """Decisions that came back otherwise; parts that a model has nowhere else are absent there."""
     of = decisions_of if isinstance(scenario.workload, Train) else serving_decisions_of
     before, after = of(scenario), of(meant)
     for path in dict.fromkeys((*before, *after)):
         planned, written = before.get(path), after.get(path)
         if planned != written and not _is_same(path, before, after):
-            yield Difference(path=path, planned=planned, written=written)
+            yield ExportDifference(path=path, planned=planned, written=written)
 
 
 def _is_same(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -141,7 +141,7 @@ def _is_same(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
     return isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and tuple(one) == tuple(other)
 
 
-def _judged(scenario: Scenario, meant: Scenario, check: Check) -> Check:
+def _judged(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCheck:
     """The check with both predictions and what they come to."""
     from ridgeline.sim.predict_step import predict  # heavy
     from ridgeline.sim.prediction import Impossible

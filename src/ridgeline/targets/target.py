@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.options import options
@@ -36,6 +37,13 @@ class Lost:
     why: str
     yours: bool = False
 
+    JSON = "path value=table_value why yours"
+
+    @property
+    def table_value(self) -> Any:
+        """The value as a scenario file has it."""
+        return plain(self.value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
@@ -49,6 +57,8 @@ class Unread:
     why: str
     matters: bool = False
 
+    JSON = "option value why changes_step=matters"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
@@ -61,16 +71,28 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ExportDifference:
     """A decision that means something else when the files are read again."""
 
     path: str
     planned: Any
     written: Any
 
+    JSON = "path planned=table_planned written=table_written"
+
+    @property
+    def table_planned(self) -> Any:
+        """The planned value as a scenario file has it."""
+        return plain(self.planned)
+
+    @property
+    def table_written(self) -> Any:
+        """The value of the files as a scenario file has it."""
+        return plain(self.written)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ExportCheck:
     """The files of an export read again and predicted, beside the plan they were made of.
 
     planned, written  None where there is no prediction: of requests under load, or where something is impossible
@@ -83,8 +105,10 @@ class Check:
     planned: Figures | None = None
     written: Figures | None = None
     why: str = ""
-    differs: tuple[Difference, ...] = ()
+    differs: tuple[ExportDifference, ...] = ()
     causes: tuple[Lost, ...] = ()
+
+    JSON = "verdict refuses planned written change why differs causes"
 
     @property
     def refuses(self) -> bool:
@@ -115,7 +139,7 @@ class Export:
     expressed: Mapping[str, str]
     implied: Mapping[str, str]
     lost: tuple[Lost, ...]
-    check: Check | None = None
+    check: ExportCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +159,13 @@ class Imported:
     assumptions: tuple[str, ...] = ()
     per_rank: int | None = None
     chips: int | None = None
+
+    JSON = "target scenario unread assumptions chips"
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        """The table of a scenario."""
+        return {key: plain(value) for key, value in self.settings.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from command import run
 
-from ridgeline.report.sheets.schema import sheet_schema
+from ridgeline.report.results import verb_schema
 
 pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ def test_a_short_run_on_this_cpu(
     code, out, err = run(capsys, monkeypatch, "characterize", *arguments, "--json")
     assert (code, err) == (0, "")
     sheet = json.loads(out)
-    jsonschema.validate(sheet, sheet_schema("characterize"))
+    jsonschema.validate(sheet, verb_schema("characterize"))
     assert sheet["output"] == str(path)
     assert sheet["chip"] == "h100-sxm"
     assert sheet["rows"]["launch"] >= 5
@@ -110,7 +110,7 @@ def test_one_rank_is_compared_with_a_reference(
     code, out, _ = run(capsys, monkeypatch, *arguments, "--json")
     assert code == 1
     sheet = json.loads(out)
-    jsonschema.validate(sheet, sheet_schema("preflight"))
+    jsonschema.validate(sheet, verb_schema("preflight"))
     assert [(one["kind"], one["what"]) for one in sheet["outliers"]] == [("reference", "launch")]
     code, out, _ = run(capsys, monkeypatch, *arguments)
     assert code == 1

@@ -17,8 +17,7 @@ from traces import Recipe, make, write
 
 from ridgeline.cli.main import main
 from ridgeline.core.schema import first_line, key_meanings, reachable_kinds, result_keys
-from ridgeline.report.results import RESULTS, results_of
-from ridgeline.report.sheets.schema import sheet_schema
+from ridgeline.report.results import RESULTS, results_of, verb_schema
 
 ROOT = Path(__file__).parents[3]
 H200 = ROOT / "tests" / "data" / "h200"
@@ -43,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 def wrong(verb: str, sheet: Any) -> list[str]:
     return [f"{'.'.join(map(str, one.path))}: {one.message[:200]}"
-            for one in Draft202012Validator(sheet_schema(verb)).iter_errors(sheet)]  # fmt: skip
+            for one in Draft202012Validator(verb_schema(verb)).iter_errors(sheet)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
