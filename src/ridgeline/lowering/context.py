@@ -51,10 +51,10 @@ class LoweringContext:
     queries, keys   tokens of a sequence that are worked on, and tokens that attention sees: the same when a sequence is
                     trained on or read whole; one query and all keys for a decode step
     backward        whether the ops of the backward pass are wanted, too
-    seen, heard     what encoders of images and sound read for one sequence; for one prompt token where engine steps
-                    take the place of a microbatch
+    vision_input, audio_input   what encoders of images and sound read for one sequence; for one prompt token where
+                    engine steps take the place of a microbatch
     towers_frozen   these encoders are not trained; what projects their output is
-    source          positions that the encoder reads for one sequence; 0 without one
+    encoder_tokens  positions that the encoder reads for one sequence; 0 without one
     systolic        attention runs in blocks on a systolic matrix unit (TPU)
     host            attention is torch's own for CPUs
     document        tokens of one document where several fill a sequence; 0: a sequence is one document
@@ -69,10 +69,10 @@ class LoweringContext:
     keys: int
     recompute: Recompute = Recompute()
     backward: bool = True
-    seen: EncoderInput = EncoderInput()
-    heard: EncoderInput = EncoderInput()
+    vision_input: EncoderInput = EncoderInput()
+    audio_input: EncoderInput = EncoderInput()
     towers_frozen: bool = False
-    source: int = 0
+    encoder_tokens: int = 0
     systolic: bool = False
     host: bool = False
     document: int = 0
@@ -172,10 +172,10 @@ def lowering_context(scenario: Scenario) -> LoweringContext:
         keys=work.seq,
         recompute=plan.recompute,
         backward=train is not None,
-        seen=scenario.seen,
-        heard=scenario.heard,
+        vision_input=scenario.vision_input,
+        audio_input=scenario.audio_input,
         towers_frozen=train is not None and train.towers == "frozen",
-        source=scenario.source,
+        encoder_tokens=scenario.encoder_tokens,
         systolic=scenario.system.chip.family == SYSTOLIC,
         host=scenario.system.chip.family == HOST,
         document=train.document_tokens if train and train.packed else 0,

@@ -99,11 +99,11 @@ def _width(ctx: LoweringContext, part: Columns) -> Num:
 
 def saved_bytes(ctx: LoweringContext, parts: MixerParts) -> Num:
     """Bytes that the backward reads again, as the parts of a mixer say."""
-    saved, tp = parts.saved, ctx.degrees.tp
-    copies = head_copies(ctx, parts.shared[1]) if saved.kv else 0
-    split = ctx.tokens * (saved.split + saved.kv * copies) / tp
+    elements_saved, tp = parts.saved, ctx.degrees.tp
+    copies = head_copies(ctx, parts.shared[1]) if elements_saved.kv else 0
+    split = ctx.tokens * (elements_saved.split + elements_saved.kv * copies) / tp
     dealt = ctx.tokens if ctx.engine.exchanges.inputs_kept else ctx.split_tokens
-    elements = dealt * saved.latents + split + ctx.tokens * saved.whole
+    elements = dealt * elements_saved.latents + split + ctx.tokens * elements_saved.whole
     return elements * ctx.precision.activations.bytes_per_element
 
 

@@ -20,8 +20,8 @@ def lower_encoder(ctx: LoweringContext, encoder: Encoder) -> tuple[Section, Sect
     inner = replace(
         ctx,
         model=replace(ctx.model, hidden=encoder.hidden),
-        queries=ctx.source,
-        keys=ctx.source,
+        queries=ctx.encoder_tokens,
+        keys=ctx.encoder_tokens,
         causal=False,
         document=0,
         forward=_begun(ctx),
@@ -38,18 +38,16 @@ def _where_begun(inner: LoweringContext, section: Section) -> Section:
     there = np.where(steps.prefills > 0, 1.0, 0.0)
     if not there.any():
         return replace(section, forward=())
-    made: list[Op] = []
+    ops: list[Op] = []
     for op in section.forward:
         match op:
             case MatMul():
-                made.append(
-                    replace(op, m=np.maximum(op.m, 1.0), groups=op.groups * there, launches=op.launches * there)
-                )
+                ops.append(replace(op, m=np.maximum(op.m, 1.0), groups=op.groups * there, launches=op.launches * there))
             case Stream() | Attend():
-                made.append(replace(op, kernels=op.kernels * there))
+                ops.append(replace(op, kernels=op.kernels * there))
             case _:
-                made.append(op)
-    return replace(section, forward=tuple(made))
+                ops.append(op)
+    return replace(section, forward=tuple(ops))
 
 
 def _begun(ctx: LoweringContext) -> ForwardWork | None:
@@ -57,12 +55,12 @@ def _begun(ctx: LoweringContext) -> ForwardWork | None:
     if ctx.forward is None:
         return None
     steps = ctx.forward.steps
-    tokens = steps.prefills * ctx.source
+    tokens = steps.prefills * ctx.encoder_tokens
     none = 0.0 * tokens
-    own = replace(
-        steps, prefill_tokens=tokens, prefill_pairs=tokens * ctx.source / 2, decodes=none, kv_tokens=none
+    source_steps = replace(
+        steps, prefill_tokens=tokens, prefill_pairs=tokens * ctx.encoder_tokens / 2, decodes=none, kv_tokens=none
     )  # fmt: skip
-    return ForwardWork(steps=own, tokens=tokens, dp=ctx.forward.dp)
+    return ForwardWork(steps=source_steps, tokens=tokens, dp=ctx.forward.dp)
 
 
 def _encoder_ends(inner: LoweringContext, encoder: Encoder) -> Section:
@@ -95,23 +93,23 @@ def _encoder_ends(inner: LoweringContext, encoder: Encoder) -> Section:
 def lower_vision(ctx: LoweringContext, vision: Vision) -> tuple[Section, Section, Section]:
     """The image encoder over the images of a microbatch, on the first stage: its ends, a layer that sees the whole
     view, and one that stays inside its window. Patches see each other both ways."""
-    inner = _reading(ctx, vision, ctx.seen)
+    inner = _reading(ctx, vision, ctx.vision_input)
     kind, block = ctx.recompute.kind, _both_ways(vision.block)
-    window = max(1, round(ctx.seen.window))
-    whole = replace(lower_block(inner, _windowed(block, 0), kind), key=SectionKey(SectionRole.VISION))
-    inside = replace(lower_block(inner, _windowed(block, window), kind), key=SectionKey(SectionRole.VISION_WINDOWED))
+    window = max(1, round(ctx.vision_input.window))
+    full_view = replace(lower_block(inner, _with_window(block, 0), kind), key=SectionKey(SectionRole.VISION))
+    inside = replace(lower_block(inner, _with_window(block, window), kind), key=SectionKey(SectionRole.VISION_WINDOWED))
     if ctx.towers_frozen:
-        whole, inside = _forward_alone(whole), _forward_alone(inside)
-    return _tower_ends(inner, SectionRole.VISION_ENDS, vision, ctx.seen), whole, inside
+        full_view, inside = _forward_alone(full_view), _forward_alone(inside)
+    return _tower_ends(inner, SectionRole.VISION_ENDS, vision, ctx.vision_input), full_view, inside
 
 
 def lower_audio(ctx: LoweringContext, audio: Audio) -> tuple[Section, Section]:
     """The audio encoder over the sound of a microbatch, on the first stage: its ends and a layer. Positions see
     those of their window both ways."""
-    inner = _reading(ctx, audio, ctx.heard)
-    layer = lower_block(inner, _windowed(_both_ways(audio.block), 0), ctx.recompute.kind)
+    inner = _reading(ctx, audio, ctx.audio_input)
+    layer = lower_block(inner, _with_window(_both_ways(audio.block), 0), ctx.recompute.kind)
     layer = replace(_forward_alone(layer) if ctx.towers_frozen else layer, key=SectionKey(SectionRole.AUDIO))
-    return _tower_ends(inner, SectionRole.AUDIO_ENDS, audio, ctx.heard), layer
+    return _tower_ends(inner, SectionRole.AUDIO_ENDS, audio, ctx.audio_input), layer
 
 
 def _reading(ctx: LoweringContext, tower: Vision | Audio, read: EncoderInput) -> LoweringContext:
@@ -124,7 +122,7 @@ def _reading(ctx: LoweringContext, tower: Vision | Audio, read: EncoderInput) ->
         causal=False,
         document=0,
         degrees=replace(ctx.degrees, microbatch=ctx.degrees.microbatch * read.views, cp=1),
-        forward=_shown(ctx, read),
+        forward=_encoder_work(ctx, read),
     )
 
 
@@ -135,17 +133,17 @@ def _forward_alone(section: Section) -> Section:
     )  # fmt: skip
 
 
-def _shown(ctx: LoweringContext, read: EncoderInput) -> ForwardWork | None:
+def _encoder_work(ctx: LoweringContext, read: EncoderInput) -> ForwardWork | None:
     """Steps whose prompts are the positions that an encoder reads, which come with the prompts' tokens."""
     if ctx.forward is None:
         return None
     steps = ctx.forward.steps
     tokens = steps.prefill_tokens * read.total
     none = 0.0 * tokens
-    own = replace(
+    encoder_steps = replace(
         steps, prefill_tokens=tokens, prefill_pairs=tokens * read.positions / 2, decodes=none, kv_tokens=none
     )  # fmt: skip
-    return ForwardWork(steps=own, tokens=np.maximum(tokens, 1.0), dp=ctx.forward.dp)
+    return ForwardWork(steps=encoder_steps, tokens=np.maximum(tokens, 1.0), dp=ctx.forward.dp)
 
 
 def _both_ways(block: Block) -> Block:
@@ -162,9 +160,9 @@ def _tower_ends(inner: LoweringContext, role: SectionRole, tower: Vision | Audio
     positions, hidden = inner.tokens, tower.hidden
     rows = tower.patch_inputs if isinstance(tower, Vision) else tower.front / hidden
     label = "patch embedding" if isinstance(tower, Vision) else "convolutions"
-    projected = positions / read.total * read.projected
+    projected_rows = positions / read.total * read.projected
     products = [plain_matmul(inner, label, positions, hidden, rows)] if rows else []
-    last = [plain_matmul(inner, "projector", projected, tower.projector_params / hidden, hidden)]
+    last = [plain_matmul(inner, "projector", projected_rows, tower.projector_params / hidden, hidden)]
     last = last if tower.projector_params else []
     params = tower.projector_params + tower.other_params
     learns = last if inner.towers_frozen else [*products, *last]
@@ -177,10 +175,10 @@ def _tower_ends(inner: LoweringContext, role: SectionRole, tower: Vision | Audio
         backward_weight=() if inner.frozen else tuple(weight_gradient(op, grad) for op in reversed(learns)),
         params=params,
         trained=0 if inner.frozen else tower.projector_params if inner.towers_frozen else params,
-        saved=SavedActivations(inputs=(positions * rows + projected * hidden) * size),
+        saved=SavedActivations(inputs=(positions * rows + projected_rows * hidden) * size),
     )
 
 
-def _windowed(block: Block, window: int) -> Block:
+def _with_window(block: Block, window: int) -> Block:
     """The layer with another window; 0: none."""
     return replace(block, mixer=replace(block.mixer, window=window)) if isinstance(block.mixer, Attention) else block

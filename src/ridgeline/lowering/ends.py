@@ -55,39 +55,41 @@ def _token_rows(ctx: LoweringContext) -> Section:
 
     w = width of a row, h = hidden.
     """
-    model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
-    width = own.width or model.hidden
+    model, tp, embedding = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    width = embedding.width or model.hidden
     elements = ctx.split_tokens * width
     forward: list[Op] = [stream(ctx, "embedding", elements, 2.0, 2.0)]
     inputs: list[Op] = []
     weights: list[Op] = [] if ctx.frozen else [stream(ctx, "embedding dW", elements, 4.0, 3.0)]
-    params = model.vocab * width / tp + own.positions * model.hidden
-    saved = ctx.split_tokens * 8
-    if own.width:
-        project = matmul(ctx, "embedding projection", ctx.split_tokens, model.hidden, own.width)
+    params = model.vocab * width / tp + embedding.positions * model.hidden
+    saved_bytes = ctx.split_tokens * 8
+    if embedding.width:
+        project = matmul(ctx, "embedding projection", ctx.split_tokens, model.hidden, embedding.width)
         forward.append(project)
         inputs.append(input_gradient(project))
         weights = weights if ctx.frozen else [weight_gradient(project, ctx.gradient_bytes), *weights]
-        params = params + own.width * model.hidden
-        saved = saved + elements * ctx.precision.activations.bytes_per_element
-    if own.further_rows:
-        looked_up = stream(ctx, "further rows", ctx.split_tokens * own.further_rows / model.vocab, 2.0, 2.0)
+        params = params + embedding.width * model.hidden
+        saved_bytes = saved_bytes + elements * ctx.precision.activations.bytes_per_element
+    if embedding.further_rows:
+        looked_up = stream(ctx, "further rows", ctx.split_tokens * embedding.further_rows / model.vocab, 2.0, 2.0)
         forward.append(looked_up)
         weights = weights if ctx.frozen else [looked_up, *weights]
-        params = params + own.further_rows / tp
-    if own.further_weights:
-        more = matmul(ctx, "further projections", ctx.split_tokens, own.further_weights / model.hidden, model.hidden)
+        params = params + embedding.further_rows / tp
+    if embedding.further_weights:
+        more = matmul(
+            ctx, "further projections", ctx.split_tokens, embedding.further_weights / model.hidden, model.hidden
+        )
         forward.append(more)
         inputs.append(input_gradient(more))
         weights = weights if ctx.frozen else [weight_gradient(more, ctx.gradient_bytes), *weights]
-        params = params + own.further_weights
-        saved = saved + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
-    if own.norm is not None:
-        normed = ctx.split_tokens * model.hidden
-        forward.append(pointwise(ctx, "norm", normed, label="embedding norm"))
-        inputs.insert(0, pointwise_back(ctx, "norm", normed, label="embedding norm dX"))
-        params = params + own.norm.params(model.hidden)
-        saved = saved + normed * ctx.precision.activations.bytes_per_element
+        params = params + embedding.further_weights
+        saved_bytes = saved_bytes + ctx.split_tokens * model.hidden * ctx.precision.activations.bytes_per_element
+    if embedding.norm is not None:
+        norm_elements = ctx.split_tokens * model.hidden
+        forward.append(pointwise(ctx, "norm", norm_elements, label="embedding norm"))
+        inputs.insert(0, pointwise_back(ctx, "norm", norm_elements, label="embedding norm dX"))
+        params = params + embedding.norm.params(model.hidden)
+        saved_bytes = saved_bytes + norm_elements * ctx.precision.activations.bytes_per_element
     leaving, leaving_gradient = _embedding_border(ctx)
     section = Section(
         key=SectionKey(SectionRole.EMBEDDING),
@@ -96,7 +98,7 @@ def _token_rows(ctx: LoweringContext) -> Section:
         backward_weight=tuple(weights),
         params=params,
         trained=0 if ctx.frozen else params,
-        saved=SavedActivations(inputs=saved),
+        saved=SavedActivations(inputs=saved_bytes),
     )
     return _adapted_rows(ctx, section, width)
 
@@ -113,10 +115,10 @@ def head_border(ctx: LoweringContext) -> tuple[Sequence[Op], Sequence[Op], Seque
     if not ctx.engine.exchanges.ends or (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1):
         return (), (), ()
     border = tensor_boundary(ctx)
-    each = Collective(
+    loss_reduce = Collective(
         label="loss", kind="all-reduce", axis="tp", payload_bytes=ctx.tokens * LOSS_BYTES, ranks=ctx.degrees.tp
     )
-    return border.entry, border.entry_gradient, (each,) * 3
+    return border.entry, border.entry_gradient, (loss_reduce,) * 3
 
 
 def _adapted_rows(ctx: LoweringContext, section: Section, width: int) -> Section:
@@ -222,28 +224,28 @@ def _logits(ctx: LoweringContext, rows: Num, dense_rows: Num) -> tuple[list[MatM
     """
     model, tp, width = ctx.model, ctx.degrees.tp, ctx.model.embedding.width
     multiple = ctx.engine.vocab_multiple * tp
-    padded = np.ceil(model.vocab / multiple) * multiple
+    padded_vocab = np.ceil(model.vocab / multiple) * multiple
     narrow = [matmul(ctx, "head projection", dense_rows, width, model.hidden)] if width else []
-    return narrow, plain_matmul(ctx, "logits", rows, padded / tp, width or model.hidden), padded
+    return narrow, plain_matmul(ctx, "logits", rows, padded_vocab / tp, width or model.hidden), padded_vocab
 
 
 def _head_params(ctx: LoweringContext) -> Num:
     """Parameters of a language model's head on one tensor rank: vocab w / tp unless tied, h w where w differs, vocab /
     tp of a bias; w = width of a row."""
-    model, tp, own = ctx.model, ctx.degrees.tp, ctx.model.embedding
-    matrix = 0 if own.tied else model.vocab * (own.width or model.hidden) / tp
-    return matrix + own.width * model.hidden + model.vocab * own.head_bias / tp
+    model, tp, embedding = ctx.model, ctx.degrees.tp, ctx.model.embedding
+    matrix = 0 if embedding.tied else model.vocab * (embedding.width or model.hidden) / tp
+    return matrix + embedding.width * model.hidden + model.vocab * embedding.head_bias / tp
 
 
 def _sampling_head(ctx: LoweringContext) -> Section:
     """Final norm, logits of the last token of every request, gathered over tensor ranks, and sampling."""
     tp, rows = ctx.degrees.tp, np.maximum(steps_of(ctx).rows, 1.0)
-    narrow, logits, padded = _logits(ctx, rows, rows)
+    narrow, logits, padded_vocab = _logits(ctx, rows, rows)
     passes, kernels = (count + ctx.model.embedding.softcap for count in SAMPLING)
-    sampling = Stream(label="sampling", stream_bytes=rows * padded * LOGIT_BYTES * passes, kernels=kernels)
+    sampling = Stream(label="sampling", stream_bytes=rows * padded_vocab * LOGIT_BYTES * passes, kernels=kernels)
     gather: list[Op] = []
     if not (isinstance(tp, int) and tp == 1):
-        gather = [tensor_collective(ctx, "gather logits", "all-gather", rows * padded)]
+        gather = [tensor_collective(ctx, "gather logits", "all-gather", rows * padded_vocab)]
     return Section(
         key=SectionKey(SectionRole.HEAD),
         forward=(*_final_norm(ctx), *narrow, logits, *gather, sampling),
@@ -255,26 +257,26 @@ def _sampling_head(ctx: LoweringContext) -> Section:
 
 def _language_head(ctx: LoweringContext) -> Section:
     """Final norm, logits and loss. Logits are worked on in 32 bits by the loss unless it is fused with the product."""
-    model, own = ctx.model, ctx.model.embedding
-    narrow, logits, padded = _logits(ctx, ctx.tokens, ctx.split_tokens)
-    values, joined = ctx.tokens * padded / ctx.degrees.tp, ctx.joins("loss")
+    model, embedding = ctx.model, ctx.model.embedding
+    narrow, logits, padded_vocab = _logits(ctx, ctx.tokens, ctx.split_tokens)
+    values, loss_joined = ctx.tokens * padded_vocab / ctx.degrees.tp, ctx.joins("loss")
     loss, loss_back = _loss(ctx, values)
-    low, adapted = adapters(ctx, [logits])
-    trained = low if ctx.frozen else [logits, *narrow]
+    low, adapter_params = adapters(ctx, [logits])
+    trained_products = low if ctx.frozen else [logits, *narrow]
     params = _head_params(ctx)
-    entry, entry_gradient, exchanged = head_border(ctx)
+    entry, entry_gradient, loss_exchange = head_border(ctx)
     return Section(
         key=SectionKey(SectionRole.HEAD),
-        forward=(*_final_norm(ctx), *narrow, *entry, logits, *low, loss, *exchanged),
+        forward=(*_final_norm(ctx), *narrow, *entry, logits, *low, loss, *loss_exchange),
         backward_input=(
             loss_back, *map(input_gradient, low), input_gradient(logits), *entry_gradient, *map(input_gradient, narrow),
         ),
-        backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained),
+        backward_weight=tuple(weight_gradient(op, ctx.gradient_bytes) for op in trained_products),
         params=params,
-        trained=adapted if ctx.frozen else params,
+        trained=adapter_params if ctx.frozen else params,
         saved=SavedActivations(
-            inputs=ctx.split_tokens * (model.hidden + own.width) * 2,
-            logits=0 if ctx.joins("logits") else values * (6 if joined else 10),
+            inputs=ctx.split_tokens * (model.hidden + embedding.width) * 2,
+            logits=0 if ctx.joins("logits") else values * (6 if loss_joined else 10),
         ),
     )  # fmt: skip
 

@@ -60,14 +60,14 @@ def lower_ffn(ctx: LoweringContext, ffn: Ffn, sides: Sides = BOTH) -> SublayerOp
     parts = ffn_parts(ffn, ctx.model.hidden)
     if parts.moe is None:
         assert parts.dense is not None
-        whole = parts.dense.replicated
-        params = (parts.dense.params - whole) / ctx.degrees.tp + whole
+        replicated_params = parts.dense.replicated
+        params = (parts.dense.params - replicated_params) / ctx.degrees.tp + replicated_params
         return replace(dense_ffn(ctx, parts.dense, sides), params=params)
-    routed = _experts(ctx, parts.moe) if ctx.forward is None else _step_experts(ctx, parts.moe, sides)
+    routed_ops = _experts(ctx, parts.moe) if ctx.forward is None else _step_experts(ctx, parts.moe, sides)
     if parts.dense is None:
-        return routed
+        return routed_ops
     shared = dense_ffn(ctx, parts.dense, sides)
-    return together(routed, shared, shared_gate(ctx)) if parts.moe.shared_gate else together(routed, shared)
+    return together(routed_ops, shared, shared_gate(ctx)) if parts.moe.shared_gate else together(routed_ops, shared)
 
 
 def activation_ops(
@@ -120,14 +120,14 @@ def dense_ffn(ctx: LoweringContext, parts: DenseParts, sides: Sides) -> Sublayer
     forward = (*cast, *border.entry, up, act, down, *border.exit)
     if not ctx.backward:
         return SublayerOps(forward=forward)
-    low, adapted = adapters(ctx, [up, down])
+    low, adapter_params = adapters(ctx, [up, down])
     weights = tuple(weight_gradient(op, ctx.gradient_bytes) for op in (low if ctx.frozen else (down, up)))
     inputs = (*border.exit_gradient, input_gradient(down), act_back, input_gradient(up), *border.entry_gradient)
     size = ctx.precision.activations.bytes_per_element
     return SublayerOps(
         forward=(*forward, *low),
         backward_input=(*gradient_casts(ctx, [down, up]), *map(input_gradient, low), *inputs),
-        adapters=adapted,
+        adapters=adapter_params,
         backward_weight=(*weights, *bias_gradients(ctx, [down, up] if parts.biased else [])),
         again=(act,),
         saved=elements * (2 + parts.gated) * size,
@@ -147,35 +147,35 @@ def _experts(ctx: LoweringContext, moe: Moe) -> SublayerOps:
     up = _each_expert(ctx, matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, local))
     down = _each_expert(ctx, matmul(ctx, "experts down", rows, inner, moe.hidden / degrees.etp, local))
     inside = _inside_experts(ctx, moe, copies, (up, down))
-    gathered = degrees.etp if ctx.engine.exchanges.experts_gathered else 1
-    router = plain_matmul(ctx, "router", tokens * gathered, moe.choices, width)
+    gather_ranks = degrees.etp if ctx.engine.exchanges.experts_gathered else 1
+    router = plain_matmul(ctx, "router", tokens * gather_ranks, moe.choices, width)
     # a dispatcher of its own writes tokens in place; otherwise they are permuted, and sorted again by local expert
     moves = op_passes(ctx.resolved.fuses, "permute")
     passes = 1.0 if ctx.resolved.token_dispatch_once else moves.forward
     permute = stream(ctx, "permute", copies * inner, passes, moves.kernels)
     choose, chosen_back = _choice(ctx, tokens * moe.choices)
-    sent, returned = _exchange(ctx, moe, copies * inner)
+    sent, combine = _exchange(ctx, moe, copies * inner)
     enter, leave, enter_back, leave_back = _dealt(ctx)
     grad = ctx.gradient_bytes
-    low, adapted = adapters(ctx, [router])
+    low, adapter_params = adapters(ctx, [router])
     latent = [matmul(ctx, "latent experts", tokens, inner, width)] if moe.latent else []
-    trained = low if ctx.frozen else [down, up, router, *latent * 2]
+    trained_products = low if ctx.frozen else [down, up, router, *latent * 2]
     return SublayerOps(
         forward=(
-            *enter, router, *low, choose, *latent, permute, *sent, *inside.forward, *returned, permute, *latent, *leave,
+            *enter, router, *low, choose, *latent, permute, *sent, *inside.forward, *combine, permute, *latent, *leave,
         ),
         backward_input=(
-            *leave_back, permute, *sent, *inside.backward_input, *returned, permute,
+            *leave_back, permute, *sent, *inside.backward_input, *combine, permute,
             chosen_back, input_gradient(router), *map(input_gradient, low), *map(input_gradient, latent * 2),
             *enter_back,
         ),
-        backward_weight=tuple(weight_gradient(op, grad) for op in trained),
+        backward_weight=tuple(weight_gradient(op, grad) for op in trained_products),
         again=inside.again,
         saved=(copies * (inner + moe.hidden * (2 + moe.gated)) + tokens * moe.choices) * size,
         saved_selective=(copies * (inner + moe.hidden * (1 + moe.gated)) + tokens * moe.choices) * size,
         params=router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
-        adapters=adapted,
+        adapters=adapter_params,
     )  # fmt: skip
 
 
@@ -195,8 +195,8 @@ def _step_experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     assert ctx.forward is not None
     degrees, width, inner = ctx.degrees, ctx.model.hidden, moe.latent or ctx.model.hidden
     tokens = ctx.tokens * ctx.forward.dp
-    touched = np.maximum(distinct_experts(moe.experts, moe.topk, tokens) / degrees.ep, 1e-9)
-    groups = np.maximum(touched, 1.0)
+    touched_experts = np.maximum(distinct_experts(moe.experts, moe.topk, tokens) / degrees.ep, 1e-9)
+    groups = np.maximum(touched_experts, 1.0)
     copies = tokens * moe.topk / degrees.ep * ctx.resolved.moe_imbalance
     rows = copies / groups
     up = matmul(ctx, "experts up", rows, moe.hidden * (1 + moe.gated) / degrees.etp, inner, groups)
@@ -207,11 +207,11 @@ def _step_experts(ctx: LoweringContext, moe: Moe, sides: Sides) -> SublayerOps:
     choose = stream(ctx, "top-k", ctx.tokens * moe.choices, *STEP_TOPK)
     permute = stream(ctx, "permute", copies * inner, 2.0, 2.0)
     combine = stream(ctx, "sum of experts", copies * inner, 1.5, 1.0)
-    sent, returned = _step_exchange(ctx, moe, inner)
+    sent, expert_results = _step_exchange(ctx, moe, inner)
     inside = (*casts(ctx, [up]), up, act, *casts(ctx, [down]), down)
     exits = () if moe.shared_hidden else tensor_boundary(ctx, sides).exit
     return SublayerOps(
-        forward=(router, choose, *latent, *sent, permute, *inside, combine, *returned, *latent, *exits),
+        forward=(router, choose, *latent, *sent, permute, *inside, combine, *expert_results, *latent, *exits),
         params=router_params(ctx, moe),
         expert_params=moe_params(moe, width).experts / (degrees.ep * degrees.etp),
     )
@@ -247,18 +247,18 @@ def _dealt(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]
     if not ctx.engine.exchanges.experts_gathered:
         return [], [], [], []
     size = ctx.precision.activations.bytes_per_element
-    whole = Collective(
+    token_gather = Collective(
         label="gather tokens of an expert", kind="all-gather", axis="etp", ranks=degrees.etp,
         payload_bytes=elements / degrees.tp * degrees.etp * size,
     )  # fmt: skip
-    summed = replace(whole, label="scatter tokens of an expert", kind="reduce-scatter")
-    apart = not (isinstance(degrees.etp, int) and degrees.etp == 1)
-    enter: list[Op] = [whole] if apart else []
-    leave: list[Op] = [summed] if apart else []
-    merged: list[Op] = []
+    token_scatter = replace(token_gather, label="scatter tokens of an expert", kind="reduce-scatter")
+    several_ranks = not (isinstance(degrees.etp, int) and degrees.etp == 1)
+    enter: list[Op] = [token_gather] if several_ranks else []
+    leave: list[Op] = [token_scatter] if several_ranks else []
+    rank_merge: list[Op] = []
     if not ctx.sequence_parallel and not (isinstance(degrees.tp, int) and degrees.tp == 1):
-        merged = [tensor_collective(ctx, "gather routed tokens", "all-gather", elements)]
-    return enter, [*leave, *merged], [*leave, *merged], enter
+        rank_merge = [tensor_collective(ctx, "gather routed tokens", "all-gather", elements)]
+    return enter, [*leave, *rank_merge], [*leave, *rank_merge], enter
 
 
 def shared_gate(ctx: LoweringContext) -> SublayerOps:
@@ -347,7 +347,7 @@ def _dispatch(
 ) -> tuple[list[Op], list[Op]]:
     """All-to-alls of token copies: dispatch in a narrow format or as stored, and what experts return."""
     size = ctx.precision.activations.bytes_per_element
-    once, limited = ctx.resolved.token_dispatch_once, moe.groups > moe.group_topk
+    once, limited_groups = ctx.resolved.token_dispatch_once, moe.groups > moe.group_topk
     combine = Collective(
         label="combine",
         kind="all-to-all",
@@ -356,8 +356,8 @@ def _dispatch(
         ranks=ranks,
         stride=stride,
         token_copies=float(moe.topk) if once else 0.0,
-        token_groups=float(moe.group_topk) if once and limited else 0.0,
-        routing_groups=float(moe.groups) if once and limited else 0.0,
+        token_groups=float(moe.group_topk) if once and limited_groups else 0.0,
+        routing_groups=float(moe.groups) if once and limited_groups else 0.0,
     )
     sent = ctx.precision.compute.bytes_per_element + SCALE_BYTES if narrow else size
     return [replace(combine, label="dispatch", payload_bytes=elements * sent)], [combine]

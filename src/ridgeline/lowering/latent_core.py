@@ -51,11 +51,11 @@ def latent_ops(ctx: LoweringContext, parts: MixerParts, core: LatentCore) -> Cor
     if ctx.forward is not None:
         return _step(ctx, parts, core)
     if core.indexer is not None and is_sparse(ctx, core):
-        return _gathered(ctx, parts, core, core.indexer)
-    return _expanded(ctx, parts, core)
+        return _gathered_form(ctx, parts, core, core.indexer)
+    return _expanded_form(ctx, parts, core)
 
 
-def _expanded(ctx: LoweringContext, parts: MixerParts, core: LatentCore) -> CoreOps:
+def _expanded_form(ctx: LoweringContext, parts: MixerParts, core: LatentCore) -> CoreOps:
     tp, tokens = ctx.degrees.tp, ctx.tokens
     into = [product(ctx, part) for part in parts.into]
     rotation: Op = stream(ctx, "rotary and concat", tokens * core.heads * core.key_dim / tp, 2.0, 3.0)
@@ -94,7 +94,7 @@ def is_sparse(ctx: LoweringContext, core: LatentCore) -> bool:
     """
     if core.indexer is None or not ctx.flash:
         return False
-    return picked(ctx, core.indexer) * core.absorbed < visible(ctx) * (core.key_dim + core.value_dim)
+    return picked_tokens(ctx, core.indexer) * core.absorbed < visible(ctx) * (core.key_dim + core.value_dim)
 
 
 def visible(ctx: LoweringContext) -> float:
@@ -102,12 +102,12 @@ def visible(ctx: LoweringContext) -> float:
     return mean_visible(ctx.span, causal=ctx.causal, queries=ctx.queries)
 
 
-def picked(ctx: LoweringContext, indexer: Indexer) -> float:
+def picked_tokens(ctx: LoweringContext, indexer: Indexer) -> float:
     """Tokens it picks: topk, or all that are visible to the first ones."""
     return mean_visible(ctx.span, indexer.topk, causal=ctx.causal, queries=ctx.queries)
 
 
-def _gathered(ctx: LoweringContext, parts: MixerParts, core: LatentCore, indexer: Indexer) -> CoreOps:
+def _gathered_form(ctx: LoweringContext, parts: MixerParts, core: LatentCore, indexer: Indexer) -> CoreOps:
     """Attention over picked tokens: queries are moved into the latent, results out of it.
 
         forward flops   2 T n H (2 c + r)        gathered   T n (c + r)        T = tokens, n = picked a token
@@ -128,7 +128,7 @@ def _gathered(ctx: LoweringContext, parts: MixerParts, core: LatentCore, indexer
         into=into,
         out=[value_up, *(product(ctx, part) for part in parts.out)],
         before=(before, before),
-        core=_gathered_scores(ctx, core, picked(ctx, indexer)),
+        core=_gathered_scores(ctx, core, picked_tokens(ctx, indexer)),
         # latents are whole on every tensor rank
         exchange=context_exchange(ctx, (rank + rope) * tp, heads * core.absorbed),
         saved=(ctx.split_tokens * core.latents + tokens * (rank + rope) + queries + results) * size,
@@ -143,12 +143,12 @@ def _gathered_scores(ctx: LoweringContext, core: LatentCore, tokens: float) -> P
     size = ctx.precision.activations.bytes_per_element
     heads = ctx.tokens * core.heads / ctx.degrees.tp
     flops = 2 * heads * tokens * core.absorbed
-    operands, gathered = heads * core.absorbed * size, ctx.tokens * tokens * (core.kv_rank + core.rope_dim)
+    operands, gathered_elements = heads * core.absorbed * size, ctx.tokens * tokens * (core.kv_rank + core.rope_dim)
     middle = core.absorbed // 2  # of a score's two products
-    forward = Attend(label="attention", flops=flops, stream_bytes=operands + gathered * size, head_dim=middle)
+    forward = Attend(label="attention", flops=flops, stream_bytes=operands + gathered_elements * size, head_dim=middle)
     backward = Attend(
-        label="attention dX", flops=2.5 * flops, stream_bytes=3 * operands + 2 * gathered * size, head_dim=middle,
-        backward=True, kernels=2,
+        label="attention dX", flops=2.5 * flops, stream_bytes=3 * operands + 2 * gathered_elements * size,
+        head_dim=middle, backward=True, kernels=2,
     )  # fmt: skip
     return [forward], [backward]
 
@@ -163,8 +163,8 @@ def _step(ctx: LoweringContext, parts: MixerParts, core: LatentCore) -> CoreOps:
     """
     steps, heads = steps_of(ctx), core.heads / ctx.degrees.tp
     topk = core.indexer.topk if core.indexer else 0
-    decoded = steps.decodes * steps.decode_tokens
-    absorb, value_up = absorbing_products(ctx, core, decoded)
+    decoded_tokens = steps.decodes * steps.decode_tokens
+    absorb, value_up = absorbing_products(ctx, core, decoded_tokens)
     down, query_up, key_value_up = parts.into
     before: list[Op] = [
         stream(ctx, "latent norms", ctx.tokens * core.latents, 4.0, 2.0),
@@ -175,7 +175,7 @@ def _step(ctx: LoweringContext, parts: MixerParts, core: LatentCore) -> CoreOps:
     decode = Attend(
         label="decode attention",
         flops=2 * read * steps.decode_tokens * heads * core.absorbed,
-        stream_bytes=read * row * ctx.precision.kv.bytes_per_element + decoded * heads * core.absorbed * size,
+        stream_bytes=read * row * ctx.precision.kv.bytes_per_element + decoded_tokens * heads * core.absorbed * size,
         head_dim=row,
         kernels=DECODE_KERNELS * where_any(steps.decodes),
         caches=steps.decodes,
@@ -226,19 +226,19 @@ def lower_indexer(ctx: LoweringContext, parts: MixerParts, indexer: Indexer) -> 
     on inputs cut off from the model: no gradient goes on, and tensor ranks sum up what their heads weighed.
     """
     tokens, heads, dim = ctx.tokens, indexer.heads, indexer.head_dim
-    seen, chosen = visible(ctx), picked(ctx, indexer)
+    visible_tokens, chosen = visible(ctx), picked_tokens(ctx, indexer)
     query, key = (product(ctx, part) for part in parts.index)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * (heads + 1) * dim
     exchange = context_exchange(ctx, dim * ctx.degrees.tp, heads * dim * ctx.degrees.tp)
-    pick = tokens * (2 * seen + chosen) * LOGIT_BYTES
+    pick = tokens * (2 * visible_tokens + chosen) * LOGIT_BYTES
     forward: list[Op] = [
         *casts(ctx, [query, key]), key, query,
         stream(ctx, "index norm and rotary", operands, 4.0, 4.0),
         *exchange[0],
         Attend(
-            label="index scores", flops=2 * tokens * seen * heads * dim,
-            stream_bytes=operands * size + tokens * seen * LOGIT_BYTES, head_dim=dim,
+            label="index scores", flops=2 * tokens * visible_tokens * heads * dim,
+            stream_bytes=operands * size + tokens * visible_tokens * LOGIT_BYTES, head_dim=dim,
         ),
         Stream(label="index top-k", stream_bytes=pick, kernels=2.0),
     ]  # fmt: skip
@@ -251,7 +251,7 @@ def lower_indexer(ctx: LoweringContext, parts: MixerParts, indexer: Indexer) -> 
     )  # fmt: skip
     target = [tensor_collective(ctx, "index target", "all-reduce", tokens * chosen * SUM_BYTES / size)]
     single = isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1
-    saved = (operands + tokens * heads) * size + indices
+    saved_bytes = (operands + tokens * heads) * size + indices
     return SublayerOps(
         forward=tuple(forward),
         backward_input=(
@@ -259,6 +259,6 @@ def lower_indexer(ctx: LoweringContext, parts: MixerParts, indexer: Indexer) -> 
             stream(ctx, "index norm and rotary dX", operands, 4.0, 4.0), *gradient_casts(ctx, [query, key]),
         ),
         backward_weight=(weight_gradient(query, ctx.gradient_bytes), weight_gradient(key, ctx.gradient_bytes)),
-        saved=saved,
-        saved_selective=saved,
+        saved=saved_bytes,
+        saved_selective=saved_bytes,
     )  # fmt: skip

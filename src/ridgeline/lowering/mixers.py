@@ -34,16 +34,16 @@ from ridgeline.models.spec import Attention, Mixer
 def lower_mixer(ctx: LoweringContext, mixer: Mixer, sides: Sides = BOTH) -> SublayerOps:
     """Projections, the part between them, and the tensor-parallel communication around both."""
     parts = mixer_parts(mixer, ctx.model.hidden)
-    mixed = _assemble(ctx, parts, sides)
+    attention = _assemble(ctx, parts, sides)
     if ctx.forward is None and isinstance(parts.core, LatentCore) and parts.core.indexer and parts.index:
-        return together(lower_indexer(ctx, parts, parts.core.indexer), mixed)
-    return mixed
+        return together(lower_indexer(ctx, parts, parts.core.indexer), attention)
+    return attention
 
 
 def lower_cross(ctx: LoweringContext, mixer: Attention) -> SublayerOps:
     """Cross attention over the source of the context."""
     width = ctx.model.encoder.hidden if ctx.model.encoder else ctx.model.hidden
-    return _assemble(ctx, cross_parts(mixer, ctx.model.hidden, ctx.source, width), BOTH)
+    return _assemble(ctx, cross_parts(mixer, ctx.model.hidden, ctx.encoder_tokens, width), BOTH)
 
 
 def _core(ctx: LoweringContext, parts: MixerParts) -> CoreOps:
@@ -73,14 +73,14 @@ def _assemble(ctx: LoweringContext, parts: MixerParts, sides: Sides) -> Sublayer
     if not ctx.backward:
         return SublayerOps(forward=forward, params=params)
     products = [*into, *out]
-    low, adapted = adapters(ctx, products)
+    low, adapter_params = adapters(ctx, products)
     weights = [weight_gradient(op, ctx.gradient_bytes) for op in reversed(low if ctx.frozen else products)]
     labels = {part.label for part in parts.products if part.biased}
     biases = bias_gradients(ctx, [op for op in products if op.label in labels])
     return SublayerOps(
         forward=(*forward, *low),
         backward_input=(*gradient_casts(ctx, products), *map(input_gradient, low), *_backward(core, border)),
-        adapters=adapted,
+        adapters=adapter_params,
         backward_weight=(*weights, *biases),
         again=tuple(core.core[0]),
         saved=core.saved + core.score_bytes,

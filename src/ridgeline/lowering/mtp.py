@@ -42,9 +42,9 @@ def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowere
     entry = _entry(ctx)
     hidden, size = ctx.model.hidden, ctx.precision.activations.bytes_per_element
     params = 2 * hidden * hidden / ctx.degrees.tp + 3 * mtp.block.norm.params(hidden)
-    again = (*entry.forward, *layer.recompute) if kind == "full" else layer.recompute
-    joined = (1 if ctx.frozen else 3) * ctx.split_tokens * hidden * size
-    beside = head.saved.inputs + (0 if kind == "full" else joined)
+    recompute = (*entry.forward, *layer.recompute) if kind == "full" else layer.recompute
+    joint_bytes = (1 if ctx.frozen else 3) * ctx.split_tokens * hidden * size
+    further_bytes = head.saved.inputs + (0 if kind == "full" else joint_bytes)
     return Section(
         key=SectionKey(SectionRole.MTP),
         forward=(*rows.forward, *entry.forward, *layer.forward, *head.forward),
@@ -54,13 +54,13 @@ def lower_prediction(ctx: LoweringContext, mtp: Mtp, kind: RecomputeKind, lowere
         backward_weight=(
             *head.backward_weight, *layer.backward_weight, *entry.backward_weight, *rows.backward_weight,
         ),
-        recompute=again,
+        recompute=recompute,
         params=layer.params + params,
         expert_params=layer.expert_params,
         trained=layer.trained + (0 if ctx.frozen else params),
-        saved=replace(layer.saved, norms=layer.saved.norms + beside),
+        saved=replace(layer.saved, norms=layer.saved.norms + further_bytes),
         saved_without_recompute=replace(
-            layer.saved_without_recompute, norms=layer.saved_without_recompute.norms + head.saved.inputs + joined
+            layer.saved_without_recompute, norms=layer.saved_without_recompute.norms + head.saved.inputs + joint_bytes
         ),
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ def _entry(ctx: LoweringContext) -> Section:
     elements = ctx.split_tokens * hidden
     project = matmul(ctx, "projection", tokens, hidden / ctx.degrees.tp, 2 * hidden)
     split = not (isinstance(ctx.degrees.tp, int) and ctx.degrees.tp == 1)
-    enter, leave, back_in, back_out = _around(ctx) if split else ([], [], [], [])
+    enter, leave, back_in, back_out = _projection_exchange(ctx) if split else ([], [], [], [])
     return Section(
         key=SectionKey(SectionRole.MTP),
         forward=(
@@ -96,17 +96,19 @@ def _entry(ctx: LoweringContext) -> Section:
     )
 
 
-def _around(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
+def _projection_exchange(ctx: LoweringContext) -> tuple[list[Op], list[Op], list[Op], list[Op]]:
     """Communication of the projection over tensor ranks: before and after it, and the same of its backward."""
     out = ctx.tokens * ctx.model.hidden
     leave: list[Op] = [tensor_collective(ctx, "gather projected", "all-gather", out)]
     if not ctx.sequence_parallel:
         return [], leave, [], [tensor_collective(ctx, "sum joined gradients", "all-reduce", 2 * out)]
-    kept = ctx.frozen or ctx.engine.exchanges.inputs_kept
-    again: list[Op] = [] if kept else [tensor_collective(ctx, "gather joined again", "all-gather", 2 * out)]
+    inputs_saved = ctx.frozen or ctx.engine.exchanges.inputs_kept
+    gather_twice: list[Op] = (
+        [] if inputs_saved else [tensor_collective(ctx, "gather joined again", "all-gather", 2 * out)]
+    )
     return (
         [tensor_collective(ctx, "gather joined", "all-gather", 2 * out)],
         leave,
         [tensor_collective(ctx, "gather projected gradients", "all-gather", out)],
-        [*again, tensor_collective(ctx, "scatter joined gradients", "reduce-scatter", 2 * out)],
+        [*gather_twice, tensor_collective(ctx, "scatter joined gradients", "reduce-scatter", 2 * out)],
     )

@@ -88,11 +88,11 @@ def row_alignment(n: Num, k: Num, bits: float) -> Num:
     [4.0, 16.0]
     """
     fast, pairs = 128 / bits, max(32 / bits, 1.0)
-    left, right = np.ceil(n), np.ceil(k)
-    ragged, unpaired = left % fast + right % fast, left % pairs + right % pairs
+    columns, right = np.ceil(n), np.ceil(k)
+    ragged, odd_pairs = columns % fast + right % fast, columns % pairs + right % pairs
     if isinstance(ragged, np.ndarray):
-        return np.where(ragged == 0, 16.0, np.where(unpaired == 0, 4.0, 2.0))
-    return 16.0 if ragged == 0 else 4.0 if unpaired == 0 else 2.0
+        return np.where(ragged == 0, 16.0, np.where(odd_pairs == 0, 4.0, 2.0))
+    return 16.0 if ragged == 0 else 4.0 if odd_pairs == 0 else 2.0
 
 
 def _alignment(ctx: LoweringContext, n: Num, k: Num, bits: float) -> Num:
@@ -129,10 +129,10 @@ def _weight_bytes(ctx: LoweringContext) -> float:
 
 def plain_matmul(ctx: LoweringContext, label: str, m: Num, n: Num, k: Num) -> MatMul:
     """A product kept in the stored format even in a narrow recipe: router, output head."""
-    stored = ctx.precision.activations
+    storage = ctx.precision.activations
     return MatMul(
-        label=label, m=m, n=n, k=k, peak=stored.peak, in_bytes=stored.bytes_per_element, out_bytes=2.0,
-        alignment=_alignment(ctx, n, k, stored.bits),
+        label=label, m=m, n=n, k=k, peak=storage.peak, in_bytes=storage.bytes_per_element, out_bytes=2.0,
+        alignment=_alignment(ctx, n, k, storage.bits),
     )  # fmt: skip
 
 
@@ -174,15 +174,15 @@ def adapters(ctx: LoweringContext, products: list[MatMul]) -> tuple[list[MatMul]
     if ctx.lora is None:
         return [], 0
     labels = {label for target in ctx.lora.targets for label in TARGETS.get(target, ())}
-    made: list[MatMul] = []
+    low_rank: list[MatMul] = []
     params: Num = 0
     for op in products:
         if op.label in labels:
             rank = ctx.lora.rank
-            made.append(plain_matmul(ctx, f"{op.label} adapter in", op.m, rank, op.k))
-            made.append(plain_matmul(ctx, f"{op.label} adapter out", op.m, op.n, rank))
+            low_rank.append(plain_matmul(ctx, f"{op.label} adapter in", op.m, rank, op.k))
+            low_rank.append(plain_matmul(ctx, f"{op.label} adapter out", op.m, op.n, rank))
             params = params + rank * (op.k + op.n)
-    return made, params
+    return low_rank, params
 
 
 def stream(ctx: LoweringContext, label: str, elements: Num, passes: float, kernels: Num = 1.0) -> Stream:
@@ -283,12 +283,12 @@ def tensor_boundary(ctx: LoweringContext, sides: Sides = BOTH, width: int = 0) -
             exit=(tensor_collective(ctx, "sum over ranks", "all-reduce", leaving),) if sides.exit else (),
             entry_gradient=(tensor_collective(ctx, "sum gradients", "all-reduce", entering),) if sides.entry else (),
         )
-    kept = ctx.frozen or ctx.engine.exchanges.inputs_kept
-    again = () if kept else (tensor_collective(ctx, "gather tokens again", "all-gather", entering),)
+    inputs_saved = ctx.frozen or ctx.engine.exchanges.inputs_kept
+    gather_twice = () if inputs_saved else (tensor_collective(ctx, "gather tokens again", "all-gather", entering),)
     scatter = tensor_collective(ctx, "scatter gradients", "reduce-scatter", entering)
     return Boundary(
         entry=(tensor_collective(ctx, "gather tokens", "all-gather", entering),) if sides.entry else (),
         exit=(tensor_collective(ctx, "scatter tokens", "reduce-scatter", leaving),) if sides.exit else (),
         exit_gradient=(tensor_collective(ctx, "gather gradients", "all-gather", leaving),) if sides.exit else (),
-        entry_gradient=(*again, scatter) if sides.entry else (),
+        entry_gradient=(*gather_twice, scatter) if sides.entry else (),
     )

@@ -47,11 +47,13 @@ def section_tensors(ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]
         case SectionRole.VISION_ENDS:
             return tuple(_tower_ends("vision", model.vision)) if model.vision else ()
         case SectionRole.VISION | SectionRole.VISION_WINDOWED:
-            return tuple(_block(_inside(ctx, model.vision, ctx.seen), model.vision.block)) if model.vision else ()
+            return (
+                tuple(_block(_inside(ctx, model.vision, ctx.vision_input), model.vision.block)) if model.vision else ()
+            )
         case SectionRole.AUDIO_ENDS:
             return tuple(_tower_ends("audio", model.audio)) if model.audio else ()
         case SectionRole.AUDIO:
-            return tuple(_block(_inside(ctx, model.audio, ctx.heard), model.audio.block)) if model.audio else ()
+            return tuple(_block(_inside(ctx, model.audio, ctx.audio_input), model.audio.block)) if model.audio else ()
         case _:
             assert_never(key.role)
 
@@ -164,7 +166,9 @@ def _prediction(ctx: LoweringContext) -> Iterator[Tensor]:
 
 
 def _encoder(ctx: LoweringContext, encoder: Encoder) -> Iterator[Tensor]:
-    inner = replace(ctx, model=replace(ctx.model, hidden=encoder.hidden), queries=ctx.source, keys=ctx.source)
+    inner = replace(
+        ctx, model=replace(ctx.model, hidden=encoder.hidden), queries=ctx.encoder_tokens, keys=ctx.encoder_tokens
+    )
     yield from _block(inner, encoder.block)
 
 

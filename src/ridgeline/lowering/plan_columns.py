@@ -89,27 +89,27 @@ def facts_of(schedule: Array, fact: str) -> Mask:
     >>> facts_of(np.array([0.0, 3.0]), "splits_backward").tolist()
     [False, True]
     """
-    return np.asarray(_known(fact)[schedule.astype(np.int64)])
+    return np.asarray(_schedule_fact(fact)[schedule.astype(np.int64)])
 
 
 @cache
-def _known(fact: str) -> Mask:
-    known = np.array([bool(getattr(kind, fact)) for kind in SCHEDULES.values()])
-    known.setflags(write=False)
-    return known
+def _schedule_fact(fact: str) -> Mask:
+    column = np.array([bool(getattr(kind, fact)) for kind in SCHEDULES.values()])
+    column.setflags(write=False)
+    return column
 
 
 def plan_columns(scenarios: Sequence[Scenario]) -> PlanColumns:
     """The columns of several scenarios."""
-    made = [_one(scenario) for scenario in scenarios]
+    rows = [_plan_row(scenario) for scenario in scenarios]
     return PlanColumns(
-        **{field.name: np.array([row[field.name] for row in made], dtype=np.float64) for field in fields(PlanColumns)}
+        **{field.name: np.array([row[field.name] for row in rows], dtype=np.float64) for field in fields(PlanColumns)}
     )
 
 
-def _one(scenario: Scenario) -> dict[str, Num]:
-    plan, mesh, work, resolved = scenario.plan, scenario.plan.mesh, scenario.workload, resolve(scenario)
-    gradients = resolved.gradients.bytes_per_element
+def _plan_row(scenario: Scenario) -> dict[str, Num]:
+    plan, mesh, work, switches = scenario.plan, scenario.plan.mesh, scenario.workload, resolve(scenario)
+    gradients = switches.gradients.bytes_per_element
     weights = plan.precision.weights.bytes_per_element
     optimizer = work.optimizer if isinstance(work, Train) else None
     traffic = 0.0
@@ -118,18 +118,18 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         states = 2 * STATES[optimizer.name] * optimizer.states.bytes_per_element
         clipping = 2 * gradients  # the norm reads every gradient, and clearing writes it
         traffic = states + 2 * master + gradients + weights * (1 if optimizer.master else 2) + clipping
-    overlap, free = resolved.overlap, not resolved.launch_blocking  # a kernel that is waited for runs alone
+    overlap, free = switches.overlap, not switches.launch_blocking  # a kernel that is waited for runs alone
     inner = scenario.system.tiers[0] if scenario.system.tiers else None
     torus = inner is not None and isinstance(inner.topology, Torus)
     degrees = Degrees(tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, etp=mesh.etp, microbatch=plan.microbatch)
-    return sized(scenario, degrees, mesh.pp, mesh.dp) | {
+    return degree_columns(scenario, degrees, mesh.pp, mesh.dp) | {
         "chunks": plan.schedule.chunks,
         "schedule": NAMES.index(plan.schedule.name),
         "shard": SHARDS.index(plan.sharding.shard),
         "shard_degree": plan.shard_degree,
         "weight_bytes": weights,
         "gradient_bytes": gradients,
-        "accumulate_bytes": 0.0 if is_joined(resolved.fuses, "gradient sum") else weights + 2 * gradients,
+        "accumulate_bytes": 0.0 if is_joined(switches.fuses, "gradient sum") else weights + 2 * gradients,
         "accumulate_first": float(gradients > weights),
         "optimizer_bytes": traffic,
         "state_bytes": optimizer.bytes_per_param if optimizer else 0.0,
@@ -140,10 +140,10 @@ def _one(scenario: Scenario) -> dict[str, Num]:
         "overlap_moe": float(overlap.moe and free),
         "overlap_cp": float(overlap.cp and free and ring_is_hidden(scenario)),
         "overlap_offload": float(overlap.offload),
-        "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[resolved.graph],
-        "xla": float(resolved.launch == "xla"),
+        "graph": {"none": 0.0, "partial": 0.5, "full": 1.0}[switches.graph],
+        "xla": float(switches.launch == "xla"),
         "attention": PEAK_KEYS.index(attention_format(plan.precision).peak),
-        "blocking": float(resolved.launch_blocking),
+        "blocking": float(switches.launch_blocking),
         "offload": plan.offload.activations,
         "offload_optimizer": plan.offload.optimizer,
         "nodes": 1 if torus else max(1, scenario.system.chips // (inner.chips if inner else 1)),
@@ -164,10 +164,10 @@ def ring_is_hidden(scenario: Scenario) -> bool:
     return scenario.plan.switches.cp_kind == "ring" and not at_once
 
 
-def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, Num]:
+def degree_columns(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, Num]:
     """The columns that follow from degrees: numbers, or arrays over plans."""
     work, d = scenario.workload, degrees
-    stored = scenario.plan.precision.activations.bytes_per_element
+    element_bytes = scenario.plan.precision.activations.bytes_per_element
     local = d.microbatch * work.seq / d.cp
     if not scenario.engine.exchanges.boundary_whole or splits_tokens(scenario):
         local = local / d.tp  # each tensor rank sends its share, gathered on arrival
@@ -183,7 +183,7 @@ def sized(scenario: Scenario, degrees: Degrees, pp: Num, dp: Num) -> dict[str, N
         "replica_stride": d.tp * between,
         "expert_stride": d.ep * d.etp * between,
         "stage_stride": d.tp * d.cp * (1 if dp_last else dp),
-        "boundary_bytes": local * scenario.model.hidden * stored,
+        "boundary_bytes": local * scenario.model.hidden * element_bytes,
         "shared_rows": _shared_rows(scenario) / d.tp,
     }
 
@@ -192,6 +192,6 @@ def _shared_rows(scenario: Scenario) -> float:
     """Parameters of an embedding that both ends of a pipeline train: tied to the output head, or read again to predict
     further tokens. A compiled program has one copy for all stages, and adapters leave it as it is."""
     model, work = scenario.model, scenario.workload
-    trained = isinstance(work, Train) and work.task != "lora" and scenario.engine.launch.mode != "xla"
-    shared = trained and (model.embedding.tied or model.mtp is not None)
+    trains_rows = isinstance(work, Train) and work.task != "lora" and scenario.engine.launch.mode != "xla"
+    shared = trains_rows and (model.embedding.tied or model.mtp is not None)
     return float(model.vocab * (model.embedding.width or model.hidden)) if shared else 0.0

@@ -55,30 +55,34 @@ def _sequence(ctx: LoweringContext, parts: MixerParts, core: PooledCore) -> Pass
     """
     near = mean_visible(ctx.span, core.window, causal=ctx.causal, queries=ctx.queries)
     topk = core.indexer.topk * core.rate if core.indexer else 0
-    pooled = _entries(ctx, core.rate, topk)
+    pooled_entries = _entries(ctx, core.rate, topk)
     size, dim = ctx.precision.activations.bytes_per_element, core.head_dim
     heads = ctx.tokens * core.heads / ctx.degrees.tp
-    flops, operands = 4 * heads * (near + pooled) * dim, 3 * heads * dim * size
-    picked = pooled if core.indexer else 0.0  # window and all entries are read in tiles
-    gathered = ctx.tokens * picked * dim * size
-    forward = Attend(label="attention", flops=flops, stream_bytes=operands + gathered, head_dim=dim)
+    flops, operands = 4 * heads * (near + pooled_entries) * dim, 3 * heads * dim * size
+    picked_entries = pooled_entries if core.indexer else 0.0  # window and all entries are read in tiles
+    gathered_bytes = ctx.tokens * picked_entries * dim * size
+    forward = Attend(label="attention", flops=flops, stream_bytes=operands + gathered_bytes, head_dim=dim)
     backward = Attend(
-        label="attention dX", flops=2.5 * flops, stream_bytes=3 * operands + 2 * gathered, head_dim=dim, backward=True,
-        kernels=2,
+        label="attention dX", flops=2.5 * flops, stream_bytes=3 * operands + 2 * gathered_bytes, head_dim=dim,
+        backward=True, kernels=2,
     )  # fmt: skip
     indexer = core.indexer
     if indexer is None or not parts.index:
         return [forward], [backward]
-    scored = _entries(ctx, core.rate, 0)
+    scored_entries = _entries(ctx, core.rate, 0)
     work = 2 * ctx.tokens * indexer.heads * indexer.head_dim
-    moved = ctx.tokens * (indexer.heads * indexer.head_dim * size + scored * LOGIT_BYTES)
+    index_bytes = ctx.tokens * (indexer.heads * indexer.head_dim * size + scored_entries * LOGIT_BYTES)
     index: list[Op] = [
-        Attend(label="index scores", flops=work * scored, stream_bytes=moved, head_dim=indexer.head_dim),
-        Stream(label="index top-k", stream_bytes=ctx.tokens * (2 * scored + picked) * LOGIT_BYTES, kernels=2.0),
+        Attend(label="index scores", flops=work * scored_entries, stream_bytes=index_bytes, head_dim=indexer.head_dim),
+        Stream(
+            label="index top-k",
+            stream_bytes=ctx.tokens * (2 * scored_entries + picked_entries) * LOGIT_BYTES,
+            kernels=2.0,
+        ),
     ]
     learn = Attend(
-        label="index scores dX", flops=3 * work * picked, stream_bytes=2 * moved, head_dim=indexer.head_dim,
-        backward=True,
+        label="index scores dX", flops=3 * work * picked_entries, stream_bytes=2 * index_bytes,
+        head_dim=indexer.head_dim, backward=True,
     )  # fmt: skip
     return [*index, forward], [backward, learn]
 
@@ -97,9 +101,9 @@ def _step(ctx: LoweringContext, parts: MixerParts, core: PooledCore) -> Passes:
     """
     steps, heads, dim, rate = steps_of(ctx), core.heads / ctx.degrees.tp, core.head_dim, core.rate
     entries = steps.kv_tokens / rate if rate else 0.0
-    picked = np.minimum(entries, steps.decodes * core.indexer.topk) if core.indexer else entries
-    read = cached_tokens_read(ctx, core.window) + picked
-    decoded = steps.decodes * steps.decode_tokens
+    picked_entries = np.minimum(entries, steps.decodes * core.indexer.topk) if core.indexer else entries
+    read = cached_tokens_read(ctx, core.window) + picked_entries
+    decoded_tokens = steps.decodes * steps.decode_tokens
     pairs = windowed_pairs(steps.prefill_tokens, steps.prefill_pairs, core.window)
     if rate:
         span = core.indexer.topk * rate if core.indexer else 0
@@ -114,12 +118,12 @@ def _step(ctx: LoweringContext, parts: MixerParts, core: PooledCore) -> Passes:
         ),
         Attend(
             label="decode attention", flops=4 * read * steps.decode_tokens * heads * dim,
-            stream_bytes=read * dim * ctx.precision.kv.bytes_per_element + 3 * decoded * heads * dim * size,
+            stream_bytes=read * dim * ctx.precision.kv.bytes_per_element + 3 * decoded_tokens * heads * dim * size,
             head_dim=dim, kernels=DECODE_KERNELS * where_any(steps.decodes), caches=steps.decodes,
             sharing=float(np.max(heads)),
         ),
     ]  # fmt: skip
     if core.indexer is None or not parts.index:
         return ops, []
-    scored = (steps.kv_tokens * steps.decode_tokens + steps.prefill_pairs) / rate
-    return [index_scores(core.indexer, scored, steps.kv_tokens / rate), *ops], []
+    scored_pairs = (steps.kv_tokens * steps.decode_tokens + steps.prefill_pairs) / rate
+    return [index_scores(core.indexer, scored_pairs, steps.kv_tokens / rate), *ops], []

@@ -44,20 +44,22 @@ def lower(scenario: Scenario, plans: PlanColumns | None = None, *, tensors: bool
     ctx = lowering_context(scenario)
     sections, stages = sections_of(ctx), stages_of(ctx, scenario.placement)
     if tensors:
-        sections = tuple(replace(section, tensors=_sharded(scenario, ctx, section.key)) for section in sections)
+        sections = tuple(replace(section, tensors=_sharded_tensors(scenario, ctx, section.key)) for section in sections)
     if not ctx.backward:
         return Program(sections=sections, stages=stages)
     plan, counts = scenario.plan, np.array(stages)
     ranks = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    held = [counts[list(own)].sum(0) for own in ranks]
-    return Program(sections=sections, stages=stages, step=step_ops(sections, held, plans or plan_columns([scenario])))
+    rank_sections = [counts[list(virtual_stages)].sum(0) for virtual_stages in ranks]
+    return Program(
+        sections=sections, stages=stages, step=step_ops(sections, rank_sections, plans or plan_columns([scenario]))
+    )
 
 
-def _sharded(scenario: Scenario, ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]:
+def _sharded_tensors(scenario: Scenario, ctx: LoweringContext, key: SectionKey) -> tuple[Tensor, ...]:
     """The tensors of a section; under zero3 weights are cut over the shard's ranks too, experts over at most edp."""
-    made, plan, mesh = section_tensors(ctx, key), scenario.plan, scenario.plan.mesh
+    tensors, plan, mesh = section_tensors(ctx, key), scenario.plan, scenario.plan.mesh
     if plan.sharding.shard != "zero3":
-        return made
+        return tensors
     edp = mesh.tp * mesh.cp * mesh.dp // (mesh.ep * mesh.etp)
     few = min(edp, plan.shard_degree)
 
@@ -67,7 +69,7 @@ def _sharded(scenario: Scenario, ctx: LoweringContext, key: SectionKey) -> tuple
         expert = any(split.axis == "ep" for split in tensor.splits)
         return data_parallel_split(tensor, few if expert else plan.shard_degree)
 
-    return tuple(map(cut, made))
+    return tuple(map(cut, tensors))
 
 
 def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
@@ -76,8 +78,12 @@ def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
     Where recompute stops after some layers each block stands twice: as recompute says, and as the rest runs.
     """
     model = ctx.model
-    again = (False,) if ctx.recompute.layers is None else (False, True)
-    blocks = (SectionKey(SectionRole.BLOCK, index, rest) for index in range(len(model.blocks)) for rest in again)
+    beyond_recompute = (False,) if ctx.recompute.layers is None else (False, True)
+    blocks = (
+        SectionKey(SectionRole.BLOCK, index, beyond)
+        for index in range(len(model.blocks))
+        for beyond in beyond_recompute
+    )
     ahead = (MTP,) if model.mtp else ()
     towers = *(VISION if _sees(ctx) else ()), *(AUDIO if _hears(ctx) else ())
     return (EMBEDDING, HEAD, *blocks, *ahead, *(ENCODER if model.encoder else ()), *towers)
@@ -85,20 +91,20 @@ def section_keys(ctx: LoweringContext) -> tuple[SectionKey, ...]:
 
 def sections_of(ctx: LoweringContext) -> tuple[Section, ...]:
     """The sections of a structure, in the order of `section_keys`."""
-    made: dict[SectionKey, Section] = {EMBEDDING: lower_embedding(ctx), HEAD: lower_head(ctx)}
+    sections: dict[SectionKey, Section] = {EMBEDDING: lower_embedding(ctx), HEAD: lower_head(ctx)}
     for key in section_keys(ctx):
         if key.role is SectionRole.BLOCK:
-            made[key] = replace(lower_block(ctx, ctx.model.blocks[key.block], _kind(ctx, key)), key=key)
-    made.update(_prediction(ctx, made))
+            sections[key] = replace(lower_block(ctx, ctx.model.blocks[key.block], _kind(ctx, key)), key=key)
+    sections.update(_prediction(ctx, sections))
     if ctx.model.encoder is not None:
-        made.update(zip(ENCODER, lower_encoder(ctx, ctx.model.encoder), strict=True))
+        sections.update(zip(ENCODER, lower_encoder(ctx, ctx.model.encoder), strict=True))
     if ctx.model.vision is not None and _sees(ctx):
-        made.update(zip(VISION, lower_vision(ctx, ctx.model.vision), strict=True))
+        sections.update(zip(VISION, lower_vision(ctx, ctx.model.vision), strict=True))
     if ctx.model.audio is not None and _hears(ctx):
-        made.update(zip(AUDIO, lower_audio(ctx, ctx.model.audio), strict=True))
+        sections.update(zip(AUDIO, lower_audio(ctx, ctx.model.audio), strict=True))
     if not ctx.backward:
-        return tuple(forward_alone(made[key]) for key in section_keys(ctx))
-    return tuple(made[key] for key in section_keys(ctx))
+        return tuple(forward_alone(sections[key]) for key in section_keys(ctx))
+    return tuple(sections[key] for key in section_keys(ctx))
 
 
 def forward_alone(section: Section) -> Section:
@@ -120,39 +126,39 @@ def _prediction(ctx: LoweringContext, made: dict[SectionKey, Section]) -> Iterat
     if mtp is None:
         return
     same = next((index for index, block in enumerate(ctx.model.blocks) if block == mtp.block), None)
-    alike = same is not None and plan.layers is None and not plan.blocks
-    layer = made[SectionKey(SectionRole.BLOCK, same or 0)] if alike else lower_block(ctx, mtp.block, plan.kind)
+    same_block = same is not None and plan.layers is None and not plan.blocks
+    layer = made[SectionKey(SectionRole.BLOCK, same or 0)] if same_block else lower_block(ctx, mtp.block, plan.kind)
     yield MTP, lower_prediction(ctx, mtp, plan.kind, (made[EMBEDDING], made[HEAD], layer))
 
 
 def _sees(ctx: LoweringContext) -> bool:
-    return ctx.model.vision is not None and ctx.seen.views > 0
+    return ctx.model.vision is not None and ctx.vision_input.views > 0
 
 
 def _hears(ctx: LoweringContext) -> bool:
-    return ctx.model.audio is not None and ctx.heard.views > 0
+    return ctx.model.audio is not None and ctx.audio_input.views > 0
 
 
 def stages_of(ctx: LoweringContext, placement: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """How often each section stands in each virtual stage, for layers placed so many to a stage."""
     place = {key: index for index, key in enumerate(section_keys(ctx))}
-    covered, rest = (
-        [place.get(SectionKey(SectionRole.BLOCK, block, again), -1) for block in range(len(ctx.model.blocks))]
-        for again in (False, True)
+    recompute_places, remaining_places = (
+        [place.get(SectionKey(SectionRole.BLOCK, block, beyond), -1) for block in range(len(ctx.model.blocks))]
+        for beyond in (False, True)
     )
     stages, order, layer = [], ctx.model.order, 0
-    for stage, held in enumerate(placement):
+    for stage, layers in enumerate(placement):
         counts = [0] * len(place)
-        middle, end = layer + ctx.recompute.layers_of(stage, held), layer + held
+        middle, end = layer + ctx.recompute.layers_of(stage, layers), layer + layers
         for block in order[layer:middle]:
-            counts[covered[block]] += 1
+            counts[recompute_places[block]] += 1
         for block in order[middle:end]:
-            counts[rest[block]] += 1
+            counts[remaining_places[block]] += 1
         layer = end
-        for key, often in (_before(ctx) if stage == 0 else {}).items():
-            counts[place[key]] += often
-        for key, often in (_behind(ctx) if stage == len(placement) - 1 else {}).items():
-            counts[place[key]] += often
+        for key, count in (_before(ctx) if stage == 0 else {}).items():
+            counts[place[key]] += count
+        for key, count in (_behind(ctx) if stage == len(placement) - 1 else {}).items():
+            counts[place[key]] += count
         stages.append(tuple(counts))
     return tuple(stages)
 
@@ -167,14 +173,14 @@ def _behind(ctx: LoweringContext) -> dict[SectionKey, int]:
 def _before(ctx: LoweringContext) -> dict[SectionKey, int]:
     """What the first stage runs before its layers."""
     vision, audio, encoder = ctx.model.vision, ctx.model.audio, ctx.model.encoder
-    found = {EMBEDDING: 1}
+    counts = {EMBEDDING: 1}
     if encoder is not None:
-        found |= {ENCODER[0]: 1, ENCODER[1]: encoder.layers}
+        counts |= {ENCODER[0]: 1, ENCODER[1]: encoder.layers}
     if vision is not None and _sees(ctx):
-        found |= zip(VISION, (1, vision.layers - vision.windowed, vision.windowed), strict=True)
+        counts |= zip(VISION, (1, vision.layers - vision.windowed, vision.windowed), strict=True)
     if audio is not None and _hears(ctx):
-        found |= {AUDIO[0]: 1, AUDIO[1]: audio.layers}
-    return found
+        counts |= {AUDIO[0]: 1, AUDIO[1]: audio.layers}
+    return counts
 
 
 BEYOND = 16.0  # tokens between captured sizes beyond 256
@@ -211,8 +217,8 @@ def expert_degrees(scenario: Scenario) -> Degrees:
 
 def lower_forward(scenario: Scenario, steps: ForwardSteps, graph_batch: int = 0) -> ForwardProgram:
     """The sections of engine steps; decode-only steps of at most `graph_batch` tokens run padded to a captured size."""
-    graphed = (steps.prefill_tokens == 0) & (steps.tokens <= graph_batch)
-    tokens = np.where(graphed, captured_size(steps.tokens), steps.tokens)
+    in_graph = (steps.prefill_tokens == 0) & (steps.tokens <= graph_batch)
+    tokens = np.where(in_graph, captured_size(steps.tokens), steps.tokens)
     work = ForwardWork(steps=steps, tokens=np.maximum(tokens, 1.0), dp=scenario.plan.mesh.dp)
     share = 1 / scenario.workload.seq if isinstance(scenario.workload, Prefill) else 0.0
     ctx = LoweringContext(
@@ -221,13 +227,13 @@ def lower_forward(scenario: Scenario, steps: ForwardSteps, graph_batch: int = 0)
         resolved=resolve(scenario),
         degrees=expert_degrees(scenario),
         queries=1,
-        source=scenario.source,
-        seen=scenario.seen.times(share),
-        heard=scenario.heard.times(share),
+        encoder_tokens=scenario.encoder_tokens,
+        vision_input=scenario.vision_input.times(share),
+        audio_input=scenario.audio_input.times(share),
         keys=1,
         backward=False,
         forward=work,
     )
     return ForwardProgram(
-        ctx=ctx, sections=sections_of(ctx), stages=stages_of(ctx, scenario.placement), graphed=graphed
+        ctx=ctx, sections=sections_of(ctx), stages=stages_of(ctx, scenario.placement), graphed=in_graph
     )

@@ -39,21 +39,21 @@ def rank_ops(scenario: Scenario) -> tuple[tuple[RankOp, ...], ...]:
     even = replace(scenario, plan=replace(scenario.plan, switches=replace(scenario.plan.switches, moe_imbalance=1.0)))
     ctx, program = lowering_context(even), lower(even)
     plan = scenario.plan
-    held = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+    stages_by_rank = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     return tuple(
-        (*_sections(ctx, program, own, scenario.microbatches), *_sends(even, program, held, rank),
-         *_step(even, program, own, rank))
-        for rank, own in enumerate(held)
+        (*_sections(ctx, program, stages, scenario.microbatches), *_sends(even, program, stages_by_rank, rank),
+         *_step(even, program, stages, rank))
+        for rank, stages in enumerate(stages_by_rank)
     )  # fmt: skip
 
 
 def _sections(ctx: LoweringContext, program: Program, own: Sequence[int], microbatches: int) -> Iterator[RankOp]:
-    often = np.array(program.stages)[list(own)].sum(0)
-    for section, count in zip(program.sections, often.tolist(), strict=True):
+    repeats = np.array(program.stages)[list(own)].sum(0)
+    for section, count in zip(program.sections, repeats.tolist(), strict=True):
         for op in (*section.forward, *section.recompute, *section.backward_input, *section.backward_weight):
-            made = _rank_op(ctx, section, op, count * microbatches)
-            if made is not None and made.count:
-                yield made
+            rank_op = _rank_op(ctx, section, op, count * microbatches)
+            if rank_op is not None and rank_op.count:
+                yield rank_op
 
 
 def _rank_op(ctx: LoweringContext, section: Section, op: Op, count: int) -> RankOp | None:
@@ -92,10 +92,10 @@ def _parts(ctx: LoweringContext, section: Section, op: MatMul) -> tuple[OpPath, 
     widths = _widths(ctx, section, _base(op.label))
     if len(widths) < 2:
         return ()
-    whole = _n(op.k if op.label.endswith(" dX") else op.n)
-    shares = [whole * width / sum(widths) for width in widths]
-    made = [replace(op, k=width) if op.label.endswith(" dX") else replace(op, n=width) for width in shares]
-    return (OpPath(name="joined", kernels=tuple((matmul_size(part), 1) for part in made)),)
+    width_sum = _n(op.k if op.label.endswith(" dX") else op.n)
+    shares = [width_sum * width / sum(widths) for width in widths]
+    modules = [replace(op, k=width) if op.label.endswith(" dX") else replace(op, n=width) for width in shares]
+    return (OpPath(name="joined", kernels=tuple((matmul_size(part), 1) for part in modules)),)
 
 
 def _widths(ctx: LoweringContext, section: Section, label: str) -> tuple[float, ...]:
@@ -137,14 +137,17 @@ def _attention(op: Attend, count: int) -> RankOp | None:
         d_queries = product_size(heads, queries, wide, keys)
         d_keys, d_values = product_size(heads, keys, wide, queries), product_size(heads, keys, deep, queries)
         d_scores = product_size(heads, queries, keys, deep)
-        saved = ((d_queries, 1), (d_keys, 1), (d_values, 1), (d_scores, 1))
-        ways = (OpPath(name="scores", kernels=(*saved, (scores, 1))), OpPath(name="scores saved", kernels=saved))
+        gradient_products = ((d_queries, 1), (d_keys, 1), (d_values, 1), (d_scores, 1))
+        ways = (
+            OpPath(name="scores", kernels=(*gradient_products, (scores, 1))),
+            OpPath(name="scores saved", kernels=gradient_products),
+        )
         ways = (ways[0],) if steps > 1 else ways
     return RankOp(label=op.label, kernel=size, count=count * steps, paths=ways, family=op.label)
 
 
 def _collective(op: Collective, count: int) -> RankOp | None:
-    ranks, stride, size = (round(_n(one)) for one in (op.ranks, op.stride, op.payload_bytes))
+    ranks, stride, size = (round(_n(number)) for number in (op.ranks, op.stride, op.payload_bytes))
     if ranks == 1 or not size:
         return None
     ways: tuple[OpPath, ...] = ()
@@ -166,46 +169,46 @@ def _sends(scenario: Scenario, program: Program, held: Sequence[Sequence[int]], 
     ends = [stage for stage in held[rank] if stage < last and stage + 1 not in held[rank]]
     begins = [stage for stage in held[rank] if stage > 0 and stage - 1 not in held[rank]]
     count = (len(ends) + len(begins)) * scenario.microbatches
-    made = _collective(program.step.send, count)
-    if made is not None and count:
-        yield made
+    send = _collective(program.step.send, count)
+    if send is not None and count:
+        yield send
 
 
 def _step(scenario: Scenario, program: Program, own: Sequence[int], rank: int) -> Iterator[RankOp]:
     step, microbatches = program.step, scenario.microbatches
     assert step is not None
-    often = np.array(program.stages)[list(own)].sum(0)
+    repeats = np.array(program.stages)[list(own)].sum(0)
     for times, ops in ((2, step.layer_gather), (1, step.layer_scatter)):
         for op in ops:
-            for place, count in enumerate(often.tolist()):
+            for place, count in enumerate(repeats.tolist()):
                 yield from _buckets(op, place, count * times * microbatches)
     for op in (*step.grad_reduce, *step.param_gather):
         yield from _buckets(op, rank, 1)
     yield from _tied(step.embedding_reduce, own, len(program.stages))
-    yield from _beside(scenario, own, len(program.stages))
-    yield from _alike(scenario, program, often.tolist())
+    yield from _unsectioned_weights(scenario, own, len(program.stages))
+    yield from _replicated_gradients(scenario, program, repeats.tolist())
 
 
 def _buckets(op: Collective, place: int, count: int) -> Iterator[RankOp]:
     payload, ranks, stride = (
-        np.broadcast_to(np.asarray(one, dtype=np.float64).reshape(-1), (max(place + 1, np.size(one)),))[place]
-        for one in (op.payload_bytes, op.ranks, op.stride)
+        np.broadcast_to(np.asarray(column, dtype=np.float64).reshape(-1), (max(place + 1, np.size(column)),))[place]
+        for column in (op.payload_bytes, op.ranks, op.stride)
     )
-    made = _collective(replace(op, payload_bytes=payload, ranks=ranks, stride=stride), count)
-    if made is not None and count:
-        yield replace(made, summed=True)
+    bucket = _collective(replace(op, payload_bytes=payload, ranks=ranks, stride=stride), count)
+    if bucket is not None and count:
+        yield replace(bucket, summed=True)
 
 
 def _tied(op: Collective, own: Sequence[int], stages: int) -> Iterator[RankOp]:
     """Both ends of a pipeline add up a tied embedding's gradient: an all-reduce of two ranks, or a send each way."""
-    made = _collective(op, 1)
-    if made is None or not ({0, stages - 1} & set(own)):
+    exchange = _collective(op, 1)
+    if exchange is None or not ({0, stages - 1} & set(own)):
         return
-    size = collective_size("send", 2, made.kernel.dims["stride"], made.kernel.dims["bytes"])
-    yield replace(made, paths=(OpPath(name="pair", kernels=((size, 1),)),))
+    size = collective_size("send", 2, exchange.kernel.dims["stride"], exchange.kernel.dims["bytes"])
+    yield replace(exchange, paths=(OpPath(name="pair", kernels=((size, 1),)),))
 
 
-def _beside(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[RankOp]:
+def _unsectioned_weights(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[RankOp]:
     """Weights of the last stage that no section counts: the final norm, and the copy of an embedding (tied, or read to
     predict further tokens) that a later stage holds. They are gathered and reduced like any; too small to be priced, or
     priced with the embedding."""
@@ -213,18 +216,18 @@ def _beside(scenario: Scenario, own: Sequence[int], stages: int) -> Iterator[Ran
         return
     model, plans = scenario.model, plan_columns([scenario])
     norm = float(model.norm.params(model.hidden)) if model.norm else 0.0
-    copied = float(plans.shared_rows[0]) if stages > 1 else 0.0
-    for name, params in (("the final norm", norm), ("the embedding's copy", copied)):
-        held = np.array([[params], [0.0]])
-        ops = [(op, 1) for op in (*grad_reduce(held, plans), *param_gather(held, plans))]
+    copied_rows = float(plans.shared_rows[0]) if stages > 1 else 0.0
+    for name, params in (("the final norm", norm), ("the embedding's copy", copied_rows)):
+        params_column = np.array([[params], [0.0]])
+        ops = [(op, 1) for op in (*grad_reduce(params_column, plans), *param_gather(params_column, plans))]
         if plans.layer_by_layer[0]:
-            ops += [(op, 2 * scenario.microbatches) for op in layer_gather(held, plans)]
-            ops += [(op, scenario.microbatches) for op in layer_scatter(held, plans)]
+            ops += [(op, 2 * scenario.microbatches) for op in layer_gather(params_column, plans)]
+            ops += [(op, scenario.microbatches) for op in layer_scatter(params_column, plans)]
         for op, count in ops if params else ():
             yield from _buckets(replace(op, label=f"{op.label} of {name}"), 0, count)
 
 
-def _alike(scenario: Scenario, program: Program, often: Sequence[int]) -> Iterator[RankOp]:
+def _replicated_gradients(scenario: Scenario, program: Program, often: Sequence[int]) -> Iterator[RankOp]:
     """Gradients of weights that tensor ranks hold alike (norms, routers, latents), summed over them as each is reduced;
     too small to be priced."""
     plan, mesh = scenario.plan, scenario.plan.mesh
@@ -237,9 +240,9 @@ def _alike(scenario: Scenario, program: Program, often: Sequence[int]) -> Iterat
         for tensor in section.tensors
         if tensor.kind == "weight" and _is_alike(tensor, split=split)
     )
-    each = plan.sharding.shard in ("zero2", "zero3") and mesh.pp == 1 and mesh.dp * mesh.cp > 1
+    every_microbatch = plan.sharding.shard in ("zero2", "zero3") and mesh.pp == 1 and mesh.dp * mesh.cp > 1
     size = round(float(params * plan.precision.weights.bytes_per_element))
-    count = scenario.microbatches if each else 1
+    count = scenario.microbatches if every_microbatch else 1
     if size:
         op = collective_size("all-reduce", mesh.tp, 1, size)
         yield RankOp(label="sum gradients of weights held alike", kernel=op, count=count, summed=True)

@@ -37,7 +37,7 @@ def scan_ops(ctx: LoweringContext, parts: MixerParts, recurrent: Recurrent) -> C
     gate read, one written; backward three read and two written.
     """
     tp, tokens = ctx.degrees.tp, ctx.tokens
-    convolved, gated = tokens * recurrent.convolved / tp, tokens * recurrent.gated / tp
+    conv_elements, gate_elements = tokens * recurrent.convolved / tp, tokens * recurrent.gated / tp
     scan = parts.core
     assert scan is None or isinstance(scan, Scan)
     swap = heads_for_sequence(ctx, parts.into[0].outputs, parts.inner) if parts.splits.traded else ([], [])
@@ -45,9 +45,15 @@ def scan_ops(ctx: LoweringContext, parts: MixerParts, recurrent: Recurrent) -> C
     return CoreOps(
         into=[product(ctx, part) for part in parts.into],
         out=[product(ctx, part) for part in parts.out],
-        before=([stream(ctx, "convolution", convolved, 2.0)], [stream(ctx, "convolution dX", convolved, 3.0, 2.0)]),
+        before=(
+            [stream(ctx, "convolution", conv_elements, 2.0)],
+            [stream(ctx, "convolution dX", conv_elements, 3.0, 2.0)],
+        ),
         core=_sequence(ctx, scan) if ctx.forward is None else _step(ctx, scan, recurrent),
-        behind=([stream(ctx, "gated norm", gated, 3.0)], [stream(ctx, "gated norm dX", gated, 5.0, 2.0)]),
+        behind=(
+            [stream(ctx, "gated norm", gate_elements, 3.0)],
+            [stream(ctx, "gated norm dX", gate_elements, 5.0, 2.0)],
+        ),
         exchange=([*swap[0], *sums], [*swap[1], *sums]),
         saved=saved_bytes(ctx, parts),
     )
@@ -107,11 +113,11 @@ def ssd_scan(ctx: LoweringContext, scan: SsdScan) -> Passes:
     """
     tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     tokens, inner, shared = ctx.tokens, scan.inner / tp, scan.groups * scan.state / tp
-    inputs, both = tokens * inner, tokens * shared
+    inputs, keys = tokens * inner, tokens * shared
     chunk = scan.chunk
-    states, scored = inputs * scan.state / chunk, tokens * scan.groups / tp * chunk
+    states, score_elements = inputs * scan.state / chunk, tokens * scan.groups / tp * chunk
     over_state, over_chunk = 2 * inputs * scan.state, inputs * (chunk + MASK_TILE)
-    products = 2 * both * chunk
+    products = 2 * keys * chunk
 
     def kernel(label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
         return Attend(
@@ -120,19 +126,25 @@ def ssd_scan(ctx: LoweringContext, scan: SsdScan) -> Passes:
         )  # fmt: skip
 
     states_ops = [
-        kernel("chunk state", over_state, (inputs + both) * size + states * STATE, 2),
+        kernel("chunk state", over_state, (inputs + keys) * size + states * STATE, 2),
         kernel("state passing", 0.0, states * (STATE + size)),
-        kernel("chunk products", products, 2 * both * size + scored * WIDE),
+        kernel("chunk products", products, 2 * keys * size + score_elements * WIDE),
     ]
-    output = kernel("chunk scan", over_state + over_chunk, (2 * inputs + both + states) * size + scored * WIDE)
+    output = kernel("chunk scan", over_state + over_chunk, (2 * inputs + keys + states) * size + score_elements * WIDE)
     gradients = [
-        kernel("state dX", over_state, (inputs + both) * size + states * STATE, backward=True),
+        kernel("state dX", over_state, (inputs + keys) * size + states * STATE, backward=True),
         kernel("state passing dX", 0.0, states * (STATE + 3 * size), backward=True),
-        kernel("chunk scan dX", over_state + over_chunk, (3 * inputs + both + states) * size + scored * WIDE, 2, True),
-        kernel("keys and queries dX", 2 * over_state, (2 * inputs + 2 * states + 2 * both) * size, 2, True),
-        kernel("chunk products dX", over_chunk, 2 * inputs * size + scored * WIDE, backward=True),
-        kernel("chunk products dB, dC", 2 * products, (4 * both) * size + 2 * scored * WIDE, 2, True),
-        kernel("decay dX", over_chunk, 2 * inputs * size + scored * WIDE, 2, True),
+        kernel(
+            "chunk scan dX",
+            over_state + over_chunk,
+            (3 * inputs + keys + states) * size + score_elements * WIDE,
+            2,
+            True,
+        ),
+        kernel("keys and queries dX", 2 * over_state, (2 * inputs + 2 * states + 2 * keys) * size, 2, True),
+        kernel("chunk products dX", over_chunk, 2 * inputs * size + score_elements * WIDE, backward=True),
+        kernel("chunk products dB, dC", 2 * products, (4 * keys) * size + 2 * score_elements * WIDE, 2, True),
+        kernel("decay dX", over_chunk, 2 * inputs * size + score_elements * WIDE, 2, True),
     ]
     return [*states_ops, output], [*states_ops, *gradients]
 
@@ -149,8 +161,8 @@ def delta_scan(ctx: LoweringContext, scan: DeltaScan) -> Passes:
     """
     tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     heads, key, value, chunk = scan.heads / tp, scan.key_dim, scan.value_dim, DELTA_CHUNK
-    each = ctx.tokens * heads
-    states = each * key * value / chunk
+    head_tokens = ctx.tokens * heads
+    states = head_tokens * key * value / chunk
 
     def kernel(label: str, flops: Num, moved: Num, kernels: int, backward: bool = False) -> Attend:
         return Attend(
@@ -158,9 +170,9 @@ def delta_scan(ctx: LoweringContext, scan: DeltaScan) -> Passes:
             kernels=kernels,
         )  # fmt: skip
 
-    inside = 2 * each * chunk * (2 * key + value), each * (3 * key + 2 * value + 4 * chunk)
-    passing = 4 * each * key * value, each * (2 * key + 2 * value) + states
-    output = each * (2 * key * value + chunk * (key + value)), each * (2 * key + 2 * value) + states
+    inside = 2 * head_tokens * chunk * (2 * key + value), head_tokens * (3 * key + 2 * value + 4 * chunk)
+    passing = 4 * head_tokens * key * value, head_tokens * (2 * key + 2 * value) + states
+    output = head_tokens * (2 * key * value + chunk * (key + value)), head_tokens * (2 * key + 2 * value) + states
     states_ops = [kernel("delta chunks", *inside, 4), kernel("delta states", *passing, 1)]
     gradients = [
         kernel("delta output dX", 2 * output[0], 2 * output[1], 2, True),
@@ -180,21 +192,26 @@ def linear_scan(ctx: LoweringContext, scan: LinearScan) -> Passes:
     T = tokens, H = heads, k, v = size of a key and a value. The backward takes states again and twice all of it.
     """
     tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
-    each, key, value, chunk = ctx.tokens * scan.heads / tp, scan.key_dim, scan.value_dim, scan.chunk or DELTA_CHUNK
-    states = each * key * value / chunk
-    over_state, over_chunk = 2 * each * key * value, each * (chunk + MASK_TILE) * (key + value)
+    head_tokens, key, value, chunk = (
+        ctx.tokens * scan.heads / tp,
+        scan.key_dim,
+        scan.value_dim,
+        scan.chunk or DELTA_CHUNK,
+    )
+    states = head_tokens * key * value / chunk
+    over_state, over_chunk = 2 * head_tokens * key * value, head_tokens * (chunk + MASK_TILE) * (key + value)
 
     def kernel(label: str, flops: Num, moved: Num, kernels: int = 1, backward: bool = False) -> Attend:
         return Attend(
             label=label, flops=flops, stream_bytes=moved, head_dim=key, backward=backward, scan=True, kernels=kernels
         )
 
-    states_op = kernel("chunk state", over_state, each * (key + value) * size + states * STATE, 2)
-    moved = each * (2 * key + 2 * value) * size + states * size
-    out = kernel("chunk scan", over_state + over_chunk, moved)
+    states_op = kernel("chunk state", over_state, head_tokens * (key + value) * size + states * STATE, 2)
+    output_bytes = head_tokens * (2 * key + 2 * value) * size + states * size
+    out = kernel("chunk scan", over_state + over_chunk, output_bytes)
     back = [
-        kernel("state dX", 2 * over_state, 2 * each * (key + value) * size + 2 * states * STATE, 2, True),
-        kernel("chunk scan dX", 2 * (over_state + over_chunk), 2 * moved, 2, True),
+        kernel("state dX", 2 * over_state, 2 * head_tokens * (key + value) * size + 2 * states * STATE, 2, True),
+        kernel("chunk scan dX", 2 * (over_state + over_chunk), 2 * output_bytes, 2, True),
     ]
     return [states_op, out], [states_op, *back]
 
@@ -204,9 +221,14 @@ def channel_scan(ctx: LoweringContext, scan: ChannelScan) -> Passes:
     channel come and go, and what all channels share; the backward runs the recurrence again and reads twice as much."""
     tp, size = ctx.degrees.tp, ctx.precision.activations.bytes_per_element
     flops = ctx.tokens * scan.flops / tp
-    moved = ctx.tokens * (4 * scan.channels / tp + 2 * scan.shared) * size
-    forward = Attend(label="channel scan", flops=flops, stream_bytes=moved, head_dim=MASK_TILE, scan=True)
+    channel_bytes = ctx.tokens * (4 * scan.channels / tp + 2 * scan.shared) * size
+    forward = Attend(label="channel scan", flops=flops, stream_bytes=channel_bytes, head_dim=MASK_TILE, scan=True)
     backward = Attend(
-        label="channel scan dX", flops=3 * flops, stream_bytes=2 * moved, head_dim=MASK_TILE, backward=True, scan=True
+        label="channel scan dX",
+        flops=3 * flops,
+        stream_bytes=2 * channel_bytes,
+        head_dim=MASK_TILE,
+        backward=True,
+        scan=True,
     )
     return [forward], [backward]

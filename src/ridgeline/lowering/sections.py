@@ -50,7 +50,7 @@ class _Joined:
     entry: bool = False
 
 
-def _joined(block: Block) -> _Joined:
+def _shared_borders(block: Block) -> _Joined:
     if not (block.parallel and block.mixer and block.ffn):
         return _Joined()
     reduces = isinstance(block.ffn, Mlp) or block.ffn.shared_hidden > 0  # routed tokens come back to who sent them
@@ -65,31 +65,31 @@ def _exchanges_latents(block: Block) -> bool:
 
 def lower_block(ctx: LoweringContext, block: Block, kind: RecomputeKind) -> Section:
     """One layer with its norms and residuals, under one kind of recompute."""
-    joined = _joined(block)
-    mixer = _mixers(ctx, block, Sides(exit=not joined.exit))
-    ffn = lower_ffn(ctx, block.ffn, Sides(entry=not joined.entry)) if block.ffn else SublayerOps()
-    crossed: Num = 0
+    borders = _shared_borders(block)
+    mixer = _mixers(ctx, block, Sides(exit=not borders.exit))
+    ffn = lower_ffn(ctx, block.ffn, Sides(entry=not borders.entry)) if block.ffn else SublayerOps()
+    cross_params: Num = 0
     if block.cross is not None:
         cross = lower_cross(ctx, block.cross)
-        mixer, crossed = together(mixer, replace(cross, params=0)), cross.params
-    rest = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
+        mixer, cross_params = together(mixer, replace(cross, params=0)), cross.params
+    further = lower_captured(ctx, block.captured) if block.captured else SublayerOps()
     norms, norms_back = _norms(ctx, block)
-    rest = together(rest, modulated(ctx, block)) if block.modulation else rest
-    each = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden)
-    params = each * block.streams + crossed + rest.params + block.extra
-    saved = _kept(ctx, mixer, together(ffn, rest), block)
+    further = together(further, modulation_ops(ctx, block)) if block.modulation else further
+    stream_params = mixer.params + ffn.params + block.norms * block.norm.params(ctx.model.hidden)
+    params = stream_params * block.streams + cross_params + further.params + block.extra
+    saved_bytes = _saved_activations(ctx, mixer, together(ffn, further), block)
     section = Section(
         key=SectionKey(SectionRole.BLOCK),
-        forward=(*norms, *rest.forward, *mixer.forward, *ffn.forward),
-        backward_input=(*ffn.backward_input, *mixer.backward_input, *rest.backward_input, *norms_back),
-        backward_weight=(*ffn.backward_weight, *mixer.backward_weight, *rest.backward_weight),
+        forward=(*norms, *further.forward, *mixer.forward, *ffn.forward),
+        backward_input=(*ffn.backward_input, *mixer.backward_input, *further.backward_input, *norms_back),
+        backward_weight=(*ffn.backward_weight, *mixer.backward_weight, *further.backward_weight),
         params=params,
         expert_params=ffn.expert_params,
         trained=mixer.adapters + ffn.adapters if ctx.frozen else params,
-        saved=saved,
-        saved_without_recompute=saved,
+        saved=saved_bytes,
+        saved_without_recompute=saved_bytes,
     )
-    return _recomputed(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
+    return _with_recompute(ctx, section, mixer, ffn, kind, isinstance(block.ffn, Moe))
 
 
 def _mixers(ctx: LoweringContext, block: Block, sides: Sides) -> SublayerOps:
@@ -99,8 +99,8 @@ def _mixers(ctx: LoweringContext, block: Block, sides: Sides) -> SublayerOps:
         return lower_mixer(ctx, block.mixers[0], sides) if block.mixers else SublayerOps()
     first = lower_mixer(ctx, block.mixers[0], Sides(entry=sides.entry, exit=False))
     second = lower_mixer(ctx, block.mixers[1], Sides(entry=_exchanges_latents(block), exit=sides.exit))
-    added = stream(ctx, "sum of mixers", ctx.tokens * ctx.model.hidden, 3.0)
-    return together(first, SublayerOps(forward=(added,), backward_input=(added,)), second)
+    mixer_sum = stream(ctx, "sum of mixers", ctx.tokens * ctx.model.hidden, 3.0)
+    return together(first, SublayerOps(forward=(mixer_sum,), backward_input=(mixer_sum,)), second)
 
 
 def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
@@ -109,9 +109,9 @@ def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
     A parallel block adds its parts before they are reduced over tensor ranks, and so the gradients of an input that
     both read: on all tokens of the rank, where norms and residuals have their share of them.
     """
-    elements, joined = ctx.split_tokens * ctx.model.hidden, _joined(block)
+    elements, borders = ctx.split_tokens * ctx.model.hidden, _shared_borders(block)
     parts = _parts(block)
-    adds, adds_back = parts - joined.exit, parts - joined.input
+    adds, adds_back = parts - borders.exit, parts - borders.input
     forward: list[Op] = [
         pointwise(ctx, "norm", elements * block.norms, modules=block.norms),
         pointwise(ctx, "residual", elements * adds, modules=adds),
@@ -120,14 +120,14 @@ def _norms(ctx: LoweringContext, block: Block) -> tuple[list[Op], list[Op]]:
         pointwise_back(ctx, "norm", elements * block.norms, modules=block.norms),
         pointwise_back(ctx, "residual", elements * adds_back, modules=adds_back),
     ]
-    if joined.exit:
+    if borders.exit:
         forward.append(stream(ctx, "sum of parts", ctx.tokens * ctx.model.hidden, 3.0))
-    if joined.input:
+    if borders.input:
         backward.insert(0, stream(ctx, "sum of parts dX", ctx.tokens * ctx.model.hidden, 3.0))
     return forward, backward
 
 
-def _kept(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Block) -> SavedActivations:
+def _saved_activations(ctx: LoweringContext, mixer: SublayerOps, ffn: SublayerOps, block: Block) -> SavedActivations:
     """The layer's input; the normed input of each part; between two parts the residual. A parallel block has none
     between, and one normed input where both parts read the same."""
     size = ctx.precision.activations.bytes_per_element
@@ -147,13 +147,13 @@ def _gathered_inputs(ctx: LoweringContext, block: Block) -> Num:
     of the rank. Routed tokens are not gathered, and of latent attention the latents are."""
     if not ctx.engine.exchanges.inputs_kept:
         return 0
-    apart = _exchanges_latents(block) + (isinstance(block.ffn, Moe) and not block.ffn.shared_hidden)
-    return (ctx.tokens - ctx.split_tokens) * ctx.model.hidden * (normed_inputs(block) - apart)
+    latent_parts = _exchanges_latents(block) + (isinstance(block.ffn, Moe) and not block.ffn.shared_hidden)
+    return (ctx.tokens - ctx.split_tokens) * ctx.model.hidden * (normed_inputs(block) - latent_parts)
 
 
 def normed_inputs(block: Block) -> int:
     """Normed tensors that products of a layer read: one a part, one altogether where a parallel block shares it."""
-    return _parts(block) - _joined(block).input
+    return _parts(block) - _shared_borders(block).input
 
 
 def _parts(block: Block) -> int:
@@ -161,7 +161,7 @@ def _parts(block: Block) -> int:
     return bool(block.mixers) + (block.cross is not None) + (block.ffn is not None)
 
 
-def _recomputed(
+def _with_recompute(
     ctx: LoweringContext, section: Section, mixer: SublayerOps, ffn: SublayerOps, kind: RecomputeKind, experts: bool
 ) -> Section:
     """What runs again before the backward, and what is kept instead."""
@@ -176,36 +176,40 @@ def _recomputed(
     if kind == "none":
         return section
     parts = ctx.recompute.parts
-    again: tuple[Op, ...] = ()
-    saved = section.saved
+    recompute: tuple[Op, ...] = ()
+    saved_bytes = section.saved
     if "attention" in parts or "mixer" in parts:
-        whole = "mixer" in parts
-        again += (read_again(mixer.forward) if ctx.engine.recompute_stops else mixer.forward) if whole else mixer.again
-        saved = replace(saved, attention=0 if whole else mixer.saved_selective)
+        entire_mixer = "mixer" in parts
+        recompute += (
+            (read_again(mixer.forward) if ctx.engine.recompute_stops else mixer.forward)
+            if entire_mixer
+            else mixer.again
+        )
+        saved_bytes = replace(saved_bytes, attention=0 if entire_mixer else mixer.saved_selective)
     if "latent-up" in parts and "mixer" not in parts:
-        again += mixer.up
-        saved = replace(saved, attention=saved.attention - mixer.saved_up)
+        recompute += mixer.up
+        saved_bytes = replace(saved_bytes, attention=saved_bytes.attention - mixer.saved_up)
     if ("moe" if experts else "mlp") in parts:
-        again += read_again(ffn.forward) if ctx.engine.recompute_stops else ffn.forward
-        saved = replace(saved, mlp=0)
+        recompute += read_again(ffn.forward) if ctx.engine.recompute_stops else ffn.forward
+        saved_bytes = replace(saved_bytes, mlp=0)
     elif "activation" in parts:
-        again += ffn.again
-        saved = replace(saved, mlp=ffn.saved_selective)
+        recompute += ffn.again
+        saved_bytes = replace(saved_bytes, mlp=ffn.saved_selective)
     if "alternate" in parts:
-        again += _alternate(section.forward)
-        saved = replace(saved, attention=saved.attention / 2, mlp=saved.mlp / 2, norms=0)
+        recompute += _alternate(section.forward)
+        saved_bytes = replace(saved_bytes, attention=saved_bytes.attention / 2, mlp=saved_bytes.mlp / 2, norms=0)
     if "norm" in parts:
-        again += section.forward[:1]
-        saved = replace(saved, norms=0)
-    return replace(section, recompute=again, saved=saved)
+        recompute += section.forward[:1]
+        saved_bytes = replace(saved_bytes, norms=0)
+    return replace(section, recompute=recompute, saved=saved_bytes)
 
 
 def read_again(forward: tuple[Op, ...]) -> tuple[Op, ...]:
     """A part's forward as far as its backward reads it: the last product's inputs, or all of it where its output is
     multiplied with something (experts with their weights, a shared expert with its gate)."""
     last = next((place for place in range(len(forward) - 1, -1, -1) if isinstance(forward[place], MatMul)), -1)
-    gated = any(op.label == "shared gate" for op in forward)
-    if last < 0 or gated or forward[last].label == "experts down":
+    output_gated = any(op.label == "shared gate" for op in forward)
+    if last < 0 or output_gated or forward[last].label == "experts down":
         return forward
     return tuple(op for place, op in enumerate(forward) if place < last or not isinstance(op, (MatMul, Collective)))
 
@@ -223,19 +227,19 @@ def _without_outputs(ops: tuple[Op, ...], mixer: SublayerOps, ffn: SublayerOps) 
 
 def _alternate(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     """Everything but communication, attention and every second product: what an op-level policy runs again."""
-    again: list[Op] = []
+    repeated_ops: list[Op] = []
     products = 0
     for op in ops:
         if isinstance(op, MatMul):
             products += 1
             if products % 2 == 0:
-                again.append(op)
+                repeated_ops.append(op)
         elif isinstance(op, Stream):
-            again.append(op)
-    return tuple(again)
+            repeated_ops.append(op)
+    return tuple(repeated_ops)
 
 
-def modulated(ctx: LoweringContext, block: Block) -> SublayerOps:
+def modulation_ops(ctx: LoweringContext, block: Block) -> SublayerOps:
     """A layer's vectors made of the timestep, whole on every tensor rank, and what they do to its tokens."""
     rows, hidden = ctx.sequences, ctx.model.hidden
     width = modulation_inputs(block, hidden)
@@ -244,12 +248,12 @@ def modulated(ctx: LoweringContext, block: Block) -> SublayerOps:
     elements = ctx.split_tokens * hidden * block.modulation
     forward = pointwise(ctx, "modulation", elements, label="modulate", modules=block.modulation)
     back = pointwise_back(ctx, "modulation", elements, label="modulate dX", modules=block.modulation)
-    kept = ctx.split_tokens * hidden * block.modulation / 3
+    saved_elements = ctx.split_tokens * hidden * block.modulation / 3
     return SublayerOps(
         forward=(*products, forward),
         backward_input=(back, *map(input_gradient, products)),
         backward_weight=() if ctx.frozen else tuple(weight_gradient(op, ctx.gradient_bytes) for op in products),
-        saved=kept * ctx.precision.activations.bytes_per_element,
+        saved=saved_elements * ctx.precision.activations.bytes_per_element,
         params=block.streams * modulation_params(block, hidden),
     )
 
@@ -259,17 +263,21 @@ def lower_captured(ctx: LoweringContext, part: Captured) -> SublayerOps:
     everything that is bound by memory. Nothing of it is split over tensor ranks: each runs it whole, on its own tokens
     where sequence parallelism deals them."""
     products = [_product(ctx, one) for one in part.products]
-    weighted = [op for op, one in zip(products, part.products, strict=True) if one.weights]
+    weight_products = [op for op, one in zip(products, part.products, strict=True) if one.weights]
     between = [op for op, one in zip(products, part.products, strict=True) if not one.weights]
     core, core_back = _core(ctx, part)
     elements = ctx.split_tokens * part.streams
-    around = [stream(ctx, "captured pointwise", elements, WRITTEN, part.kernels)] if part.streams else []
+    pointwise_ops = [stream(ctx, "captured pointwise", elements, WRITTEN, part.kernels)] if part.streams else []
     back = [stream(ctx, "captured pointwise dX", elements, WRITTEN_BACK, part.kernels)] if part.streams else []
-    both: list[Op] = [weight_gradient(op, ctx.precision.activations.bytes_per_element) for op in between]
+    activation_gradients: list[Op] = [
+        weight_gradient(op, ctx.precision.activations.bytes_per_element) for op in between
+    ]
     return SublayerOps(
-        forward=(*products, *around, *core),
-        backward_input=(*core_back, *back, *map(input_gradient, reversed(products)), *both),
-        backward_weight=() if ctx.frozen else tuple(weight_gradient(op, ctx.gradient_bytes) for op in weighted[::-1]),
+        forward=(*products, *pointwise_ops, *core),
+        backward_input=(*core_back, *back, *map(input_gradient, reversed(products)), *activation_gradients),
+        backward_weight=()
+        if ctx.frozen
+        else tuple(weight_gradient(op, ctx.gradient_bytes) for op in weight_products[::-1]),
         saved=ctx.split_tokens * part.saved * ctx.precision.activations.bytes_per_element,
         params=part.params,
     )
@@ -289,10 +297,12 @@ def _core(ctx: LoweringContext, part: Captured) -> Passes:
         backward += passes[1]
     flops = part.scan_flops * ctx.tokens + part.pair_flops * _pairs(ctx)
     if part.scan_flops or part.pair_flops:
-        moved = ctx.tokens * ctx.model.hidden * 4 * ctx.precision.activations.bytes_per_element
-        scan = Attend(label="captured scan", flops=flops, stream_bytes=moved, head_dim=SCAN_HEAD, scan=True, kernels=2)
+        scan_bytes = ctx.tokens * ctx.model.hidden * 4 * ctx.precision.activations.bytes_per_element
+        scan = Attend(
+            label="captured scan", flops=flops, stream_bytes=scan_bytes, head_dim=SCAN_HEAD, scan=True, kernels=2
+        )
         forward.append(scan)
-        back_scan = replace(scan, label="captured scan dX", flops=2 * flops, stream_bytes=2 * moved, backward=True)
+        back_scan = replace(scan, label="captured scan dX", flops=2 * flops, stream_bytes=2 * scan_bytes, backward=True)
         backward.append(back_scan)
     return forward, backward
 

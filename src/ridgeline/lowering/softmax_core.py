@@ -77,8 +77,8 @@ def softmax_ops(ctx: LoweringContext, parts: MixerParts, core: SoftmaxCore) -> C
     tp, tokens = ctx.degrees.tp, ctx.tokens
     heads, copies = padded_heads(ctx, core.heads), head_copies(ctx, core.kv_heads)
     values = heads * core.value_dim
-    rotated = 0 if core.kv_shared else core.kv_heads * copies * core.key_dim
-    rotation = rotary(ctx, tokens * (heads * core.key_dim + rotated) / tp, core)
+    key_elements = 0 if core.kv_shared else core.kv_heads * copies * core.key_dim
+    rotation = rotary(ctx, tokens * (heads * core.key_dim + key_elements) / tp, core)
     (qkv,), out = [product(ctx, part) for part in parts.into], [product(ctx, part) for part in parts.out]
     split_back = [] if core.rotary else [stream(ctx, "join qkv dX", qkv.m * qkv.n, 2.0)]
     sequence = ctx if core.causal else replace(ctx, causal=False)
@@ -99,12 +99,12 @@ def softmax_ops(ctx: LoweringContext, parts: MixerParts, core: SoftmaxCore) -> C
 def attention_scores(ctx: LoweringContext, core: SoftmaxCore) -> Passes:
     """Scores of a sequence, forward and backward, or those of an engine step: its cache written, prompts by the tile,
     decodes against it. Nothing is cached for queries that see what comes behind them."""
-    seen = (core.window, core.chunked)
+    window = (core.window, core.chunked)
     if ctx.forward is None:
         sequence = ctx if core.causal else replace(ctx, causal=False)
-        return scores(sequence, core.heads, core.key_dim, core.value_dim, seen)
+        return scores(sequence, core.heads, core.key_dim, core.value_dim, window)
     heads = padded_heads(ctx, core.heads)
-    prefill = prefill_scores(ctx, heads, (core.key_dim, core.value_dim), seen, causal=core.causal)
+    prefill = prefill_scores(ctx, heads, (core.key_dim, core.value_dim), window, causal=core.causal)
     if not core.causal:
         return [prefill], []
     row = core.kv * head_copies(ctx, core.kv_heads) / ctx.degrees.tp
@@ -121,25 +121,27 @@ def cross_ops(ctx: LoweringContext, parts: MixerParts, core: CrossCore) -> CoreO
     """Cross attention. With sequence parallelism every layer gathers the source, too, and scatters its gradient;
     without it gradients of the source are summed over tensor ranks. An engine makes keys and values of the source once
     for every prompt that begins, and caches them for its decodes."""
-    whole = replace(ctx, keys=core.source, causal=False, document=0)
+    source_ctx = replace(ctx, keys=core.source, causal=False, document=0)
     (query, key_value), (out,) = parts.into, parts.out
     queries, output = product(ctx, query), product(ctx, out)
     if ctx.forward is not None:
         begun = np.maximum(steps_of(ctx).prefills * core.source, 1e-9)
-        both = product(ctx, key_value, rows=begun)
+        source_kv = product(ctx, key_value, rows=begun)
         begins = where_any(steps_of(ctx).prefills)
-        return CoreOps(into=[queries, running(both, begins)], out=[output], core=_cross_step(ctx, core, queries, both))
+        return CoreOps(
+            into=[queries, running(source_kv, begins)], out=[output], core=_cross_step(ctx, core, queries, source_kv)
+        )
     source = ctx.degrees.microbatch * core.source
-    both, size = product(ctx, key_value, rows=source), ctx.precision.activations.bytes_per_element
+    source_kv, size = product(ctx, key_value, rows=source), ctx.precision.activations.bytes_per_element
     norm = [stream(ctx, "query-key norm", queries.m * queries.n, 2.0, 2.0)] if core.qk_norm else []
     return CoreOps(
-        into=[queries, both],
+        into=[queries, source_kv],
         out=[output],
         before=(norm, norm),
-        core=scores(whole, core.heads, core.key_dim, core.value_dim),
+        core=scores(source_ctx, core.heads, core.key_dim, core.value_dim),
         exchange=_source_exchange(ctx, source * key_value.inputs),
-        saved=(queries.m * (queries.n + output.k) + both.m * both.n) * size,
-        score_bytes=score_bytes(whole, core.heads),
+        saved=(queries.m * (queries.n + output.k) + source_kv.m * source_kv.n) * size,
+        score_bytes=score_bytes(source_ctx, core.heads),
     )
 
 
@@ -190,22 +192,23 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
     tokens, tp = ctx.tokens, ctx.degrees.tp
     visible = mean_visible(ctx.span, seen[0], seen[1], ctx.causal, ctx.queries)
     wide, deep = (size if ctx.host else kernel_head_dim(ctx.engine.kernel, size) for size in (qk, value))
-    each = 2 * tokens * heads / tp * (wide + deep)
+    pair_flops = 2 * tokens * heads / tp * (wide + deep)
     size = ctx.precision.activations.bytes_per_element
     operands = tokens * heads / tp * (2 * qk + 2 * value) * size
     steps = ring_steps(ctx)
-    again = RING_STEP * (steps - 1)
+    ring_repeats = RING_STEP * (steps - 1)
     if ctx.systolic:
-        each = each * max(1.0, SYSTOLIC_DEPTH / wide)
-        forward, backward = (each * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
+        pair_flops = pair_flops * max(1.0, SYSTOLIC_DEPTH / wide)
+        forward, backward = (pair_flops * _in_blocks(ctx, visible, seen, block) for block in SPLASH_BLOCKS)
     elif ctx.host:
-        forward = backward = each * min(visible + host_block(ctx.queries) / 2, float(ctx.span))
+        forward = backward = pair_flops * min(visible + host_block(ctx.queries) / 2, float(ctx.span))
     else:
         forward, backward = (
-            each * (visible + _beyond(ctx, seen, extra) + again * (extra - MASKED)) for extra in FLASH_EXTRA
+            pair_flops * (visible + _beyond(ctx, seen, extra) + ring_repeats * (extra - MASKED))
+            for extra in FLASH_EXTRA
         )
     backward *= FLASH_BACKWARD
-    once = 1 + again  # times that operands are read: by every step of a ring
+    once = 1 + ring_repeats  # times that operands are read: by every step of a ring
     shape: dict[str, Any] = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
     return (
         [Attend(label="attention", flops=forward, stream_bytes=once * operands, kernels=steps, **shape)],
@@ -243,13 +246,13 @@ def _in_blocks(ctx: LoweringContext, visible: float, seen: tuple[int, bool], blo
 
     causal   visible + b / 2        sliding window w   b (1 + ceil((w - 1) / b)), at most as if there were none
     """
-    window, chunked = seen
+    window, in_chunks = seen
     if not ctx.causal:
         return visible
     wide = min(block, ctx.span)
     if not 0 < window < ctx.span:
         return visible + wide / 2
-    if chunked:
+    if in_chunks:
         return visible + min(block, window) / 2
     return min(wide * (1 + ceil((window - 1) / wide)), ctx.span / 2 + wide / 2)
 
@@ -289,10 +292,10 @@ def _beyond(ctx: LoweringContext, seen: tuple[int, bool], extra: float) -> float
     """Keys' worth of work beyond what is visible: `extra` for every edge that cuts through tiles, a query's own place
     and where a sliding window begins, which the first queries do not reach: 2 - w / s. Chunks and documents begin where
     tiles do. Where a query sees both ways no tile is masked in half."""
-    window, chunked = seen
+    window, in_chunks = seen
     if not ctx.causal:
         return extra - MASKED
-    slides = 0 < window < ctx.span and not chunked
+    slides = 0 < window < ctx.span and not in_chunks
     return extra * (2 - window / ctx.span if slides else 1.0)
 
 
@@ -304,14 +307,16 @@ def _softcap(ctx: LoweringContext, core: SoftmaxCore, heads: Num) -> Passes:
     if ctx.forward is not None:
         steps = steps_of(ctx)
         pairs = windowed_pairs(steps.prefill_tokens, steps.prefill_pairs, core.window, core.chunked)
-        seen = pairs + cached_tokens_read(ctx, core.window) * steps.decode_tokens
-        values = 2 * seen * heads / ctx.degrees.tp
+        score_pairs = pairs + cached_tokens_read(ctx, core.window) * steps.decode_tokens
+        values = 2 * score_pairs * heads / ctx.degrees.tp
         return [Stream(label="softcap", stream_bytes=0.0, exponentials=values, kernels=0.0)], []
     visible = mean_visible(ctx.span, core.window, core.chunked, ctx.causal, ctx.queries) if ctx.flash else ctx.keys
-    each = ctx.tokens * core.heads / ctx.degrees.tp * visible
-    moved = 0.0 if ctx.flash else 2 * each * ctx.precision.activations.bytes_per_element
-    forward = Stream(label="softcap", stream_bytes=moved, exponentials=2 * each, kernels=0.0 if ctx.flash else 3.0)
-    return [forward], [replace(forward, label="softcap dX", stream_bytes=2 * moved)]
+    score_values = ctx.tokens * core.heads / ctx.degrees.tp * visible
+    score_traffic = 0.0 if ctx.flash else 2 * score_values * ctx.precision.activations.bytes_per_element
+    forward = Stream(
+        label="softcap", stream_bytes=score_traffic, exponentials=2 * score_values, kernels=0.0 if ctx.flash else 3.0
+    )
+    return [forward], [replace(forward, label="softcap dX", stream_bytes=2 * score_traffic)]
 
 
 def rotary(ctx: LoweringContext, elements: Num, core: SoftmaxCore) -> list[Op]:
@@ -336,11 +341,11 @@ def _merges(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     steps = ring_steps(ctx)
     if isinstance(steps, int) and steps == 1:
         return [], []
-    each, kernels = RING_STEP * (steps - 1) * ctx.tokens / ctx.degrees.tp, RING_KERNELS * (steps - 1)
+    step_elements, kernels = RING_STEP * (steps - 1) * ctx.tokens / ctx.degrees.tp, RING_KERNELS * (steps - 1)
     out = heads / 2  # of queries and outputs, half of `heads` is either
     return (
-        [stream(ctx, "merge ring steps", each * out, 5.0, kernels)],
-        [stream(ctx, "merge ring steps dX", each * (out + kv), 3.0, kernels)],
+        [stream(ctx, "merge ring steps", step_elements * out, 5.0, kernels)],
+        [stream(ctx, "merge ring steps dX", step_elements * (out + kv), 3.0, kernels)],
     )
 
 
@@ -354,9 +359,9 @@ def context_exchange(ctx: LoweringContext, kv: Num, heads: Num) -> Passes:
     if ctx.resolved.cp_kind == "ring":
         label, payload = "context ring", tokens * cp * kv / tp * size
         once = Collective(label=label, kind="all-gather", axis="cp", payload_bytes=payload, ranks=cp, stride=tp)
-        merged = _merges(ctx, kv, heads)
+        merges = _merges(ctx, kv, heads)
         back = replace(once, label=f"{label} dX", payload_bytes=2 * payload)
-        return [once, *merged[0]], [back, *merged[1]]
+        return [once, *merges[0]], [back, *merges[1]]
     payload = tokens * (heads + kv) / tp * size
     swap = Collective(
         label="context exchange", kind="all-to-all", axis="cp", payload_bytes=payload, ranks=cp, stride=tp,
@@ -390,9 +395,9 @@ def windowed_pairs(tokens: Num, pairs: Num, window: int, chunked: bool = False) 
     """
     if not window:
         return pairs
-    seen = np.maximum(2 * pairs / np.maximum(tokens, 1.0), 1.0)
-    inside = tokens * (window / 2 if chunked else window - window**2 / (2 * seen))
-    visible = np.where(window < seen, np.minimum(inside, pairs), pairs)
+    context = np.maximum(2 * pairs / np.maximum(tokens, 1.0), 1.0)
+    inside = tokens * (window / 2 if chunked else window - window**2 / (2 * context))
+    visible = np.where(window < context, np.minimum(inside, pairs), pairs)
     return visible if visible.ndim else float(visible)
 
 
@@ -411,8 +416,8 @@ def cached_tokens_read(ctx: LoweringContext, window: int) -> Num:
     steps = steps_of(ctx)
     read: Num = steps.kv_tokens
     if (ctx.engine.serves or BARE).static_shapes:
-        each = steps.kv_tokens / np.maximum(steps.decodes, 1.0)
-        read = np.where(steps.decodes > 0, steps.decodes * bucket(each), 0.0)
+        request_tokens = steps.kv_tokens / np.maximum(steps.decodes, 1.0)
+        read = np.where(steps.decodes > 0, steps.decodes * bucket(request_tokens), 0.0)
     return np.minimum(read, steps.decodes * window) if window else read
 
 
@@ -430,8 +435,8 @@ def prefill_scores(
     steps, tp = steps_of(ctx), ctx.degrees.tp
     tokens, pairs = steps.prefill_tokens, windowed_pairs(steps.prefill_tokens, steps.prefill_pairs, *seen)
     if not causal:
-        every = 2 * steps.prefill_pairs
-        pairs = np.minimum(every, tokens * seen[0]) if seen[0] else every
+        all_pairs = 2 * steps.prefill_pairs
+        pairs = np.minimum(all_pairs, tokens * seen[0]) if seen[0] else all_pairs
     wide, deep = (kernel_head_dim(ctx.engine.kernel, size) for size in widths)
     size = ctx.precision.activations.bytes_per_element
     return Attend(

@@ -24,27 +24,27 @@ from ridgeline.lowering.plan_columns import PlanColumns, facts_of
 
 def step_ops(sections: Sequence[Section], stages: Sequence[Sequence[int]], plans: PlanColumns) -> StepOps:
     """The ops of one scenario; `stages` says how often each section stands in each pipeline rank."""
-    trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
+    trained_columns = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
     params = np.array([(float(item.params), float(item.expert_params)) for item in sections]).T
-    states, copied = optimizer(trained.T, plans)
+    states, state_copy = optimizer(trained_columns.T, plans)
     return StepOps(
         send=boundary_send(plans),
         layer_gather=layer_gather(params, plans) if plans.layer_by_layer[0] else (),
         layer_scatter=layer_scatter(params, plans) if plans.layer_by_layer[0] else (),
         offload=offload(np.array([float(item.offloadable) for item in sections]), plans),
-        accumulate=accumulate(trained.T, plans),
+        accumulate=accumulate(trained_columns.T, plans),
         embedding_reduce=embedding_reduce(plans),
-        grad_reduce=grad_reduce(trained.T, plans),
-        param_gather=param_gather(trained.T, plans),
+        grad_reduce=grad_reduce(trained_columns.T, plans),
+        param_gather=param_gather(trained_columns.T, plans),
         optimizer=states,
-        optimizer_copy=copied,
+        optimizer_copy=state_copy,
     )
 
 
 def trained_params(section: Section) -> tuple[float, float]:
     """Dense and expert parameters that get gradients: experts where everything is trained."""
-    dense, expert, trained = float(section.params), float(section.expert_params), float(section.trained)
-    return trained, expert if trained >= dense else 0.0
+    dense, expert, trained_count = float(section.params), float(section.expert_params), float(section.trained)
+    return trained_count, expert if trained_count >= dense else 0.0
 
 
 def boundary_send(plans: PlanColumns) -> Collective:
@@ -62,23 +62,23 @@ def offload(saved_bytes: Array, plans: PlanColumns) -> HostCopy:
 
 def layer_gather(params: Array, plans: PlanColumns) -> tuple[Collective, ...]:
     """zero3: the weights of a layer, whole for the time it runs; `params` dense and expert ones by section."""
-    return _sharded(params, plans, "gather weights", plans.weight_bytes)
+    return _sharded_ops(params, plans, "gather weights", plans.weight_bytes)
 
 
 def layer_scatter(params: Array, plans: PlanColumns) -> tuple[Collective, ...]:
     """zero3: the gradients of a layer, summed and scattered to who holds the shard."""
-    return _sharded(params, plans, "scatter gradients", plans.gradient_bytes, kind="reduce-scatter")
+    return _sharded_ops(params, plans, "scatter gradients", plans.gradient_bytes, kind="reduce-scatter")
 
 
-def _sharded(
+def _sharded_ops(
     params: Array, plans: PlanColumns, label: str, size: Array, kind: CollectiveKind = "all-gather"
 ) -> tuple[Collective, ...]:
     dense, expert = params
-    made = [_op(label, kind, "shard", dense * size, plans.shard_degree, plans.replica_stride)]
+    ops = [_op(label, kind, "shard", dense * size, plans.shard_degree, plans.replica_stride)]
     if expert.any():
         ranks = np.where(expert > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
-        made.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
-    return tuple(made)
+        ops.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
+    return tuple(ops)
 
 
 def accumulate(trained: Array, plans: PlanColumns) -> Stream:
@@ -93,8 +93,8 @@ def accumulate(trained: Array, plans: PlanColumns) -> Stream:
     three = plans.shard == 3
     degree = np.where(three, plans.shard_degree, 1.0)
     expert_degree = np.where(three, np.minimum(plans.edp, plans.shard_degree), 1.0)
-    added = (dense / degree + expert / expert_degree) * plans.accumulate_bytes
-    return Stream(label="gradient accumulation", stream_bytes=added)
+    added_bytes = (dense / degree + expert / expert_degree) * plans.accumulate_bytes
+    return Stream(label="gradient accumulation", stream_bytes=added_bytes)
 
 
 def accumulations(plans: PlanColumns) -> Array:
@@ -105,42 +105,47 @@ def accumulations(plans: PlanColumns) -> Array:
 def embedding_reduce(plans: PlanColumns) -> Collective:
     """All-reduce of a tied embedding's gradient between the first and the last stage, which hold a copy each; where a
     schedule is V-shaped one rank has both ends, and under zero3 (FSDP2: whenever it shards) each rank its shard."""
-    apart = (plans.pp > 1) & (plans.shared_rows > 0) & ~facts_of(plans.schedule, "v_shaped")
-    sharded = (plans.shard == 3) | ((plans.shard > 0) & (plans.hybrid > 0))
-    size = plans.shared_rows * plans.gradient_bytes / np.where(sharded, plans.shard_degree, 1.0)
+    two_copies = (plans.pp > 1) & (plans.shared_rows > 0) & ~facts_of(plans.schedule, "v_shaped")
+    sharded_states = (plans.shard == 3) | ((plans.shard > 0) & (plans.hybrid > 0))
+    size = plans.shared_rows * plans.gradient_bytes / np.where(sharded_states, plans.shard_degree, 1.0)
     stride = np.maximum(plans.pp - 1, 1.0) * plans.stage_stride
-    return _op("sum embedding gradients", "all-reduce", "pp", size, _ranks(apart, np.full_like(size, 2.0)), stride)
+    return _op("sum embedding gradients", "all-reduce", "pp", size, _ranks(two_copies, np.full_like(size, 2.0)), stride)
 
 
 def grad_reduce(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:
     """Gradient reduction over data-parallel ranks; `trained` dense and expert parameters."""
-    made: list[Collective] = []
-    plain, sharded, three = plans.shard == 0, (plans.shard == 1) | (plans.shard == 2), plans.shard == 3
+    reductions: list[Collective] = []
+    plain, sharded_optimizer, three = plans.shard == 0, (plans.shard == 1) | (plans.shard == 2), plans.shard == 3
     size = plans.gradient_bytes
     if plain.any():
-        made += _over_replicas(trained, plans, plain, "reduce gradients", "all-reduce", size)
-    if sharded.any():
-        each = size * np.where((plans.shard == 2) & (plans.reduces_each > 0), plans.microbatches, 1.0)
-        made += _over_sharded(trained, plans, sharded, "scatter gradients", "reduce-scatter", each)
-        if (few := sharded & (plans.hybrid > 0)).any():
-            made += _over_shard_replicas(trained, plans, few)
+        reductions += _over_replicas(trained, plans, plain, "reduce gradients", "all-reduce", size)
+    if sharded_optimizer.any():
+        reduced_bytes = size * np.where((plans.shard == 2) & (plans.reduces_each > 0), plans.microbatches, 1.0)
+        reductions += _over_sharded(
+            trained, plans, sharded_optimizer, "scatter gradients", "reduce-scatter", reduced_bytes
+        )
+        if (few := sharded_optimizer & (plans.hybrid > 0)).any():
+            reductions += _over_shard_replicas(trained, plans, few)
     if three.any():
-        staged = three & ~plans.layer_by_layer
-        if staged.any():
-            made += _over_shards(trained, plans, staged, "scatter gradients", "reduce-scatter", size)
-        made += _over_shard_replicas(trained, plans, three)
-    return tuple(made)
+        stage_gathers = three & ~plans.layer_by_layer
+        if stage_gathers.any():
+            reductions += _over_shards(trained, plans, stage_gathers, "scatter gradients", "reduce-scatter", size)
+        reductions += _over_shard_replicas(trained, plans, three)
+    return tuple(reductions)
 
 
 def param_gather(trained: Array, plans: PlanColumns) -> tuple[Collective, ...]:
     """Weights that zero1 and zero2 gather once their shard is updated, and zero3 where it gathers whole stages."""
-    sharded, staged = (plans.shard == 1) | (plans.shard == 2), (plans.shard == 3) & ~plans.layer_by_layer
-    made: list[Collective] = []
-    if sharded.any():
-        made += _over_sharded(trained, plans, sharded, "gather weights", "all-gather", plans.weight_bytes)
-    if staged.any():
-        made += _over_shards(trained, plans, staged, "gather weights", "all-gather", plans.weight_bytes)
-    return tuple(made)
+    sharded_optimizer, stage_gathers = (
+        (plans.shard == 1) | (plans.shard == 2),
+        (plans.shard == 3) & ~plans.layer_by_layer,
+    )
+    gathers: list[Collective] = []
+    if sharded_optimizer.any():
+        gathers += _over_sharded(trained, plans, sharded_optimizer, "gather weights", "all-gather", plans.weight_bytes)
+    if stage_gathers.any():
+        gathers += _over_shards(trained, plans, stage_gathers, "gather weights", "all-gather", plans.weight_bytes)
+    return tuple(gathers)
 
 
 def _over_sharded(
@@ -157,34 +162,34 @@ def _over_shards(
 ) -> tuple[Collective, ...]:  # fmt: skip
     """zero3 of a pipeline that gathers whole stages: once a step among the ranks of a shard."""
     dense, expert = trained
-    made = [_op(label, kind, "shard", dense * size, _ranks(mine, plans.shard_degree), plans.replica_stride)]
+    ops = [_op(label, kind, "shard", dense * size, _ranks(mine, plans.shard_degree), plans.replica_stride)]
     if expert.any():
         ranks = _ranks(mine, np.minimum(plans.edp, plans.shard_degree))
-        made.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
-    return tuple(made)
+        ops.append(_op(f"{label} of experts", kind, "shard", expert * size, ranks, plans.expert_stride))
+    return tuple(ops)
 
 
 def _over_replicas(
     trained: Array, plans: PlanColumns, mine: Mask, label: str, kind: CollectiveKind, size: Array
 ) -> tuple[Collective, ...]:  # fmt: skip
     dense, expert = trained
-    made = [_op(label, kind, "dp", dense * size, _ranks(mine, plans.replicas), plans.replica_stride)]
+    ops = [_op(label, kind, "dp", dense * size, _ranks(mine, plans.replicas), plans.replica_stride)]
     if expert.any():
         ranks = _ranks(mine, plans.edp)
-        made.append(_op(f"{label} of experts", kind, "edp", expert * size, ranks, plans.expert_stride))
-    return tuple(made)
+        ops.append(_op(f"{label} of experts", kind, "edp", expert * size, ranks, plans.expert_stride))
+    return tuple(ops)
 
 
 def _over_shard_replicas(trained: Array, plans: PlanColumns, mine: Mask) -> tuple[Collective, ...]:
     """Hybrid shard: gradients of a shard, summed over the groups that hold a copy of it."""
     (dense, expert), degree, size = trained, plans.shard_degree, plans.gradient_bytes
     ranks, label = _ranks(mine, plans.replicas / degree), "reduce shards"
-    made = [_op(label, "all-reduce", "replica", dense * size / degree, ranks, plans.replica_stride * degree)]
+    ops = [_op(label, "all-reduce", "replica", dense * size / degree, ranks, plans.replica_stride * degree)]
     if expert.any():
         few = np.minimum(plans.edp, degree)
         ranks, stride = _ranks(mine, plans.edp / few), plans.expert_stride * few
-        made.append(_op(f"{label} of experts", "all-reduce", "replica", expert * size / few, ranks, stride))
-    return tuple(made)
+        ops.append(_op(f"{label} of experts", "all-reduce", "replica", expert * size / few, ranks, stride))
+    return tuple(ops)
 
 
 def _ranks(mine: Mask, ranks: Array) -> Array:
@@ -205,9 +210,9 @@ def optimizer(trained: Array, plans: PlanColumns) -> tuple[Stream, HostCopy]:
     dense, expert = trained
     degree = np.where(plans.shard > 0, plans.shard_degree, 1.0)
     expert_degree = np.where(plans.shard > 0, np.minimum(plans.edp, plans.shard_degree), 1.0)
-    held = dense / degree + expert / expert_degree
-    away = held * plans.state_bytes * plans.offload_optimizer
+    resident_params = dense / degree + expert / expert_degree
+    offloaded_bytes = resident_params * plans.state_bytes * plans.offload_optimizer
     return (
-        Stream(label="optimizer", stream_bytes=held * plans.optimizer_bytes),
-        HostCopy(label="optimizer states", payload_bytes=2 * away),
+        Stream(label="optimizer", stream_bytes=resident_params * plans.optimizer_bytes),
+        HostCopy(label="optimizer states", payload_bytes=2 * offloaded_bytes),
     )

@@ -401,7 +401,7 @@ def _sizes(model: ModelSpec, work: Train | Prefill) -> Iterator[Problem]:
 
 def _fits(scenario: Scenario, work: Train | Prefill) -> Iterator[Problem]:
     """What images, videos and sound become stands in the sequence."""
-    seen, heard = scenario.seen, scenario.heard
+    seen, heard = scenario.vision_input, scenario.audio_input
     if math.ceil(seen.tokens + heard.tokens) <= work.seq:
         return
     told = {"images": work.images, "videos": work.videos, "audio_s": work.audio_s or 0}

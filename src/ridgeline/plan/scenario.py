@@ -103,7 +103,7 @@ class Scenario(Generic[W]):
         return 1
 
     @property
-    def source(self) -> int:
+    def encoder_tokens(self) -> int:
         """Positions that the encoder reads for one sequence: the workload's, those it was made for where it reads
         audio (shorter clips are filled up with silence), as many as the sequence has where it reads tokens; text that a
         diffusion transformer reads in cross attention; 0 without either."""
@@ -116,7 +116,7 @@ class Scenario(Generic[W]):
         return self.workload.encoder_seq or own
 
     @property
-    def seen(self) -> EncoderInput:
+    def vision_input(self) -> EncoderInput:
         """What the image encoder reads for one sequence: nothing without one, or without images and videos."""
         vision, work = self.model.vision, self.workload
         if vision is None or isinstance(work, (Serve, Decode)):
@@ -130,7 +130,7 @@ class Scenario(Generic[W]):
         return found
 
     @property
-    def heard(self) -> EncoderInput:
+    def audio_input(self) -> EncoderInput:
         """What the audio encoder reads for one sequence: nothing without one, or without sound."""
         audio, work = self.model.audio, self.workload
         if audio is None or isinstance(work, (Serve, Decode)) or not work.audio_s:

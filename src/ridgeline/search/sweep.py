@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Array, Index, at
 from ridgeline.core.records import dataclass
-from ridgeline.lowering.plan_columns import NAMES, SHARDS, sized
+from ridgeline.lowering.plan_columns import NAMES, SHARDS, degree_columns
 from ridgeline.lowering.program import stages_of
 from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import Shard
@@ -185,7 +185,7 @@ def _row(
         grid.degrees,
         **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
     )
-    columns = sized(grid.scenarios[0], sizes, pp, dp)
+    columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
     columns["boundary_bytes"] = columns["boundary_bytes"] * _stored(grid)[cell]
     plans = replace(
         grid.plans.at(cell),

@@ -99,7 +99,7 @@ def _of_workload(work: Train, scenario: Scenario) -> Iterator[str]:
         yield f"every document of {work.document_tokens} tokens: of longer and shorter ones attention would see more"
     if work.optimizer.name in UNCOUNTED_OPTIMIZERS:
         yield f"optimizer {work.optimizer.name}: {UNCOUNTED_OPTIMIZERS[work.optimizer.name]}"
-    if work.towers == "frozen" and not (scenario.seen.views or scenario.heard.views):
+    if work.towers == "frozen" and not (scenario.vision_input.views or scenario.audio_input.views):
         yield "towers = frozen has no effect: no encoder of images or sound runs"
     if work.lora and {"up", "gate", "down"} & set(work.lora.targets) and any(_experts(scenario)):
         yield "lora: routed experts have no adapters, whatever its targets say"
@@ -110,10 +110,10 @@ def unused_networks(scenario: Scenario) -> Iterator[str]:
     model, work = scenario.model, scenario.workload
     if not isinstance(work, (Serve, Decode)) and work.images and model.vision is None:
         yield "images have no effect: the model has no image encoder"
-    if model.vision is not None and not scenario.seen.views and not isinstance(work, Decode):
+    if model.vision is not None and not scenario.vision_input.views and not isinstance(work, Decode):
         told = "requests of text alone" if isinstance(work, Serve) else "images = 0"
         yield f"{told}: the image encoder and its {vision_params(model.vision):,} parameters take no part"
-    if model.audio is not None and not scenario.heard.views and not isinstance(work, Decode):
+    if model.audio is not None and not scenario.audio_input.views and not isinstance(work, Decode):
         told = "requests of text alone" if isinstance(work, Serve) else "audio_s = 0"
         yield f"{told}: the audio encoder and its {audio_params(model.audio):,} parameters take no part"
     for one in model.companions:
@@ -124,7 +124,10 @@ def unused_networks(scenario: Scenario) -> Iterator[str]:
 def _split_heads(scenario: Scenario) -> Iterator[str]:
     """Encoders whose heads tensor ranks do not share evenly."""
     tp, model = scenario.plan.mesh.tp, scenario.model
-    sees, hears = model.vision if scenario.seen.views else None, model.audio if scenario.heard.views else None
+    sees, hears = (
+        model.vision if scenario.vision_input.views else None,
+        model.audio if scenario.audio_input.views else None,
+    )
     for name, tower in (("image", sees), ("audio", hears)):
         mixer = tower.block.mixer if tower else None
         if isinstance(mixer, Attention) and mixer.heads % tp:

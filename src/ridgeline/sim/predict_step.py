@@ -269,7 +269,7 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     """MFU and HFU of a step, with the conventions they are counted by."""
     plan, system, work = scenario.plan, scenario.system, training(scenario).workload
     mesh = plan.mesh
-    each = training_flops_per_token(scenario.model, work.document_tokens, causal, scenario.source).total
+    each = training_flops_per_token(scenario.model, work.document_tokens, causal, scenario.encoder_tokens).total
     halved = causal and scenario.model.causal
     notes = ["causal attention counted at half" if halved else "attention counted over all pairs of tokens"]
     if work.document_tokens < work.seq:
@@ -285,8 +285,8 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
     if scenario.model.latent_space:
         model_flops += 3 * work.sequences * latent_flops(scenario.model, work.seq)
     if scenario.model.encoder:
-        model_flops += 3 * work.sequences * encoder_flops(scenario.model, scenario.source)
-        notes.append(f"the encoder counted over {scenario.source} positions a sequence")
+        model_flops += 3 * work.sequences * encoder_flops(scenario.model, scenario.encoder_tokens)
+        notes.append(f"the encoder counted over {scenario.encoder_tokens} positions a sequence")
     executed = executed_flops(priced, mesh.tp * mesh.cp * mesh.dp, scenario.microbatches)
     key, peak = fastest_peak(scenario)
     able = step_s * system.chips * peak.value
@@ -308,7 +308,7 @@ def utilization(scenario: Scenario, priced: Priced, step_s: float, causal: bool)
 
 def _towers(scenario: Scenario) -> Iterator[tuple[str, float]]:
     """Encoders of images and sound that run, each with what it reads and its flops of one sequence, forward."""
-    seen, heard = scenario.seen, scenario.heard
+    seen, heard = scenario.vision_input, scenario.audio_input
     if scenario.model.vision and seen.views:
         yield f"the image encoder counted over {seen.total:,.0f} patches", image_flops(scenario.model, seen)
     if scenario.model.audio and heard.views:

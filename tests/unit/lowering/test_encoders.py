@@ -47,8 +47,8 @@ def test_products_are_the_models_flops(name: str) -> None:
         products += often * sum(2 * op.m * op.n * op.k * op.groups for op in ops)
         scores += often * sum(op.flops for op in section.forward if isinstance(op, Attend))
         params += often * (section.params + section.expert_params)
-    each = forward_flops_per_token(made.model, 256, source=made.source)
-    side = 4 * encoder_flops(made.model, made.source)
+    each = forward_flops_per_token(made.model, 256, source=made.encoder_tokens)
+    side = 4 * encoder_flops(made.model, made.encoder_tokens)
     own = 4 * 256 * each.total + side
     padded = 1.0 + (0.03 if made.model.speaks else 0.0)  # rows of a vocabulary that the engine adds
     assert own <= (products + scores) <= own * padded * 1.35  # of short sequences, tiles and heads of 64 do more

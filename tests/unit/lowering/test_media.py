@@ -70,7 +70,9 @@ def test_sizes_are_lengths_and_products_are_the_models_flops(
             ran += often * (2 * op.m * op.n * op.k * op.groups if isinstance(op, MatMul) else 0)
             ran += often * (op.flops if isinstance(op, Attend) else 0)
         params += often * section.params
-    own = seq * forward_flops_per_token(made.model, seq, source=made.source).total + latent_flops(made.model, seq)
+    own = seq * forward_flops_per_token(made.model, seq, source=made.encoder_tokens).total + latent_flops(
+        made.model, seq
+    )
     assert own <= ran * 1.0001  # the last text stream of Stable Diffusion 3 among it
     assert ran < 1.12 * own if config is not DIT else ran < 1.6 * own  # heads of 72 run as 128
     assert params == count(made.model).total
@@ -156,7 +158,7 @@ def test_prompts_with_images_take_longer_to_read() -> None:
 def test_clips_of_whisper_are_filled_up() -> None:
     base = {"model": {"model_type": "whisper"}, "system": "1xh100-sxm", "plan": {}}
     made = scenario({**base, "workload": {"seq": 64, "global_batch": 8, "audio_s": 10}})
-    assert made.source == 1500
+    assert made.encoder_tokens == 1500
     with pytest.raises(InputError, match="at most 30: longer sound is several sequences"):
         scenario({**base, "workload": {"seq": 64, "global_batch": 8, "audio_s": 31}})
 
@@ -177,7 +179,7 @@ def test_video_and_sound_run_on_the_first_stage_and_count() -> None:
     both = {"videos": 1, "frames": 16, "height": 480, "width": 640, "audio_s": 60}
     some, frozen = _omni(**both), _omni(**both, towers="frozen")
     assert none.step_time_s < frozen.step_time_s < some.step_time_s
-    seen, heard = some.scenario.seen, some.scenario.heard
+    seen, heard = some.scenario.vision_input, some.scenario.audio_input
     assert (seen.tokens, heard.tokens) == (8 * 17 * 23, 1500)
     one = image_flops(some.scenario.model, seen) + audio_flops(some.scenario.model, heard)
     more = some.utilization.model_flops - none.utilization.model_flops
@@ -208,7 +210,7 @@ def test_what_runs_is_what_is_counted() -> None:
         )
         for name in ("vision", "audio")
     }
-    counted = {"vision": image_flops(made.model, made.seen), "audio": audio_flops(made.model, made.heard)}
+    counted = {"vision": image_flops(made.model, made.vision_input), "audio": audio_flops(made.model, made.audio_input)}
     assert all(0.999 < ran[name] / counted[name] < 1.1 for name in ran)  # heads of 80 run as 128
 
 

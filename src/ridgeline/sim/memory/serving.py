@@ -223,4 +223,4 @@ def request_bytes(scenario: Scenario, block: Block) -> float:
     if block.cross is None:
         return bounded + state
     (row,) = mixer_parts(replace(block.cross, causal=True), scenario.model.hidden).cache
-    return scenario.source * _row_bytes(scenario, row) + bounded + state
+    return scenario.encoder_tokens * _row_bytes(scenario, row) + bounded + state
