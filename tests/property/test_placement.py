@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.plan.scenario import balanced
+from ridgeline.plan.scenario import balance_layers
 
 
 @given(st.integers(1, 200).flatmap(lambda layers: st.tuples(st.just(layers), st.integers(1, layers))))
 def test_balanced(size: tuple[int, int]) -> None:
     layers, stages = size
-    held = balanced(layers, stages)
+    held = balance_layers(layers, stages)
     assert len(held) == stages
     assert sum(held) == layers
     assert min(held) >= 0

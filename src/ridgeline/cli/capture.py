@@ -88,7 +88,7 @@ def _captured(model: str) -> ModelSpec:
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.files import read_table
     from ridgeline.models.hf import READERS
-    from ridgeline.models.hf.generic import captured, captured_module
+    from ridgeline.models.hf.generic import capture_config, captured_module
 
     say(f"capturing {model}", err=True)
     if is_reference(model):
@@ -98,7 +98,7 @@ def _captured(model: str) -> ModelSpec:
     if not file.is_file():
         expected = "a config.json, its folder, or module:function"
         raise InputError(Problem(path="MODEL", given=model[:80], expected=expected))
-    return captured(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
+    return capture_config(dict(read_table(file).data), READERS, id=file.resolve().parent.name)
 
 
 def _save(spec: ModelSpec, file: Path) -> None:

@@ -107,8 +107,8 @@ class EncoderTable:
 
     def encoder(self) -> Encoder:
         """The encoder that this describes."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Encoder(**{**own, "block": self.block.block()})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Encoder(**{**values, "block": self.block.block()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ class VisionTable:
 
     def vision(self) -> Vision:
         """The encoder that this describes."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Vision(**{**own, "block": self.block.block()})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Vision(**{**values, "block": self.block.block()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +148,8 @@ class AudioTable:
 
     def audio(self) -> Audio:
         """The encoder that this describes."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Audio(**{**own, "block": self.block.block()})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Audio(**{**values, "block": self.block.block()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,22 +187,22 @@ class Dimensions:
 def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelSpec:
     """The model a table of dimensions describes, or an `InputError` with everything wrong in it."""
     problems: list[Problem] = []
-    rest = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
-    dims = decode_into(Dimensions, rest, path, problems)
+    top_level = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
+    dims = decode_into(Dimensions, top_level, path, problems)
     _check_size(table, path, problems)
     if problems or dims is None:
         raise InputError(problems + _block_problems(table, path))
-    found: dict[tuple[str, bool], Block | None] = {}
+    blocks_by_name: dict[tuple[str, bool], Block | None] = {}
     names = _spell(dims.pattern, dims.layers, path, problems)
     _check_names(table, {"pattern": names, "mtp_block": [dims.mtp_block]}, path, problems)
     spelled = [(name, index < dims.first_dense) for index, name in enumerate(names)]
     ahead = (dims.mtp_block, False) if dims.mtp_block or not spelled else spelled[-1]
     for key in dict.fromkeys([*spelled, ahead]):
         layer = decode_into(Layer, _defaults(_parts(table, *key), dims.hidden), path, problems)
-        found[key] = layer.block() if layer else None
+        blocks_by_name[key] = layer.block() if layer else None
     if problems:
         raise InputError(dict.fromkeys(problems))
-    kinds = {key: block for key, block in found.items() if block}
+    kinds = {key: block for key, block in blocks_by_name.items() if block}
     used = dict.fromkeys(spelled)
     blocks, index = from_layers(kinds[key] for key in used)
     place = dict(zip(used, index, strict=True))
@@ -272,8 +272,8 @@ def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Prob
     for item in pattern:
         match = re.fullmatch(r"([\w-]+)(?:\*([1-9]\d{0,3}))?", item)
         if match is None:
-            expected = 'a block name, or a name and a count such as "local*5"'
-            problems.append(Problem(path=_at(path, "pattern"), given=given_text(item), expected=expected))
+            expectation = 'a block name, or a name and a count such as "local*5"'
+            problems.append(Problem(path=_at(path, "pattern"), given=given_text(item), expected=expectation))
             return []
         if len(once) < layers:
             once.extend([match.group(1)] * int(match.group(2) or 1))
@@ -286,8 +286,8 @@ def _check_names(table: Mapping[str, Any], named: Mapping[str, list[str]], path:
     for key, names in named.items():
         for name in dict.fromkeys(names):
             if name and name not in blocks:
-                expected = f"one of {', '.join(blocks)}" if blocks else "the name of a [block.NAME] table"
-                problems.append(Problem(path=_at(path, key), given=given_text(name), expected=expected))
+                expectation = f"one of {', '.join(blocks)}" if blocks else "the name of a [block.NAME] table"
+                problems.append(Problem(path=_at(path, key), given=given_text(name), expected=expectation))
 
 
 def _parts(table: Mapping[str, Any], name: str, dense: bool) -> dict[str, Any]:
@@ -312,10 +312,10 @@ def _defaults(parts: dict[str, Any], hidden: object) -> dict[str, Any]:
     attention = parts.get("attention")
     if isinstance(attention, Mapping) and attention.get("kind", "attention") == "attention":
         heads = attention.get("heads")
-        known: dict[str, Any] = {"kind": "attention"}
+        defaults: dict[str, Any] = {"kind": "attention"}
         if isinstance(heads, int) and heads > 0 and isinstance(hidden, int):
-            known |= {"kv_heads": heads} | ({"head_dim": hidden // heads} if hidden % heads == 0 else {})
-        return parts | {"attention": known | dict(attention)}
+            defaults |= {"kv_heads": heads} | ({"head_dim": hidden // heads} if hidden % heads == 0 else {})
+        return parts | {"attention": defaults | dict(attention)}
     return parts
 
 

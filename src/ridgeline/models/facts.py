@@ -76,18 +76,18 @@ def state_bytes(spec: ModelSpec, dtype: DType) -> float:
 
 def cached_elements(block: Block, hidden: int) -> float:
     """Elements one more token leaves in the caches of a layer that is still inside its window."""
-    return sum(row.elements / row.rate for row in _written(block, hidden)) + _recorded(block)
+    return sum(row.elements / row.rate for row in _written(block, hidden)) + _captured_cache(block)
 
 
 def resident_elements(block: Block, hidden: int, tokens: int) -> float:
     """Elements that the caches of a layer hold of a sequence of `tokens`."""
-    return sum(row.elements * row.tokens(tokens) for row in _written(block, hidden)) + _recorded(block) * tokens
+    return sum(row.elements * row.tokens(tokens) for row in _written(block, hidden)) + _captured_cache(block) * tokens
 
 
 def read_elements(block: Block, hidden: int, context: int) -> float:
     """Cache elements one decode step of one sequence reads in a layer; of shared keys and values another's."""
     rows = _rows(block, hidden)
-    return sum(row.elements * row.tokens(context, read=True) for row in rows) + _recorded(block) * context
+    return sum(row.elements * row.tokens(context, read=True) for row in rows) + _captured_cache(block) * context
 
 
 def _rows(block: Block, hidden: int) -> list[CacheRow]:
@@ -98,7 +98,7 @@ def _written(block: Block, hidden: int) -> list[CacheRow]:
     return [row for row in _rows(block, hidden) if row.written]
 
 
-def _recorded(block: Block) -> int:
+def _captured_cache(block: Block) -> int:
     """Elements a token leaves behind in what was captured of a layer."""
     return block.captured.cached if block.captured else 0
 
@@ -189,21 +189,21 @@ def arithmetic_intensity_decode(spec: ModelSpec, batch: int, context: int, dtype
 def _decode_scores(parts: MixerParts, context: int) -> float:
     """Score flops of one new token that sees a cache of `context` tokens."""
     flops = 0.0
-    for seen in parts.attended:
-        entries = sum((min(context, span.window) if span.window else context) / span.rate for span in seen.spans)
-        flops += 2.0 * entries * seen.heads * seen.decode_width
+    for scores in parts.attended:
+        entries = sum((min(context, span.window) if span.window else context) / span.rate for span in scores.spans)
+        flops += 2.0 * entries * scores.heads * scores.decode_width
     return flops
 
 
 def _touched_weights(spec: ModelSpec, tokens: int) -> float:
     """Parameters a pass over `tokens` reads: all but images, experts nobody picked, and embedding rows looked up."""
     parts = count(spec)
-    touched = float(parts.total - parts.experts - parts.vision - parts.encoder - spec.embedding.further_rows)
-    touched -= parts.audio + parts.companions
+    weights = float(parts.total - parts.experts - parts.vision - parts.encoder - spec.embedding.further_rows)
+    weights -= parts.audio + parts.companions
     if not spec.embedding.tied:
-        touched -= parts.embedding - spec.embedding.further_rows - spec.embedding.further_weights
+        weights -= parts.embedding - spec.embedding.further_rows - spec.embedding.further_weights
     for block, layers in spec.counts():
         if isinstance(block.ffn, Moe):
-            one = moe_params(block.ffn, spec.hidden).experts / block.ffn.experts
-            touched += layers * one * experts_touched(block.ffn.experts, block.ffn.topk, tokens)
-    return touched
+            expert = moe_params(block.ffn, spec.hidden).experts / block.ffn.experts
+            weights += layers * expert * experts_touched(block.ffn.experts, block.ffn.topk, tokens)
+    return weights

@@ -87,7 +87,7 @@ def ffn_parts(ffn: Ffn, hidden: int) -> FfnParts:
             dense = _dense("mlp", hidden, ffn.hidden, ffn.gated, ffn.activation, bias=ffn.bias)
             return FfnParts(dense=dense, widest=ffn.hidden * (2 + ffn.gated))
         case Moe():
-            return _routed(ffn, hidden)
+            return _routed_parts(ffn, hidden)
         case _:
             assert_never(ffn)
 
@@ -110,7 +110,7 @@ def _dense(name: str, hidden: int, width: int, gated: bool, activation: str, *, 
     )
 
 
-def _routed(moe: Moe, hidden: int) -> FfnParts:
+def _routed_parts(moe: Moe, hidden: int) -> FfnParts:
     """A mixture of experts.
 
         one expert  m*l*f + bias*((m-1)*f + l)        experts  E * one expert         visited  K * one expert

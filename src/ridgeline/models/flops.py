@@ -41,8 +41,8 @@ def mean_visible(
     if not window or window >= context:
         return context / 2 if causal else float(context)
     if chunked:
-        whole, rest = divmod(context, window)
-        return (whole * window * window + rest * rest) / (2 * context if causal else context)
+        windows, remainder = divmod(context, window)
+        return (windows * window * window + remainder * remainder) / (2 * context if causal else context)
     return window - window * window / (2 * context) if causal else float(window)
 
 
@@ -132,22 +132,22 @@ def training_flops_per_token(spec: ModelSpec, context: int, causal: bool = True,
 
 def head_flops(spec: ModelSpec) -> float:
     """Flops of one token behind the last layer."""
-    width, own = spec.embedding.width, spec.head
-    if own is not None and not spec.speaks:
-        return 2.0 * (spec.hidden * own.outputs + own.dense)
-    return 2.0 * (own.dense if own else 0) + 2.0 * (spec.vocab * (width or spec.hidden) + spec.hidden * width)
+    width, head = spec.embedding.width, spec.head
+    if head is not None and not spec.speaks:
+        return 2.0 * (spec.hidden * head.outputs + head.dense)
+    return 2.0 * (head.dense if head else 0) + 2.0 * (spec.vocab * (width or spec.hidden) + spec.hidden * width)
 
 
 def block_flops(block: Block, hidden: int, context: int, causal: bool, source: int = 0) -> FlopCount:
     """Flops of one token in one layer; of cross attention what works on the layer's own tokens, keys and values not."""
     mixer = FlopCount()
-    for own in block.mixers:
-        mixer = mixer + _mixer_flops(mixer_parts(own, hidden), context, causal)
+    for block_mixer in block.mixers:
+        mixer = mixer + _mixer_flops(mixer_parts(block_mixer, hidden), context, causal)
     if block.cross is not None:
         wide = block.cross.heads * (block.cross.head_dim + block.cross.value_dim)
         mixer = mixer + FlopCount(projections=2.0 * hidden * wide, scores=2.0 * source * wide)
-    rest = FlopCount(captured=captured_flops(block.captured, context, causal)) if block.captured else FlopCount()
-    return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount()) + rest
+    further = FlopCount(captured=captured_flops(block.captured, context, causal)) if block.captured else FlopCount()
+    return mixer + (_ffn_flops(block.ffn, hidden) if block.ffn else FlopCount()) + further
 
 
 def captured_flops(part: Captured, context: int, causal: bool = True) -> float:
@@ -161,13 +161,13 @@ def captured_flops(part: Captured, context: int, causal: bool = True) -> float:
     >>> captured_flops(Captured(products=(Product(label="mix", inputs=8, outputs=4),), pair_flops=2.0), 16)
     80.0
     """
-    products = sum(2.0 * one.rows * one.groups * one.inputs * one.outputs for one in part.products)
+    products = sum(2.0 * product.rows * product.groups * product.inputs * product.outputs for product in part.products)
     scores = sum(
         2.0
-        * mean_visible(context, one.window, one.chunked, causal and one.causal)
-        * one.heads
-        * (one.head_dim + one.value_dim)
-        for one in part.scores
+        * mean_visible(context, attention.window, attention.chunked, causal and attention.causal)
+        * attention.heads
+        * (attention.head_dim + attention.value_dim)
+        for attention in part.scores
     )
     return products + scores + mean_visible(context, causal=causal) * part.pair_flops + part.scan_flops
 
@@ -192,9 +192,10 @@ def _mixer_flops(parts: MixerParts, context: int, causal: bool) -> FlopCount:
     if parts.recurrent is not None:
         return FlopCount(state=products + parts.recurrent.flops)
     scores = 0.0
-    for seen in parts.attended:
+    for attended_part in parts.attended:
         entries = sum(
-            mean_visible(context, span.window, span.chunked, causal and span.causal) / span.rate for span in seen.spans
+            mean_visible(context, span.window, span.chunked, causal and span.causal) / span.rate
+            for span in attended_part.spans
         )
-        scores += 2.0 * entries * seen.heads * seen.width
+        scores += 2.0 * entries * attended_part.heads * attended_part.width
     return FlopCount(projections=products, scores=scores)

@@ -34,19 +34,19 @@ def model(ref: str | Path | Mapping[str, Any]) -> ModelSpec:
     if isinstance(ref, Mapping):
         return _from_mapping(ref)
     if not isinstance(ref, (str, Path)):
-        expected = "a catalog id, a path or a table of dimensions"
-        raise InputError(Problem(path="model", given=given_text(ref), expected=expected))
+        expectation = "a catalog id, a path or a table of dimensions"
+        raise InputError(Problem(path="model", given=given_text(ref), expected=expectation))
     if isinstance(ref, str) and _is_id(ref):
         return MODELS[ref]
     path = _existing(ref)
     if path is not None:
         return _from_path(path)
-    found = find_name(ref) if isinstance(ref, str) else None
-    if found is None:
+    catalog_name = find_name(ref) if isinstance(ref, str) else None
+    if catalog_name is None:
         todo = "no file or folder has that name either; `ridgeline show models` lists the catalog"
         raise UnknownId("model", str(ref)[:LONGEST], MODELS, todo)
-    id, changed = found
-    return _from_mapping({"base": id, **changed}) if changed else MODELS[id]
+    id, changes = catalog_name
+    return _from_mapping({"base": id, **changes}) if changes else MODELS[id]
 
 
 def _is_id(name: str) -> bool:
@@ -69,7 +69,7 @@ def model_table(path: Path) -> dict[str, Any]:
 
     if path.is_dir() or path.suffix.lower() == ".json":
         return dict(read_table(path / "config.json" if path.is_dir() else path).data)
-    table = read_layers(path, _merged).data
+    table = read_layers(path, _merge_tables).data
     return table if "base" in table else {"name": path.stem, **table}
 
 
@@ -80,7 +80,7 @@ def _from_path(path: Path) -> ModelSpec:
         return hf.read_config(path)
     from ridgeline.core.files import read_layers
 
-    table = read_layers(path, _merged)
+    table = read_layers(path, _merge_tables)
     try:
         return _from_mapping(table.data, id=path.stem)
     except UnknownId:
@@ -101,30 +101,30 @@ def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
     if path is not None and path.is_file() and not _is_id(table["base"]):
         from ridgeline.core.files import read_layers
 
-        return _from_mapping(_merged(read_layers(path, _merged).data, changes), id=id or path.stem)
+        return _from_mapping(_merge_tables(read_layers(path, _merge_tables).data, changes), id=id or path.stem)
     base, also = _base(table["base"])
     changes = {**also, **changes}
     if not changes:
         return MODELS[base]
     below = {key: value for key, value in MODELS.table(base).items() if key != "aliases"}
-    label = f"{base} with {', '.join(_spelled(changes))}"
-    return read_dimensions(id or label, _merged(below, {"name": label, **changes}))
+    label = f"{base} with {', '.join(_change_words(changes))}"
+    return read_dimensions(id or label, _merge_tables(below, {"name": label, **changes}))
 
 
 def _base(name: object) -> tuple[str, Mapping[str, int]]:
     if not isinstance(name, str):
         raise InputError(Problem(path="base", given=given_text(name), expected="a catalog id such as llama3-8b"))
-    found = find_name(name)
-    if found is None:
+    catalog_name = find_name(name)
+    if catalog_name is None:
         raise UnknownId("model", name[:LONGEST], MODELS)
-    return found
+    return catalog_name
 
 
-def _spelled(changes: Mapping[str, Any]) -> list[str]:
+def _change_words(changes: Mapping[str, Any]) -> list[str]:
     """What a table changes, in words: numbers with their value, the rest by name."""
     return sorted(f"{key}={value}" if isinstance(value, int) else str(key) for key, value in changes.items())
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`below` overlaid with `above`; a table of another `kind` replaces the one below."""
     return overlay(below, above, lambda under, over: over.get("kind", under.get("kind")) != under.get("kind"))

@@ -36,25 +36,25 @@ def video_input(vision: Vision, frames: int, height: int | None = None, width: i
     Patches of `Sizing.frames` frames are embedded together and see those of the same frames alone (Qwen-VL, GLM-V);
     Kimi's patches see those of all these frames, and its merger averages over them.
     """
-    own = vision.video
+    sizing = vision.video
     high = height or vision.image
     wide = width or high
-    if own is None:
+    if sizing is None:
         return image_input(vision, high, wide).times(frames)
-    steps = -(-frames // own.frames)
-    if own.rule == "area":
-        return _area(vision, own, high, wide, frames).times(steps)
-    each = _RULES[own.rule](vision, own, high, wide)
-    if own.rule == "native":
+    steps = -(-frames // sizing.frames)
+    if sizing.rule == "area":
+        return _area(vision, sizing, high, wide, frames).times(steps)
+    frame = _RULES[sizing.rule](vision, sizing, high, wide)
+    if sizing.rule == "native":
         return EncoderInput(
-            views=steps, positions=each.positions * min(own.frames, frames), window=each.window,
-            projected=steps * each.projected, tokens=steps * each.tokens,
+            views=steps, positions=frame.positions * min(sizing.frames, frames), window=frame.window,
+            projected=steps * frame.projected, tokens=steps * frame.tokens,
         )  # fmt: skip
-    marks = own.marks if own.rule == "square" else 0  # of the video, not of each frame
-    bare = each.tokens - marks
-    shown = each.times(frames)
+    marks = sizing.marks if sizing.rule == "square" else 0  # of the video, not of each frame
+    bare = frame.tokens - marks
+    video = frame.times(frames)
     return EncoderInput(
-        views=shown.views, positions=shown.positions, window=shown.window, projected=shown.projected,
+        views=video.views, positions=video.positions, window=video.window, projected=video.projected,
         tokens=frames * bare + marks,
     )  # fmt: skip
 
@@ -62,11 +62,11 @@ def video_input(vision: Vision, frames: int, height: int | None = None, width: i
 def tokens_input(vision: Vision, tokens: int) -> EncoderInput:
     """What the encoder reads of an image that takes so many tokens: whole views where it cuts tiles, otherwise one of
     patches in proportion."""
-    one = image_input(vision)
+    image = image_input(vision)
     if vision.sizing.rule not in TILED:
         patches = max(1, round(tokens * vision.patches / vision.tokens))
         return EncoderInput(
-            views=1, positions=patches, window=min(one.window, patches), projected=tokens, tokens=tokens
+            views=1, positions=patches, window=min(image.window, patches), projected=tokens, tokens=tokens
         )  # fmt: skip
     view = _view(vision, vision.sizing)
     views = max(1, round(tokens / view.tokens))
@@ -79,12 +79,12 @@ def _grid(vision: Vision, rows: int, columns: int, merge: int, tokens: float | N
     """One view of so many rows and columns of patches."""
     merged = float(rows * columns // merge**2)
     return EncoderInput(
-        views=1, positions=rows * columns, window=_seen(vision, rows, columns), projected=merged,
+        views=1, positions=rows * columns, window=_window_positions(vision, rows, columns), projected=merged,
         tokens=merged if tokens is None else tokens,
     )  # fmt: skip
 
 
-def _seen(vision: Vision, rows: int, columns: int) -> float:
+def _window_positions(vision: Vision, rows: int, columns: int) -> float:
     """Patches that one sees in a windowed layer, those at the borders less: square windows of whole patches."""
     mixer = vision.block.mixer
     window = mixer.window if isinstance(mixer, Attention) else 0
@@ -95,35 +95,35 @@ def _seen(vision: Vision, rows: int, columns: int) -> float:
 
 
 def _mean_run(length: int, side: int) -> float:
-    many, rest = divmod(length, side)
-    return (many * side**2 + rest**2) / length
+    many, remainder = divmod(length, side)
+    return (many * side**2 + remainder**2) / length
 
 
 def _any(vision: Vision, _: Sizing, height: int, width: int) -> EncoderInput:
     rows, columns = max(1, height // vision.patch), max(1, width // vision.patch)
     tokens = max(1, vision.tokens * rows * columns // vision.patches)
-    found = _grid(vision, rows, columns, 1, float(tokens))
+    grid = _grid(vision, rows, columns, 1, float(tokens))
     return EncoderInput(
-        views=1, positions=found.positions, window=found.window, projected=float(tokens), tokens=float(tokens)
+        views=1, positions=grid.positions, window=grid.window, projected=float(tokens), tokens=float(tokens)
     )
 
 
 def _view(vision: Vision, own: Sizing) -> EncoderInput:
     """The encoder's own square: tokens of `own.merge` patches a side; what is projected is the model's own number."""
     side = max(1, vision.image // vision.patch)
-    found = _grid(vision, side, side, 1)
+    grid = _grid(vision, side, side, 1)
     tokens = vision.tokens if own is vision.sizing else math.ceil(side / own.merge) ** 2
     return EncoderInput(
-        views=1, positions=found.positions, window=found.window, projected=float(vision.tokens), tokens=float(tokens)
+        views=1, positions=grid.positions, window=grid.window, projected=float(vision.tokens), tokens=float(tokens)
     )
 
 
 def _square(vision: Vision, own: Sizing, *_: int) -> EncoderInput:
     view = _view(vision, own)
-    return _tiled(view, 1, view.tokens + own.marks)
+    return _tile_views(view, 1, view.tokens + own.marks)
 
 
-def _tiled(view: EncoderInput, views: int, tokens: float) -> EncoderInput:
+def _tile_views(view: EncoderInput, views: int, tokens: float) -> EncoderInput:
     return EncoderInput(
         views=views, positions=view.positions, window=view.window, projected=views * view.projected, tokens=tokens
     )
@@ -132,17 +132,17 @@ def _tiled(view: EncoderInput, views: int, tokens: float) -> EncoderInput:
 def _area(vision: Vision, own: Sizing, height: int, width: int, frames: int = 1) -> EncoderInput:
     """Sides rounded to whole merged patches; both scaled where all pixels are more than `most` or less than `least`."""
     factor = vision.patch * own.merge
-    shown = max(frames, own.frames) if own.whole else 1
+    clip_frames = max(frames, own.frames) if own.whole else 1
     if own.whole and min(height, width) < factor:
         scale = factor / min(height, width)
         height, width = int(height * scale), int(width * scale)
     high, wide = round(height / factor) * factor, round(width / factor) * factor
-    often = round(shown / own.frames) * own.frames if own.whole else 1
-    if own.most and often * high * wide > own.most:
-        scale = math.sqrt(shown * height * width / own.most)
+    repeats = round(clip_frames / own.frames) * own.frames if own.whole else 1
+    if own.most and repeats * high * wide > own.most:
+        scale = math.sqrt(clip_frames * height * width / own.most)
         high, wide = (max(factor, math.floor(side / scale / factor) * factor) for side in (height, width))
-    elif often * high * wide < own.least:
-        scale = math.sqrt(own.least / (shown * height * width))
+    elif repeats * high * wide < own.least:
+        scale = math.sqrt(own.least / (clip_frames * height * width))
         high, wide = (math.ceil(side * scale / factor) * factor for side in (height, width))
     return _grid(vision, max(1, high // vision.patch), max(1, wide // vision.patch), own.merge)
 
@@ -170,7 +170,7 @@ def _anyres(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInpu
     ratio = math.sqrt(rows * columns / (own.most * side**2)) if own.most else 1.0
     if ratio > 1.1:
         rows, columns = int(rows // ratio), int(columns // ratio)
-    return _tiled(view, tiles[0] * tiles[1] + 1, rows * columns + rows + view.tokens)
+    return _tile_views(view, tiles[0] * tiles[1] + 1, rows * columns + rows + view.tokens)
 
 
 def _best_canvas(grids: tuple[tuple[int, int], ...], height: int, width: int) -> tuple[int, int]:
@@ -187,24 +187,24 @@ def _best_canvas(grids: tuple[tuple[int, int], ...], height: int, width: int) ->
 def _canvas(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
     """Tiles of the aspect ratio nearest to the image's; of equal ones more tiles, to twice the image's area."""
     view, aspect = _view(vision, own), width / height
-    most = min(own.most, MOST_TILES)
-    sizes = [(wide, high) for wide in range(1, most + 1) for high in range(1, most // wide + 1)]
+    tile_limit = min(own.most, MOST_TILES)
+    sizes = [(wide, high) for wide in range(1, tile_limit + 1) for high in range(1, tile_limit // wide + 1)]
     best, nearest = (1, 1), math.inf
-    for grid in sorted((one for one in sizes if one[0] * one[1] >= own.least), key=lambda one: one[0] * one[1]):
-        away = abs(aspect - grid[0] / grid[1])
+    for grid in sorted((size for size in sizes if size[0] * size[1] >= own.least), key=lambda one: one[0] * one[1]):
+        aspect_gap = abs(aspect - grid[0] / grid[1])
         enough = width * height > 0.5 * vision.image**2 * grid[0] * grid[1]
-        if away < nearest or (away == nearest and enough):
-            best, nearest = grid, away
+        if aspect_gap < nearest or (aspect_gap == nearest and enough):
+            best, nearest = grid, aspect_gap
     tiles = best[0] * best[1]
     views = tiles + 1 if tiles > 1 else 1
-    return _tiled(view, views, views * view.tokens + own.marks)
+    return _tile_views(view, views, views * view.tokens + own.marks)
 
 
 def _fit(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
     """Tiles of the canvas that enlarges the image least, or shrinks it least; of equal ones the smallest."""
     view = _view(vision, own)
-    most = max(1, min(own.most, MOST_TILES))
-    grids = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]
+    tile_limit = max(1, min(own.most, MOST_TILES))
+    grids = [(high, wide) for high in range(1, tile_limit + 1) for wide in range(1, tile_limit // high + 1)]
 
     def scale(grid: tuple[int, int]) -> float:
         return min(grid[0] * vision.image / height, grid[1] * vision.image / width)
@@ -214,8 +214,8 @@ def _fit(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
     best = min((grid for grid in grids if scale(grid) == chosen), key=lambda grid: grid[0] * grid[1])
     tiles = best[0] * best[1]
     if tiles == 1:
-        return _tiled(view, 1, view.tokens + own.marks)
-    return _tiled(view, tiles + 1, (tiles + 1) * view.tokens + tiles + own.marks)
+        return _tile_views(view, 1, view.tokens + own.marks)
+    return _tile_views(view, tiles + 1, (tiles + 1) * view.tokens + tiles + own.marks)
 
 
 def _split(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
@@ -230,13 +230,13 @@ def _split(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput
         wide += wide % 2
     rows, columns = math.ceil(max(1, high) / tile), math.ceil(max(1, wide) / tile)
     if rows * columns == 1:
-        return _tiled(view, 1, view.tokens + own.marks)
-    return _tiled(view, rows * columns + 1, view.tokens + own.marks + rows * ((view.tokens + 2) * columns + 1))
+        return _tile_views(view, 1, view.tokens + own.marks)
+    return _tile_views(view, rows * columns + 1, view.tokens + own.marks + rows * ((view.tokens + 2) * columns + 1))
 
 
 def _budget(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
-    step, most = own.merge * vision.patch, own.most * own.merge**2
-    factor = math.sqrt(most * vision.patch**2 / (height * width))
+    step, patch_limit = own.merge * vision.patch, own.most * own.merge**2
+    factor = math.sqrt(patch_limit * vision.patch**2 / (height * width))
     high, wide = math.floor(factor * height / step), math.floor(factor * width / step)
     if not high:
         high, wide = 1, max(1, min(width // height, own.most))
@@ -248,10 +248,10 @@ def _budget(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInpu
 def _native(vision: Vision, own: Sizing, height: int, width: int) -> EncoderInput:
     """Shrunk to at most `most` patches in all and `least` a side, padded to whole merged patches."""
     patch, side = vision.patch, (own.least or own.most) * vision.patch
-    held = max(1.0, height // patch) * max(1.0, width // patch)
-    scale = min(1.0, math.sqrt(own.most / held), side / height, side / width) if own.most else 1.0
+    patches = max(1.0, height // patch) * max(1.0, width // patch)
+    scale = min(1.0, math.sqrt(own.most / patches), side / height, side / width) if own.most else 1.0
     step = own.merge * patch
-    rows, columns = (math.ceil(min(max(1, int(one * scale)), side) / step) * own.merge for one in (height, width))
+    rows, columns = (math.ceil(min(max(1, int(length * scale)), side) / step) * own.merge for length in (height, width))
     return _grid(vision, rows, columns, own.merge)
 
 
@@ -275,31 +275,31 @@ def audio_input(clip: Clip, seconds: float) -> EncoderInput:
     >>> audio_input(Clip(chunk=100, halvings=3, window=104), 10).tokens    # Qwen3-Omni: 13 a second
     130.0
     """
-    heard = max(0, round(clip.rate * seconds))
-    if not heard:
+    samples = max(0, round(clip.rate * seconds))
+    if not samples:
         return EncoderInput()
     step = clip.padded * clip.rate
-    run = math.ceil(heard / step) * step if step else heard
-    positions, told = _positions(clip, run), _positions(clip, run if clip.silence else heard)
-    tokens = float(told // clip.pool)
+    run = math.ceil(samples / step) * step if step else samples
+    positions, token_positions = _positions(clip, run), _positions(clip, run if clip.silence else samples)
+    tokens = float(token_positions // clip.pool)
     window = min(clip.window or positions, positions)
-    many, rest = divmod(positions, window)
-    found = EncoderInput(views=many, positions=window, window=window)
-    if rest:
-        found = found + EncoderInput(views=1, positions=rest, window=rest)
+    many, remainder = divmod(positions, window)
+    encoder_input = EncoderInput(views=many, positions=window, window=window)
+    if remainder:
+        encoder_input = encoder_input + EncoderInput(views=1, positions=remainder, window=remainder)
     return EncoderInput(
-        views=found.views, positions=found.positions, window=found.window,
+        views=encoder_input.views, positions=encoder_input.positions, window=encoder_input.window,
         projected=float(positions // clip.pool), tokens=tokens,
     )  # fmt: skip
 
 
 def _positions(clip: Clip, spectra: int) -> int:
     """Positions that so many spectra become, chunk by chunk."""
-    many, rest = divmod(spectra, clip.chunk) if clip.chunk else (0, spectra)
-    return many * _halved(clip.chunk, clip.halvings) + _halved(rest, clip.halvings)
+    many, remainder = divmod(spectra, clip.chunk) if clip.chunk else (0, spectra)
+    return many * _halve_length(clip.chunk, clip.halvings) + _halve_length(remainder, clip.halvings)
 
 
-def _halved(length: int, times: int) -> int:
+def _halve_length(length: int, times: int) -> int:
     for _ in range(times):
         length = -(-length // 2)
     return length

@@ -75,13 +75,13 @@ def attention_parts(mixer: Attention, hidden: int, name: str = "attention") -> M
     queries alone; G*v in biases without key_bias.
     """
     queries, values = mixer.heads * mixer.head_dim, mixer.heads * mixer.value_dim
-    projected = (
+    qkv_columns = (
         Columns(name=f"{name}.query.weight", outputs=queries * (1 + mixer.gate), heads=mixer.heads),
         Columns(name=f"{name}.key_value.weight", outputs=mixer.projected_kv, shared_heads=mixer.kv_heads),
     )
     keys = 0 if mixer.kv_shared else mixer.kv_heads
     qkv = Projection(
-        label="qkv", inputs=hidden, columns=projected, biased=mixer.qkv_bias,
+        label="qkv", inputs=hidden, columns=qkv_columns, biased=mixer.qkv_bias,
         joins=(queries, keys * mixer.head_dim, keys * mixer.value_dim),
     )  # fmt: skip
     kv = mixer.kv_heads * (mixer.head_dim + mixer.value_dim)
@@ -172,8 +172,10 @@ def _attention_vectors(mixer: Attention, hidden: int, name: str) -> tuple[Weight
     queries, vectors = mixer.heads * dim, []
     if mixer.qkv_bias:
         vectors.append(Weight(name=f"{name}.query.bias", dims=(queries * (1 + mixer.gate),), splits=((0, "tp"),)))
-        unbiased = 0 if mixer.key_bias else heads * dim
-        vectors.append(Weight(name=f"{name}.key_value.bias", dims=(keys - unbiased,), splits=((0, "tp"),), units=heads))
+        keys_without_bias = 0 if mixer.key_bias else heads * dim
+        vectors.append(
+            Weight(name=f"{name}.key_value.bias", dims=(keys - keys_without_bias,), splits=((0, "tp"),), units=heads)
+        )
     if mixer.qk_norm == "head":
         vectors.append(Weight(name=f"{name}.qk_norm.weight", dims=(1 if mixer.kv_shared else 2, dim)))
     elif mixer.qk_norm == "full":
@@ -212,21 +214,21 @@ def _latent_parts(mixer: LatentAttention, hidden: int) -> MixerParts:
     >>> mixer_parts(mla, 7168).params
     187107328
     """
-    key, rank, cached = mixer.nope_dim + mixer.rope_dim, mixer.q_rank, mixer.kv_rank + mixer.rope_dim
-    expanded, values = mixer.heads * (mixer.nope_dim + mixer.v_dim), mixer.heads * mixer.v_dim
+    key, rank, cache_width = mixer.nope_dim + mixer.rope_dim, mixer.q_rank, mixer.kv_rank + mixer.rope_dim
+    expanded_width, values = mixer.heads * (mixer.nope_dim + mixer.v_dim), mixer.heads * mixer.v_dim
     indexer = mixer.indexer if mixer.indexer and not mixer.indexer.shared else None
-    scored = indexer.head_dim + indexer.heads if indexer else 0
+    index_width = indexer.head_dim + indexer.heads if indexer else 0
     return MixerParts(
         name="attention",
         title=f"MLA {mixer.heads} heads, latent {mixer.kv_rank}+{mixer.rope_dim}"
         + (f", top {mixer.indexer.topk} tokens" if mixer.indexer else ""),
         into=(
             Projection(
-                label="latent down", inputs=hidden, split="none", dealt=True, joins=(rank, cached) if rank else (),
-                columns=(Columns(name="attention.latent.weight", outputs=rank + cached),),
+                label="latent down", inputs=hidden, split="none", dealt=True, joins=(rank, cache_width) if rank else (),
+                columns=(Columns(name="attention.latent.weight", outputs=rank + cache_width),),
             ),
             _column("query up", "attention.query_up.weight", rank or hidden, mixer.heads * key),
-            _column("key-value up", "attention.key_value_up.weight", mixer.kv_rank, expanded),
+            _column("key-value up", "attention.key_value_up.weight", mixer.kv_rank, expanded_width),
         ),
         out=(_row("attention out", "attention.out.weight", values, hidden),),
         core=LatentCore(
@@ -238,8 +240,8 @@ def _latent_parts(mixer: LatentAttention, hidden: int) -> MixerParts:
         vectors=_latent_vectors(mixer, hidden, indexer),
         attended=_latent_scores(mixer, indexer),
         cache=_latent_cache(mixer, indexer),
-        saved=Saved(latents=rank + cached, split=mixer.heads * (2 * key + 2 * mixer.v_dim)),
-        entering=cached + (rank or hidden) + scored,
+        saved=Saved(latents=rank + cache_width, split=mixer.heads * (2 * key + 2 * mixer.v_dim)),
+        entering=cache_width + (rank or hidden) + index_width,
         output=values,
         widest=3 * mixer.heads * key,
     )  # fmt: skip
@@ -266,24 +268,24 @@ def _index_products(indexer: Indexer, width: int, hidden: int) -> tuple[Projecti
 
 
 def _latent_vectors(mixer: LatentAttention, hidden: int, indexer: Indexer | None) -> tuple[Weight, ...]:
-    rank, cached = mixer.q_rank, mixer.kv_rank + mixer.rope_dim
+    rank, cache_width = mixer.q_rank, mixer.kv_rank + mixer.rope_dim
     vectors = [Weight(name="attention.key_value_norm.weight", dims=(mixer.kv_rank,))]
     if rank:
         vectors.append(Weight(name="attention.query_norm.weight", dims=(rank,)))
     if indexer:
         vectors.append(Weight(name="indexer.key_norm", dims=(2, indexer.head_dim)))
     if mixer.bias:
-        vectors.append(Weight(name="attention.latent.bias", dims=(rank + cached,)))
+        vectors.append(Weight(name="attention.latent.bias", dims=(rank + cache_width,)))
         vectors.append(Weight(name="attention.out.bias", dims=(hidden,)))
     return tuple(vectors)
 
 
 def _latent_scores(mixer: LatentAttention, indexer: Indexer | None) -> tuple[Attended, ...]:
     """Expanded: n + r + v a score; a decode in the latent: 2 c + r. An indexer scores all tokens."""
-    picked = Span(window=mixer.indexer.topk if mixer.indexer else 0)
+    picked_span = Span(window=mixer.indexer.topk if mixer.indexer else 0)
     scores = Attended(
         heads=mixer.heads, width=mixer.nope_dim + mixer.rope_dim + mixer.v_dim,
-        decode_width=2 * mixer.kv_rank + mixer.rope_dim, spans=(picked,),
+        decode_width=2 * mixer.kv_rank + mixer.rope_dim, spans=(picked_span,),
     )  # fmt: skip
     return (scores, _index_scores(indexer)) if indexer else (scores,)
 
@@ -350,9 +352,9 @@ def _compressed_parts(mixer: CompressedAttention, hidden: int) -> MixerParts:
 
 
 def _compressed_title(mixer: CompressedAttention) -> str:
-    pooled = f", {mixer.rate} tokens an entry" if mixer.rate else ""
-    picked = f", top {mixer.indexer.topk} entries" if mixer.indexer else ""
-    return f"compressed {mixer.heads}/1, window {mixer.window}{pooled}{picked}"
+    pooled_words = f", {mixer.rate} tokens an entry" if mixer.rate else ""
+    picked_words = f", top {mixer.indexer.topk} entries" if mixer.indexer else ""
+    return f"compressed {mixer.heads}/1, window {mixer.window}{pooled_words}{picked_words}"
 
 
 def _pooled_index(rank: int, hidden: int, indexer: Indexer, pooled: int) -> tuple[Projection, ...]:
@@ -383,11 +385,11 @@ def _compressed_vectors(mixer: CompressedAttention, indexer: Indexer | None, ind
 
 def _compressed_scores(mixer: CompressedAttention, indexer: Indexer | None) -> tuple[Attended, ...]:
     """Near tokens as they are and pooled entries, all of them or those an indexer picks."""
-    picked = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
-    near, pooled = Span(window=mixer.window), Span(window=picked, rate=mixer.rate or 1)
+    picked_tokens = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
+    near, pooled_span = Span(window=mixer.window), Span(window=picked_tokens, rate=mixer.rate or 1)
     scores = Attended(
         heads=mixer.heads, width=2 * mixer.head_dim, decode_width=2 * mixer.head_dim,
-        spans=(near, pooled) if mixer.rate else (near,),
+        spans=(near, pooled_span) if mixer.rate else (near,),
     )  # fmt: skip
     return (scores, _index_scores(indexer, mixer.rate)) if indexer else (scores,)
 
@@ -396,6 +398,6 @@ def _compressed_cache(mixer: CompressedAttention, indexer: Indexer | None) -> tu
     near = CacheRow(elements=mixer.head_dim, window=mixer.window, rolling=True)
     if not mixer.rate:
         return (near,)
-    picked = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
-    entry = CacheRow(elements=mixer.head_dim, picked=picked, rate=mixer.rate)
+    picked_tokens = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
+    entry = CacheRow(elements=mixer.head_dim, picked=picked_tokens, rate=mixer.rate)
     return (near, entry, CacheRow(elements=indexer.head_dim, rate=mixer.rate)) if indexer else (near, entry)

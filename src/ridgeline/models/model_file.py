@@ -25,15 +25,15 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
     True
     """
     if spec.latent_space is not None:
-        expected = "a model of tokens; what diffuses in a latent space has no table of dimensions"
-        raise InputError(Problem(path="model", given=spec.id, expected=expected))
+        expectation = "a model of tokens; what diffuses in a latent space has no table of dimensions"
+        raise InputError(Problem(path="model", given=spec.id, expected=expectation))
     embedding = spec.embedding
     table: dict[str, Any] = {
         "name": spec.name, "source": spec.source, "hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab,
         "context": spec.context, "tied": embedding.tied, "positions": embedding.positions,
         "embedding_width": embedding.width, "embedding_norm": _plain(embedding.norm),
         "head_bias": embedding.head_bias, "softcap": embedding.softcap, "further_rows": embedding.further_rows,
-        "further_weights": embedding.further_weights, "final_norm": _whole(spec.norm) if spec.norm else False,
+        "further_weights": embedding.further_weights, "final_norm": _norm_table(spec.norm) if spec.norm else False,
         "pattern": list(_pattern(spec.order)),
     }  # fmt: skip
     blocks = {f"b{place}": _layer(block) for place, block in enumerate(spec.blocks)}
@@ -52,8 +52,8 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
         table["head"] = _plain(spec.head)
     if spec.capture:
         table["capture"] = _plain(spec.capture)
-    kept = {key: value for key, value in table.items() if value not in (None, "", 0) or key == "final_norm"}
-    return {**kept, "block": blocks}
+    entries = {key: value for key, value in table.items() if value not in (None, "", 0) or key == "final_norm"}
+    return {**entries, "block": blocks}
 
 
 def _pattern(order: tuple[int, ...]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _layer(block: Block) -> dict[str, Any]:
         **({"cross": _plain(block.cross)} if block.cross else {}),
         "mlp": _plain(block.ffn) if isinstance(block.ffn, Mlp) else False,
         "moe": _plain(block.ffn) if isinstance(block.ffn, Moe) else False,
-        "norm": _whole(block.norm),
+        "norm": _norm_table(block.norm),
         "norms": block.norms,
         "parallel": block.parallel,
         "extra": block.extra,
@@ -83,18 +83,18 @@ def _tower(tower: Vision | Audio | Encoder) -> dict[str, Any]:
     return {**table, "block": {key: part for key, part in _layer(tower.block).items() if part is not False}}
 
 
-def _whole(norm: Norm) -> dict[str, Any]:
+def _norm_table(norm: Norm) -> dict[str, Any]:
     return {"kind": norm.kind, "bias": norm.bias, "weight": norm.weight}
 
 
 def _plain(value: Any) -> Any:
     """A dataclass as a table of what differs from its defaults, and its kind; tuples as lists."""
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     if not is_dataclass(value):
         return value
-    held = {field.name: (getattr(value, field.name), field) for field in fields(value)}
-    return {name: _plain(one) for name, (one, field) in held.items() if name == "kind" or one != _default(field)}
+    values = {field.name: (getattr(value, field.name), field) for field in fields(value)}
+    return {name: _plain(part) for name, (part, field) in values.items() if name == "kind" or part != _default(field)}
 
 
 def _default(field: Field[Any]) -> Any:

@@ -62,10 +62,10 @@ def resolve_name(text: str) -> tuple[str, Mapping[str, int]]:
     >>> id, dict(changed)
     ('llama3.1-405b', {'layers': 8})
     """
-    found = find_name(text)
-    if found is None:
+    catalog_name = find_name(text)
+    if catalog_name is None:
         raise UnknownId("model", text[:LONGEST], MODELS)
-    return found
+    return catalog_name
 
 
 def find_name(text: str) -> tuple[str, Mapping[str, int]] | None:
@@ -73,11 +73,11 @@ def find_name(text: str) -> tuple[str, Mapping[str, int]] | None:
     if len(text) > LONGEST or not text.isprintable():
         return None
     cut = _TRUNCATED.search(text)
-    changed = MappingProxyType({"layers": int(cut.group(1))}) if cut else UNCHANGED
+    changes = MappingProxyType({"layers": int(cut.group(1))}) if cut else UNCHANGED
     name = (text[: cut.start()] + text[cut.end() :] if cut else text).strip()
     while name:
         id = MODELS.resolve(name)
         if id is not None:
-            return id, changed
+            return id, changes
         name = next((shorter for rule in RULES if (shorter := rule.apply(name)) != name), "")
     return None

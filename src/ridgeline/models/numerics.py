@@ -21,7 +21,7 @@ FILE = Path(__file__).parent / "numerics.toml"
 
 
 @cache
-def _known() -> Mapping[str, Numerics]:
+def _catalog_numerics() -> Mapping[str, Numerics]:
     groups = [decode(Numerics, table, name) for name, table in read_table(FILE).data.items()]
     return MappingProxyType({id: group for group in groups for id in group.models})
 
@@ -33,7 +33,7 @@ def numerics_of(model: ModelSpec) -> Numerics:
     >>> numerics_of(MODELS["llama3-8b"]).rotary_base, numerics_of(MODELS["deepseek-v3"]).router.scale
     (500000.0, 2.5)
     """
-    return model.numerics or _known().get(model.id, Numerics())
+    return model.numerics or _catalog_numerics().get(model.id, Numerics())
 
 
 def unknown_numerics(model: ModelSpec) -> tuple[str, ...]:
@@ -43,13 +43,13 @@ def unknown_numerics(model: ModelSpec) -> tuple[str, ...]:
     >>> unknown_numerics(MODELS["llama3-8b"]), unknown_numerics(MODELS["gpt3-175b"])
     ((), ('norm epsilon',))
     """
-    found, mixers = numerics_of(model), [block.mixer for block in model.blocks]
-    turns = any(isinstance(one, LatentAttention) for one in mixers)
-    turns = turns or any(isinstance(one, Attention) and one.positions == "rope" for one in mixers)
+    numerics, mixers = numerics_of(model), [block.mixer for block in model.blocks]
+    turns = any(isinstance(mixer, LatentAttention) for mixer in mixers)
+    turns = turns or any(isinstance(mixer, Attention) and mixer.positions == "rope" for mixer in mixers)
     experts = any(isinstance(block.ffn, Moe) for block in model.blocks)
-    asked = (
-        ("rotary base", turns and found.rotary_base is None),
-        ("norm epsilon", found.norm_eps is None),
-        ("router", experts and found.router is None),
+    questions = (
+        ("rotary base", turns and numerics.rotary_base is None),
+        ("norm epsilon", numerics.norm_eps is None),
+        ("router", experts and numerics.router is None),
     )
-    return tuple(name for name, missing in asked if missing)
+    return tuple(name for name, missing in questions if missing)

@@ -128,7 +128,7 @@ def count(spec: ModelSpec) -> ParamCount:
         norms=spec.norm.params(spec.hidden) if spec.norm else 0,
         vision=vision_params(spec.vision) if spec.vision else 0,
         audio=audio_params(spec.audio) if spec.audio else 0,
-        companions=sum(one.params for one in spec.companions),
+        companions=sum(companion.params for companion in spec.companions),
         encoder=encoder_params(spec.encoder) if spec.encoder else 0,
         mtp=mtp_params(spec.mtp, spec.hidden) if spec.mtp else 0,
     )
@@ -246,9 +246,9 @@ def _head_params(spec: ModelSpec) -> int:
 
     Another head: h * outputs + its dense layers, biases and norms; before logits, these beside them.
     """
-    embedding, own = spec.embedding, spec.head
-    dense = own.dense + own.extra if own else 0
-    if own is not None and not spec.speaks:
-        return spec.hidden * own.outputs + dense
+    embedding, head = spec.embedding, spec.head
+    dense = head.dense + head.extra if head else 0
+    if head is not None and not spec.speaks:
+        return spec.hidden * head.outputs + dense
     matrix = 0 if embedding.tied else spec.vocab * (embedding.width or spec.hidden)
     return matrix + spec.hidden * embedding.width + spec.vocab * embedding.head_bias + dense

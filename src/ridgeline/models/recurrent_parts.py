@@ -64,10 +64,10 @@ def ssd_parts(mixer: Mamba2, hidden: int) -> MixerParts:
     and is read (2); chunked kernels do more.
     """
     inner, heads = mixer.inner, mixer.heads
-    mixed = inner + 2 * mixer.groups * mixer.state
-    wide = inner + mixed + heads
+    conv_width = inner + 2 * mixer.groups * mixer.state
+    wide = inner + conv_width + heads
     vectors = [
-        Weight(name="mamba.conv.weight", dims=(mixed, mixer.conv + mixer.conv_bias), splits=((0, "tp"),)),
+        Weight(name="mamba.conv.weight", dims=(conv_width, mixer.conv + mixer.conv_bias), splits=((0, "tp"),)),
         Weight(name="mamba.heads", dims=(heads, 3), splits=((0, "tp"),)),
     ]
     if mixer.gated_norm:
@@ -92,12 +92,12 @@ def ssd_parts(mixer: Mamba2, hidden: int) -> MixerParts:
         vectors=tuple(vectors),
         recurrent=Recurrent(
             state=inner * mixer.state,
-            conv_state=(mixer.conv - 1) * mixed,
-            flops=2.0 * mixer.conv * mixed + LINEAR_SCAN * inner * mixer.state,
-            convolved=mixed,
+            conv_state=(mixer.conv - 1) * conv_width,
+            flops=2.0 * mixer.conv * conv_width + LINEAR_SCAN * inner * mixer.state,
+            convolved=conv_width,
             gated=inner,
         ),
-        saved=Saved(split=2 * mixed + 2 * inner),
+        saved=Saved(split=2 * conv_width + 2 * inner),
     )
 
 
@@ -117,7 +117,7 @@ def delta_parts(mixer: GatedDeltaNet, hidden: int) -> MixerParts:
     33718464
     """
     keys, values, heads = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim, mixer.value_heads
-    mixed, state = 2 * keys + values, values * mixer.key_dim
+    conv_width, state = 2 * keys + values, values * mixer.key_dim
     return MixerParts(
         name="delta",
         title=f"gated delta net {heads} heads",
@@ -133,15 +133,15 @@ def delta_parts(mixer: GatedDeltaNet, hidden: int) -> MixerParts:
             traded=True,
         ),
         vectors=(
-            Weight(name="delta.conv.weight", dims=(mixed, mixer.conv), splits=((0, "tp"),)),
+            Weight(name="delta.conv.weight", dims=(conv_width, mixer.conv), splits=((0, "tp"),)),
             Weight(name="delta.heads", dims=(heads, 2), splits=((0, "tp"),)),
             Weight(name="delta.norm.weight", dims=(mixer.value_dim,)),
         ),
         recurrent=Recurrent(
             state=state,
-            conv_state=(mixer.conv - 1) * mixed,
-            flops=2.0 * mixer.conv * mixed + DELTA_SCAN * state,
-            convolved=mixed,
+            conv_state=(mixer.conv - 1) * conv_width,
+            flops=2.0 * mixer.conv * conv_width + DELTA_SCAN * state,
+            convolved=conv_width,
             gated=values,
         ),
         saved=Saved(split=4 * keys + 4 * values),
@@ -158,12 +158,12 @@ def recurrence_parts(mixer: Recurrence, hidden: int) -> MixerParts:
     parts = FORMS[mixer.form](mixer, hidden)
     size = f"{mixer.key_dim}x{mixer.value_dim}" if mixer.value_dim > 1 else f"state {mixer.key_dim}"
     size = "" if mixer.form in ("wkv", "short-conv") else f", {size}"
-    whole = mixer.form if mixer.form in WHOLE else ""
+    unsplit_form = mixer.form if mixer.form in WHOLE else ""
     heads = (HeadCount(count=mixer.heads, name=f"{mixer.form} heads"),)
     return replace(
         parts,
         title=f"{TITLES[mixer.form]} {mixer.heads}{size}",
-        splits=RankSplits(tensor=heads, whole=whole, recurrence=mixer.form),
+        splits=RankSplits(tensor=heads, whole=unsplit_form, recurrence=mixer.form),
     )
 
 
@@ -187,10 +187,10 @@ def _recurrence(
 
     Products of a layer with biases sum their gradients at the first and the last one.
     """
-    split, whole = vectors
+    split, replicated_size = vectors
     weights = [Weight(name="recurrence.vectors", dims=(split,), splits=((0, "tp"),))]
-    if whole:
-        weights.append(Weight(name="recurrence.alike", dims=(whole,)))
+    if replicated_size:
+        weights.append(Weight(name="recurrence.alike", dims=(replicated_size,)))
     first, *middle, last = products
     first, last = replace(first, biased=mixer.bias), replace(last, biased=mixer.bias)
     return MixerParts(
@@ -260,11 +260,11 @@ def _kda(mixer: Recurrence, hidden: int) -> MixerParts:
     """Queries, keys and values through a convolution; a decay of every key channel and a gate of every value, both
     through a rank that every tensor rank makes whole; one step size a head."""
     keys, values, rank = mixer.keys, mixer.inner, mixer.rank
-    mixed, state = 2 * keys + values, keys * mixer.value_dim
+    conv_width, state = 2 * keys + values, keys * mixer.value_dim
     return _recurrence(
         mixer,
         (
-            _project("delta in", hidden, mixed + mixer.heads),
+            _project("delta in", hidden, conv_width + mixer.heads),
             _project("gates down", hidden, 2 * rank, "none"),
             _project("forget gate up", rank, keys),
             _project("output gate up", rank, values),
@@ -272,13 +272,13 @@ def _kda(mixer: Recurrence, hidden: int) -> MixerParts:
         ),
         DeltaScan(heads=mixer.heads, key_dim=mixer.key_dim, value_dim=mixer.value_dim),
         Recurrent(
-            state=state + (mixer.conv - 1) * mixed,
-            flops=DELTA_SCAN * state + 2.0 * mixer.conv * mixed,
-            convolved=mixed,
+            state=state + (mixer.conv - 1) * conv_width,
+            flops=DELTA_SCAN * state + 2.0 * mixer.conv * conv_width,
+            convolved=conv_width,
             gated=values,
         ),
-        saved=2 * mixed + keys + 3 * values + 2 * rank,
-        vectors=(mixed * mixer.conv + mixer.heads + keys, mixer.value_dim),
+        saved=2 * conv_width + keys + 3 * values + 2 * rank,
+        vectors=(conv_width * mixer.conv + mixer.heads + keys, mixer.value_dim),
     )
 
 

@@ -321,6 +321,6 @@ class ModelSpec:
 
 def from_layers(layers: Iterable[Block]) -> tuple[tuple[Block, ...], tuple[int, ...]]:
     """Distinct blocks and the order that spells the given layers."""
-    seen: dict[Block, int] = {}
-    order = tuple(seen.setdefault(block, len(seen)) for block in layers)
-    return tuple(seen), order
+    places: dict[Block, int] = {}
+    order = tuple(places.setdefault(block, len(places)) for block in layers)
+    return tuple(places), order

@@ -27,9 +27,9 @@ def image_flops(spec: ModelSpec, seen: EncoderInput | None = None) -> float:
     if vision is None:
         return 0.0
     seen = image_input(vision) if seen is None else seen
-    whole = _layer_flops(unwindowed(vision.block), vision.hidden, seen.positions)
-    windowed = _layer_flops(unwindowed(vision.block), vision.hidden, seen.window)
-    layers = (vision.layers - vision.windowed) * whole + vision.windowed * windowed
+    full_flops = _layer_flops(without_window(vision.block), vision.hidden, seen.positions)
+    window_flops = _layer_flops(without_window(vision.block), vision.hidden, seen.window)
+    layers = (vision.layers - vision.windowed) * full_flops + vision.windowed * window_flops
     embed = 2 * vision.patch_inputs * vision.hidden
     return seen.total * (embed + layers) + 2 * seen.projected * vision.projector_params
 
@@ -44,17 +44,17 @@ def audio_flops(spec: ModelSpec, heard: EncoderInput) -> float:
     audio = spec.audio
     if audio is None:
         return 0.0
-    layer = _layer_flops(unwindowed(audio.block), audio.hidden, heard.positions)
+    layer = _layer_flops(without_window(audio.block), audio.hidden, heard.positions)
     return heard.total * (2.0 * audio.front + audio.layers * layer) + 2 * heard.projected * audio.projector_params
 
 
 def _layer_flops(block: Block, hidden: int, seen: float) -> float:
     """Flops of one position in a layer where it sees so many, both ways."""
-    none, one = (block_flops(block, hidden, size, causal=False).total for size in (1, 2))
-    return none + (one - none) * (seen - 1)
+    none, pair = (block_flops(block, hidden, size, causal=False).total for size in (1, 2))
+    return none + (pair - none) * (seen - 1)
 
 
-def unwindowed(block: Block) -> Block:
+def without_window(block: Block) -> Block:
     """The layer without its window."""
     return replace(block, mixer=replace(block.mixer, window=0)) if isinstance(block.mixer, Attention) else block
 
@@ -75,8 +75,8 @@ def encoder_flops(spec: ModelSpec, source: int) -> float:
     if encoder is None:
         return 0.0
     layer = block_flops(encoder.block, encoder.hidden, source, causal=False).total
-    own = source * (2.0 * encoder.front + encoder.layers * layer)
-    return own + _crossing(spec, encoder.hidden, source)
+    layers_flops = source * (2.0 * encoder.front + encoder.layers * layer)
+    return layers_flops + _crossing(spec, encoder.hidden, source)
 
 
 def _crossing(spec: ModelSpec, width: int, source: int) -> float:
@@ -105,5 +105,5 @@ def latent_flops(spec: ModelSpec, seq: int) -> float:
     )
     once = space.per_step + vectors * spec.hidden
     read = 0 if space.joint else space.text
-    own = 2.0 * (seq * space.inputs * spec.hidden + space.text * space.per_text + once)
-    return own + _crossing(spec, spec.hidden, read)
+    end_flops = 2.0 * (seq * space.inputs * spec.hidden + space.text * space.per_text + once)
+    return end_flops + _crossing(spec, spec.hidden, read)

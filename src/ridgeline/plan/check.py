@@ -47,12 +47,12 @@ def check_known(**parts: Any) -> tuple[Problem, ...]:
     A rule runs until it asks for a part that is missing, so that the problems of a file come in one round.
     """
     stood_in: dict[str, Any] = {name: _Absent() if part is None else part for name, part in parts.items()}
-    known = Scenario(**stood_in)
-    found: list[Problem] = []
+    partial = Scenario(**stood_in)
+    problems: list[Problem] = []
     for rule in RULES:
         with suppress(_Absent.Looked):
-            found.extend(rule(known))
-    return tuple(dict.fromkeys(found))
+            problems.extend(rule(partial))
+    return tuple(dict.fromkeys(problems))
 
 
 def ranks(scenario: Scenario) -> Iterator[Problem]:
@@ -60,8 +60,12 @@ def ranks(scenario: Scenario) -> Iterator[Problem]:
     mesh, chips = scenario.plan.mesh, scenario.system.chips
     if mesh.ranks == chips or (isinstance(scenario.workload, Serve) and scenario.plan.serving.pools):
         return
-    rest = mesh.pp * mesh.cp * mesh.tp
-    todo = f"use dp = {chips // rest}" if chips % rest == 0 else f"pp x cp x tp = {rest} does not divide {chips}"
+    other_ranks = mesh.pp * mesh.cp * mesh.tp
+    todo = (
+        f"use dp = {chips // other_ranks}"
+        if chips % other_ranks == 0
+        else f"pp x cp x tp = {other_ranks} does not divide {chips}"
+    )
     product = f"pp {mesh.pp} x dp {mesh.dp} x cp {mesh.cp} x tp {mesh.tp} = {mesh.ranks}"
     yield Problem(path="plan.dp", given=product, expected=f"the {chips} chips of {scenario.system.name}", todo=todo)
 
@@ -76,9 +80,9 @@ def experts(scenario: Scenario) -> Iterator[Problem]:
         return
     inner = mesh.tp * mesh.cp * mesh.dp
     if inner % (mesh.ep * mesh.etp):
-        given = f"ep {mesh.ep} x etp {mesh.etp} = {mesh.ep * mesh.etp}"
-        expected = f"a divisor of tp x cp x dp ({inner}), over which experts are folded"
-        yield Problem(path="plan.ep", given=given, expected=expected)
+        given_text = f"ep {mesh.ep} x etp {mesh.etp} = {mesh.ep * mesh.etp}"
+        expectation = f"a divisor of tp x cp x dp ({inner}), over which experts are folded"
+        yield Problem(path="plan.ep", given=given_text, expected=expectation)
     for moe in moes:
         yield from divides("plan.ep", mesh.ep, moe.experts, "experts")
         yield from divides("plan.etp", mesh.etp, moe.hidden, "the width of an expert")
@@ -90,10 +94,10 @@ def order(scenario: Scenario) -> Iterator[Problem]:
     folds = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
     if mesh.order != DP_LAST or mesh.pp == 1 or mesh.dp == 1 or not folds or mesh.ep * mesh.etp == mesh.tp * mesh.cp:
         return
-    expected = f"ep x etp = tp x cp ({mesh.tp * mesh.cp}), so that experts have as many replicas as the rest"
+    expectation = f"ep x etp = tp x cp ({mesh.tp * mesh.cp}), so that experts have as many replicas as the rest"
     todo = f'use order = "{ORDERS[0]}"'
     yield Problem(
-        path="plan.order", given=f"{mesh.order} with ep x etp = {mesh.ep * mesh.etp}", expected=expected, todo=todo
+        path="plan.order", given=f"{mesh.order} with ep x etp = {mesh.ep * mesh.etp}", expected=expectation, todo=todo
     )
 
 
@@ -126,17 +130,17 @@ def context(scenario: Scenario) -> Iterator[Problem]:
         return
     parts = 2 * cp if cp > 1 and plan.switches.cp_kind == "ring" else cp
     if seq % parts:
-        expected = f"a cut of seq ({seq}) into {parts} equal parts" + (" (two per rank)" if parts > cp else "")
-        yield Problem(path="plan.cp", given=str(cp), expected=expected, todo=f"use a seq that {parts} divides")
+        expectation = f"a cut of seq ({seq}) into {parts} equal parts" + (" (two per rank)" if parts > cp else "")
+        yield Problem(path="plan.cp", given=str(cp), expected=expectation, todo=f"use a seq that {parts} divides")
     elif isinstance(scenario.workload, Train) and plan.sequence_parallel and (seq // cp) % tp:
-        expected = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
-        yield Problem(path="plan.tp", given=str(tp), expected=expected, todo="set sequence_parallel = false")
+        expectation = f"a divisor of the tokens of a context rank ({seq // cp}), for sequence_parallel"
+        yield Problem(path="plan.tp", given=str(tp), expected=expectation, todo="set sequence_parallel = false")
     if cp > 1 and any(block.captured and block.captured.mixes for block in scenario.model.blocks):
         yield _captured_whole("plan.cp", cp, scenario.model.capture is not None)
     if cp > 1:
         mixers = [mixer for block in scenario.model.blocks for mixer in block.mixers]
-        described = [mixer_parts(mixer, scenario.model.hidden) for mixer in mixers]
-        yield from _context_heads(described, tp, cp, plan.switches.cp_kind == "all-to-all")
+        parts_of_mixers = [mixer_parts(mixer, scenario.model.hidden) for mixer in mixers]
+        yield from _context_heads(parts_of_mixers, tp, cp, plan.switches.cp_kind == "all-to-all")
 
 
 def divides(path: str, value: int, total: int, what: str) -> Iterator[Problem]:
@@ -159,8 +163,8 @@ def _tensor_heads(mixer: MixerParts, tp: int) -> Iterator[Problem]:
         if not heads.shared:
             yield from divides("plan.tp", tp, heads.count, heads.name)
         elif heads.count % tp and tp % heads.count:
-            expected = f"a divisor or a multiple of {heads.name} ({heads.count})"
-            yield Problem(path="plan.tp", given=str(tp), expected=expected)
+            expectation = f"a divisor or a multiple of {heads.name} ({heads.count})"
+            yield Problem(path="plan.tp", given=str(tp), expected=expectation)
 
 
 def _context_heads(mixers: Iterable[MixerParts], tp: int, cp: int, exchanged: bool) -> Iterator[Problem]:
@@ -176,22 +180,22 @@ def _context_heads(mixers: Iterable[MixerParts], tp: int, cp: int, exchanged: bo
         else:
             what, todo = "attention heads ({}), which all-to-all exchanges", 'use cp_kind = "ring"'
         if (splits.traded or exchanged) and splits.context % (tp * cp):
-            expected = f"tp x cp to divide {what.format(splits.context)}"
-            yield Problem(path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expected, todo=todo)
+            expectation = f"tp x cp to divide {what.format(splits.context)}"
+            yield Problem(path="plan.cp", given=f"tp {tp} x cp {cp}", expected=expectation, todo=todo)
 
 
 def _unsplit(path: str, degree: int, recurrence: str) -> Problem:
     """A recurrence that no framework runs on several ranks."""
-    expected = f"1: no framework splits a {recurrence} recurrence over such ranks"
-    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
+    expectation = f"1: no framework splits a {recurrence} recurrence over such ranks"
+    return Problem(path=path, given=str(degree), expected=expectation, todo="use dp, sharding, pp or ep")
 
 
 def _captured_whole(path: str, degree: int, captured: bool) -> Problem:
     """Layers that are known op by op, and whose tokens see each other: there is no form of them that ranks share."""
     why = "the model was captured, and how ranks would share" if captured else "no framework has ranks share"
     unknown = " could not be told" if captured else ""
-    expected = f"1: {why} a mixer of its layers{unknown}"
-    return Problem(path=path, given=str(degree), expected=expected, todo="use dp, sharding, pp or ep")
+    expectation = f"1: {why} a mixer of its layers{unknown}"
+    return Problem(path=path, given=str(degree), expected=expectation, todo="use dp, sharding, pp or ep")
 
 
 def batch(scenario: Scenario) -> Iterator[Problem]:
@@ -200,14 +204,14 @@ def batch(scenario: Scenario) -> Iterator[Problem]:
     dp, microbatch = plan.mesh.dp, plan.microbatch
     if isinstance(workload, Train):
         if workload.sequences % (dp * microbatch):
-            given = f"dp {dp} x microbatch {microbatch} = {dp * microbatch}"
-            expected = f"a divisor of the global batch ({workload.sequences} sequences)"
+            given_text = f"dp {dp} x microbatch {microbatch} = {dp * microbatch}"
+            expectation = f"a divisor of the global batch ({workload.sequences} sequences)"
             down = workload.sequences // (dp * microbatch) * dp * microbatch
             todo = f"use a global batch of {' or '.join(str(size) for size in (down, down + dp * microbatch) if size)}"
-            yield Problem(path="plan.microbatch", given=given, expected=expected, todo=todo)
+            yield Problem(path="plan.microbatch", given=given_text, expected=expectation, todo=todo)
     elif not isinstance(workload, Serve) and workload.sequences % dp:
-        expected = f"a divisor of batch ({workload.sequences} sequences)"
-        yield Problem(path="plan.dp", given=str(dp), expected=expected)
+        expectation = f"a divisor of batch ({workload.sequences} sequences)"
+        yield Problem(path="plan.dp", given=str(dp), expected=expectation)
 
 
 def pipeline(scenario: Scenario) -> Iterator[Problem]:
@@ -219,13 +223,13 @@ def pipeline(scenario: Scenario) -> Iterator[Problem]:
         return
     layers = scenario.model.layers
     if plan.virtual_stages > layers + 2:
-        given = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
-        expected = f"at most one stage for each of {layers} layers, the embedding and the output"
-        yield Problem(path="plan.pp", given=given, expected=expected)
+        given_text = f"pp {pp} x chunks {schedule.chunks} = {plan.virtual_stages} stages"
+        expectation = f"at most one stage for each of {layers} layers, the embedding and the output"
+        yield Problem(path="plan.pp", given=given_text, expected=expectation)
     if plan.placement and (len(plan.placement), sum(plan.placement)) != (plan.virtual_stages, layers):
-        given = f"{len(plan.placement)} stages with {sum(plan.placement)} layers"
-        expected = f"{plan.virtual_stages} stages with {layers} layers in all"
-        yield Problem(path="plan.placement", given=given, expected=expected)
+        given_text = f"{len(plan.placement)} stages with {sum(plan.placement)} layers"
+        expectation = f"{plan.virtual_stages} stages with {layers} layers in all"
+        yield Problem(path="plan.placement", given=given_text, expected=expectation)
     if isinstance(scenario.workload, Train) and pp > 1:
         sequences = scenario.workload.sequences
         if sequences % (plan.mesh.dp * plan.microbatch):
@@ -233,9 +237,9 @@ def pipeline(scenario: Scenario) -> Iterator[Problem]:
         counts = {"stages": pp, "microbatches": scenario.microbatches, "chunks": schedule.chunks}
         reason = requirement(schedule.name, **counts)
         if reason:
-            given = f"{schedule.name} with " + ", ".join(f"{count} {what}" for what, count in counts.items())
-            expected = reason.removeprefix(f"{schedule.name} needs ")
-            yield Problem(path="plan.schedule", given=given, expected=expected)
+            given_text = f"{schedule.name} with " + ", ".join(f"{count} {what}" for what, count in counts.items())
+            expectation = reason.removeprefix(f"{schedule.name} needs ")
+            yield Problem(path="plan.schedule", given=given_text, expected=expectation)
     elif schedule.chunks > 1:
         yield Problem(path="plan.schedule", given=f"{schedule.chunks} chunks", expected="1 chunk without a pipeline")
 
@@ -244,8 +248,8 @@ def sharding(scenario: Scenario) -> Iterator[Problem]:
     """A shard is split over a divisor of the data-parallel ranks, context ranks among them."""
     plan = scenario.plan
     if plan.sharding.shard == "none" and (plan.sharding.shard_degree or 1) > 1:
-        given, expected = str(plan.sharding.shard_degree), 'none with shard = "none"'
-        yield Problem(path="plan.shard_degree", given=given, expected=expected, todo='set shard = "zero1"')
+        given_text, expectation = str(plan.sharding.shard_degree), 'none with shard = "none"'
+        yield Problem(path="plan.shard_degree", given=given_text, expected=expectation, todo='set shard = "zero1"')
     yield from divides("plan.shard_degree", plan.shard_degree, plan.mesh.dp * plan.mesh.cp, "dp x cp")
 
 
@@ -253,9 +257,9 @@ def precision(scenario: Scenario) -> Iterator[Problem]:
     """The chip must publish a peak for the format matrices are multiplied in."""
     compute, chip = scenario.plan.precision.compute, scenario.system.chip
     if compute.peak not in chip.peak:
-        known = ", ".join(chip.peak)
+        formats = ", ".join(chip.peak)
         todo = f'set one with --set chip.peak.{compute.peak}="… TFLOP/s"'
-        yield Problem(path="plan.precision", given=compute.id, expected=f"a peak {chip.id} has: {known}", todo=todo)
+        yield Problem(path="plan.precision", given=compute.id, expected=f"a peak {chip.id} has: {formats}", todo=todo)
 
 
 def engine(scenario: Scenario) -> Iterator[Problem]:
@@ -268,45 +272,47 @@ def encoders(scenario: Scenario) -> Iterator[Problem]:
     """An encoder's output is read by every layer: both stand on the same ranks, with whole sequences on each."""
     encoder, mesh, work = scenario.model.encoder, scenario.plan.mesh, scenario.workload
     if encoder is None:
-        asked = None if isinstance(work, Serve) else work.encoder_seq
-        if asked is not None:
-            expected = f"nothing: {scenario.model.id} has no encoder"
-            yield Problem(path="workload.encoder_seq", given=str(asked), expected=expected, todo="leave it out")
+        encoder_seq = None if isinstance(work, Serve) else work.encoder_seq
+        if encoder_seq is not None:
+            expectation = f"nothing: {scenario.model.id} has no encoder"
+            yield Problem(
+                path="workload.encoder_seq", given=str(encoder_seq), expected=expectation, todo="leave it out"
+            )
         return
     why = f"1: cross attention of {scenario.model.id} reads its encoder's output in every layer"
     for axis, degree in (("pp", mesh.pp), ("cp", mesh.cp)):
         if degree > 1:
             yield Problem(path=f"plan.{axis}", given=str(degree), expected=why, todo="use tp or dp instead")
     if isinstance(work, Serve):
-        expected = "a model without an encoder: requests have no source lengths yet"
-        yield Problem(path="workload.kind", given="serve", expected=expected, todo="predict prefill and decode")
+        expectation = "a model without an encoder: requests have no source lengths yet"
+        yield Problem(path="workload.kind", given="serve", expected=expectation, todo="predict prefill and decode")
 
 
 def blocks(scenario: Scenario) -> Iterator[Problem]:
     """Recompute by block names blocks the model has."""
-    known = [str(index) for index in range(len(scenario.model.blocks))]
+    indices = [str(index) for index in range(len(scenario.model.blocks))]
     for name in scenario.plan.recompute.blocks:
-        if name not in known:
-            expected = f"an index of the model's {len(known)} distinct blocks: {', '.join(known)}"
-            yield Problem(path=f"plan.recompute.blocks.{name}", given=repr(name), expected=expected)
+        if name not in indices:
+            expectation = f"an index of the model's {len(indices)} distinct blocks: {', '.join(indices)}"
+            yield Problem(path=f"plan.recompute.blocks.{name}", given=repr(name), expected=expectation)
 
 
-def recomputed(scenario: Scenario) -> Iterator[Problem]:
+def recomputed_layers(scenario: Scenario) -> Iterator[Problem]:
     """Recompute by stage has a number for every virtual stage, none above the layers it holds."""
     plan = scenario.plan
     layers = plan.recompute.layers
     if layers is None or isinstance(layers, int):
         return
     if len(layers) != plan.virtual_stages:
-        expected = f"a number for each of {plan.virtual_stages} virtual stages (pp x chunks), or one for all"
-        yield Problem(path="plan.recompute.layers", given=f"{len(layers)} numbers", expected=expected)
+        expectation = f"a number for each of {plan.virtual_stages} virtual stages (pp x chunks), or one for all"
+        yield Problem(path="plan.recompute.layers", given=f"{len(layers)} numbers", expected=expectation)
         return
     if len(plan.placement) not in (0, plan.virtual_stages) or plan.virtual_stages > scenario.model.layers + 2:
         return  # already told by `pipeline`
-    for stage, (again, held) in enumerate(zip(layers, scenario.placement, strict=True)):
-        if again > held:
-            expected = f"at most the {held} layers of this stage"
-            yield Problem(path=f"plan.recompute.layers[{stage}]", given=str(again), expected=expected)
+    for stage, (recompute_layers, stage_layers) in enumerate(zip(layers, scenario.placement, strict=True)):
+        if recompute_layers > stage_layers:
+            expectation = f"at most the {stage_layers} layers of this stage"
+            yield Problem(path=f"plan.recompute.layers[{stage}]", given=str(recompute_layers), expected=expectation)
 
 
 def serving(scenario: Scenario) -> Iterator[Problem]:
@@ -320,13 +326,13 @@ def serving(scenario: Scenario) -> Iterator[Problem]:
         yield from _pools(scenario)
         return
     yield from divides("plan.serving.data_parallel_size", serving.data_parallel_size, mesh.dp, "dp")
-    most = mesh.dp // serving.data_parallel_size
-    asked = serving.autoscale.max_replicas if serving.autoscale else serving.replicas
-    if asked is not None and asked > most:
+    replica_limit = mesh.dp // serving.data_parallel_size
+    replicas = serving.autoscale.max_replicas if serving.autoscale else serving.replicas
+    if replicas is not None and replicas > replica_limit:
         path = "plan.serving.autoscale.max_replicas" if serving.autoscale else "plan.serving.replicas"
-        each = f"pp {mesh.pp} x tp {mesh.tp} x {serving.data_parallel_size} ranks each"
-        expected = f"at most {most}: {scenario.system.chips} chips, {each}"
-        yield Problem(path=path, given=str(asked), expected=expected)
+        replica_ranks = f"pp {mesh.pp} x tp {mesh.tp} x {serving.data_parallel_size} ranks each"
+        expectation = f"at most {replica_limit}: {scenario.system.chips} chips, {replica_ranks}"
+        yield Problem(path=path, given=str(replicas), expected=expectation)
 
 
 def _pools(scenario: Scenario) -> Iterator[Problem]:
@@ -336,8 +342,8 @@ def _pools(scenario: Scenario) -> Iterator[Problem]:
         if not pool.system:
             used += pool.replicas * (pool.tp or mesh.tp) * (pool.pp or mesh.pp) * pool.dp
     if used > scenario.system.chips:
-        expected = f"at most the {scenario.system.chips} chips of {scenario.system.name}"
-        yield Problem(path="plan.serving.pools", given=f"{used} chips", expected=expected)
+        expectation = f"at most the {scenario.system.chips} chips of {scenario.system.name}"
+        yield Problem(path="plan.serving.pools", given=f"{used} chips", expected=expectation)
 
 
 MOST_ASPECT = 200  # of an image's sides, as processors have it
@@ -355,8 +361,8 @@ def with_length(table: Any, model: ModelSpec | None) -> tuple[Any, list[str]]:
         return table, []
     latents = space.tokens(*sizes)  # type: ignore[arg-type]
     seq = latents + (space.text if space.joint else 0)
-    told = f"seq = {seq}: {sizes[0]} x {sizes[1]} pixels, {sizes[2]} frames are {latents} tokens"
-    return {**table, "seq": seq}, [told + (f", beside {space.text} of text" if space.joint else "")]
+    length_note = f"seq = {seq}: {sizes[0]} x {sizes[1]} pixels, {sizes[2]} frames are {latents} tokens"
+    return {**table, "seq": seq}, [length_note + (f", beside {space.text} of text" if space.joint else "")]
 
 
 def media(scenario: Scenario) -> Iterator[Problem]:
@@ -369,8 +375,10 @@ def media(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(path="workload.audio_s", given=f"{work.audio_s:g}", expected=f"nothing: {model.id} hears nothing")
     encoder = model.encoder
     if encoder is not None and encoder.per_second and (work.audio_s or 0) * encoder.per_second > encoder.context:
-        expected = f"at most {encoder.context / encoder.per_second:g}: longer sound is several sequences"
-        yield Problem(path="workload.audio_s", given=f"{work.audio_s:g}", expected=expected, todo="cut it into windows")
+        expectation = f"at most {encoder.context / encoder.per_second:g}: longer sound is several sequences"
+        yield Problem(
+            path="workload.audio_s", given=f"{work.audio_s:g}", expected=expectation, todo="cut it into windows"
+        )
     if not isinstance(work, Decode):
         yield from _sizes(model, work)
         yield from _fits(scenario, work)
@@ -386,33 +394,35 @@ def _sizes(model: ModelSpec, work: Train | Prefill) -> Iterator[Problem]:
     if work.videos and not sees:
         yield Problem(path="workload.videos", given=f"{work.videos:g}", expected=f"0: {model.id} sees no video")
     if work.frames > 1 and not makes and not work.videos:
-        expected = f"1: {model.id} makes no video" if not sees else "1, or videos of so many frames"
-        yield Problem(path="workload.frames", given=str(work.frames), expected=expected, todo="set videos = 1")
+        expectation = f"1: {model.id} makes no video" if not sees else "1, or videos of so many frames"
+        yield Problem(path="workload.frames", given=str(work.frames), expected=expectation, todo="set videos = 1")
     if work.width is not None and work.height is None:
         yield Problem(path="workload.width", given=str(work.width), expected="a height too", todo="set height")
     if work.image_tokens is not None and work.height is not None and not work.videos:
-        expected = "height and width, or image_tokens"
-        yield Problem(path="workload.image_tokens", given=str(work.image_tokens), expected=expected)
+        expectation = "height and width, or image_tokens"
+        yield Problem(path="workload.image_tokens", given=str(work.image_tokens), expected=expectation)
     high, wide = work.height or 1, work.width or work.height or 1
     if max(high, wide) > MOST_ASPECT * min(high, wide):
-        expected = f"sides of at most 1 : {MOST_ASPECT}, which processors refuse beyond"
-        yield Problem(path="workload.width", given=f"{high} x {wide} pixels", expected=expected)
+        expectation = f"sides of at most 1 : {MOST_ASPECT}, which processors refuse beyond"
+        yield Problem(path="workload.width", given=f"{high} x {wide} pixels", expected=expectation)
 
 
 def _fits(scenario: Scenario, work: Train | Prefill) -> Iterator[Problem]:
     """What images, videos and sound become stands in the sequence."""
-    seen, heard = scenario.vision_input, scenario.audio_input
-    if math.ceil(seen.tokens + heard.tokens) <= work.seq:
+    vision_input, audio_input = scenario.vision_input, scenario.audio_input
+    if math.ceil(vision_input.tokens + audio_input.tokens) <= work.seq:
         return
-    told = {"images": work.images, "videos": work.videos, "audio_s": work.audio_s or 0}
-    asked = [(key, value) for key, value in told.items() if value]
-    given = ", ".join(f"{key} = {value:g}" for key, value in asked)
-    expected = f"at most seq ({work.seq}) tokens: they become {seen.tokens + heard.tokens:,.0f}"
-    yield Problem(path=f"workload.{asked[0][0]}", given=given, expected=expected, todo="use a longer seq")
+    amounts = {"images": work.images, "videos": work.videos, "audio_s": work.audio_s or 0}
+    media_amounts = [(key, value) for key, value in amounts.items() if value]
+    given_text = ", ".join(f"{key} = {value:g}" for key, value in media_amounts)
+    expectation = f"at most seq ({work.seq}) tokens: they become {vision_input.tokens + audio_input.tokens:,.0f}"
+    yield Problem(
+        path=f"workload.{media_amounts[0][0]}", given=given_text, expected=expectation, todo="use a longer seq"
+    )
 
 
 Rule = Callable[[Scenario], Iterable[Problem]]
 RULES: tuple[Rule, ...] = (
     ranks, order, tensor, experts, context, batch, pipeline, sharding, precision, engine, blocks,
-    recomputed, serving, encoders, media,
+    recomputed_layers, serving, encoders, media,
 )  # fmt: skip

@@ -66,11 +66,11 @@ class Mesh:
         """
         last = [("dp", self.dp), ("pp", self.pp)]
         dense = (("tp", self.tp), ("cp", self.cp), *(last[::-1] if self.order == DP_LAST else last))
-        folded = (("etp", self.etp), ("ep", self.ep), ("edp", self.edp))
+        expert_axes = (("etp", self.etp), ("ep", self.ep), ("edp", self.edp))
         if axis == "edp" and self.order == DP_LAST:
             return self.etp * self.ep * self.pp
         distance = 1
-        for name, size in folded if axis in ("etp", "ep", "edp") else dense:
+        for name, size in expert_axes if axis in ("etp", "ep", "edp") else dense:
             if name == axis:
                 return distance
             distance *= size

@@ -170,11 +170,11 @@ def _precision(value: Any) -> Any:
     if not isinstance(table, Mapping) or "name" not in table:
         return table
     name = table["name"]
-    rest = {key: part for key, part in table.items() if key != "name"}
+    parts = {key: part for key, part in table.items() if key != "name"}
     if not isinstance(name, str) or ALIASES.get(name, name) not in DTYPES:
-        return {"compute": name, **rest}
-    stored = "bf16" if dtype(name).peak in NARROW else "fp32" if name == "tf32" else name
-    return {"compute": name, "weights": stored, "activations": stored, "kv": stored, **rest}
+        return {"compute": name, **parts}
+    storage = "bf16" if dtype(name).peak in NARROW else "fp32" if name == "tf32" else name
+    return {"compute": name, "weights": storage, "activations": storage, "kv": storage, **parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

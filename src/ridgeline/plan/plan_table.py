@@ -30,21 +30,21 @@ def plan_table(plan: Plan, *, spoken: bool = False) -> dict[str, Any]:
             table[key] = short
     if not spoken:
         return table
-    told = {
+    entries = {
         "dp": plan.mesh.dp,
         "microbatch": plan.microbatch,
         "recompute": plan.recompute.kind,
         "precision": plan.precision.compute.id,
         "engine": plan.engine,
     }
-    return {**table, **{key: table.get(key, told[key]) for key in SPOKEN}}
+    return {**table, **{key: table.get(key, entries[key]) for key in SPOKEN}}
 
 
 def scenario_text(table: Mapping[str, Any], plan: Plan, note: str = "") -> str:
     """A scenario file: the tables it was asked with and the plan in full."""
     head = "".join(f"# {line}\n" for line in note.splitlines())
-    known = ("name", "notes", "model", "system", "chip", "engine", "workload")
-    order = {key: table[key] for key in known if key in table}
+    keys = ("name", "notes", "model", "system", "chip", "engine", "workload")
+    order = {key: table[key] for key in keys if key in table}
     return head + toml_text({**order, "plan": plan_table(plan, spoken=True)})
 
 
@@ -64,7 +64,7 @@ def plan_words(plan: Plan) -> str:
     words += [sharding_words(plan)] if plan.sharding.shard != "none" else []
     words += [f"recompute {recompute_words(plan)}"] if plan.recompute.kind != "none" else []
     words += [f"offload {offload_words(plan)}"] if plan.offload != Plan().offload else []
-    words += [plan.precision.compute.id, *_switched(plan)]
+    words += [plan.precision.compute.id, *_switch_words(plan)]
     return ", ".join(words)
 
 
@@ -86,15 +86,21 @@ def recompute_words(plan: Plan) -> str:
     >>> recompute_words(Plan(recompute=Recompute(kind="full", layers=(2, 1, 1))))
     'full of 2 1x2 layers by stage'
     """
-    own = plan.recompute
+    recompute = plan.recompute
     words = (
-        f"{own.kind} ({'+'.join(own.parts)})" if own.kind == "selective" and own.parts != ("attention",) else own.kind
+        f"{recompute.kind} ({'+'.join(recompute.parts)})"
+        if recompute.kind == "selective" and recompute.parts != ("attention",)
+        else recompute.kind
     )
-    if own.layers is None:
+    if recompute.layers is None:
         return words
-    some = f"{own.layers} layers of each" if isinstance(own.layers, int) else f"{runs(own.layers)} layers by"
-    rest = f", {own.rest} in the rest" if own.rest != "none" else ""
-    return f"{words} of {some} stage{rest}"
+    some = (
+        f"{recompute.layers} layers of each"
+        if isinstance(recompute.layers, int)
+        else f"{runs(recompute.layers)} layers by"
+    )
+    remaining = f", {recompute.rest} in the rest" if recompute.rest != "none" else ""
+    return f"{words} of {some} stage{remaining}"
 
 
 def runs(numbers: Sequence[int]) -> str:
@@ -113,11 +119,11 @@ def offload_words(plan: Plan) -> str:
     return " and ".join(f"{share:.0%} of {name}" for name, share in shares if share) or "none"
 
 
-def _switched(plan: Plan) -> list[str]:
-    own = plan.switches
-    words = ["no sequence parallelism"] if own.sequence_parallel is False and plan.mesh.tp > 1 else []
-    words += ["heads exchanged over cp"] if own.cp_kind == "all-to-all" and plan.mesh.cp > 1 else []
+def _switch_words(plan: Plan) -> list[str]:
+    switches = plan.switches
+    words = ["no sequence parallelism"] if switches.sequence_parallel is False and plan.mesh.tp > 1 else []
+    words += ["heads exchanged over cp"] if switches.cp_kind == "all-to-all" and plan.mesh.cp > 1 else []
     if plan.mesh.ep > 1:
-        words += [own.moe_dispatch] if own.moe_dispatch else []
-        words += ["dispatch overlapped"] if own.overlap.get("moe") else []
+        words += [switches.moe_dispatch] if switches.moe_dispatch else []
+        words += ["dispatch overlapped"] if switches.overlap.get("moe") else []
     return words

@@ -94,10 +94,10 @@ def resolve(scenario: Scenario) -> Resolved:
     """
     plan, engine = scenario.plan, scenario.engine
     switches, precision = plan.switches, plan.precision
-    compiled = compiles(scenario) if switches.compiled is None else switches.compiled
+    is_compiled = compiles(scenario) if switches.compiled is None else switches.compiled
     return Resolved(
         attention=switches.attention or engine.attention,
-        compiled=compiled,
+        compiled=is_compiled,
         graph=switches.graph or ("full" if engine.launch.mode == "graph" else "none"),
         launch=engine.launch.mode,
         launch_blocking=switches.launch_blocking,
@@ -111,7 +111,7 @@ def resolve(scenario: Scenario) -> Resolved:
         precision=replace(
             precision, gradients=resolve_gradients(precision, engine), scaling=resolve_scaling(precision)
         ),
-        fuses=resolve_fusions(switches, engine, compiled=compiled),
+        fuses=resolve_fusions(switches, engine, compiled=is_compiled),
         overlap=resolve_overlaps(switches, engine, plan.schedule.name),
     )
 
@@ -230,5 +230,5 @@ def separate_norms(model: ModelSpec) -> float:
     [0.0, 0.5, 0.98]
     """
     layers = [model.blocks[kind] for kind in model.order]
-    apart = sum(isinstance(block.mixer, LatentAttention) + isinstance(block.ffn, Moe) for block in layers)
-    return apart / max(1, sum((block.mixer is not None) + (block.ffn is not None) for block in layers))
+    lone_norms = sum(isinstance(block.mixer, LatentAttention) + isinstance(block.ffn, Moe) for block in layers)
+    return lone_norms / max(1, sum((block.mixer is not None) + (block.ffn is not None) for block in layers))

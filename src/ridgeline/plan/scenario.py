@@ -26,7 +26,7 @@ else:
     W = TypeVar("W")
 
 
-def balanced(layers: int, stages: int, ahead: int = 0) -> tuple[int, ...]:
+def balance_layers(layers: int, stages: int, ahead: int = 0) -> tuple[int, ...]:
     """Layers of each stage when the embedding and the output count as one slot each, at opposite ends.
 
         slots = layers + 2;  no stage holds more than ceil(slots / stages)
@@ -45,30 +45,30 @@ def balanced(layers: int, stages: int, ahead: int = 0) -> tuple[int, ...]:
     ((12, 12, 12, 12, 12, 12, 12, 12), (15, 16, 16, 14), (5,))
     """
     if ahead and stages > 1:
-        return _filled(layers, stages, -(-(layers + 1 + 2 * ahead) // stages))
+        return _fill_stages(layers, stages, -(-(layers + 1 + 2 * ahead) // stages))
     slots = layers + 2
-    most = -(-slots // stages)
-    if layers % stages == 0 and (stages == 1 or layers // stages + 1 <= most):
+    slot_limit = -(-slots // stages)
+    if layers % stages == 0 and (stages == 1 or layers // stages + 1 <= slot_limit):
         return (layers // stages,) * stages
-    held = [most] * stages
-    held[0] -= 1
-    held[-1] -= 1
+    layers_of_stages = [slot_limit] * stages
+    layers_of_stages[0] -= 1
+    layers_of_stages[-1] -= 1
     ends = [stage // 2 if stage % 2 else stages - 1 - stage // 2 for stage in range(stages)]
-    short = sum(held) - layers
+    short = sum(layers_of_stages) - layers
     while short:
         for stage in ends:
-            if short and held[stage] > 0:
-                held[stage] -= 1
+            if short and layers_of_stages[stage] > 0:
+                layers_of_stages[stage] -= 1
                 short -= 1
-    return tuple(held)
+    return tuple(layers_of_stages)
 
 
-def _filled(layers: int, stages: int, most: int) -> tuple[int, ...]:
+def _fill_stages(layers: int, stages: int, most: int) -> tuple[int, ...]:
     """Stages filled with `most` layers from the front."""
-    held: list[int] = []
+    layers_of_stages: list[int] = []
     for _ in range(stages):
-        held.append(min(most, layers - sum(held)))
-    return tuple(held)
+        layers_of_stages.append(min(most, layers - sum(layers_of_stages)))
+    return tuple(layers_of_stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +112,8 @@ class Scenario(Generic[W]):
             return space.text
         if encoder is None or isinstance(self.workload, Serve):
             return 0
-        own = self.workload.seq if encoder.reads == "tokens" else encoder.context
-        return self.workload.encoder_seq or own
+        usual_tokens = self.workload.seq if encoder.reads == "tokens" else encoder.context
+        return self.workload.encoder_seq or usual_tokens
 
     @property
     def vision_input(self) -> EncoderInput:
@@ -121,13 +121,13 @@ class Scenario(Generic[W]):
         vision, work = self.model.vision, self.workload
         if vision is None or isinstance(work, (Serve, Decode)):
             return EncoderInput()
-        found = EncoderInput()
+        encoder_input = EncoderInput()
         if work.images:
-            sized = tokens_input(vision, work.image_tokens) if work.image_tokens else None
-            found = (sized or image_input(vision, work.height, work.width)).times(work.images)
+            sized_input = tokens_input(vision, work.image_tokens) if work.image_tokens else None
+            encoder_input = (sized_input or image_input(vision, work.height, work.width)).times(work.images)
         if work.videos:
-            found = found + video_input(vision, work.frames, work.height, work.width).times(work.videos)
-        return found
+            encoder_input = encoder_input + video_input(vision, work.frames, work.height, work.width).times(work.videos)
+        return encoder_input
 
     @property
     def audio_input(self) -> EncoderInput:
@@ -145,7 +145,7 @@ class Scenario(Generic[W]):
 
 def default_placement(model: ModelSpec, stages: int) -> tuple[int, ...]:
     """Layers of each virtual stage where no plan says."""
-    return balanced(model.layers, stages, model.mtp.depth if model.mtp else 0)
+    return balance_layers(model.layers, stages, model.mtp.depth if model.mtp else 0)
 
 
 def is_training(scenario: Scenario) -> TypeGuard[Scenario[Train]]:

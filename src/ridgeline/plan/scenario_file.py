@@ -69,10 +69,12 @@ def read_scenario(path: Path | str, settings: Iterable[str] = ()) -> Scenario:
     try:
         return scenario(table.data, settings, folder=path.parent)
     except InputError as wrong:
-        raise InputError([_located(problem, table, settings) for problem in wrong.problems] or str(wrong)) from None
+        raise InputError(
+            [_locate_problem(problem, table, settings) for problem in wrong.problems] or str(wrong)
+        ) from None
 
 
-def _located(problem: Problem, table: Table, settings: tuple[str, ...]) -> Problem:
+def _locate_problem(problem: Problem, table: Table, settings: tuple[str, ...]) -> Problem:
     """The problem with its place: the command line where it was set there, otherwise the file's line."""
     if problem.path == "--set":
         return problem
@@ -109,17 +111,17 @@ def assemble(
     system = _system(data, problems)
     raw = data.get("workload", {})
     raw = {"kind": "train", **raw} if isinstance(raw, Mapping) else raw
-    raw, sized = with_length(raw, model)
+    raw, size_notes = with_length(raw, model)
     workload = decode_into(WorkloadTable, {"workload": raw}, "", problems)
     plan_table = dict(data.get("plan", {})) if isinstance(data.get("plan", {}), Mapping) else data["plan"]
-    if isinstance(plan_table, dict) and "engine" not in plan_table and (described := described_engine(data)):
-        plan_table["engine"] = described
-    assumptions = [*sized, *_complete(plan_table, system, workload.workload if workload else None)]
+    if isinstance(plan_table, dict) and "engine" not in plan_table and (own_engine := described_engine(data)):
+        plan_table["engine"] = own_engine
+    assumptions = [*size_notes, *_complete(plan_table, system, workload.workload if workload else None)]
     plan = decode_into(Plan, plan_table, "plan", problems)
     engine = _engine(data, _named_engine(plan_table), problems)
     if model is None or system is None or workload is None or plan is None:
-        asked = workload.workload if workload else None
-        problems.extend(check_known(model=model, system=system, workload=asked, plan=plan, engine=engine))
+        workload_value = workload.workload if workload else None
+        problems.extend(check_known(model=model, system=system, workload=workload_value, plan=plan, engine=engine))
         problems.extend(_schedule_name(plan_table) if plan is None else ())
         return None, tuple(dict.fromkeys(problems))
     if engine is None:
@@ -132,7 +134,8 @@ def assemble(
     )  # fmt: skip
     problems.extend(check(built))
     notes = (
-        *_given(data), *assumptions, *system.assumptions, *_placed(built), *_beyond(built), *unsupported(built),
+        *_given_parts(data), *assumptions, *system.assumptions, *_placement_notes(built), *_beyond(built),
+        *unsupported(built),
     )  # fmt: skip
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
 
@@ -165,7 +168,7 @@ def schema() -> dict[str, Any]:
 def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) -> list[Problem]:
     """Resolve paths written in a file against its folder; one that leaves it is removed and told, unless it is set."""
     problems: list[Problem] = []
-    replaced = {setting.partition("=")[0].strip() for setting in settings}
+    replaced_keys = {setting.partition("=")[0].strip() for setting in settings}
     for key in FILES:
         *outer, name = key.split(".")
         table: Any = data
@@ -173,7 +176,12 @@ def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) ->
             table = table.get(part) if isinstance(table, dict) else None
         root = key.split(".")[0]
         ref = table.get(name) if isinstance(table, dict) else None
-        if key in replaced or not isinstance(ref, str) or not isinstance(table, dict) or not _named(key, ref, folder):
+        if (
+            key in replaced_keys
+            or not isinstance(ref, str)
+            or not isinstance(table, dict)
+            or not _is_file_name(key, ref, folder)
+        ):
             continue
         target = path_within(folder, ref)
         if target is not None:
@@ -187,15 +195,15 @@ def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) ->
 
 def self_contained(table: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
     """The table of a scenario with the model and system files that it names, from a folder, written into it."""
-    whole = dict(table)
+    entire_table = dict(table)
     for key, read in (("model", model_table), ("system", system_table)):
-        ref = whole.get(key)
+        ref = entire_table.get(key)
         if isinstance(ref, str) and _names_file(ref, folder) and (folder / ref).exists():
-            whole[key] = read(folder / ref)
-    return whole
+            entire_table[key] = read(folder / ref)
+    return entire_table
 
 
-def _named(key: str, ref: str, folder: Path) -> bool:
+def _is_file_name(key: str, ref: str, folder: Path) -> bool:
     """Whether what a key holds is a path: a trace always is, a model or system may be a name."""
     return bool(ref) if key.startswith("workload.") else _names_file(ref, folder)
 
@@ -211,8 +219,10 @@ def _names_file(ref: str, folder: Path) -> bool:
 def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None:
     if "model" not in data:
         if not any(problem.path.split(".")[0] == "model" for problem in problems):
-            expected = "a catalog id, a path to a config.json or a table of dimensions"
-            problems.append(Problem(path="model", given="nothing", expected=expected, todo='add model = "llama3-8b"'))
+            expectation = "a catalog id, a path to a config.json or a table of dimensions"
+            problems.append(
+                Problem(path="model", given="nothing", expected=expectation, todo='add model = "llama3-8b"')
+            )
         return None
     if isinstance(data["model"], ModelSpec):
         return data["model"]
@@ -226,9 +236,9 @@ def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None
 def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
     if "system" not in data:
         if not any(problem.path.split(".")[0] == "system" for problem in problems):
-            expected = "a name such as 64xh100-sxm, a path or a table"
+            expectation = "a name such as 64xh100-sxm, a path or a table"
             problems.append(
-                Problem(path="system", given="nothing", expected=expected, todo='add system = "64xh100-sxm"')
+                Problem(path="system", given="nothing", expected=expectation, todo='add system = "64xh100-sxm"')
             )
         return None
     if isinstance(data["system"], System) and "chip" not in data:
@@ -257,16 +267,16 @@ def described_engine(data: Mapping[str, Any]) -> str | None:
 
 def _named_engine(plan_table: Any) -> str:
     """The engine that a [plan] table names; the usual one where it names none, or not by a word."""
-    named = plan_table.get("engine") if isinstance(plan_table, Mapping) else None
-    return named if isinstance(named, str) else Plan().engine
+    engine_name = plan_table.get("engine") if isinstance(plan_table, Mapping) else None
+    return engine_name if isinstance(engine_name, str) else Plan().engine
 
 
 def _schedule_name(plan_table: Any) -> list[Problem]:
     """A misspelt schedule, where the rest of the [plan] table cannot be read."""
     written = plan_table.get("schedule") if isinstance(plan_table, Mapping) else None
     name = written.get("name") if isinstance(written, Mapping) else written
-    known = not isinstance(name, str) or name in SCHEDULES
-    return [] if known else [not_among("plan.schedule.name", str(name), SCHEDULES)]
+    is_schedule = not isinstance(name, str) or name in SCHEDULES
+    return [] if is_schedule else [not_among("plan.schedule.name", str(name), SCHEDULES)]
 
 
 def _engine(data: Mapping[str, Any], named: str, problems: list[Problem]) -> Engine | None:
@@ -275,17 +285,17 @@ def _engine(data: Mapping[str, Any], named: str, problems: list[Problem]) -> Eng
     if not isinstance(table, Mapping):
         problems.append(Problem(path="engine", given=repr(table)[:60], expected="a table; a plan names its engine"))
         return None
-    own = "base" not in table and {"launch", "supports"} <= set(table)
+    is_complete = "base" not in table and {"launch", "supports"} <= set(table)
     base = ENGINES.resolve(str(table.get("base", named)))
-    if named not in (table.get("id", "custom"), table.get("base")) and (own or ENGINES.resolve(named) != base):
-        known = sorted({str(table.get("id", "custom")), str(table.get("base", "custom"))} - {"custom"})
-        problems.append(not_among("plan.engine", named, known or ENGINES, "name the engine that [engine] describes"))
+    if named not in (table.get("id", "custom"), table.get("base")) and (is_complete or ENGINES.resolve(named) != base):
+        names = sorted({str(table.get("id", "custom")), str(table.get("base", "custom"))} - {"custom"})
+        problems.append(not_among("plan.engine", named, names or ENGINES, "name the engine that [engine] describes"))
         return None
-    if not own and base is None:
+    if not is_complete and base is None:
         problems.append(not_among("plan.engine", str(table.get("base", named)), ENGINES))
         return None
     try:
-        return load_engine(table if own else {**table, "base": base})
+        return load_engine(table if is_complete else {**table, "base": base})
     except InputError as wrong:
         problems.extend(_under("engine", wrong))
     return None
@@ -331,7 +341,7 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
     return notes
 
 
-def _given(data: Mapping[str, Any]) -> list[str]:
+def _given_parts(data: Mapping[str, Any]) -> list[str]:
     """What differs from the catalogs, so that a what-if never looks like the base."""
     notes: list[str] = []
     for key in ("model", "system", "chip", "engine"):
@@ -349,14 +359,14 @@ def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{key}", value
 
 
-def _placed(built: Scenario) -> list[str]:
+def _placement_notes(built: Scenario) -> list[str]:
     """The default placement is an assumption where it is not an even split."""
     if built.plan.placement or built.plan.mesh.pp == 1 or built.plan.virtual_stages > built.model.layers + 2:
         return []
-    held = built.placement
-    if len(set(held)) == 1:
-        return [f"placement: {held[0]} layers on each of {len(held)} virtual stages"]
-    return [f"placement: {'-'.join(map(str, held))} layers, embedding and output counted as slots"]
+    placement = built.placement
+    if len(set(placement)) == 1:
+        return [f"placement: {placement[0]} layers on each of {len(placement)} virtual stages"]
+    return [f"placement: {'-'.join(map(str, placement))} layers, embedding and output counted as slots"]
 
 
 def _beyond(built: Scenario) -> list[str]:

@@ -25,7 +25,7 @@ USUAL_REQUESTS = 1000
 MOST_REQUESTS = 2_000_000
 
 
-def _counted(value: Any) -> Any:
+def _read_count(value: Any) -> Any:
     """`"8k"`: 8192; what is no count is told by whoever decodes it."""
     try:
         return parse_count(value) if isinstance(value, str) else value
@@ -33,7 +33,7 @@ def _counted(value: Any) -> Any:
         return value
 
 
-Tokens = Annotated[Count, Via(_counted)]
+Tokens = Annotated[Count, Via(_read_count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +122,8 @@ class Objective:
     @property
     def limits(self) -> dict[str, float]:
         """What is limited, in seconds."""
-        named = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "e2e": self.e2e}
-        return {name: limit for name, limit in named.items() if limit is not None}
+        limits_by_name = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "e2e": self.e2e}
+        return {name: limit for name, limit in limits_by_name.items() if limit is not None}
 
     def problems(self) -> Iterable[Problem]:
         if not 0 < self.percentile <= 100:
@@ -178,24 +178,24 @@ class Serve:
         return self.sequences * (self.osl or 1)
 
     def problems(self) -> Iterable[Problem]:
-        own = isinstance(self.arrivals, TraceFile) or bool(self.lengths)
+        own_lengths = isinstance(self.arrivals, TraceFile) or bool(self.lengths)
         for name, tokens in (("isl", self.isl), ("osl", self.osl)):
-            if tokens is None and not own:
+            if tokens is None and not own_lengths:
                 yield Problem(path=name, given="nothing", expected="tokens of a request", todo="or give lengths = FILE")
-            elif tokens is not None and own:
+            elif tokens is not None and own_lengths:
                 yield Problem(path=name, given=str(tokens), expected="none: the file brings its lengths")
         if (self.requests or 0) > MOST_REQUESTS:
             yield Problem(path="requests", given=str(self.requests), expected=f"at most {MOST_REQUESTS:,}")
         if self.range_ratio >= 1:
             yield Problem(path="range_ratio", given=f"{self.range_ratio:g}", expected="a share from 0 up to 1")
         if self.isl and self.prefix >= self.isl:
-            given, expected = str(self.prefix), f"less than isl ({self.isl})"
-            yield Problem(path="prefix", given=given, expected=expected)
+            given_text, expectation = str(self.prefix), f"less than isl ({self.isl})"
+            yield Problem(path="prefix", given=given_text, expected=expectation)
         rate = getattr(self.arrivals, "rate", None)
         if rate is not None and rate <= 0:
             yield Problem(path="arrivals.rate", given=f"{rate:g}", expected="requests per second, above 0")
         if isinstance(self.arrivals, Gamma) and self.arrivals.burstiness <= 0:
-            given = f"{self.arrivals.burstiness:g}"
-            yield Problem(path="arrivals.burstiness", given=given, expected="above 0; 1 is Poisson")
+            given_text = f"{self.arrivals.burstiness:g}"
+            yield Problem(path="arrivals.burstiness", given=given_text, expected="above 0; 1 is Poisson")
         if isinstance(self.arrivals, OnOff) and self.arrivals.on <= 0:
             yield Problem(path="arrivals.on", given=f"{self.arrivals.on:g} s", expected="a window longer than 0 s")

@@ -42,9 +42,9 @@ def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Proble
     `plan.recompute=full` follows it. Of one key said twice the later counts.
     """
     problems: list[Problem] = []
-    ordered = parents_first(settings)
-    _make_way(data, ordered)
-    for setting in ordered:
+    settings_in_order = parents_first(settings)
+    _make_way(data, settings_in_order)
+    for setting in settings_in_order:
         _set(data, setting, problems)
     return problems
 
@@ -54,9 +54,9 @@ def _make_way(data: dict[str, Any], settings: Iterable[str]) -> None:
     for setting in settings:
         key, _, text = setting.partition("=")
         value, work = parse_value(text), data.get("workload")
-        traced = isinstance(value, str) or (isinstance(value, Mapping) and value.get("kind") == "trace")
-        if isinstance(work, Mapping) and (key.strip() == "workload.lengths" or (key.strip() == ARRIVALS and traced)):
-            data["workload"] = {name: own for name, own in work.items() if name not in LENGTHS}
+        is_trace = isinstance(value, str) or (isinstance(value, Mapping) and value.get("kind") == "trace")
+        if isinstance(work, Mapping) and (key.strip() == "workload.lengths" or (key.strip() == ARRIVALS and is_trace)):
+            data["workload"] = {name: entry for name, entry in work.items() if name not in LENGTHS}
 
 
 def parents_first(settings: Iterable[str]) -> list[str]:
@@ -71,8 +71,8 @@ def parents_first(settings: Iterable[str]) -> list[str]:
 def told_by(settings: Iterable[str], problem: Problem) -> Problem:
     """The problem with `--set` as its place where a setting wrote what it is about."""
     paths = [setting.partition("=")[0].strip() for setting in settings]
-    said = any(f"{problem.path}.".startswith(f"{path}.") for path in paths if path)
-    return replace(problem, where="--set") if said and not problem.where else problem
+    is_set = any(f"{problem.path}.".startswith(f"{path}.") for path in paths if path)
+    return replace(problem, where="--set") if is_set and not problem.where else problem
 
 
 def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
@@ -97,10 +97,10 @@ def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
             below = {SHORT.get(here, "value"): below}
         at[key] = dict(below) if isinstance(below, Mapping) else {}
         at = at[key]
-    at[keys[-1]] = _joined(at.get(keys[-1]), value)
+    at[keys[-1]] = _join_values(at.get(keys[-1]), value)
 
 
-def _joined(there: Any, value: Any) -> Any:
+def _join_values(there: Any, value: Any) -> Any:
     """A table is joined with the one that is there, unless it is of another kind: then nothing of that is left."""
     if not isinstance(value, Mapping) or not isinstance(there, Mapping):
         return value

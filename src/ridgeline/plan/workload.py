@@ -16,7 +16,7 @@ from ridgeline.plan.serve import Serve
 STATES = {"adamw": 2, "adam": 2, "lion": 1, "muon": 1, "momentum": 1, "sgd": 0, "adafactor": 0}
 
 
-def _named(value: Any) -> Any:
+def _name_table(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -24,7 +24,7 @@ def _no_master(value: Any) -> Any:
     return None if value == "none" else value
 
 
-def _counted(value: Any) -> Any:
+def _read_count(value: Any) -> Any:
     """`"128k"`: 131072; what is no count is told by whoever decodes it."""
     try:
         return parse_count(value) if isinstance(value, str) else value
@@ -74,17 +74,19 @@ class Train:
     """
 
     kind: Literal["train"] = "train"
-    seq: Annotated[Count, Via(_counted), Doc("tokens of one sequence")]
+    seq: Annotated[Count, Via(_read_count), Doc("tokens of one sequence")]
     global_batch: Annotated[Count | None, Doc("sequences of one step over the whole system")] = None
     tokens_per_batch: Annotated[Count | None, Doc("tokens of one step, instead of global_batch")] = None
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
     lora: Lora | None = None
-    optimizer: Annotated[Optimizer, Via(_named)] = Optimizer()
+    optimizer: Annotated[Optimizer, Via(_name_table)] = Optimizer()
     packed: bool = True
     document: Annotated[Count | None, Doc("tokens of one document; absent: a document fills its sequence")] = None
     images: Annotated[float, AtLeast(0), Doc("images of one sequence, for a model that sees")] = 0.0
     videos: Annotated[float, AtLeast(0), Doc("videos of one sequence, of `frames` frames each")] = 0.0
-    encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
+    encoder_seq: Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")] = (
+        None
+    )
     height: Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")] = (
         None
     )
@@ -125,8 +127,8 @@ class Train:
             todo = "give the sequences of one step as global_batch"
             yield Problem(path="global_batch", given=given, expected="global_batch or tokens_per_batch", todo=todo)
         elif self.tokens_per_batch is not None and self.tokens_per_batch % self.seq:
-            given, expected = str(self.tokens_per_batch), f"a multiple of seq ({self.seq})"
-            yield Problem(path="tokens_per_batch", given=given, expected=expected)
+            given, expectation = str(self.tokens_per_batch), f"a multiple of seq ({self.seq})"
+            yield Problem(path="tokens_per_batch", given=given, expected=expectation)
         if self.lora is not None and self.task != "lora":
             yield Problem(
                 path="lora", given="adapters", expected=f"none for task {self.task!r}", todo='set task = "lora"'
@@ -142,11 +144,15 @@ class Prefill:
     """
 
     kind: Literal["prefill"] = "prefill"
-    seq: Annotated[Count, Via(_counted), Doc("prompt tokens of one sequence")]
+    seq: Annotated[Count, Via(_read_count), Doc("prompt tokens of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
-    cached: Annotated[Size, Via(_counted), Doc("tokens of a sequence that the prefix cache holds")] = 0
-    chunk: Annotated[Size | None, Via(_counted), Doc("tokens of one step; absent: as the engine does; 0: all")] = None
-    encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
+    cached: Annotated[Size, Via(_read_count), Doc("tokens of a sequence that the prefix cache holds")] = 0
+    chunk: Annotated[Size | None, Via(_read_count), Doc("tokens of one step; absent: as the engine does; 0: all")] = (
+        None
+    )
+    encoder_seq: Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")] = (
+        None
+    )
     images: Annotated[float, AtLeast(0), Doc("images of one prompt, for a model that sees")] = 0.0
     videos: Annotated[float, AtLeast(0), Doc("videos of one prompt, of `frames` frames each")] = 0.0
     height: Annotated[Count | None, Doc("pixels of an image's or video's height, where it is not the model's own")] = (
@@ -169,8 +175,8 @@ class Prefill:
 
     def problems(self) -> Iterable[Problem]:
         if self.cached >= self.seq:
-            expected = f"less than seq ({self.seq}): the last token is always computed"
-            yield Problem(path="cached", given=str(self.cached), expected=expected)
+            expectation = f"less than seq ({self.seq}): the last token is always computed"
+            yield Problem(path="cached", given=str(self.cached), expected=expectation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +184,11 @@ class Decode:
     """Writing one token for each of `batch` sequences that already hold `context` tokens."""
 
     kind: Literal["decode"] = "decode"
-    context: Annotated[Count, Via(_counted), Doc("tokens already in the cache of one sequence")]
+    context: Annotated[Count, Via(_read_count), Doc("tokens already in the cache of one sequence")]
     batch: Annotated[Count, Doc("sequences over the whole system")] = 1
-    encoder_seq: Annotated[Count | None, Via(_counted), Doc("positions that the encoder of one sequence reads")] = None
+    encoder_seq: Annotated[Count | None, Via(_read_count), Doc("positions that the encoder of one sequence reads")] = (
+        None
+    )
     audio_s: Annotated[float | None, AtLeast(0), Doc("seconds of sound of one sequence")] = None
 
     @property

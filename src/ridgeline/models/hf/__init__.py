@@ -21,7 +21,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
 from ridgeline.models.hf import encoder, multimodal
 from ridgeline.models.hf.audio_lm import HEARING, OMNI
-from ridgeline.models.hf.config import Config, shown
+from ridgeline.models.hf.config import Config, quote_value
 from ridgeline.models.hf.diffusion import DIFFUSION, USUAL
 from ridgeline.models.hf.heads import decoder_head
 from ridgeline.models.hf.key_aliases import in_its_keys
@@ -88,8 +88,8 @@ def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ())
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as wrong:
-        given = str(wrong) if isinstance(wrong, json.JSONDecodeError) else "numbers or nesting out of bounds"
-        raise InputError(Problem(path="", given=given, expected="JSON", where=str(file))) from None
+        given_text = str(wrong) if isinstance(wrong, json.JSONDecodeError) else "numbers or nesting out of bounds"
+        raise InputError(Problem(path="", given=given_text, expected="JSON", where=str(file))) from None
     spec = from_config(data, id=id or file.resolve().parent.name, ignore=ignore)
     return replace(as_processed(spec, file.parent), source=str(file))
 
@@ -109,18 +109,20 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
     ridgeline.core.errors.UnknownId: model_type: got 'lama', expected one of llama, ...
     """
     if not isinstance(data, Mapping) or _too_deep(data):
-        raise InputError(Problem(path="", given=shown(type(data).__name__), expected="a table of keys, not too deep"))
+        raise InputError(
+            Problem(path="", given=quote_value(type(data).__name__), expected="a table of keys, not too deep")
+        )
     kind = data.get("model_type")
-    named = data.get("_class_name")
-    if kind is None and isinstance(named, str) and named in DIFFUSION:
-        return _diffusion(data, named, id, ignore)
+    class_name = data.get("_class_name")
+    if kind is None and isinstance(class_name, str) and class_name in DIFFUSION:
+        return _diffusion(data, class_name, id, ignore)
     if not isinstance(kind, str):
         raise InputError(_of_no_type(data, kind))
     reader = READERS.get(kind)
     if reader is None:
-        from ridgeline.models.hf.generic import captured  # most configs never pay for it
+        from ridgeline.models.hf.generic import capture_config  # most configs never pay for it
 
-        return replace(captured(data, READERS, id), numerics=numerics_from(data))
+        return replace(capture_config(data, READERS, id), numerics=numerics_from(data))
     cfg = Config(in_its_keys(data), defaults(kind))
     cfg.ignore(*ignore)
     spec = decoder_head(cfg, reader(cfg))
@@ -139,16 +141,16 @@ def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[
 
 def _of_no_type(data: Mapping[str, Any], kind: object) -> Problem:
     """What a config without a model_type seems to be."""
-    named = data.get("_class_name")
-    if isinstance(named, str):
-        given = f"a diffusers config of {shown(named)}"
-        expected = f"a model_type, or one of the classes {', '.join(DIFFUSION)}"
+    class_name = data.get("_class_name")
+    if isinstance(class_name, str):
+        given_text = f"a diffusers config of {quote_value(class_name)}"
+        expectation = f"a model_type, or one of the classes {', '.join(DIFFUSION)}"
         todo = "record it with ridgeline capture, or describe a transformer of the same dimensions"
-        return Problem(path="_class_name", given=given, expected=expected, todo=todo)
+        return Problem(path="_class_name", given=given_text, expected=expectation, todo=todo)
     if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"} & set(data):
-        expected = "the config.json of a model"
-        return Problem(path="model_type", given="a DeepSpeed config", expected=expected, todo="try ridgeline import")
-    return Problem(path="model_type", given=shown(kind), expected="a string", todo="add it")
+        expectation = "the config.json of a model"
+        return Problem(path="model_type", given="a DeepSpeed config", expected=expectation, todo="try ridgeline import")
+    return Problem(path="model_type", given=quote_value(kind), expected="a string", todo="add it")
 
 
 def _too_deep(data: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.dense import qwen2, qwen3
 from ridgeline.models.hf.moe import experts, qwen3_moe
 from ridgeline.models.hf.multimodal import text_of, vision_of
-from ridgeline.models.hf.parts import LAYER, Reader, biased, defaults, divide, heads, hidden_size, model
+from ridgeline.models.hf.parts import LAYER, Reader, bias_traits, defaults, divide, heads, hidden_size, model
 from ridgeline.models.hf.vision import Tower, qwen2_5_vl, qwen3_vl
 from ridgeline.models.params import count
 from ridgeline.models.sizing import Clip
@@ -57,7 +57,7 @@ HEADS = ("encoder_attention_heads", "num_attention_heads")
 INNER = ("encoder_ffn_dim", "intermediate_size")
 
 
-def _convolved(cfg: Config, audio: Audio) -> Audio:
+def _convolution_rate(cfg: Config, audio: Audio) -> Audio:
     """Two convolutions of three spectra each, the second of which halves, and a norm behind the layers."""
     bins, hidden = cfg.count("num_mel_bins"), audio.hidden
     weights = 3 * bins * hidden + hidden + 3 * hidden * hidden + hidden
@@ -68,13 +68,13 @@ def _convolved(cfg: Config, audio: Audio) -> Audio:
 
 def whisper_tower(cfg: Config) -> Audio:
     """Whisper's encoder: clips filled up to 30 seconds, keys without biases, computed positions."""
-    audio = _convolved(cfg, _layers(cfg, key_bias=False))
+    audio = _convolution_rate(cfg, _layers(cfg, key_bias=False))
     return replace(audio, clip=Clip(chunk=WINDOW * 100, window=WINDOW * 50, padded=WINDOW))
 
 
 def qwen2_5_omni_tower(cfg: Config) -> Audio:
     """Qwen2.5-Omni: chunks of `2 * n_window` spectra that see nothing else; positions pooled two by two, one matrix."""
-    audio = _convolved(cfg, _layers(cfg, key_bias=False))
+    audio = _convolution_rate(cfg, _layers(cfg, key_bias=False))
     chunk, out = 2 * cfg.count("n_window"), cfg.count("output_dim")
     return replace(
         audio,
@@ -94,13 +94,13 @@ def qwen3_omni_tower(cfg: Config) -> Audio:
     hidden, chunk = audio.hidden, 2 * cfg.count("n_window")
     convolutions = 9 * wide + wide + 2 * (9 * wide**2 + wide)
     spans = [-(-chunk // 2**times) for times in (1, 2, 3)]  # positions of a chunk behind each convolution
-    each = spans[2]
+    chunk_length = spans[2]
     drawn = 9 * wide * (spans[0] * rows[0] + wide * (spans[1] * rows[1] + spans[2] * rows[2]))
-    front = round(drawn / each) + wide * rows[2] * hidden
+    front = round(drawn / chunk_length) + wide * rows[2] * hidden
     return replace(
         audio,
         front=front,
-        clip=Clip(chunk=chunk, halvings=3, window=max(1, each * (cfg.count("n_window_infer") // chunk))),
+        clip=Clip(chunk=chunk, halvings=3, window=max(1, chunk_length * (cfg.count("n_window_infer") // chunk))),
         projector_params=hidden**2 + hidden + hidden * out + out,
         other_params=convolutions + wide * rows[2] * hidden + LAYER.params(hidden),
     )
@@ -111,7 +111,7 @@ def qwen2_audio(cfg: Config) -> ModelSpec:
     text, audio = text_of(cfg, "qwen2", fixed=False), audio_of(cfg, whisper_tower, "qwen2_audio_encoder")
     projector = audio.hidden * text.hidden + text.hidden
     audio = replace(audio, clip=replace(audio.clip, pool=2), projector_params=projector)
-    return _heard(cfg, text, audio)
+    return _with_audio(cfg, text, audio)
 
 
 def voxtral(cfg: Config) -> ModelSpec:
@@ -123,10 +123,10 @@ def voxtral(cfg: Config) -> ModelSpec:
     several = divide(cfg, "audio_config.intermediate_size", inner, audio.hidden)
     projector = inner * text.hidden + text.hidden**2
     clip = replace(audio.clip, pool=several, silence=True)
-    return _heard(cfg, text, replace(audio, clip=clip, projector_params=projector))
+    return _with_audio(cfg, text, replace(audio, clip=clip, projector_params=projector))
 
 
-def _heard(cfg: Config, text: ModelSpec, audio: Audio) -> ModelSpec:
+def _with_audio(cfg: Config, text: ModelSpec, audio: Audio) -> ModelSpec:
     """Text and sound together; the head is tied where either level says so."""
     tied = cfg.flag("tie_word_embeddings", False) or text.embedding.tied
     return replace(text, audio=audio, embedding=replace(text.embedding, tied=tied))
@@ -145,25 +145,25 @@ def _conv(inputs: int, outputs: int, kernel: int = 1) -> int:
 
 
 def _sizes(cfg: Config, key: str) -> tuple[int, ...]:
-    found = cfg.counts(key)
-    if not found or len(found) > MOST or min(found) < 1:
-        cfg.bad(key, found, f"up to {MOST} whole numbers")
+    sizes = cfg.counts(key)
+    if not sizes or len(sizes) > MOST or min(sizes) < 1:
+        cfg.bad(key, sizes, f"up to {MOST} whole numbers")
         return (1,)
-    return found
+    return sizes
 
 
 def _speaker(cfg: Config, mel: int, out: int) -> int:
     """ECAPA-TDNN: what a voice sounds like, of its spectra."""
     channels, kernels = _sizes(cfg, "enc_channels"), _sizes(cfg, "enc_kernel_sizes")
-    scale, squeezed = cfg.count("enc_res2net_scale"), cfg.count("enc_se_channels")
+    scale, squeeze_channels = cfg.count("enc_res2net_scale"), cfg.count("enc_se_channels")
     total = _conv(mel, channels[0], kernels[0])
-    for before, own, kernel in zip(channels, channels[1:-1], kernels[1:], strict=False):
-        part = own // scale
-        total += _conv(before, own) + (scale - 1) * _conv(part, part, kernel) + _conv(own, own)
-        total += _conv(own, squeezed) + _conv(squeezed, own)
-    last, attended = channels[-1], cfg.count("enc_attention_channels")
-    pooled = _conv(3 * last, attended) + _conv(attended, last)
-    return total + _conv(last, last, kernels[-1]) + pooled + _conv(2 * last, out)
+    for before, channel, kernel in zip(channels, channels[1:-1], kernels[1:], strict=False):
+        part = channel // scale
+        total += _conv(before, channel) + (scale - 1) * _conv(part, part, kernel) + _conv(channel, channel)
+        total += _conv(channel, squeeze_channels) + _conv(squeeze_channels, channel)
+    last, attention_channels = channels[-1], cfg.count("enc_attention_channels")
+    pooling = _conv(3 * last, attention_channels) + _conv(attention_channels, last)
+    return total + _conv(last, last, kernels[-1]) + pooling + _conv(2 * last, out)
 
 
 def _spectra(cfg: Config) -> int:
@@ -184,8 +184,10 @@ def _bigvgan(cfg: Config) -> int:
     ups = _sizes(cfg, "upsample_kernel_sizes")[: len(_sizes(cfg, "upsample_rates"))]
     total = _conv(cfg.count("mel_dim"), first, 7)
     for level, kernel in enumerate(ups):
-        before, own = first >> level, first >> (level + 1)
-        total += _conv(before, own, kernel) + sum(6 * _conv(own, own, size) + 6 * 2 * own for size in kernels)
+        before, channel = first >> level, first >> (level + 1)
+        total += _conv(before, channel, kernel) + sum(
+            6 * _conv(channel, channel, size) + 6 * 2 * channel for size in kernels
+        )
     last = first >> len(ups)
     return total + 2 * last + 7 * last
 
@@ -207,15 +209,15 @@ def code2wav(cfg: Config) -> int:
     for factor in _sizes(cfg, "upsampling_ratios"):
         total += _conv(hidden, hidden, factor) + 7 * hidden + hidden + 2 * hidden
         total += _conv(hidden, 4 * hidden) + _conv(4 * hidden, hidden) + hidden
-    return total + _upsampled(cfg.count("decoder_dim"), hidden, _sizes(cfg, "upsample_rates"))
+    return total + _upsampling_params(cfg.count("decoder_dim"), hidden, _sizes(cfg, "upsample_rates"))
 
 
-def _upsampled(first: int, inputs: int, rates: Sequence[int]) -> int:
+def _upsampling_params(first: int, inputs: int, rates: Sequence[int]) -> int:
     total = _conv(inputs, first, 7)
     for level, rate in enumerate(rates):
-        before, own = first >> level, first >> (level + 1)
-        unit = 4 * own + _conv(own, own, 7) + _conv(own, own)
-        total += 2 * before + _conv(before, own, 2 * rate) + 3 * unit
+        before, channel = first >> level, first >> (level + 1)
+        unit = 4 * channel + _conv(channel, channel, 7) + _conv(channel, channel)
+        total += 2 * before + _conv(before, channel, 2 * rate) + 3 * unit
     last = first >> len(rates)
     return total + 2 * last + _conv(last, 1, 7)
 
@@ -233,7 +235,7 @@ def _thinker(cfg: Config, text: Reader, towers: tuple[Tower, AudioTower], kind: 
     return replace(spec, vision=vision, audio=audio, embedding=replace(spec.embedding, tied=tied))
 
 
-def _whole(cfg: Config, thinker: Callable[[Config], ModelSpec], speak: tuple[Companion, ...]) -> ModelSpec:
+def _with_companions(cfg: Config, thinker: Callable[[Config], ModelSpec], speak: tuple[Companion, ...]) -> ModelSpec:
     inner = cfg.child("thinker_config") or cfg.adopt("thinker_config", {}, {})
     return replace(thinker(inner), companions=speak if cfg.flag("enable_audio_output", True) else ())
 
@@ -248,12 +250,15 @@ def qwen2_5_omni(cfg: Config) -> ModelSpec:
     talker = cfg.aside("talker_config", defaults("qwen2_5_omni_talker"))
     spec, width = qwen2(talker), talker.count("embedding_size")
     layers = count(replace(spec, vocab=0)).total
-    own = layers + spec.vocab * (width + spec.hidden) + width * spec.hidden + spec.hidden
+    talker_params = layers + spec.vocab * (width + spec.hidden) + width * spec.hidden + spec.hidden
     wave = cfg.aside("token2wav_config", defaults("qwen2_5_omni_token2wav"))
     spectra = wave.aside("dit_config", defaults("qwen2_5_omni_dit"))
     sound = wave.aside("bigvgan_config", defaults("qwen2_5_omni_bigvgan"))
-    speak = Companion(name="talker", params=own), Companion(name="token2wav", params=token2wav(spectra, sound))
-    return _whole(cfg, qwen2_5_omni_thinker, speak)
+    speak = (
+        Companion(name="talker", params=talker_params),
+        Companion(name="token2wav", params=token2wav(spectra, sound)),
+    )
+    return _with_companions(cfg, qwen2_5_omni_thinker, speak)
 
 
 def qwen3_omni_thinker(cfg: Config) -> ModelSpec:
@@ -267,17 +272,19 @@ def qwen3_omni(cfg: Config) -> ModelSpec:
     cfg.ignore("system_token_id", "user_token_id", "assistant_token_id")
     talker = cfg.aside("talker_config", defaults("qwen3_omni_moe_talker"))
     text = talker.aside("text_config", defaults("qwen3_omni_moe_talker_text"))
-    attention = heads(text, hidden_size(text), qk_norm="head", **biased(text))
+    attention = heads(text, hidden_size(text), qk_norm="head", **bias_traits(text))
     moe = experts(text, shared_hidden=text.size("shared_expert_intermediate_size"), shared_gate=True)
     spec, inner = model(text, [Block(mixer=attention, ffn=moe)] * text.layers()), text.count("intermediate_size")
-    headed = 2 * (talker.count("thinker_hidden_size") * inner + inner + inner * spec.hidden + spec.hidden)
+    projection_params = 2 * (talker.count("thinker_hidden_size") * inner + inner + inner * spec.hidden + spec.hidden)
     ahead = talker.aside("code_predictor_config", defaults("qwen3_omni_moe_talker_code_predictor"))
     further, groups = qwen3(ahead), ahead.count("num_code_groups")
     codes = count(replace(further, vocab=0)).total + 2 * (groups - 1) * further.vocab * further.hidden
-    own = count(replace(spec, embedding=replace(spec.embedding, tied=False))).total + headed + codes
+    talker_params = (
+        count(replace(spec, embedding=replace(spec.embedding, tied=False))).total + projection_params + codes
+    )
     sound = cfg.aside("code2wav_config", defaults("qwen3_omni_moe_code2wav"))
-    speak = Companion(name="talker", params=own), Companion(name="code2wav", params=code2wav(sound))
-    return _whole(cfg, qwen3_omni_thinker, speak)
+    speak = Companion(name="talker", params=talker_params), Companion(name="code2wav", params=code2wav(sound))
+    return _with_companions(cfg, qwen3_omni_thinker, speak)
 
 
 OMNI: Mapping[str, Reader] = MappingProxyType(

@@ -56,27 +56,27 @@ def gpt_neo(cfg: Config) -> ModelSpec:
     inner = cfg.count("intermediate_size", 4 * hidden)
     ffn = Mlp(hidden=inner, gated=False, bias=True, activation=cfg.word("activation_function"))
     window = cfg.count("window_size")
-    spelled = _spelled(cfg, layers)
-    listed = cfg.words("attention_layers", layers, ("global", "local")) or spelled
-    spans = [window if kind == "local" else 0 for kind in listed]
+    usual_kinds = _kinds_of_pairs(cfg, layers)
+    layer_kinds = cfg.words("attention_layers", layers, ("global", "local")) or usual_kinds
+    spans = [window if kind == "local" else 0 for kind in layer_kinds]
     blocks = [Block(mixer=replace(attention, window=span), ffn=ffn, norm=LAYER) for span in spans]
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), positions=positions)
     return model(cfg, blocks, norm=LAYER, embedding=embedding)
 
 
-def _spelled(cfg: Config, layers: int) -> list[str]:
+def _kinds_of_pairs(cfg: Config, layers: int) -> list[str]:
     """`attention_types` spelled out: pairs of a list of kinds and how often it repeats."""
     cfg.ignore("attention_types")
     pairs = cfg.data.get("attention_types") or [[["global", "local"], layers // 2]]
-    listed: list[str] = []
+    layer_kinds: list[str] = []
     for pair in pairs if isinstance(pairs, list) else ():
-        whole = isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list) and type(pair[1]) is int
-        if whole and 0 <= pair[1] <= MOST_LAYERS and len(pair[0]) <= MOST_LAYERS:
-            listed.extend(pair[0] * min(pair[1], layers))
-    if len(listed) != layers or any(kind not in ("global", "local") for kind in listed):
+        is_pair = isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list) and type(pair[1]) is int
+        if is_pair and 0 <= pair[1] <= MOST_LAYERS and len(pair[0]) <= MOST_LAYERS:
+            layer_kinds.extend(pair[0] * min(pair[1], layers))
+    if len(layer_kinds) != layers or any(kind not in ("global", "local") for kind in layer_kinds):
         cfg.bad("attention_types", pairs, f"pairs that spell {layers} layers as global or local")
         return ["global"] * layers
-    return listed
+    return layer_kinds
 
 
 def gpt_neox(cfg: Config) -> ModelSpec:
@@ -169,10 +169,10 @@ def gpt_bigcode(cfg: Config) -> ModelSpec:
     """StarCoder 1, SantaCoder: GPT-2 with one key-value head."""
     _ignore_summary(cfg)
     cfg.ignore("num_key_value_heads", "scale_attention_softmax_in_fp32", "pre_allocate_kv_cache", "inference_runner")
-    found = gpt2(cfg)
+    spec = gpt2(cfg)
     if not cfg.flag("multi_query"):
-        return found
-    return replace(found, blocks=tuple(replace(block, mixer=_single(block)) for block in found.blocks))
+        return spec
+    return replace(spec, blocks=tuple(replace(block, mixer=_single(block)) for block in spec.blocks))
 
 
 def _single(block: Block) -> Attention | None:

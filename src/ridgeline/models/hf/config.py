@@ -107,8 +107,8 @@ class Config:
         key, value = self._value(keys)
         if value is None:
             return self._missing(key, null, least)
-        whole = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= BIGGEST
-        if whole and value == int(value) and value >= least:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= BIGGEST
+        if is_number and value == int(value) and value >= least:
             return int(value)
         return self._bad_count(key, value, least)
 
@@ -128,10 +128,10 @@ class Config:
 
     def layers(self, keys: Keys = "num_hidden_layers") -> int:
         """A number of layers: a count small enough to spell the layers one by one."""
-        found = self.count(keys)
-        if found <= MOST_LAYERS:
-            return found
-        self.bad(keys if isinstance(keys, str) else keys[0], found, f"at most {MOST_LAYERS} layers")
+        layers = self.count(keys)
+        if layers <= MOST_LAYERS:
+            return layers
+        self.bad(keys if isinstance(keys, str) else keys[0], layers, f"at most {MOST_LAYERS} layers")
         return 1
 
     def flag(self, keys: Keys, null: bool | None = None) -> bool:
@@ -161,11 +161,11 @@ class Config:
         if not isinstance(value, (list, tuple)) or len(value) != length:
             self.bad(key, value, f"a list of {length} words, one for each layer")
             return None
-        renewed = tuple(LEGACY_KINDS.get(word, word) if isinstance(word, str) else word for word in value)
-        wrong = [word for word in renewed if not isinstance(word, str) or word not in allowed]
+        words = tuple(LEGACY_KINDS.get(word, word) if isinstance(word, str) else word for word in value)
+        wrong = [word for word in words if not isinstance(word, str) or word not in allowed]
         if wrong:
             self.bad(key, wrong[0], f"words among {', '.join(sorted(allowed))}")
-        return None if wrong else renewed
+        return None if wrong else words
 
     def counts(self, keys: Keys) -> tuple[int, ...]:
         """A list of whole numbers, each at least 0; null means an empty one."""
@@ -183,10 +183,10 @@ class Config:
         key, value = self._value(keys)
         if value is None:
             return ()
-        listed = value if isinstance(value, (list, tuple)) and len(value) <= MOST_LAYERS else ()
-        found = [tuple(pair) for pair in listed if isinstance(pair, (list, tuple)) and len(pair) == 2]
-        if found and len(found) == len(listed) and all(type(n) is int and 0 < n <= BIGGEST for p in found for n in p):
-            return tuple((one, other) for one, other in found)
+        entries = value if isinstance(value, (list, tuple)) and len(value) <= MOST_LAYERS else ()
+        pairs = [tuple(pair) for pair in entries if isinstance(pair, (list, tuple)) and len(pair) == 2]
+        if pairs and len(pairs) == len(entries) and all(type(n) is int and 0 < n <= BIGGEST for p in pairs for n in p):
+            return tuple((first, second) for first, second in pairs)
         self.bad(key, value, "a list of pairs of whole numbers")
         return ()
 
@@ -234,7 +234,7 @@ class Config:
         key, value = self._value(keys)
         if value is None or any(type(value) is type(option) and value == option for option in allowed):
             return
-        self.bad(key, value, " or ".join(shown(option) for option in allowed), "it changes the architecture")
+        self.bad(key, value, " or ".join(quote_value(option) for option in allowed), "it changes the architecture")
 
     def ignore(self, *keys: str) -> None:
         """Mark keys of this family as understood and without effect on the shape."""
@@ -246,7 +246,7 @@ class Config:
 
     def bad(self, key: str, value: object, expected: str, todo: str = "") -> None:
         """Note a problem with the key."""
-        self.problems.append(Problem(path=f"{self.path}{key}", given=shown(value), expected=expected, todo=todo))
+        self.problems.append(Problem(path=f"{self.path}{key}", given=quote_value(value), expected=expected, todo=todo))
 
     def clash(self, key: str, value: object, expected: str, todo: str = "") -> None:
         """Note that sizes do not fit together, unless a single one is already known to be wrong."""
@@ -267,12 +267,12 @@ class Config:
                 continue
             if key in OFF and (value is False or value == {} or value == []):
                 continue
-            expected = "false or nothing" if key in OFF else "a key that this model_type's reader knows"
-            name = key if isinstance(key, str) else shown(key)
+            expectation = "false or nothing" if key in OFF else "a key that this model_type's reader knows"
+            name = key if isinstance(key, str) else quote_value(key)
             self.bad(
                 name if len(name) <= 60 else name[:57] + "...",
                 value,
-                expected,
+                expectation,
                 "it may change the architecture, so it is not skipped",
             )
 
@@ -280,12 +280,12 @@ class Config:
         """The first spelling that has a value, and that value, or the default; two that differ are a problem."""
         names = (keys,) if isinstance(keys, str) else keys
         self._taken.update(names)
-        given = [(name, self.data[name]) for name in names if self.data.get(name) is not None]
-        for name, value in given[1:]:
-            if value != given[0][1]:
-                self.bad(name, value, f"the same as {given[0][0]}, {shown(given[0][1])}")
-        if given:
-            return given[0]
+        given_text = [(name, self.data[name]) for name in names if self.data.get(name) is not None]
+        for name, value in given_text[1:]:
+            if value != given_text[0][1]:
+                self.bad(name, value, f"the same as {given_text[0][0]}, {quote_value(given_text[0][1])}")
+        if given_text:
+            return given_text[0]
         if any(name in self.data for name in names):  # an explicit null is not a default
             return next(name for name in names if name in self.data), None
         return next(((name, self.defaults[name]) for name in names if name in self.defaults), (names[0], None))
@@ -301,7 +301,7 @@ class Config:
         return least
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value short enough for a message, whatever it is."""
     if value is None:
         return "nothing"

@@ -8,7 +8,7 @@ from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import (
     LAYER,
     SLIDING,
-    biased,
+    bias_traits,
     divide,
     exaone_windows,
     heads,
@@ -18,15 +18,15 @@ from ridgeline.models.hf.parts import (
     model,
     qwen_windows,
     rotary_layers,
-    unrotated,
     windows,
+    without_rotary,
 )
 from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Norm
 
 
 def llama(cfg: Config) -> ModelSpec:
     """Llama 1 to 3, Granite: pre-norm, gated, biases by switch."""
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     block = Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")))
     return model(cfg, [block] * cfg.layers())
 
@@ -57,7 +57,7 @@ def qwen2(cfg: Config) -> ModelSpec:
 
 def qwen3(cfg: Config) -> ModelSpec:
     """Qwen 3: a norm of each query and key head."""
-    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg)), mlp(cfg)
+    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg)), mlp(cfg)
     spans = qwen_windows(cfg, cfg.layers())
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
 
@@ -65,7 +65,7 @@ def qwen3(cfg: Config) -> ModelSpec:
 def gemma(cfg: Config) -> ModelSpec:
     """Gemma 1: heads wider than hidden / heads. Its files name the activation twice; both mean the tanh gelu."""
     cfg.ignore("hidden_activation")
-    block = Block(mixer=heads(cfg, hidden_size(cfg), causal=_causal(cfg), **biased(cfg)), ffn=mlp(cfg))
+    block = Block(mixer=heads(cfg, hidden_size(cfg), causal=_causal(cfg), **bias_traits(cfg)), ffn=mlp(cfg))
     return model(cfg, [block] * cfg.layers())
 
 
@@ -81,7 +81,7 @@ def gemma3(cfg: Config) -> ModelSpec:
 
 def _gemma(cfg: Config, every: int, qk_norm: str = "none") -> ModelSpec:
     cfg.ignore("hidden_act")
-    attention = heads(cfg, hidden_size(cfg), qk_norm=qk_norm, causal=_causal(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm=qk_norm, causal=_causal(cfg), **bias_traits(cfg))
     ffn = mlp(cfg, act="hidden_activation")
     spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % every != 0)
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn, norms=4) for window in spans])
@@ -95,9 +95,9 @@ def _causal(cfg: Config) -> bool:
 def phi(cfg: Config) -> ModelSpec:
     """Phi 1 to 2: attention and mlp side by side after one layer norm, biases everywhere, the head included."""
     hidden = hidden_size(cfg)
-    normed = cfg.flag("qk_layernorm")
-    attention = heads(cfg, hidden, qkv_bias=True, out_bias=True, qk_norm="head" if normed else "none")
-    extra = 2 * attention.head_dim if normed else 0  # the biases of its two head norms
+    has_qk_norm = cfg.flag("qk_layernorm")
+    attention = heads(cfg, hidden, qkv_bias=True, out_bias=True, qk_norm="head" if has_qk_norm else "none")
+    extra = 2 * attention.head_dim if has_qk_norm else 0  # the biases of its two head norms
     ffn = mlp(cfg, gated=False, bias=True)
     block = Block(mixer=attention, ffn=ffn, norm=LAYER, norms=1, parallel=True, extra=extra)
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), head_bias=True)
@@ -121,7 +121,7 @@ def cohere(cfg: Config) -> ModelSpec:
     """Command R: attention and mlp side by side after one layer norm without bias."""
     norm = Norm(kind="layer")
     full = "full" if cfg.flag("use_qk_norm", False) else "none"
-    attention = heads(cfg, hidden_size(cfg), qk_norm=full, **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm=full, **bias_traits(cfg))
     block = Block(mixer=attention, ffn=mlp(cfg), norm=norm, norms=1, parallel=True)
     return model(cfg, [block] * cfg.layers(), norm=norm)
 
@@ -137,13 +137,13 @@ def stablelm(cfg: Config) -> ModelSpec:
 
 def olmo2(cfg: Config) -> ModelSpec:
     """OLMo 2: norms after each part and over all query and key heads together."""
-    attention = heads(cfg, hidden_size(cfg), qk_norm="full", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="full", **bias_traits(cfg))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg))] * cfg.layers())
 
 
 def nemotron(cfg: Config) -> ModelSpec:
     """Nemotron 4, Minitron: layer norms and a plain mlp with squared relu."""
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     ffn = mlp(cfg, gated=False, bias=cfg.flag("mlp_bias"))
     return model(cfg, [Block(mixer=attention, ffn=ffn, norm=LAYER)] * cfg.layers(), norm=LAYER)
 
@@ -185,7 +185,7 @@ def ernie4_5(cfg: Config) -> ModelSpec:
 
 def hyperclovax(cfg: Config) -> ModelSpec:
     """HyperCLOVA X: Llama's block with a norm after each part too, by switch."""
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     norms = 4 if cfg.flag("use_post_norm") else 2
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")), norms=norms)] * cfg.layers())
 
@@ -193,26 +193,26 @@ def hyperclovax(cfg: Config) -> ModelSpec:
 def arcee(cfg: Config) -> ModelSpec:
     """Arcee: Llama's attention, a plain mlp with squared relu."""
     ffn = mlp(cfg, gated=False, bias=cfg.flag("mlp_bias"))
-    return model(cfg, [Block(mixer=heads(cfg, hidden_size(cfg), **biased(cfg)), ffn=ffn)] * cfg.layers())
+    return model(cfg, [Block(mixer=heads(cfg, hidden_size(cfg), **bias_traits(cfg)), ffn=ffn)] * cfg.layers())
 
 
 def apertus(cfg: Config) -> ModelSpec:
     """Apertus: head norms and a plain mlp, whose xIELU activation has two numbers to learn."""
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
     ffn = mlp(cfg, gated=False)
     return model(cfg, [Block(mixer=attention, ffn=ffn, extra=2 if ffn.activation == "xielu" else 0)] * cfg.layers())
 
 
 def bitnet(cfg: Config) -> ModelSpec:
     """BitNet b1.58: Llama's block with a norm before each of the two output projections."""
-    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg)
+    attention, ffn = heads(cfg, hidden_size(cfg), **bias_traits(cfg)), mlp(cfg)
     extra = hidden_size(cfg) + ffn.hidden
     return model(cfg, [Block(mixer=attention, ffn=ffn, extra=extra)] * cfg.layers())
 
 
 def jais2(cfg: Config) -> ModelSpec:
     """Jais 2: layer norms, a plain mlp, biases by two switches."""
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     ffn = mlp(cfg, gated=False, bias=cfg.flag("mlp_bias"))
     return model(cfg, [Block(mixer=attention, ffn=ffn, norm=LAYER)] * cfg.layers(), norm=LAYER)
 
@@ -220,20 +220,20 @@ def jais2(cfg: Config) -> ModelSpec:
 def nanochat(cfg: Config) -> ModelSpec:
     """nanochat: norms without parameters, of queries and keys too; a plain mlp with squared relu."""
     bare = Norm(weight=False)
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg, gated=False), norm=bare)] * cfg.layers(), norm=bare)
 
 
 def olmo(cfg: Config) -> ModelSpec:
     """OLMo 1: Llama's block with layer norms that have no parameters."""
     bare = Norm(kind="layer", weight=False)
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg), norm=bare)] * cfg.layers(), norm=bare)
 
 
 def olmo3(cfg: Config) -> ModelSpec:
     """OLMo 3: OLMo 2 with three sliding layers before each full one."""
-    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="full", **biased(cfg)), mlp(cfg)
+    attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="full", **bias_traits(cfg)), mlp(cfg)
     return _slid(cfg, attention, ffn, every=4)
 
 
@@ -246,7 +246,7 @@ def cwm(cfg: Config) -> ModelSpec:
 def granite_swa(cfg: Config) -> ModelSpec:
     """Granite with sliding windows: learned sinks; each full layer is followed by three that slide."""
     cfg.ignore("layer_rope_theta")
-    attention = heads(cfg, hidden_size(cfg), sinks=True, **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), sinks=True, **bias_traits(cfg))
     return _slid(cfg, attention, mlp(cfg, bias=cfg.flag("mlp_bias")), every=4, first=0)
 
 
@@ -261,30 +261,30 @@ def exaone4(cfg: Config) -> ModelSpec:
     """EXAONE 4: norms after each part and of each head; where layers slide, the full ones do not rotate."""
     attention, ffn = heads(cfg, hidden_size(cfg), qk_norm="head"), mlp(cfg)
     spans = exaone_windows(cfg, cfg.layers())
-    return model(cfg, [Block(mixer=unrotated(attention, window, spans), ffn=ffn) for window in spans])
+    return model(cfg, [Block(mixer=without_rotary(attention, window, spans), ffn=ffn) for window in spans])
 
 
 def cohere2(cfg: Config) -> ModelSpec:
     """Command R7B, Command A: Command R with three sliding layers before each full one, which does not rotate."""
     norm = Norm(kind="layer")
-    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg)
-    every = cfg.count("sliding_window_pattern", 4)
-    spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % every != 0)
-    mixers = [unrotated(attention, window, spans) for window in spans]
+    attention, ffn = heads(cfg, hidden_size(cfg), **bias_traits(cfg)), mlp(cfg)
+    interval = cfg.count("sliding_window_pattern", 4)
+    spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % interval != 0)
+    mixers = [without_rotary(attention, window, spans) for window in spans]
     return model(cfg, [Block(mixer=m, ffn=ffn, norm=norm, norms=1, parallel=True) for m in mixers], norm=norm)
 
 
 def smollm3(cfg: Config) -> ModelSpec:
     """SmolLM 3: Llama's block; every fourth layer does not rotate."""
     layers = cfg.layers()
-    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg, bias=cfg.flag("mlp_bias"))
-    switched, window = cfg.flag("use_sliding_window", False), cfg.size("sliding_window", 0)
+    attention, ffn = heads(cfg, hidden_size(cfg), **bias_traits(cfg)), mlp(cfg, bias=cfg.flag("mlp_bias"))
+    uses_window, window = cfg.flag("use_sliding_window", False), cfg.size("sliding_window", 0)
     rotary = rotary_layers(cfg, layers)
-    listed = kinds(cfg, layers, lambda index: switched and window > 0 and not rotary[index])
+    layer_kinds = kinds(cfg, layers, lambda index: uses_window and window > 0 and not rotary[index])
     blocks = []
-    for kind, turned in zip(listed, rotary, strict=True):
+    for kind, is_rotary in zip(layer_kinds, rotary, strict=True):
         span = window if kind == SLIDING else 0
-        mixer = replace(attention, window=span, positions="rope" if turned else "none")
+        mixer = replace(attention, window=span, positions="rope" if is_rotary else "none")
         blocks.append(Block(mixer=mixer, ffn=ffn))
     return model(cfg, blocks)
 
@@ -292,31 +292,31 @@ def smollm3(cfg: Config) -> ModelSpec:
 def vaultgemma(cfg: Config) -> ModelSpec:
     """VaultGemma: Gemma 2 with norms before each part only."""
     cfg.ignore("hidden_act")
-    attention, ffn = heads(cfg, hidden_size(cfg), **biased(cfg)), mlp(cfg, act="hidden_activation")
+    attention, ffn = heads(cfg, hidden_size(cfg), **bias_traits(cfg)), mlp(cfg, act="hidden_activation")
     spans = windows(cfg, cfg.layers(), lambda index: (index + 1) % 2 != 0)
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=ffn) for window in spans])
 
 
 def persimmon(cfg: Config) -> ModelSpec:
     """Persimmon: layer norms, of each head too; biases everywhere but in the head."""
-    hidden, normed = hidden_size(cfg), cfg.flag("qk_layernorm")
-    attention = heads(cfg, hidden, qkv_bias=True, out_bias=True, qk_norm="head" if normed else "none")
-    extra = 2 * attention.head_dim if normed else 0  # the biases of its two head norms
+    hidden, has_qk_norm = hidden_size(cfg), cfg.flag("qk_layernorm")
+    attention = heads(cfg, hidden, qkv_bias=True, out_bias=True, qk_norm="head" if has_qk_norm else "none")
+    extra = 2 * attention.head_dim if has_qk_norm else 0  # the biases of its two head norms
     block = Block(mixer=attention, ffn=mlp(cfg, gated=False, bias=True), norm=LAYER, extra=extra)
     return model(cfg, [block] * cfg.layers(), norm=LAYER)
 
 
 def hunyuan(cfg: Config) -> ModelSpec:
     """Hunyuan 1, dense: Llama's block with a norm of each head."""
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
     return model(cfg, [Block(mixer=attention, ffn=mlp(cfg))] * cfg.layers())
 
 
 def dream(cfg: Config) -> ModelSpec:
     """Dream, a diffusion language model: Qwen 2.5 whose tokens see each other both ways. By its published config."""
     cfg.ignore("mask_token_id")
-    found = qwen2(cfg)
-    return replace(found, blocks=tuple(replace(block, mixer=_seeing_both_ways(block)) for block in found.blocks))
+    spec = qwen2(cfg)
+    return replace(spec, blocks=tuple(replace(block, mixer=_seeing_both_ways(block)) for block in spec.blocks))
 
 
 def _seeing_both_ways(block: Block) -> Attention | None:
@@ -341,6 +341,6 @@ def llada(cfg: Config) -> ModelSpec:
     )  # fmt: skip
     ffn = Mlp(hidden=cfg.count("mlp_hidden_size"), activation=cfg.word("activation_type", "silu"))
     embedding = Embedding(tied=cfg.flag("weight_tying", False))
-    found = model(cfg, [Block(mixer=attention, ffn=ffn)] * cfg.layers("n_layers"), embedding=embedding)
-    rows = cfg.count("embedding_size", found.vocab)  # padded, where it says more
-    return replace(found, vocab=rows, context=cfg.size("max_sequence_length", 0))
+    spec = model(cfg, [Block(mixer=attention, ffn=ffn)] * cfg.layers("n_layers"), embedding=embedding)
+    rows = cfg.count("embedding_size", spec.vocab)  # padded, where it says more
+    return replace(spec, vocab=rows, context=cfg.size("max_sequence_length", 0))

@@ -90,14 +90,14 @@ def flux(cfg: Config) -> ModelSpec:
     attention = attention_of(cfg, qk_norm="head")
     hidden, inputs = attention.heads * attention.head_dim, cfg.count("in_channels")
     patch, outputs = cfg.count("patch_size", 1), cfg.count("out_channels", cfg.count("in_channels"))
-    text, pooled = cfg.count("joint_attention_dim"), cfg.count("pooled_projection_dim")
+    text, pooled_width = cfg.count("joint_attention_dim"), cfg.count("pooled_projection_dim")
     steps = 2 if cfg.flag("guidance_embeds", False) else 1
     double = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, streams=2, modulation=6)
     single = Block(
         mixer=replace(attention, out_bias=False), ffn=plain_mlp(4 * hidden), norm=BARE, norms=1, parallel=True,
         modulation=3,
     )  # fmt: skip
-    timestep = steps * (TIME * hidden + hidden**2) + pooled * hidden + hidden**2
+    timestep = steps * (TIME * hidden + hidden**2) + pooled_width * hidden + hidden**2
     space = LatentSpace(
         inputs=inputs * patch**2, pixels=2 * SCALE * patch, text=TEXT, per_text=text * hidden, per_step=timestep,
         other_params=timestep + (2 * steps + 2) * hidden + linear(text, hidden) + linear(inputs, hidden),
@@ -116,12 +116,12 @@ def sd3(cfg: Config) -> ModelSpec:
     attention = attention_of(cfg, positions="none", qk_norm="head" if cfg.has("qk_norm") else "none")
     hidden, patch, channels = attention.heads * attention.head_dim, cfg.count("patch_size"), cfg.count("in_channels")
     cfg.only("caption_projection_dim", hidden)
-    text, pooled = cfg.count("joint_attention_dim"), cfg.count("pooled_projection_dim")
+    text, pooled_width = cfg.count("joint_attention_dim"), cfg.count("pooled_projection_dim")
     outputs = patch**2 * cfg.count("out_channels", channels)
     block = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, streams=2, modulation=6)
-    normed = 2 * attention.head_dim if attention.qk_norm == "head" else 0
-    last = replace(block, streams=1, extra=5 * linear(hidden, hidden) + normed)
-    timestep = TIME * hidden + hidden**2 + pooled * hidden + hidden**2
+    norm_params = 2 * attention.head_dim if attention.qk_norm == "head" else 0
+    last = replace(block, streams=1, extra=5 * linear(hidden, hidden) + norm_params)
+    timestep = TIME * hidden + hidden**2 + pooled_width * hidden + hidden**2
     space = LatentSpace(
         inputs=channels * patch**2, pixels=SCALE * patch, text=SHORT_TEXT, per_text=text * hidden, per_step=timestep,
         other_params=timestep + 4 * hidden + linear(text, hidden) + linear(channels * patch**2, hidden),
@@ -129,7 +129,7 @@ def sd3(cfg: Config) -> ModelSpec:
     head = Head(kind="tokens", outputs=outputs, extra=linear(hidden, 2 * hidden) + outputs)
     layers = [block] * (cfg.layers("num_layers") - 1) + [last]
     dual = set(cfg.counts("dual_attention_layers"))
-    layers = [_twice(one, hidden, normed) if place in dual else one for place, one in enumerate(layers)]
+    layers = [_twice(layer, hidden, norm_params) if place in dual else layer for place, layer in enumerate(layers)]
     return diffuser(hidden, layers, head, space)
 
 
@@ -159,8 +159,8 @@ def dit(cfg: Config) -> ModelSpec:
     attention = attention_of(cfg, positions="none", qkv_bias=bias)
     hidden, patch, channels = attention.heads * attention.head_dim, cfg.count("patch_size"), cfg.count("in_channels")
     rows = (cfg.count("num_embeds_ada_norm") + 1) * hidden
-    own = linear(TIME, hidden) + linear(hidden, hidden) + rows
-    block = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, modulation=6, extra=own)
+    label_params = linear(TIME, hidden) + linear(hidden, hidden) + rows
+    block = Block(mixer=attention, ffn=plain_mlp(4 * hidden), norm=BARE, modulation=6, extra=label_params)
     layers = cfg.layers("num_layers")
     space = LatentSpace(
         inputs=channels * patch**2, pixels=SCALE * patch, per_step=layers * (TIME * hidden + hidden**2),
@@ -207,14 +207,14 @@ def pixart(cfg: Config) -> ModelSpec:
     block = Block(
         mixer=attention, cross=attention, ffn=plain_mlp(4 * hidden), norm=BARE, modulation=6, modulation_width=0
     )
-    per_step, timed = modulated_once(hidden)
+    per_step, time_params = modulated_once(hidden)
     third = hidden // 3
-    told = 2 * (linear(TIME, third) + linear(third, third)) if cfg.flag(SIZES, size == LARGE) else 0
+    size_params = 2 * (linear(TIME, third) + linear(third, third)) if cfg.flag(SIZES, size == LARGE) else 0
     captions = linear(text, hidden) + linear(hidden, hidden) if text else 0
     space = LatentSpace(
         inputs=channels * patch**2, pixels=SCALE * patch, text=CAPTION, joint=False,
         per_text=text * hidden + hidden**2 if text else 0, per_step=per_step,
-        other_params=timed + told + captions + linear(channels * patch**2, hidden),
+        other_params=time_params + size_params + captions + linear(channels * patch**2, hidden),
     )  # fmt: skip
     outputs = patch**2 * cfg.count("out_channels", channels)
     head = Head(kind="tokens", outputs=outputs, extra=2 * hidden + outputs)
@@ -231,11 +231,11 @@ def sana(cfg: Config) -> ModelSpec:
     hidden, bias = heads * size, cfg.flag("attention_bias")
     crossing = cfg.count("num_cross_attention_heads"), cfg.count("cross_attention_head_dim")
     cfg.only("cross_attention_dim", hidden)
-    normed = cfg.has("qk_norm")
+    has_qk_norm = cfg.has("qk_norm")
     cfg.only("qk_norm", "rms_norm_across_heads")
     cross = Attention(
         heads=crossing[0], kv_heads=crossing[0], head_dim=crossing[1], positions="none", qkv_bias=True, out_bias=True,
-        causal=False, qk_norm="full" if normed else "none",
+        causal=False, qk_norm="full" if has_qk_norm else "none",
     )  # fmt: skip
     inner = int(cfg.number("mlp_ratio") * hidden)
     products = (
@@ -246,19 +246,19 @@ def sana(cfg: Config) -> ModelSpec:
         Product(label="depthwise", inputs=9, outputs=2 * inner),
         Product(label="point", inputs=inner, outputs=hidden),
     )
-    own = 3 * hidden * hidden + 3 * hidden * bias + linear(hidden, hidden) + 2 * hidden * normed
-    own += linear(hidden, 2 * inner) + 9 * 2 * inner + 2 * inner + inner * hidden
+    linear_attention = 3 * hidden * hidden + 3 * hidden * bias + linear(hidden, hidden) + 2 * hidden * has_qk_norm
+    linear_attention += linear(hidden, 2 * inner) + 9 * 2 * inner + 2 * inner + inner * hidden
     part = Captured(
-        products=products, streams=8.0 * hidden + 6.0 * inner, kernels=20.0, params=own,
+        products=products, streams=8.0 * hidden + 6.0 * inner, kernels=20.0, params=linear_attention,
         saved=8.0 * hidden + 6.0 * inner, mixes=True,
     )  # fmt: skip
     block = Block(mixer=None, cross=cross, ffn=None, norm=BARE, captured=part, modulation=6, modulation_width=0)
     channels, patch, text = cfg.count("in_channels"), cfg.count("patch_size"), cfg.count("caption_channels")
-    per_step, timed = modulated_once(hidden)
+    per_step, time_params = modulated_once(hidden)
     space = LatentSpace(
         inputs=channels * patch**2, pixels=DEEP_SCALE * patch, text=CAPTION, joint=False,
         per_text=text * hidden + hidden**2, per_step=per_step,
-        other_params=timed + linear(text, hidden) + linear(hidden, hidden) + hidden
+        other_params=time_params + linear(text, hidden) + linear(hidden, hidden) + hidden
         + linear(channels * patch**2, hidden),
     )  # fmt: skip
     outputs = patch**2 * cfg.count("out_channels", channels)
@@ -280,7 +280,7 @@ def wan(cfg: Config) -> ModelSpec:
     layers share. Where a video continues an image, cross attention reads that image's patches, too: their keys and
     values are counted, and priced as if they were text."""
     cfg.ignore("rope_max_seq_len", "freq_dim", "eps", "pos_embed_seq_len")
-    image, added = cfg.size("image_dim", 0), cfg.size("added_kv_proj_dim", 0)
+    image, image_keys = cfg.size("image_dim", 0), cfg.size("added_kv_proj_dim", 0)
     cfg.only("qk_norm", "rms_norm_across_heads")
     attention = attention_of(cfg, qk_norm="full" if cfg.has("qk_norm") or "qk_norm" not in cfg.data else "none")
     hidden, channels, text = attention.heads * attention.head_dim, cfg.count("in_channels"), cfg.count("text_dim")
@@ -293,18 +293,18 @@ def wan(cfg: Config) -> ModelSpec:
     scale = 2 * SCALE if channels == SMALL_WAN else SCALE
     norm = 2 * hidden if cfg.flag("cross_attn_norm") else 0
     cross = replace(attention, positions="none")
-    seen = 2 * linear(added, hidden) + hidden if added else 0
-    embedded = 2 * image + linear(image, image) + linear(image, hidden) + 2 * hidden if image else 0
+    image_attention = 2 * linear(image_keys, hidden) + hidden if image_keys else 0
+    image_embedding = 2 * image + linear(image, image) + linear(image, hidden) + 2 * hidden if image else 0
     block = Block(
-        mixer=attention, cross=cross, ffn=plain_mlp(cfg.count("ffn_dim")), norm=BARE, norms=3, extra=norm + seen,
-        modulation=6, modulation_width=0,
+        mixer=attention, cross=cross, ffn=plain_mlp(cfg.count("ffn_dim")), norm=BARE, norms=3,
+        extra=norm + image_attention, modulation=6, modulation_width=0,
     )  # fmt: skip
-    per_step, timed = modulated_once(hidden)
+    per_step, time_params = modulated_once(hidden)
     read = TEXT + (IMAGE_PATCHES if image else 0)
     space = LatentSpace(
         inputs=channels * volume, pixels=scale * side, frames=VIDEO_FRAMES * time, text=read, joint=False,
         per_text=text * hidden + hidden**2, per_step=per_step,
-        other_params=timed + embedded + linear(text, hidden) + linear(hidden, hidden)
+        other_params=time_params + image_embedding + linear(text, hidden) + linear(hidden, hidden)
         + linear(channels * volume, hidden),
     )  # fmt: skip
     outputs = cfg.count("out_channels") * volume
@@ -330,7 +330,7 @@ def hunyuan_video(cfg: Config) -> ModelSpec:
     )
     layers = [double] * cfg.layers("num_layers") + [single] * cfg.layers("num_single_layers")
     timestep = TIME * hidden + hidden**2
-    pooled = cfg.count("pooled_projection_dim") * hidden + hidden**2
+    pool = cfg.count("pooled_projection_dim") * hidden + hidden**2
     steps = 2 if cfg.flag("guidance_embeds", False) else 1
     refining = 4 * linear(hidden, hidden) + linear(hidden, 4 * hidden) + linear(4 * hidden, hidden)
     refining += 2 * LAYER.params(hidden) + linear(hidden, 2 * hidden)
@@ -339,8 +339,8 @@ def hunyuan_video(cfg: Config) -> ModelSpec:
     products = cfg.layers("num_refiner_layers") * 12 * hidden**2 + text * hidden
     space = LatentSpace(
         inputs=inputs, pixels=SCALE * cfg.count("patch_size"), frames=VIDEO_FRAMES * cfg.count("patch_size_t"),
-        text=REFINED_TEXT, per_text=products, per_step=(steps + 1) * timestep + pooled + text * hidden + hidden**2,
-        other_params=steps * (timestep + 2 * hidden) + pooled + 2 * hidden + refiner + ends + linear(inputs, hidden),
+        text=REFINED_TEXT, per_text=products, per_step=(steps + 1) * timestep + pool + text * hidden + hidden**2,
+        other_params=steps * (timestep + 2 * hidden) + pool + 2 * hidden + refiner + ends + linear(inputs, hidden),
     )  # fmt: skip
     head = Head(kind="tokens", outputs=outputs, extra=linear(hidden, 2 * hidden) + outputs)
     return diffuser(hidden, layers, head, space)
@@ -356,23 +356,23 @@ def cogvideox(cfg: Config) -> ModelSpec:
         cfg.bad("use_learned_positional_embeddings", True, "false", "learned positions are not described")
     bias = cfg.flag("attention_bias")
     attention = attention_of(cfg, qkv_bias=bias, qk_norm="head")
-    hidden, timed = attention.heads * attention.head_dim, cfg.count("time_embed_dim")
+    hidden, time_width = attention.heads * attention.head_dim, cfg.count("time_embed_dim")
     frames, timely = cfg.count("patch_size_t", 1), cfg.has("patch_size_t")
     patch, text = cfg.count("patch_size"), cfg.count("text_embed_dim")
     inputs, outputs = (cfg.count(key) * patch**2 * frames for key in ("in_channels", "out_channels"))
     offset = cfg.size("ofs_embed_dim", 0)
     block = Block(
         mixer=attention, ffn=plain_mlp(4 * hidden), norm=LAYER, extra=2 * attention.head_dim, modulation=12,
-        modulation_width=timed,
+        modulation_width=time_width,
     )  # fmt: skip
-    biased = hidden if cfg.flag("patch_bias", True) or timely else 0  # patches of several frames always have one
-    steps = hidden * timed + timed**2 + (2 * offset**2 if offset else 0)
+    patch_bias = hidden if cfg.flag("patch_bias", True) or timely else 0  # patches of several frames always have one
+    steps = hidden * time_width + time_width**2 + (2 * offset**2 if offset else 0)
     space = LatentSpace(
         inputs=inputs, pixels=SCALE * patch, frames=VIDEO_FRAMES * frames, text=cfg.count("max_text_seq_length"),
         per_text=text * hidden, per_step=steps,
-        other_params=steps + 2 * timed + 2 * offset + linear(text, hidden) + inputs * hidden + biased,
+        other_params=steps + 2 * time_width + 2 * offset + linear(text, hidden) + inputs * hidden + patch_bias,
     )  # fmt: skip
-    ends = LAYER.params(hidden) + linear(timed, 2 * hidden) + LAYER.params(hidden) + outputs
+    ends = LAYER.params(hidden) + linear(time_width, 2 * hidden) + LAYER.params(hidden) + outputs
     head = Head(kind="tokens", outputs=outputs, extra=ends)
     return diffuser(hidden, [block] * cfg.layers("num_layers"), head, space)
 
@@ -391,11 +391,11 @@ def ltx(cfg: Config) -> ModelSpec:
         mixer=attention, cross=replace(attention, positions="none"), ffn=plain_mlp(4 * hidden), norm=BARE,
         modulation=6, modulation_width=0,
     )  # fmt: skip
-    per_step, timed = modulated_once(hidden)
+    per_step, time_params = modulated_once(hidden)
     space = LatentSpace(
         inputs=inputs, pixels=LTX_SCALE * patch, frames=LTX_FRAMES * cfg.count("patch_size_t"), text=LTX_TEXT,
         joint=False, per_text=text * hidden + hidden**2, per_step=per_step,
-        other_params=timed + linear(text, hidden) + linear(hidden, hidden) + linear(inputs, hidden),
+        other_params=time_params + linear(text, hidden) + linear(hidden, hidden) + linear(inputs, hidden),
     )  # fmt: skip
     outputs = cfg.count("out_channels", inputs)
     head = Head(kind="tokens", outputs=outputs, extra=2 * hidden + outputs)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.heads import Kind, architecture, head_kind, labels
-from ridgeline.models.hf.parts import FULL, LAYER, RMS, SLIDING, biased, divide, heads, hidden_size, mlp, model
+from ridgeline.models.hf.parts import FULL, LAYER, RMS, SLIDING, bias_traits, divide, heads, hidden_size, mlp, model
 from ridgeline.models.hf.parts import model as whole
 from ridgeline.models.spec import Attention, Block, Embedding, Encoder, Head, Mlp, ModelSpec, Norm
 
@@ -36,9 +36,9 @@ def _head(cfg: Config, hidden: int, *, pooler: bool, sequence: str, norm: Norm =
     kind = head_kind(cfg)
     square, bias = hidden**2, hidden
     if kind == "language":
-        both = architecture(cfg).endswith("ForPreTraining") and pooler
-        extra = bias + norm.params(hidden) + (bias + 2 * hidden + 2 if both else 0)
-        return Head(kind="language", dense=square * (2 if both else 1), extra=extra)
+        two_heads = architecture(cfg).endswith("ForPreTraining") and pooler
+        extra = bias + norm.params(hidden) + (bias + 2 * hidden + 2 if two_heads else 0)
+        return Head(kind="language", dense=square * (2 if two_heads else 1), extra=extra)
     if kind == "none":
         return Head(kind="none", dense=square if pooler else 0, extra=bias if pooler else 0)
     many = labels(cfg)
@@ -60,8 +60,8 @@ def _bert(cfg: Config, *, sequence: str = "pooler", rows: int = 0, pooler: bool 
     head = _head(cfg, hidden, pooler=pooler, sequence=sequence)
     block = Block(mixer=_attention(cfg, hidden, **traits), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
     rows = rows or cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0)
-    found = model(cfg, [block] * layers, norm=None, embedding=_embedding(cfg, head, rows))
-    return replace(found, head=head)
+    spec = model(cfg, [block] * layers, norm=None, embedding=_embedding(cfg, head, rows))
+    return replace(spec, head=head)
 
 
 def bert(cfg: Config) -> ModelSpec:
@@ -84,15 +84,15 @@ def roberta(cfg: Config) -> ModelSpec:
 def mpnet(cfg: Config) -> ModelSpec:
     """MPNet: RoBERTa with one table of relative positions for all layers."""
     buckets = cfg.count("relative_attention_num_buckets") * cfg.count("num_attention_heads")
-    found = _bert(cfg, sequence="dense", pooler=head_kind(cfg) == "none")
-    first = replace(found.blocks[0], extra=buckets)
-    return replace(found, blocks=(first, found.blocks[0]), order=(0, *(1,) * (found.layers - 1)))
+    spec = _bert(cfg, sequence="dense", pooler=head_kind(cfg) == "none")
+    first = replace(spec.blocks[0], extra=buckets)
+    return replace(spec, blocks=(first, spec.blocks[0]), order=(0, *(1,) * (spec.layers - 1)))
 
 
 def megatron_bert(cfg: Config) -> ModelSpec:
     """Megatron's BERT: norms before each part and one at the end, none after the embedding."""
-    found = _bert(cfg)
-    return replace(found, norm=LAYER, embedding=replace(found.embedding, norm=None))
+    spec = _bert(cfg)
+    return replace(spec, norm=LAYER, embedding=replace(spec.embedding, norm=None))
 
 
 def roberta_prelayernorm(cfg: Config) -> ModelSpec:
@@ -103,8 +103,8 @@ def roberta_prelayernorm(cfg: Config) -> ModelSpec:
 def electra(cfg: Config) -> ModelSpec:
     """ELECTRA: BERT with narrow rows; no pooler. Its discriminator, a score for every token, is its pretraining."""
     hidden, layers, narrow = hidden_size(cfg), cfg.layers(), cfg.count("embedding_size")
-    ignored = ("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "type_vocab_size")
-    cfg.ignore(*ignored, "position_embedding_type")
+    unused_keys = ("summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "type_vocab_size")
+    cfg.ignore(*unused_keys, "position_embedding_type")
     rows = cfg.count("max_position_embeddings") + cfg.size("type_vocab_size", 0)
     if architecture(cfg).endswith("ForPreTraining"):
         head = Head(kind="tokens", outputs=1, dense=hidden**2, extra=hidden + 1)
@@ -114,14 +114,14 @@ def electra(cfg: Config) -> ModelSpec:
         head = replace(head, dense=hidden * narrow, extra=narrow + LAYER.params(narrow))
     block = Block(mixer=_attention(cfg, hidden), ffn=mlp(cfg, gated=False, bias=True), norm=LAYER)
     embedding = _embedding(cfg, head, 0)
-    found = model(cfg, [block] * layers, norm=None, embedding=replace(embedding, norm=None))
+    spec = model(cfg, [block] * layers, norm=None, embedding=replace(embedding, norm=None))
     if narrow == hidden:
-        return replace(found, head=head, embedding=replace(found.embedding, norm=LAYER, positions=rows))
+        return replace(spec, head=head, embedding=replace(spec.embedding, norm=LAYER, positions=rows))
     # rows, their positions and norm are narrow; one projection widens them
-    around = rows * narrow + LAYER.params(narrow) + hidden
-    extra = head.extra + around - (hidden * narrow if head.kind == "language" else 0)
-    wide = replace(found.embedding, width=narrow)
-    return replace(found, head=replace(head, extra=max(extra, 0)), embedding=wide)
+    outer_params = rows * narrow + LAYER.params(narrow) + hidden
+    extra = head.extra + outer_params - (hidden * narrow if head.kind == "language" else 0)
+    wide = replace(spec.embedding, width=narrow)
+    return replace(spec, head=replace(head, extra=max(extra, 0)), embedding=wide)
 
 
 def distilbert(cfg: Config) -> ModelSpec:
@@ -146,11 +146,11 @@ def modernbert(cfg: Config) -> ModelSpec:
     cfg.ignore("global_rope_theta", "local_rope_theta", "reference_compile")
     hidden, layers = hidden_size(cfg), cfg.layers()
     norm = Norm(kind="layer", bias=cfg.flag("norm_bias"))
-    every = cfg.count("global_attn_every_n_layers", 3)
-    listed = cfg.words("layer_types", layers, (FULL, SLIDING))
-    kinds = listed or tuple(SLIDING if index % every else FULL for index in range(layers))
+    interval = cfg.count("global_attn_every_n_layers", 3)
+    layer_kinds = cfg.words("layer_types", layers, (FULL, SLIDING))
+    kinds = layer_kinds or tuple(SLIDING if index % interval else FULL for index in range(layers))
     window = cfg.count("local_attention")
-    attention = _attention(cfg, hidden, positions="rope", **biased(cfg))
+    attention = _attention(cfg, hidden, positions="rope", **bias_traits(cfg))
     ffn = mlp(cfg, act="hidden_activation", bias=cfg.flag("mlp_bias"))
     block = Block(mixer=attention, ffn=ffn, norm=norm)
     blocks = [
@@ -179,13 +179,13 @@ def _modern_head(cfg: Config, hidden: int, norm: Norm) -> Head:
 def eurobert(cfg: Config) -> ModelSpec:
     """EuroBERT: Llama's layers that see both ways; no dense layer before the logits."""
     cfg.ignore("classifier_pooling", "mask_token_id", "mask_token", "clf_pooling")
-    attention = replace(heads(cfg, hidden_size(cfg), **biased(cfg)), causal=False)
+    attention = replace(heads(cfg, hidden_size(cfg), **bias_traits(cfg)), causal=False)
     block = Block(mixer=attention, ffn=mlp(cfg, bias=cfg.flag("mlp_bias")))
-    found = model(cfg, [block] * cfg.layers())
+    spec = model(cfg, [block] * cfg.layers())
     if head_kind(cfg) != "sequence":
-        return found
-    head = _head(cfg, found.hidden, pooler=False, sequence="dense")
-    return replace(found, head=head, embedding=replace(found.embedding, tied=False))
+        return spec
+    head = _head(cfg, spec.hidden, pooler=False, sequence="dense")
+    return replace(spec, head=head, embedding=replace(spec.embedding, tied=False))
 
 
 FRAMES_PER_SECOND = 50  # positions of a second of sound: 100 spectra, halved by the second convolution
@@ -210,25 +210,25 @@ def _t5(cfg: Config, every: bool) -> ModelSpec:
     hidden, count, size = hidden_size(cfg), cfg.count("num_heads"), cfg.count("d_kv")
     table = cfg.count("relative_attention_num_buckets") * count
     ffn, layers = _t5_ffn(cfg), cfg.layers("num_layers")
-    seen = Attention(heads=count, kv_heads=count, head_dim=size, positions="relative")
-    reads = Block(mixer=replace(seen, causal=False), ffn=ffn, extra=table if every else 0)
+    encoder_attention = Attention(heads=count, kv_heads=count, head_dim=size, positions="relative")
+    reads = Block(mixer=replace(encoder_attention, causal=False), ffn=ffn, extra=table if every else 0)
     deep = cfg.count("num_decoder_layers", layers)
     tied = cfg.flag("tie_word_embeddings", True)
     if architecture(cfg).endswith("EncoderModel"):
         first = replace(reads, extra=table)
-        found = whole(cfg, [first, *[reads] * (layers - 1)], embedding=Embedding())
-        return replace(found, head=Head(kind="none"))
+        spec = whole(cfg, [first, *[reads] * (layers - 1)], embedding=Embedding())
+        return replace(spec, head=Head(kind="none"))
     encoder = Encoder(
         hidden=hidden, block=reads, layers=layers, other_params=RMS.params(hidden) + (0 if every else table)
     )
-    cross = replace(seen, causal=False, positions="none")
-    block = Block(mixer=seen, cross=cross, ffn=ffn, norms=3, extra=table if every else 0)
+    cross = replace(encoder_attention, causal=False, positions="none")
+    block = Block(mixer=encoder_attention, cross=cross, ffn=ffn, norms=3, extra=table if every else 0)
     blocks = [replace(block, extra=table), *[block] * (deep - 1)]
-    found = whole(cfg, blocks, embedding=Embedding(tied=tied))
-    return _headed(cfg, replace(found, encoder=encoder))
+    spec = whole(cfg, blocks, embedding=Embedding(tied=tied))
+    return _with_head(cfg, replace(spec, encoder=encoder))
 
 
-def _headed(cfg: Config, spec: ModelSpec) -> ModelSpec:
+def _with_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
     kind = head_kind(cfg)
     if architecture(cfg).endswith("ForCausalLM"):
         cfg.bad("architectures", architecture(cfg), "the whole model: its decoder alone is not described")
@@ -275,20 +275,24 @@ def _bart(cfg: Config, *, rows: int | None, first: bool, last: bool) -> ModelSpe
     hidden = hidden_size(cfg)
     positions = 0 if rows is None else cfg.count("max_position_embeddings") + rows
     norm = LAYER.params(hidden)
-    seen, ffn = _side(cfg, "encoder", hidden)
-    around = positions * hidden + norm * first + norm * last
-    block = Block(mixer=seen, ffn=ffn, norm=LAYER)
+    encoder_attention, ffn = _side(cfg, "encoder", hidden)
+    outer_params = positions * hidden + norm * first + norm * last
+    block = Block(mixer=encoder_attention, ffn=ffn, norm=LAYER)
     context = cfg.size("max_position_embeddings", 0)
     encoder = Encoder(
-        hidden=hidden, block=block, layers=cfg.layers("encoder_layers"), context=context, other_params=around
+        hidden=hidden, block=block, layers=cfg.layers("encoder_layers"), context=context, other_params=outer_params
     )
-    own, wide = _side(cfg, "decoder", hidden)
-    layer = Block(mixer=own, cross=replace(own, causal=False), ffn=wide, norm=LAYER, norms=3)
+    decoder_attention, wide = _side(cfg, "decoder", hidden)
+    layer = Block(
+        mixer=decoder_attention, cross=replace(decoder_attention, causal=False), ffn=wide, norm=LAYER, norms=3
+    )
     embedding = Embedding(
         tied=cfg.flag("tie_word_embeddings", True), positions=positions, norm=LAYER if first else None
     )
     blocks = [layer] * cfg.layers("decoder_layers")
-    return _headed(cfg, replace(whole(cfg, blocks, norm=LAYER if last else None, embedding=embedding), encoder=encoder))
+    return _with_head(
+        cfg, replace(whole(cfg, blocks, norm=LAYER if last else None, embedding=embedding), encoder=encoder)
+    )
 
 
 def bart(cfg: Config) -> ModelSpec:
@@ -323,21 +327,26 @@ def whisper(cfg: Config) -> ModelSpec:
     Keys have no biases. A window of 30 seconds is 1,500 positions.
     """
     _pair(cfg)
-    augmented = ("apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks")
-    cfg.ignore(*augmented, "mask_feature_prob", "mask_feature_length", "mask_feature_min_masks", "median_filter_width")
+    augmentation_keys = ("apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks")
+    cfg.ignore(
+        *augmentation_keys, "mask_feature_prob", "mask_feature_length", "mask_feature_min_masks", "median_filter_width"
+    )
     cfg.ignore("encoder_layerdrop", "decoder_layerdrop", "classifier_proj_size", "use_weighted_layer_sum", "lang_ids")
     hidden, bins = hidden_size(cfg), cfg.count("num_mel_bins")
-    seen, ffn = _side(cfg, "encoder", hidden, key_bias=False)
+    encoder_attention, ffn = _side(cfg, "encoder", hidden, key_bias=False)
     convolutions = 3 * bins * hidden + hidden + 3 * hidden * hidden + hidden
     encoder = Encoder(
-        reads="audio", hidden=hidden, block=Block(mixer=replace(seen, positions="none"), ffn=ffn, norm=LAYER),
+        reads="audio", hidden=hidden,
+        block=Block(mixer=replace(encoder_attention, positions="none"), ffn=ffn, norm=LAYER),
         layers=cfg.layers("encoder_layers"), context=cfg.count("max_source_positions"),
         front=2 * 3 * bins * hidden + 3 * hidden * hidden, per_second=FRAMES_PER_SECOND,
         other_params=convolutions + LAYER.params(hidden),
     )  # fmt: skip
-    own, wide = _side(cfg, "decoder", hidden, key_bias=False)
-    layer = Block(mixer=own, cross=replace(own, causal=False), ffn=wide, norm=LAYER, norms=3)
+    decoder_attention, wide = _side(cfg, "decoder", hidden, key_bias=False)
+    layer = Block(
+        mixer=decoder_attention, cross=replace(decoder_attention, causal=False), ffn=wide, norm=LAYER, norms=3
+    )
     rows = cfg.count("max_target_positions")
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings", True), positions=rows)
-    found = whole(cfg, [layer] * cfg.layers("decoder_layers"), norm=LAYER, embedding=embedding)
-    return _headed(cfg, replace(found, encoder=encoder, context=rows))
+    spec = whole(cfg, [layer] * cfg.layers("decoder_layers"), norm=LAYER, embedding=embedding)
+    return _with_head(cfg, replace(spec, encoder=encoder, context=rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.parts import FULL, SLIDING, biased, heads, hidden_size, kinds, mlp, model, windows
+from ridgeline.models.hf.parts import FULL, SLIDING, bias_traits, heads, hidden_size, kinds, mlp, model, windows
 from ridgeline.models.spec import Block, Captured, Embedding, Mlp, ModelSpec, Moe, Product
 
 ALTUP_STREAMS = 4.0  # elements of a residual stream that alternating updates write in a layer: predicted, corrected
@@ -43,22 +43,22 @@ def gemma4(cfg: Config) -> ModelSpec:
     cfg.only("use_bidirectional_attention", False, "vision")
     cfg.ignore("hidden_act")
     hidden, layers = hidden_size(cfg), cfg.layers()
-    near = heads(cfg, hidden, qk_norm="head", window=cfg.count("sliding_window"), **biased(cfg))
+    near = heads(cfg, hidden, qk_norm="head", window=cfg.count("sliding_window"), **bias_traits(cfg))
     same = cfg.flag("attention_k_eq_v", False)
     wide, few = _gemma4_full(cfg, near.head_dim, near.kv_heads, same)
     far = replace(near, window=0, head_dim=wide, kv_heads=few, keys_as_values=same)
-    listed = list(kinds(cfg, layers, lambda index: (index + 1) % 6 != 0))
-    listed[-1] = FULL
+    layer_kinds = list(kinds(cfg, layers, lambda index: (index + 1) % 6 != 0))
+    layer_kinds[-1] = FULL
     ffn, norms, extra = _gemma4_ffn(cfg, hidden)
     further, layer = per_layer_rows(cfg, hidden, layers)
     block = Block(mixer=far, ffn=ffn, norms=norms + bool(layer), extra=extra, captured=layer)
-    own = layers - cfg.size("num_kv_shared_layers", 0)
+    own_layers = layers - cfg.size("num_kv_shared_layers", 0)
     wider = cfg.flag("use_double_wide_mlp", False)
     blocks = []
-    for index, kind in enumerate(listed):
-        mixer = replace(near if kind == SLIDING else far, kv_shared=index >= own)
-        doubled = wider and index >= own > 0 and isinstance(ffn, Mlp)
-        blocks.append(replace(block, mixer=mixer, ffn=replace(ffn, hidden=2 * ffn.hidden) if doubled else ffn))
+    for index, kind in enumerate(layer_kinds):
+        mixer = replace(near if kind == SLIDING else far, kv_shared=index >= own_layers)
+        double_width = wider and index >= own_layers > 0 and isinstance(ffn, Mlp)
+        blocks.append(replace(block, mixer=mixer, ffn=replace(ffn, hidden=2 * ffn.hidden) if double_width else ffn))
     return model(cfg, blocks, embedding=replace(further, tied=cfg.flag("tie_word_embeddings", False)))
 
 
@@ -69,14 +69,14 @@ def _gemma4_full(cfg: Config, head_dim: int, kv_heads: int, same: bool) -> tuple
     table = cfg.child("per_layer_config")
     if table is None:
         return wide, few if same else kv_heads
-    found = set()
+    heads_of_full = set()
     for index in table.data:
         layer = table.child(index)
         if layer is not None:
-            found.add((layer.count("head_dim", head_dim), layer.count("num_key_value_heads", kv_heads)))
-    if len(found) > 1:
-        cfg.bad("per_layer_config", sorted(found), "the same override on every full layer")
-    return found.pop() if found else (head_dim, kv_heads)
+            heads_of_full.add((layer.count("head_dim", head_dim), layer.count("num_key_value_heads", kv_heads)))
+    if len(heads_of_full) > 1:
+        cfg.bad("per_layer_config", sorted(heads_of_full), "the same override on every full layer")
+    return heads_of_full.pop() if heads_of_full else (head_dim, kv_heads)
 
 
 def _gemma4_ffn(cfg: Config, hidden: int) -> tuple[Mlp | Moe, int, int]:
@@ -105,15 +105,15 @@ def gemma3n(cfg: Config) -> ModelSpec:
         "altup_active_idx", "altup_coef_clip", "altup_correct_scale", "activation_sparsity_pattern", "hidden_act"
     )
     hidden, layers = hidden_size(cfg), cfg.layers()
-    attention = heads(cfg, hidden, qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden, qk_norm="head", **bias_traits(cfg))
     spans = windows(cfg, layers, lambda index: (index + 1) % 5 != 0)
     streams, rank = cfg.count("altup_num_inputs"), cfg.count("laurel_rank")
     further, rows = per_layer_rows(cfg, hidden, layers)
-    own = layers - cfg.size("num_kv_shared_layers", 0)
+    own_layers = layers - cfg.size("num_kv_shared_layers", 0)
     block = Block(mixer=attention, ffn=None, norms=7, captured=_altup(rows or Captured(), hidden, streams, rank))
     blocks = []
     for index, (window, wide) in enumerate(zip(spans, _widths(cfg, layers), strict=True)):
-        mixer = replace(attention, window=window, kv_shared=index >= own > 0)
+        mixer = replace(attention, window=window, kv_shared=index >= own_layers > 0)
         blocks.append(replace(block, mixer=mixer, ffn=Mlp(hidden=wide, activation=cfg.word("hidden_activation"))))
     ends = 2 * (streams - 1) * hidden * hidden  # the other streams are made of a token's row, and added up at the end
     embedding = replace(
@@ -132,24 +132,24 @@ def _altup(rows: Captured, hidden: int, streams: int, rank: int) -> Captured:
         Product(label="laurel down", inputs=hidden, outputs=rank),
         Product(label="laurel up", inputs=rank, outputs=hidden),
     )
-    own = hidden * streams + streams * streams * (streams + 1) + 2 * hidden * rank + hidden
+    stream_params = hidden * streams + streams * streams * (streams + 1) + 2 * hidden * rank + hidden
     return replace(
         rows,
         products=products,
         streams=rows.streams + ALTUP_STREAMS * streams * hidden,
         kernels=rows.kernels + 12.0,
-        params=rows.params + own,
+        params=rows.params + stream_params,
         saved=rows.saved + float(streams * hidden + rank + hidden),
     )
 
 
 def _widths(cfg: Config, layers: int) -> tuple[int, ...]:
     """Width of the mlp of each layer: one number, or a list of them."""
-    told = cfg.data.get("intermediate_size")
-    if not isinstance(told, (list, tuple)):
+    value = cfg.data.get("intermediate_size")
+    if not isinstance(value, (list, tuple)):
         return (cfg.count("intermediate_size"),) * layers
-    found = cfg.counts("intermediate_size")
-    if len(found) != layers or not all(found):
-        cfg.bad("intermediate_size", told, f"a number, or a list of {layers} of them")
+    widths = cfg.counts("intermediate_size")
+    if len(widths) != layers or not all(widths):
+        cfg.bad("intermediate_size", value, f"a number, or a list of {layers} of them")
         return (1,) * layers
-    return found
+    return widths

@@ -28,7 +28,7 @@ NEEDED = ("torch", "transformers")
 TYPES = "models/auto/auto_mappings.py", "models/auto/configuration_auto.py"  # where transformers names its types
 
 
-def captured(data: Mapping[str, Any], readers: Collection[str], id: str = "") -> ModelSpec:
+def capture_config(data: Mapping[str, Any], readers: Collection[str], id: str = "") -> ModelSpec:
     """The model of a config without a reader, or an `InputError` with the nearest readers and the way to capture it."""
     kind = str(data.get("model_type"))[:60]
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -38,7 +38,7 @@ def captured(data: Mapping[str, Any], readers: Collection[str], id: str = "") ->
     if not knows(kind):
         todo = "the installed transformers does not know it either; `ridgeline capture file.py:function` takes a module"
         raise UnknownId("model_type", kind, readers, todo=todo)
-    return _asked(json.dumps({"config": dict(data), "id": id or kind}, sort_keys=True))
+    return _run_capture(json.dumps({"config": dict(data), "id": id or kind}, sort_keys=True))
 
 
 def captured_module(reference: str) -> ModelSpec:
@@ -46,31 +46,36 @@ def captured_module(reference: str) -> ModelSpec:
     if importlib.util.find_spec("torch") is None:
         todo = "`pip install ridgeline[torch]`, in the build of your accelerator"
         raise InputError(Problem(path="capture", given="no module torch", expected="torch", todo=todo))
-    return _asked(json.dumps({"reference": reference}))
+    return _run_capture(json.dumps({"reference": reference}))
 
 
 def knows(kind: str) -> bool:
     """Whether the installed transformers names a type; reads its tables as text, which takes no seconds."""
-    found = importlib.util.find_spec("transformers")
-    folder = Path((found.submodule_search_locations or [""])[0]) if found else Path()
+    package = importlib.util.find_spec("transformers")
+    folder = Path((package.submodule_search_locations or [""])[0]) if package else Path()
     texts = [(folder / name).read_text(encoding="utf-8") for name in TYPES if (folder / name).is_file()]
     return bool(kind) and any(f'"{kind}"' in text for text in texts)
 
 
 @lru_cache(maxsize=16)
-def _asked(request: str) -> ModelSpec:
+def _run_capture(request: str) -> ModelSpec:
     command = [sys.executable, "-m", "ridgeline.runtime.capture"]
     try:
         done = subprocess.run(command, input=request, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     except subprocess.TimeoutExpired:
-        given, expected = f"a forward that takes over {LONGEST_S} s", "one that ends; fewer layers capture faster"
-        raise InputError(Problem(path="model", given=given, expected=expected)) from None
+        given_text, expectation = (
+            f"a forward that takes over {LONGEST_S} s",
+            "one that ends; fewer layers capture faster",
+        )
+        raise InputError(Problem(path="model", given=given_text, expected=expectation)) from None
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        told = (done.stderr.strip().splitlines() or ["nothing"])[-1][:200]
-        expected = "a capture that ends"
-        raise InputError(Problem(path="model", given=f"exit {done.returncode}: {told}", expected=expected)) from None
+        last_line = (done.stderr.strip().splitlines() or ["nothing"])[-1][:200]
+        expectation = "a capture that ends"
+        raise InputError(
+            Problem(path="model", given=f"exit {done.returncode}: {last_line}", expected=expectation)
+        ) from None
     if "table" not in answer:
         raise InputError([Problem(**problem) for problem in answer["problems"]])
     table = answer["table"]

@@ -35,31 +35,31 @@ SUFFIXES: tuple[tuple[str, Kind], ...] = (
 
 def head_kind(cfg: Config) -> Kind:
     """Which head a config says its model has."""
-    said = cfg.data.get("head")
+    head = cfg.data.get("head")
     cfg.ignore("head")
-    if said is not None:
-        known = get_args(Kind)
-        if said in known:
-            return said  # type: ignore[no-any-return]
-        cfg.bad("head", said, f"one of {', '.join(known)}")
+    if head is not None:
+        kinds = get_args(Kind)
+        if head in kinds:
+            return head  # type: ignore[no-any-return]
+        cfg.bad("head", head, f"one of {', '.join(kinds)}")
     name = architecture(cfg)
     return next((kind for suffix, kind in SUFFIXES if name.endswith(suffix)), "language")
 
 
 def architecture(cfg: Config) -> str:
     """The class that a checkpoint was saved from; empty where the file does not say."""
-    listed = cfg.data.get("architectures")
-    return listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], str) else ""
+    names = cfg.data.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
 
 
 def labels(cfg: Config) -> int:
     """Scores of a classification head: `num_labels`, or as many as are named; two where nothing says, as transformers
     builds it."""
     cfg.ignore("num_labels", "id2label", "label2id")
-    named = cfg.data.get("id2label")
+    labels_by_id = cfg.data.get("id2label")
     if cfg.has("num_labels"):
         return cfg.count("num_labels")
-    return len(named) if isinstance(named, dict) and 0 < len(named) <= 10**6 else 2
+    return len(labels_by_id) if isinstance(labels_by_id, dict) and 0 < len(labels_by_id) <= 10**6 else 2
 
 
 def decoder_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
@@ -69,5 +69,5 @@ def decoder_head(cfg: Config, spec: ModelSpec) -> ModelSpec:
     if kind == "language" or spec.head is not None:
         return spec
     many = 0 if kind == "none" else labels(cfg)
-    own = Head(kind=kind, outputs=many, extra=many if kind == "tokens" else 0)
-    return replace(spec, head=own, embedding=replace(spec.embedding, tied=False, head_bias=False), mtp=None)
+    scores_head = Head(kind=kind, outputs=many, extra=many if kind == "tokens" else 0)
+    return replace(spec, head=scores_head, embedding=replace(spec.embedding, tied=False, head_bias=False), mtp=None)

@@ -17,7 +17,7 @@ from ridgeline.models.hf.config import MOST_LAYERS, Config, Keys
 from ridgeline.models.hf.moe import experts
 from ridgeline.models.hf.parts import (
     FULL,
-    biased,
+    bias_traits,
     divide,
     expert_layers,
     heads,
@@ -25,7 +25,7 @@ from ridgeline.models.hf.parts import (
     kinds,
     mlp,
     model,
-    predicted,
+    predictor,
 )
 from ridgeline.models.spec import Attention, Block, Captured, Ffn, GatedDeltaNet, Mamba2, Mlp, ModelSpec, Moe, Product
 
@@ -68,7 +68,7 @@ def _gated_heads(cfg: Config) -> Attention:
     cfg.only("attn_output_gate", True)
     cfg.only("use_sliding_window", False)
     cfg.ignore("mamba_ssm_dtype", "sliding_window", "max_window_layers")
-    return heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, **biased(cfg))
+    return heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, **bias_traits(cfg))
 
 
 def _shared(cfg: Config) -> Moe:
@@ -78,12 +78,12 @@ def _shared(cfg: Config) -> Moe:
 def _alternating(cfg: Config, ffns: list[Ffn]) -> ModelSpec:
     """Delta-rule layers with an attention layer after every few of them."""
     attention, delta = _gated_heads(cfg), _delta(cfg)
-    every = cfg.count("full_attention_interval", 4)
-    listed = kinds(cfg, len(ffns), lambda index: (index + 1) % every != 0, other=LINEAR)
-    blocks = [Block(mixer=attention if k == FULL else delta, ffn=ffn) for k, ffn in zip(listed, ffns, strict=True)]
+    interval = cfg.count("full_attention_interval", 4)
+    layer_kinds = kinds(cfg, len(ffns), lambda index: (index + 1) % interval != 0, other=LINEAR)
+    blocks = [Block(mixer=attention if k == FULL else delta, ffn=ffn) for k, ffn in zip(layer_kinds, ffns, strict=True)]
     cfg.only("mtp_use_dedicated_embeddings", False)
     depth = cfg.size("mtp_num_hidden_layers", 0)
-    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=attention, ffn=ffns[-1])))
+    return model(cfg, blocks, mtp=predictor(depth, Block(mixer=attention, ffn=ffns[-1])))
 
 
 def qwen3_next(cfg: Config) -> ModelSpec:
@@ -152,26 +152,26 @@ def bamba(cfg: Config) -> ModelSpec:
     """Bamba: state-space layers with a gated mlp each, a few of them attention instead."""
     hidden, layers = hidden_size(cfg), cfg.layers()
     mixer = bamba_mixer(cfg, cfg.count("mamba_expand") * hidden)
-    attention = heads(cfg, hidden, **biased(cfg))
+    attention = heads(cfg, hidden, **bias_traits(cfg))
     ffn = mlp(cfg, bias=cfg.flag("mlp_bias"))
     spots = set(cfg.counts("attn_layer_indices"))
-    listed = kinds(cfg, layers, lambda index: index not in spots, other=LINEAR)
-    return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in listed])
+    layer_kinds = kinds(cfg, layers, lambda index: index not in spots, other=LINEAR)
+    return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in layer_kinds])
 
 
 def granitemoehybrid(cfg: Config) -> ModelSpec:
     """Granite 4: state-space layers, a few of them attention; experts beside a shared mlp, or that mlp alone."""
     hidden, layers = hidden_size(cfg), cfg.layers()
     mixer, shared = bamba_mixer(cfg, cfg.count("mamba_expand") * hidden), cfg.count("shared_intermediate_size")
-    rotated = "rope" if cfg.word("position_embedding_type", "rope") == "rope" else "none"
-    attention = heads(cfg, hidden, positions=rotated, **biased(cfg))
+    positions = "rope" if cfg.word("position_embedding_type", "rope") == "rope" else "none"
+    attention = heads(cfg, hidden, positions=positions, **bias_traits(cfg))
     ffn: Ffn = Mlp(hidden=shared, activation=cfg.word("hidden_act"))
     if cfg.size("num_local_experts", 0):
         ffn = experts(cfg, "intermediate_size", shared_hidden=shared)
     else:
         cfg.ignore("num_experts_per_tok", "intermediate_size")
-    listed = kinds(cfg, layers, lambda _: True, other=LINEAR)
-    return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in listed])
+    layer_kinds = kinds(cfg, layers, lambda _: True, other=LINEAR)
+    return model(cfg, [Block(mixer=attention if kind == FULL else mixer, ffn=ffn) for kind in layer_kinds])
 
 
 def nemotron_h(cfg: Config) -> ModelSpec:
@@ -181,31 +181,31 @@ def nemotron_h(cfg: Config) -> ModelSpec:
     for key in ("attention_bias", "mamba_proj_bias", "mlp_bias"):
         cfg.only(key, False)
     cfg.only("tie_word_embeddings", False)  # transformers keeps a head of its own whatever the file says
-    listed = _spelled(cfg, ("layers_block_type", "layer_types"), "hybrid_override_pattern")
-    if cfg.has("num_hidden_layers") and cfg.layers() != len(listed):
-        cfg.clash("num_hidden_layers", cfg.layers(), f"the number of layers spelled, {len(listed)}")
+    layer_kinds = _layer_words(cfg, ("layers_block_type", "layer_types"), "hybrid_override_pattern")
+    if cfg.has("num_hidden_layers") and cfg.layers() != len(layer_kinds):
+        cfg.clash("num_hidden_layers", cfg.layers(), f"the number of layers spelled, {len(layer_kinds)}")
     parts = _nemotron_parts(cfg)
-    blocks = [parts[kind] for kind in listed]
+    blocks = [parts[kind] for kind in layer_kinds]
     depth = cfg.size("num_nextn_predict_layers", 0)
-    ahead = _spelled(cfg, ("mtp_layers_block_type",), "mtp_hybrid_override_pattern", usual=(FULL, "moe"))
+    ahead = _layer_words(cfg, ("mtp_layers_block_type",), "mtp_hybrid_override_pattern", usual=(FULL, "moe"))
     if depth and ahead != (FULL, "moe"):
         cfg.bad("mtp_layers_block_type", ahead, "attention, then experts", "other predictions are not described yet")
-    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=parts[FULL].mixer, ffn=parts["moe"].ffn)))
+    return model(cfg, blocks, mtp=predictor(depth, Block(mixer=parts[FULL].mixer, ffn=parts["moe"].ffn)))
 
 
-def _spelled(cfg: Config, keys: tuple[str, ...], letters: str, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _layer_words(cfg: Config, keys: tuple[str, ...], letters: str, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The kind of every layer, from a list of words or a string of letters."""
-    listed = next((cfg.data[key] for key in keys if cfg.data.get(key) is not None), None)
+    layer_kinds = next((cfg.data[key] for key in keys if cfg.data.get(key) is not None), None)
     cfg.ignore(*keys, letters)
-    if isinstance(listed, list) and 0 < len(listed) <= MOST_LAYERS:
-        return cfg.words(keys, len(listed), tuple(LETTERS.values())) or (FULL,)
+    if isinstance(layer_kinds, list) and 0 < len(layer_kinds) <= MOST_LAYERS:
+        return cfg.words(keys, len(layer_kinds), tuple(LETTERS.values())) or (FULL,)
     text = cfg.data.get(letters)
-    if listed is None and isinstance(text, str) and 0 < len(text) <= MOST_LAYERS and set(text) <= set(LETTERS):
+    if layer_kinds is None and isinstance(text, str) and 0 < len(text) <= MOST_LAYERS and set(text) <= set(LETTERS):
         return tuple(LETTERS[letter] for letter in text)
-    if listed is None and text is None and usual:
+    if layer_kinds is None and text is None and usual:
         return usual
-    found = text if listed is None else listed
-    cfg.bad(letters if listed is None else keys[0], found, f"one of {' '.join(LETTERS)} for each layer")
+    words = text if layer_kinds is None else layer_kinds
+    cfg.bad(letters if layer_kinds is None else keys[0], words, f"one of {' '.join(LETTERS)} for each layer")
     return (FULL,)
 
 
@@ -256,11 +256,13 @@ def zamba2(cfg: Config) -> ModelSpec:
     inner = int(cfg.number("mamba_expand") * hidden)
     scan = state_space(cfg, count, divide(cfg, "n_mamba_heads", inner, count), NAMES)
     plain = Block(mixer=scan, ffn=None, norms=1)
-    shared, own = _transformer(cfg, hidden)
-    listed = cfg.words("layers_block_type", layers, (LINEAR, HYBRID)) or _usual(layers)
+    shared, first_use = _transformer(cfg, hidden)
+    layer_kinds = cfg.words("layers_block_type", layers, (LINEAR, HYBRID)) or _usual(layers)
     blocks, used, several = [], 0, cfg.count("num_mem_blocks")
-    for kind in listed:
-        part = replace(own, params=own.params + (shared if used < several else 0)) if kind == HYBRID else None
+    for kind in layer_kinds:
+        part = (
+            replace(first_use, params=first_use.params + (shared if used < several else 0)) if kind == HYBRID else None
+        )
         used += kind == HYBRID
         blocks.append(replace(plain, captured=part))
     return model(cfg, blocks)
@@ -277,13 +279,13 @@ def _transformer(cfg: Config, hidden: int) -> tuple[int, Captured]:
     few, rank = cfg.count("num_key_value_heads", heads), cfg.count("adapter_rank")
     size, ffn = divide(cfg, "num_attention_heads", wide, heads), cfg.count("intermediate_size", 4 * hidden)
     bias = cfg.flag("add_bias_linear")
-    adapted = cfg.flag("use_shared_attention_adapter")
+    has_adapter = cfg.flag("use_shared_attention_adapter")
     qkv = (heads + 2 * few) * size
     adapters = [
         Product(label="mlp adapter down", inputs=hidden, outputs=rank),
         Product(label="mlp adapter up", inputs=rank, outputs=2 * ffn),
     ]
-    if adapted:
+    if has_adapter:
         adapters += [
             Product(label="attention adapters down", inputs=wide, outputs=3 * rank),
             Product(label="attention adapters up", inputs=rank, outputs=wide, rows=3.0),
@@ -295,15 +297,15 @@ def _transformer(cfg: Config, hidden: int) -> tuple[int, Captured]:
         Product(label="shared up", inputs=hidden, outputs=2 * ffn),
         Product(label="shared down", inputs=ffn, outputs=hidden),
     )
-    shared = sum(one.inputs * one.outputs for one in products) + wide + hidden + (2 * ffn + hidden) * bias
-    own = hidden * hidden + rank * (hidden + 2 * ffn) + adapted * 6 * wide * rank
+    shared = sum(product.inputs * product.outputs for product in products) + wide + hidden + (2 * ffn + hidden) * bias
+    use_params = hidden * hidden + rank * (hidden + 2 * ffn) + has_adapter * 6 * wide * rank
     attention = Attention(heads=heads, kv_heads=few, head_dim=size)
     return shared, Captured(
         products=(*products, *adapters, out),
         scores=(attention,),
         streams=float(6 * wide + 3 * ffn + qkv),
         kernels=14.0,
-        params=own,
+        params=use_params,
         saved=float(3 * wide + qkv + heads * size + 3 * ffn + 2 * hidden),
         cached=2 * few * size,
         mixes=True,
@@ -312,5 +314,5 @@ def _transformer(cfg: Config, hidden: int) -> tuple[int, Captured]:
 
 def _usual(layers: int) -> tuple[str, ...]:
     """What transformers assumes: one in six layers from the seventh on, closer together at the end."""
-    spelled = [LINEAR, *[*[LINEAR] * 5, HYBRID] * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, LINEAR, LINEAR]
-    return tuple((spelled + [LINEAR] * layers)[:layers])
+    usual = [LINEAR, *[*[LINEAR] * 5, HYBRID] * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, LINEAR, LINEAR]
+    return tuple((usual + [LINEAR] * layers)[:layers])

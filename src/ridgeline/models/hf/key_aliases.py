@@ -43,26 +43,26 @@ def in_its_keys(data: Mapping[str, Any], known: Mapping[str, Any] = MappingProxy
     >>> in_its_keys({"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": ["a", "b", "a"], "layers": 2})
     {'model_type': 'gpt_oss', 'num_hidden_layers': 2, 'layer_types': ['a', 'b']}
     """
-    said = {word: data[word] for word in WORDS if word in data and word not in WORDS[word]}
-    rest = {key: value for key, value in data.items() if key not in said}
-    if not said:
-        return rest
-    home = _home(rest)
-    table = dict(_inside(rest, home))
-    kind = str(rest.get("model_type", ""))
+    catalog_words = {word: data[word] for word in WORDS if word in data and word not in WORDS[word]}
+    config_keys = {key: value for key, value in data.items() if key not in catalog_words}
+    if not catalog_words:
+        return config_keys
+    home = _home(config_keys)
+    table = dict(_inside(config_keys, home))
+    kind = str(config_keys.get("model_type", ""))
     usual = defaults(str(table.get("model_type", kind)) if home else kind) or defaults(f"{_family(kind)}_text") or known
-    for word, value in said.items():
+    for word, value in catalog_words.items():
         names = WORDS[word]
         name = next(
             (name for name in names if name in table), next((name for name in names if name in usual), names[0])
         )
         if word == "layers":
             _cut(table, table.get(name, usual.get(name)), value)
-            stacks = [one for one in STACKS if one in table or one in usual]
+            stacks = [stack for stack in STACKS if stack in table or stack in usual]
             table |= dict.fromkeys(stacks, value)
             name = stacks[0] if stacks else name
         table[name] = value
-    return _with(rest, home, table)
+    return _with(config_keys, home, table)
 
 
 def _family(kind: str) -> str:
@@ -103,6 +103,6 @@ def _cut(table: dict[str, Any], before: object, after: object) -> None:
         if not isinstance(value, list) or len(value) != before:
             continue
         if after > before:
-            expected = f"at most {before}, the layers that {key} lists"
-            raise InputError(Problem(path="layers", given=str(after)[:20], expected=expected, todo=f"set {key} too"))
+            expectation = f"at most {before}, the layers that {key} lists"
+            raise InputError(Problem(path="layers", given=str(after)[:20], expected=expectation, todo=f"set {key} too"))
         table[key] = value[:after]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.models.hf.config import Config
-from ridgeline.models.hf.moe import experts, grouped
-from ridgeline.models.hf.parts import SLIDING, dense_first, hidden_size, mlp, model, predicted
+from ridgeline.models.hf.moe import experts, grouped_experts
+from ridgeline.models.hf.parts import SLIDING, dense_first, hidden_size, mlp, model, predictor
 from ridgeline.models.spec import (
     Block,
     Captured,
@@ -51,9 +51,9 @@ def plain_latent(cfg: Config) -> ModelSpec:
 
 def axk1(cfg: Config) -> ModelSpec:
     """A.X K1: DeepSeek-V3 with a norm after the experts."""
-    found = deepseek(cfg)
-    blocks = [replace(block, norms=3) if isinstance(block.ffn, Moe) else block for block in found.blocks]
-    return replace(found, blocks=tuple(blocks))
+    spec = deepseek(cfg)
+    blocks = [replace(block, norms=3) if isinstance(block.ffn, Moe) else block for block in spec.blocks]
+    return replace(spec, blocks=tuple(blocks))
 
 
 def deepseek_v32(cfg: Config) -> ModelSpec:
@@ -68,18 +68,18 @@ def glm_moe_dsa(cfg: Config) -> ModelSpec:
     cfg.ignore("index_share_for_mtp_iteration")
     layers = cfg.layers()
     cfg.words("layer_types", layers, ("indexed_attention",))
-    own = replace(latent(cfg), indexer=_indexer(cfg))
-    taken = replace(own, indexer=replace(_indexer(cfg), shared=True))
-    return _deepseek(cfg, [taken if shared else own for shared in _shared_choice(cfg, layers)])
+    scoring_layer = replace(latent(cfg), indexer=_indexer(cfg))
+    sharing_layer = replace(scoring_layer, indexer=replace(_indexer(cfg), shared=True))
+    return _deepseek(cfg, [sharing_layer if shared else scoring_layer for shared in _shared_choice(cfg, layers)])
 
 
 def _deepseek(cfg: Config, mixers: list[LatentAttention]) -> ModelSpec:
     cfg.only("mlp_bias", False)
-    moe, dense = grouped(cfg), mlp(cfg)
-    routed = dense_first(cfg, len(mixers))
-    blocks = [Block(mixer=mixer, ffn=moe if e else dense) for mixer, e in zip(mixers, routed, strict=True)]
+    moe, dense = grouped_experts(cfg), mlp(cfg)
+    is_routed = dense_first(cfg, len(mixers))
+    blocks = [Block(mixer=mixer, ffn=moe if e else dense) for mixer, e in zip(mixers, is_routed, strict=True)]
     depth = cfg.size(("num_nextn_predict_layers", "num_mtp_layers"), 0)
-    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=mixers[0], ffn=moe)))
+    return model(cfg, blocks, mtp=predictor(depth, Block(mixer=mixers[0], ffn=moe)))
 
 
 def _indexer(cfg: Config) -> Indexer:
@@ -88,17 +88,17 @@ def _indexer(cfg: Config) -> Indexer:
 
 def _shared_choice(cfg: Config, layers: int) -> list[bool]:
     """Which layers take over a choice: listed as words, as letters F and S, or every layer but each n-th."""
-    every, offset = cfg.count("index_topk_freq", 1), cfg.size("index_skip_topk_offset", 2)
+    interval, offset = cfg.count("index_topk_freq", 1), cfg.size("index_skip_topk_offset", 2)
     letters = cfg.data.get("index_topk_pattern")
     cfg.ignore("index_topk_pattern")
-    listed = cfg.words("indexer_types", layers, ("full", "shared"))
-    if listed:
-        return [word == "shared" for word in listed]
+    layer_kinds = cfg.words("indexer_types", layers, ("full", "shared"))
+    if layer_kinds:
+        return [word == "shared" for word in layer_kinds]
     if letters is not None:
         if isinstance(letters, str) and len(letters) == layers and set(letters) <= {"F", "S"}:
             return [letter == "S" for letter in letters]
         cfg.bad("index_topk_pattern", letters, f"a string of {layers} letters, each F or S")
-    return [max(index - offset + 1, 0) % every != 0 for index in range(layers)]
+    return [max(index - offset + 1, 0) % interval != 0 for index in range(layers)]
 
 
 def longcat_flash(cfg: Config) -> ModelSpec:
@@ -111,18 +111,18 @@ def longcat_flash(cfg: Config) -> ModelSpec:
     cfg.ignore("zero_expert_type", "mla_scale_q_lora", "mla_scale_kv_lora", "attention_method")
     attention, dense = latent(cfg), mlp(cfg, ("ffn_hidden_size", "intermediate_size"))
     experts, idle = cfg.count(("n_routed_experts", "num_local_experts")), cfg.size("zero_expert_num", 0)
-    picked = cfg.count(("moe_topk", "num_experts_per_tok"))
+    topk = cfg.count(("moe_topk", "num_experts_per_tok"))
     moe = Moe(
         experts=experts,
-        topk=max(1, round(picked * experts / (experts + idle))),
+        topk=max(1, round(topk * experts / (experts + idle))),
         hidden=cfg.count(("expert_ffn_hidden_size", "moe_intermediate_size")),
         shared_hidden=dense.hidden,
         activation=dense.activation,
         router_bias=cfg.flag("router_bias", False),
         idle=idle,
     )
-    both = [Block(mixer=attention, ffn=moe), Block(mixer=attention, ffn=dense)]
-    return model(cfg, both * pairs, hidden=hidden)
+    layer_blocks = [Block(mixer=attention, ffn=moe), Block(mixer=attention, ffn=dense)]
+    return model(cfg, layer_blocks * pairs, hidden=hidden)
 
 
 SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
@@ -169,7 +169,7 @@ def deepseek_v4(cfg: Config) -> ModelSpec:
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings", False), further_weights=head)
     blocks = [replace(block, mixer=mixers[kind]) for kind in _kinds(cfg, layers)]
     depth = cfg.size("num_nextn_predict_layers", 0)
-    return model(cfg, blocks, embedding=embedding, mtp=predicted(depth, block))
+    return model(cfg, blocks, embedding=embedding, mtp=predictor(depth, block))
 
 
 def hyper_connections(hidden: int, streams: int) -> Captured:
@@ -179,9 +179,9 @@ def hyper_connections(hidden: int, streams: int) -> Captured:
     parameters   2 * ((2 + n)*n * n*h + (2 + n)*n + 3)        h = hidden
     """
     weights, wide = (2 + streams) * streams, streams * hidden
-    one = Product(label="hyper-connection", inputs=wide, outputs=weights)
+    connection = Product(label="hyper-connection", inputs=wide, outputs=weights)
     return Captured(
-        products=(one, one),
+        products=(connection, connection),
         streams=2 * MOVED * (3 * streams + 2) * hidden,
         kernels=2 * KERNELS,
         params=2 * (weights * wide + weights + 3),
@@ -199,9 +199,9 @@ def _rates(cfg: Config) -> dict[str, int]:
 def _kinds(cfg: Config, layers: int) -> tuple[str, ...]:
     """The kind of each layer: listed, as older rates of each layer, or two heavy ones and both kinds in turn."""
     ratios = cfg.counts("compress_ratios")
-    listed = cfg.words("layer_types", layers, (SLIDING, SPARSE, HEAVY))
-    if listed:
-        return listed
+    layer_kinds = cfg.words("layer_types", layers, (SLIDING, SPARSE, HEAVY))
+    if layer_kinds:
+        return layer_kinds
     words = {0: SLIDING, 4: SPARSE, 128: HEAVY}
     if len(ratios) >= layers and set(ratios) <= set(words):
         return tuple(words[ratio] for ratio in ratios[:layers])

@@ -9,7 +9,7 @@ from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import (
     FULL,
     LAYER,
-    biased,
+    bias_traits,
     dense_first,
     exaone_windows,
     expert_layers,
@@ -18,10 +18,10 @@ from ridgeline.models.hf.parts import (
     kinds,
     mlp,
     model,
-    predicted,
+    predictor,
     rotary_layers,
-    unrotated,
     windows,
+    without_rotary,
 )
 from ridgeline.models.spec import Block, Embedding, ModelSpec, Moe, Norm
 
@@ -35,7 +35,7 @@ def experts(cfg: Config, width: str = "moe_intermediate_size", **traits: Any) ->
     return Moe(experts=cfg.count(EXPERTS), topk=topk, hidden=cfg.count(width), activation=act, **traits)
 
 
-def grouped(cfg: Config, **traits: Any) -> Moe:
+def grouped_experts(cfg: Config, **traits: Any) -> Moe:
     """DeepSeek's experts: chosen inside the best groups, beside shared experts of the same width."""
     shared = cfg.size("n_shared_experts", 0)
     groups, best = cfg.count("n_group", 1), cfg.count("topk_group", 1)
@@ -57,9 +57,9 @@ def qwen2_moe(cfg: Config) -> ModelSpec:
     attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("qkv_bias"))
     shared = cfg.size("shared_expert_intermediate_size")
     moe, dense = experts(cfg, shared_hidden=shared, shared_gate=True), mlp(cfg)
-    switched, last = cfg.flag("use_sliding_window", False), cfg.size("max_window_layers", layers)
-    spans = windows(cfg, layers, lambda index: switched and index % 2 == 0 and index < last)
-    if not switched:
+    uses_window, last = cfg.flag("use_sliding_window", False), cfg.size("max_window_layers", layers)
+    spans = windows(cfg, layers, lambda index: uses_window and index % 2 == 0 and index < last)
+    if not uses_window:
         spans = (0,) * layers
     chosen = zip(spans, expert_layers(cfg, layers), strict=True)
     return model(cfg, [Block(mixer=replace(attention, window=w), ffn=moe if e else dense) for w, e in chosen])
@@ -74,18 +74,18 @@ def qwen3_moe(cfg: Config) -> ModelSpec:
     cfg.only("shared_expert_intermediate_size", 0)
     cfg.only("use_qk_norm", True)
     layers = cfg.layers()
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
     moe, dense = experts(cfg), mlp(cfg)
     cfg.ignore("max_window_layers")
-    window, switched = cfg.size("sliding_window", 0), cfg.flag("use_sliding_window", False)
-    attention = replace(attention, window=window if switched else 0)
+    window, uses_window = cfg.size("sliding_window", 0), cfg.flag("use_sliding_window", False)
+    attention = replace(attention, window=window if uses_window else 0)
     return model(cfg, [Block(mixer=attention, ffn=moe if e else dense) for e in expert_layers(cfg, layers)])
 
 
 def gpt_oss(cfg: Config) -> ModelSpec:
     """gpt-oss: learned sinks, biases in attention, router and experts; every other layer slides."""
     cfg.ignore("initial_context_length")
-    attention = heads(cfg, hidden_size(cfg), sinks=True, **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), sinks=True, **bias_traits(cfg))
     moe = experts(cfg, "intermediate_size", bias=True, router_bias=True)
     spans = windows(cfg, cfg.layers(), lambda index: index % 2 == 0)
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=moe) for window in spans])
@@ -93,12 +93,12 @@ def gpt_oss(cfg: Config) -> ModelSpec:
 
 def glm4_moe(cfg: Config) -> ModelSpec:
     """GLM 4.5 to 4.7: dense layers first, head norms and biases by switch, one layer of multi-token prediction."""
-    normed = "head" if cfg.flag("use_qk_norm", False) else "none"
-    attention = heads(cfg, hidden_size(cfg), qk_norm=normed, qkv_bias=cfg.flag("attention_bias"))
-    moe, dense = grouped(cfg), mlp(cfg)
+    has_qk_norm = "head" if cfg.flag("use_qk_norm", False) else "none"
+    attention = heads(cfg, hidden_size(cfg), qk_norm=has_qk_norm, qkv_bias=cfg.flag("attention_bias"))
+    moe, dense = grouped_experts(cfg), mlp(cfg)
     blocks = [Block(mixer=attention, ffn=moe if e else dense) for e in dense_first(cfg, cfg.layers())]
     depth = cfg.size(("num_nextn_predict_layers", "num_mtp_layers"), 0)
-    return model(cfg, blocks, mtp=predicted(depth, Block(mixer=attention, ffn=moe)))
+    return model(cfg, blocks, mtp=predictor(depth, Block(mixer=attention, ffn=moe)))
 
 
 def minimax_m2(cfg: Config) -> ModelSpec:
@@ -116,7 +116,7 @@ def minimax_m2(cfg: Config) -> ModelSpec:
     attention = heads(cfg, hidden_size(cfg), qk_norm="full")
     block = Block(mixer=attention, ffn=experts(cfg, "intermediate_size"))
     modules = cfg.size("num_mtp_modules", 0)
-    return model(cfg, [block] * layers, mtp=predicted(modules if cfg.flag("use_mtp", True) else 0, block))
+    return model(cfg, [block] * layers, mtp=predictor(modules if cfg.flag("use_mtp", True) else 0, block))
 
 
 def llama4(cfg: Config) -> ModelSpec:
@@ -127,32 +127,32 @@ def llama4(cfg: Config) -> ModelSpec:
     cfg.ignore("use_qk_norm", "for_llm_compressor")
     hidden, layers = hidden_size(cfg), cfg.layers()
     chunk = cfg.size("attention_chunk_size", 0)
-    far = heads(cfg, hidden, **biased(cfg))
+    far = heads(cfg, hidden, **bias_traits(cfg))
     near = replace(far, window=chunk, chunked=chunk > 0)
     moe = experts(cfg, "intermediate_size")
     moe = replace(moe, shared_hidden=moe.hidden)
     dense = mlp(cfg, "intermediate_size_mlp")
     spots = cfg.counts("moe_layers")
     step = cfg.count("interleave_moe_layer_step")
-    routed = set(spots) if cfg.has("moe_layers") else set(range(step - 1, layers, step))
+    routed_layers = set(spots) if cfg.has("moe_layers") else set(range(step - 1, layers, step))
     rotary = rotary_layers(cfg, layers)
-    listed = kinds(cfg, layers, lambda index: rotary[index], other="chunked_attention")
+    layer_kinds = kinds(cfg, layers, lambda index: rotary[index], other="chunked_attention")
     blocks = []
-    for index, (kind, turned) in enumerate(zip(listed, rotary, strict=True)):
-        mixer = replace(far if kind == FULL else near, positions="rope" if turned else "none")
-        blocks.append(Block(mixer=mixer, ffn=moe if index in routed else dense))
+    for index, (kind, is_rotary) in enumerate(zip(layer_kinds, rotary, strict=True)):
+        mixer = replace(far if kind == FULL else near, positions="rope" if is_rotary else "none")
+        blocks.append(Block(mixer=mixer, ffn=moe if index in routed_layers else dense))
     return model(cfg, blocks)
 
 
 def olmoe(cfg: Config) -> ModelSpec:
     """OLMoE, FlexOlmo: norms over all query and key heads together, experts on every layer."""
-    attention = heads(cfg, hidden_size(cfg), qk_norm="full", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="full", **bias_traits(cfg))
     return model(cfg, [Block(mixer=attention, ffn=experts(cfg, "intermediate_size"))] * cfg.layers())
 
 
 def granitemoe(cfg: Config) -> ModelSpec:
     """Granite 3 with experts, beside a shared one of its own width where one is given."""
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     moe = experts(cfg, "intermediate_size", shared_hidden=cfg.size("shared_intermediate_size", 0))
     return model(cfg, [Block(mixer=attention, ffn=moe)] * cfg.layers())
 
@@ -160,7 +160,7 @@ def granitemoe(cfg: Config) -> ModelSpec:
 def granitemoe_swa(cfg: Config) -> ModelSpec:
     """Granite with experts, sinks and windows; each full layer is followed by three that slide."""
     cfg.ignore("layer_rope_theta")
-    attention = heads(cfg, hidden_size(cfg), sinks=True, **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), sinks=True, **bias_traits(cfg))
     moe = experts(cfg, "intermediate_size", shared_hidden=cfg.size("shared_intermediate_size", 0))
     spans = windows(cfg, cfg.layers(), lambda index: index % 4 != 0)
     return model(cfg, [Block(mixer=replace(attention, window=window), ffn=moe) for window in spans])
@@ -170,7 +170,7 @@ def phimoe(cfg: Config) -> ModelSpec:
     """Phi 3.5 with experts: layer norms, biases in attention and head by switch."""
     cfg.ignore("input_jitter_noise")
     cfg.only("lm_head_bias", False)
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
     moe, spans = experts(cfg, "intermediate_size"), windows(cfg, cfg.layers())
     blocks = [Block(mixer=replace(attention, window=window), ffn=moe, norm=LAYER) for window in spans]
     return model(cfg, blocks, norm=LAYER)
@@ -179,8 +179,8 @@ def phimoe(cfg: Config) -> ModelSpec:
 def dots1(cfg: Config) -> ModelSpec:
     """dots.llm1: dense layers first, then grouped experts; a norm of each head; layers from one on may slide."""
     layers = cfg.layers()
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
-    moe, dense = grouped(cfg), mlp(cfg)
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
+    moe, dense = grouped_experts(cfg), mlp(cfg)
     first = cfg.size("max_window_layers", layers)
     spans = windows(cfg, layers, lambda index: cfg.has("sliding_window") and index >= first)
     chosen = zip(spans, dense_first(cfg, layers), strict=True)
@@ -191,7 +191,7 @@ def solar_open(cfg: Config) -> ModelSpec:
     """Solar Open: grouped experts beside a shared one on every layer."""
     cfg.ignore("intermediate_size", "first_k_dense_replace", "use_qk_norm")
     attention = heads(cfg, hidden_size(cfg), qkv_bias=cfg.flag("attention_bias"))
-    return model(cfg, [Block(mixer=attention, ffn=grouped(cfg))] * cfg.layers())
+    return model(cfg, [Block(mixer=attention, ffn=grouped_experts(cfg))] * cfg.layers())
 
 
 def hy_v3(cfg: Config) -> ModelSpec:
@@ -199,12 +199,12 @@ def hy_v3(cfg: Config) -> ModelSpec:
     cfg.ignore(
         "router_scaling_factor", "enable_moe_fp32_combine", "enable_attention_fp32_softmax", "enable_lm_head_fp32"
     )
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
-    moe = _beside(cfg, experts(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
+    moe = _with_shared(cfg, experts(cfg))
     dense = mlp(cfg, bias=cfg.flag("mlp_bias", False))
-    routed = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if dense.bias else 0)
+    routed_block = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if dense.bias else 0)
     plain = Block(mixer=attention, ffn=dense)
-    return model(cfg, [routed if e else plain for e in dense_first(cfg, cfg.layers(), 1)])
+    return model(cfg, [routed_block if e else plain for e in dense_first(cfg, cfg.layers(), 1)])
 
 
 def _shared_biases(cfg: Config, moe: Moe) -> int:
@@ -212,7 +212,7 @@ def _shared_biases(cfg: Config, moe: Moe) -> int:
     return 2 * moe.shared_hidden + hidden_size(cfg) if moe.shared_hidden else 0
 
 
-def _beside(cfg: Config, moe: Moe, key: str = "num_shared_experts") -> Moe:
+def _with_shared(cfg: Config, moe: Moe, key: str = "num_shared_experts") -> Moe:
     """The same beside shared experts of its own width."""
     return replace(moe, shared_hidden=cfg.size(key, 0) * moe.hidden)
 
@@ -222,19 +222,19 @@ def exaone_moe(cfg: Config) -> ModelSpec:
     layers = cfg.layers()
     attention, dense = heads(cfg, hidden_size(cfg), qk_norm="head"), mlp(cfg)
     groups, best = cfg.count("n_group", 1), cfg.count("topk_group", 1)
-    moe = _beside(cfg, experts(cfg, groups=groups, group_topk=best))
+    moe = _with_shared(cfg, experts(cfg, groups=groups, group_topk=best))
     spans = exaone_windows(cfg, layers)
     chosen = zip(spans, dense_first(cfg, layers), strict=True)
-    return model(cfg, [Block(mixer=unrotated(attention, w, spans), ffn=moe if e else dense) for w, e in chosen])
+    return model(cfg, [Block(mixer=without_rotary(attention, w, spans), ffn=moe if e else dense) for w, e in chosen])
 
 
 def afmoe(cfg: Config) -> ModelSpec:
     """Arcee Trinity: gated attention, which rotates where it slides; norms before and after each part."""
     cfg.ignore("mup_enabled", "route_scale", "route_norm", "score_func", "load_balance_coeff")
-    layers, every = cfg.layers(), cfg.count("global_attn_every_n_layers")
+    layers, interval = cfg.layers(), cfg.count("global_attn_every_n_layers")
     attention = heads(cfg, hidden_size(cfg), qk_norm="head", gate=True, qkv_bias=cfg.flag("attention_bias"))
-    moe, dense, first = _beside(cfg, experts(cfg)), mlp(cfg), cfg.size("num_dense_layers")
-    spans = windows(cfg, layers, lambda index: (index + 1) % every != 0)
+    moe, dense, first = _with_shared(cfg, experts(cfg)), mlp(cfg), cfg.size("num_dense_layers")
+    spans = windows(cfg, layers, lambda index: (index + 1) % interval != 0)
     mixers = [replace(attention, window=w, positions="rope" if w else "none") for w in spans]
     return model(cfg, [Block(mixer=m, ffn=moe if i >= first else dense, norms=4) for i, m in enumerate(mixers)])
 
@@ -249,22 +249,22 @@ def ernie4_5_moe(cfg: Config) -> ModelSpec:
         experts=cfg.count("moe_num_experts"), topk=cfg.count("moe_k"), hidden=cfg.count("moe_intermediate_size"),
         activation=dense.activation, bias=False,
     )  # fmt: skip
-    moe = _beside(cfg, moe, "moe_num_shared_experts")
+    moe = _with_shared(cfg, moe, "moe_num_shared_experts")
     first, last = cfg.size("moe_layer_start_index"), cfg.data.get("moe_layer_end_index", layers - 1)
     last = layers - 1 if last in (-1, None) else cfg.size("moe_layer_end_index")
     cfg.ignore("moe_layer_end_index")
-    every = cfg.count("moe_layer_interval")
+    interval = cfg.count("moe_layer_interval")
     plain = Block(mixer=attention, ffn=dense)
-    routed = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if bias else 0)
-    spots = [(index + 1) % every == 0 and first <= index <= last for index in range(layers)]
+    routed_block = Block(mixer=attention, ffn=moe, extra=_shared_biases(cfg, moe) if bias else 0)
+    spots = [(index + 1) % interval == 0 and first <= index <= last for index in range(layers)]
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings"), head_bias=bias)
-    return model(cfg, [routed if e else plain for e in spots], embedding=embedding)
+    return model(cfg, [routed_block if e else plain for e in spots], embedding=embedding)
 
 
 def mellum(cfg: Config) -> ModelSpec:
     """Mellum: Qwen 3's attention, windows and experts layer by layer as listed."""
     layers = cfg.layers()
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
     moe, dense = experts(cfg), mlp(cfg)
     spans = windows(cfg, layers, lambda _: False)
     chosen = zip(spans, dense_first(cfg, layers), strict=True)
@@ -282,7 +282,7 @@ def kolibri(cfg: Config) -> ModelSpec:
 def flint(cfg: Config) -> ModelSpec:
     """Flint: sinks, a norm of each head, a shared expert; dense layers by list."""
     layers = cfg.layers()
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", sinks=True, **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", sinks=True, **bias_traits(cfg))
     moe, dense = experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size", 0)), mlp(cfg)
     spans = windows(cfg, layers, lambda index: index > 0 and (index - 1) % 4 != 0)
     chosen = zip(spans, expert_layers(cfg, layers), strict=True)
@@ -293,12 +293,12 @@ def cohere2_moe(cfg: Config) -> ModelSpec:
     """Command A with experts: attention and experts side by side after one layer norm."""
     layers, norm = cfg.layers(), Norm(kind="layer")
     cfg.ignore("expert_selection_fn", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern")
-    attention = heads(cfg, hidden_size(cfg), **biased(cfg))
-    moe, dense = _beside(cfg, experts(cfg, "intermediate_size")), mlp(cfg)
-    every = cfg.count("sliding_window_pattern", 4)
-    spans = windows(cfg, layers, lambda index: (index + 1) % every != 0)
+    attention = heads(cfg, hidden_size(cfg), **bias_traits(cfg))
+    moe, dense = _with_shared(cfg, experts(cfg, "intermediate_size")), mlp(cfg)
+    interval = cfg.count("sliding_window_pattern", 4)
+    spans = windows(cfg, layers, lambda index: (index + 1) % interval != 0)
     blocks = [
-        Block(mixer=unrotated(attention, w, spans), ffn=moe if e else dense, norm=norm, norms=1, parallel=True)
+        Block(mixer=without_rotary(attention, w, spans), ffn=moe if e else dense, norm=norm, norms=1, parallel=True)
         for w, e in zip(spans, dense_first(cfg, layers), strict=True)
     ]
     return model(cfg, blocks, norm=norm)
@@ -306,7 +306,7 @@ def cohere2_moe(cfg: Config) -> ModelSpec:
 
 def hunyuan_moe(cfg: Config) -> ModelSpec:
     """Hunyuan 1 with experts: a norm of each head, shared experts beside the routed ones on every layer."""
-    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden_size(cfg), qk_norm="head", **bias_traits(cfg))
     moe = Moe(
         experts=cfg.count("num_experts"), topk=cfg.count("moe_topk"), hidden=cfg.count("intermediate_size"),
         activation=cfg.word("hidden_act"),
@@ -321,7 +321,7 @@ def mimo_v2_flash(cfg: Config) -> ModelSpec:
     cfg.ignore("attention_value_scale", "sliding_window_size")
     far = heads(cfg, hidden_size(cfg), v_head_dim=cfg.count("v_head_dim"), qkv_bias=cfg.flag("attention_bias"))
     near = replace(far, kv_heads=2 * far.kv_heads, sinks=True)
-    moe, dense = grouped(cfg), mlp(cfg)
+    moe, dense = grouped_experts(cfg), mlp(cfg)
     spans = windows(cfg, layers, lambda index: index > 0 and (index + 1) % 6 != 0)
     mixers = [replace(near, window=window) if window else far for window in spans]
     chosen = zip(mixers, dense_first(cfg, layers, 1), strict=True)
@@ -333,7 +333,7 @@ def laguna(cfg: Config) -> ModelSpec:
     hidden, layers = hidden_size(cfg), cfg.layers()
     cfg.ignore("moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping")
     cfg.only("gating", True, "per-head")
-    attention = heads(cfg, hidden, qk_norm="head", **biased(cfg))
+    attention = heads(cfg, hidden, qk_norm="head", **bias_traits(cfg))
     counts = cfg.counts("num_attention_heads_per_layer") or (attention.heads,) * layers
     if len(counts) != layers:
         cfg.bad("num_attention_heads_per_layer", counts, f"a list of {layers} numbers, one for each layer")
@@ -341,7 +341,7 @@ def laguna(cfg: Config) -> ModelSpec:
     moe, dense = experts(cfg, shared_hidden=cfg.size("shared_expert_intermediate_size", 0)), mlp(cfg)
     spans = windows(cfg, layers, lambda _: False)
     blocks = []
-    for number, window, routed in zip(counts, spans, dense_first(cfg, layers, 1), strict=True):
+    for number, window, is_routed in zip(counts, spans, dense_first(cfg, layers, 1), strict=True):
         mixer = replace(attention, heads=number, window=window)
-        blocks.append(Block(mixer=mixer, ffn=moe if routed else dense, extra=number * hidden))
+        blocks.append(Block(mixer=mixer, ffn=moe if is_routed else dense, extra=number * hidden))
     return model(cfg, blocks)

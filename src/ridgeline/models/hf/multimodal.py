@@ -20,8 +20,8 @@ from ridgeline.models.spec import Attention, Block, Mlp, ModelSpec, Vision
 def text_of(cfg: Config, usual: str, fixed: bool = True) -> ModelSpec:
     """The language model in `text_config`; its own model_type chooses the reader unless the family fixes it."""
     raw = cfg.data.get("text_config")
-    named = raw.get("model_type") if isinstance(raw, Mapping) else None
-    kind = usual if fixed or named is None else named
+    class_name = raw.get("model_type") if isinstance(raw, Mapping) else None
+    kind = usual if fixed or class_name is None else class_name
     if not isinstance(kind, str) or kind not in TEXT:
         close = near(kind, TEXT) if isinstance(kind, str) else []
         cfg.bad("text_config.model_type", kind, f"one of {', '.join(close or sorted(TEXT))}")
@@ -51,10 +51,12 @@ def chosen(cfg: Config, usual: str) -> Vision:
     return vision_of(cfg, TOWERS[kind], kind)
 
 
-def joined(cfg: Config, text: ModelSpec, vision: Vision, tied: bool | None = None) -> ModelSpec:
+def join_vision(cfg: Config, text: ModelSpec, vision: Vision, tied: bool | None = None) -> ModelSpec:
     """Text and vision together; the top level's `tie_word_embeddings` wins over the text config's."""
-    own = text.embedding.tied if tied is None else tied
-    return replace(text, vision=vision, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", own)))
+    is_tied = text.embedding.tied if tied is None else tied
+    return replace(
+        text, vision=vision, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", is_tied))
+    )
 
 
 def _either(cfg: Config, text: ModelSpec, vision: Vision) -> ModelSpec:
@@ -66,8 +68,8 @@ def _either(cfg: Config, text: ModelSpec, vision: Vision) -> ModelSpec:
 def _says_tied(cfg: Config, usual: bool) -> bool:
     """What the text config itself says about tying, if it does."""
     raw = cfg.data.get("text_config")
-    said = raw.get("tie_word_embeddings") if isinstance(raw, Mapping) else None
-    return said if isinstance(said, bool) else usual
+    tied = raw.get("tie_word_embeddings") if isinstance(raw, Mapping) else None
+    return tied if isinstance(tied, bool) else usual
 
 
 def _features(cfg: Config) -> int:
@@ -88,11 +90,15 @@ def llava(cfg: Config) -> ModelSpec:
     cfg.only("vision_feature_select_strategy", "default", "full")
     cfg.ignore("vocab_size")  # of the text config, repeated in old files
     below = cfg.data.get("vision_config")
-    classed = not isinstance(below, Mapping) or below.get("model_type", "clip_vision_model") == "clip_vision_model"
-    whole = cfg.word("vision_feature_select_strategy", "default") == "full" and classed  # the class token, too
+    has_class_token = (
+        not isinstance(below, Mapping) or below.get("model_type", "clip_vision_model") == "clip_vision_model"
+    )
+    keeps_class_token = (
+        cfg.word("vision_feature_select_strategy", "default") == "full" and has_class_token
+    )  # the class token, too
     wide, bias = text.hidden, cfg.flag("multimodal_projector_bias", True)
     projector = vision.hidden * _features(cfg) * wide + wide * wide + 2 * wide * bias
-    vision = replace(vision, projector_params=projector, tokens=vision.tokens + whole)
+    vision = replace(vision, projector_params=projector, tokens=vision.tokens + keeps_class_token)
     return _either(cfg, text, vision)
 
 
@@ -100,14 +106,14 @@ def mistral3(cfg: Config) -> ModelSpec:
     """Mistral Small 3.1 and later: Pixtral's encoder, patches merged two by two, two linear layers."""
     text, vision = text_of(cfg, "mistral", fixed=False), chosen(cfg, "pixtral")
     merge, bias = cfg.count("spatial_merge_size", 2), cfg.flag("multimodal_projector_bias", False)
-    seen, wide = vision.hidden, text.hidden
-    merger = seen + seen * seen * merge**2
-    projector = merger + seen * _features(cfg) * wide + wide * wide + 2 * wide * bias
+    vision_width, wide = vision.hidden, text.hidden
+    merger = vision_width + vision_width * vision_width * merge**2
+    projector = merger + vision_width * _features(cfg) * wide + wide * wide + 2 * wide * bias
     vision = replace(
         vision, projector_params=projector, tokens=max(1, vision.tokens // merge**2),
         sizing=replace(vision.sizing, merge=merge),
     )  # fmt: skip
-    return joined(cfg, text, vision)
+    return join_vision(cfg, text, vision)
 
 
 def gemma3(cfg: Config) -> ModelSpec:
@@ -115,11 +121,11 @@ def gemma3(cfg: Config) -> ModelSpec:
     text, vision = text_of(cfg, "gemma3_text"), chosen(cfg, "siglip_vision_model")
     projector = vision.hidden * text.hidden + vision.hidden
     tokens = cfg.count("mm_tokens_per_image", 256)
-    pooled = max(1, math.isqrt(vision.patches) // max(1, math.isqrt(tokens)))
+    pooling = max(1, math.isqrt(vision.patches) // max(1, math.isqrt(tokens)))
     vision = replace(
-        vision, projector_params=projector, tokens=tokens, sizing=replace(vision.sizing, merge=pooled)
+        vision, projector_params=projector, tokens=tokens, sizing=replace(vision.sizing, merge=pooling)
     )  # fmt: skip
-    return joined(cfg, text, vision, tied=_says_tied(cfg, True))
+    return join_vision(cfg, text, vision, tied=_says_tied(cfg, True))
 
 
 def gemma4_seeing(cfg: Config) -> ModelSpec:
@@ -133,7 +139,7 @@ def gemma4_seeing(cfg: Config) -> ModelSpec:
         return replace(text, embedding=replace(text.embedding, tied=cfg.flag("tie_word_embeddings", True)))
     vision = vision_of(cfg, gemma4, "gemma4_vision")
     vision = replace(vision, projector_params=vision.hidden * text.hidden)
-    return joined(cfg, text, vision, tied=_says_tied(cfg, True))
+    return join_vision(cfg, text, vision, tied=_says_tied(cfg, True))
 
 
 def llama4_seeing(cfg: Config) -> ModelSpec:
@@ -156,7 +162,7 @@ def kimi_k25(cfg: Config) -> ModelSpec:
     raw = cfg.child("vision_config", defaults("kimi_k25_vision"))
     merge = raw.square("merge_kernel_size") if raw else 2
     last = merge**2 * vision.hidden * text.hidden + text.hidden
-    return joined(cfg, text, replace(vision, projector_params=vision.projector_params + last))
+    return join_vision(cfg, text, replace(vision, projector_params=vision.projector_params + last))
 
 
 def _qwen(usual: str, tower: Tower, seen: str) -> Reader:
@@ -165,7 +171,7 @@ def _qwen(usual: str, tower: Tower, seen: str) -> Reader:
     def read(cfg: Config) -> ModelSpec:
         cfg.only("language_model_only", False)
         text, vision = text_of(cfg, usual), vision_of(cfg, tower, seen)
-        return joined(cfg, text, vision, tied=_says_tied(cfg, False))
+        return join_vision(cfg, text, vision, tied=_says_tied(cfg, False))
 
     return read
 
@@ -215,23 +221,23 @@ def llava_next(cfg: Config) -> ModelSpec:
     grids = cfg.pairs("image_grid_pinpoints") or (ONEVISION_GRIDS if onevision else NEXT_GRIDS)
     sizing = Sizing(rule="anyres", grids=grids, most=_most_tiles(cfg) if onevision else 0)
     cfg.ignore("vision_aspect_ratio")
-    found = llava(cfg)
-    vision = found.vision
+    spec = llava(cfg)
+    vision = spec.vision
     if vision is None:
-        return found
+        return spec
     video = Sizing(rule="square", merge=2, marks=1) if onevision else None
-    around = vision.other_params + found.hidden
-    return replace(found, vision=replace(vision, other_params=around, sizing=sizing, video=video))
+    outer_params = vision.other_params + spec.hidden
+    return replace(spec, vision=replace(vision, other_params=outer_params, sizing=sizing, video=video))
 
 
 def _most_tiles(cfg: Config) -> int:
     """`anyres_max_9`: tiles whose tokens are shrunk to those of nine."""
-    said = cfg.word("vision_aspect_ratio", "anyres_max_9")
-    most = said.removeprefix("anyres_max_")
-    if not (most.isdecimal() and len(most) < 5 and int(most)):
-        cfg.bad("vision_aspect_ratio", said, "anyres_max_ and a number of tiles")
+    aspect_rule = cfg.word("vision_aspect_ratio", "anyres_max_9")
+    tile_count = aspect_rule.removeprefix("anyres_max_")
+    if not (tile_count.isdecimal() and len(tile_count) < 5 and int(tile_count)):
+        cfg.bad("vision_aspect_ratio", aspect_rule, "anyres_max_ and a number of tiles")
         return 0
-    return int(most)
+    return int(tile_count)
 
 
 def paligemma(cfg: Config) -> ModelSpec:
@@ -242,7 +248,7 @@ def paligemma(cfg: Config) -> ModelSpec:
     if below is not None:
         below.ignore("num_image_tokens")
     projector = vision.hidden * text.hidden + text.hidden
-    return joined(cfg, text, replace(vision, projector_params=projector), tied=True)
+    return join_vision(cfg, text, replace(vision, projector_params=projector), tied=True)
 
 
 def _intern_tower(cfg: Config) -> Vision:
@@ -252,20 +258,20 @@ def _intern_tower(cfg: Config) -> Vision:
     hidden, patch, image = cfg.count("hidden_size"), cfg.square("patch_size"), cfg.square("image_size")
     count = cfg.count("num_attention_heads")
     size = divide(cfg, "num_attention_heads", hidden, count)
-    normed: Literal["full", "none"] = "full" if cfg.flag("use_qk_norm", False) else "none"
+    qk_norm: Literal["full", "none"] = "full" if cfg.flag("use_qk_norm", False) else "none"
     attention = Attention(
         heads=count, kv_heads=count, head_dim=size, qkv_bias=cfg.flag("attention_bias"), out_bias=True,
-        positions="learned", qk_norm=normed,
+        positions="learned", qk_norm=qk_norm,
     )  # fmt: skip
     ffn = Mlp(hidden=cfg.count("intermediate_size"), gated=False, bias=True, activation=cfg.word("hidden_act"))
     patches = max(1, image // patch) ** 2
     rows = cfg.flag("use_absolute_position_embeddings", True) * (patches + 1) * hidden
-    around = hidden + cfg.count("num_channels") * patch**2 * hidden + hidden + rows
+    outer_params = hidden + cfg.count("num_channels") * patch**2 * hidden + hidden + rows
     norm = replace(LAYER) if cfg.word("norm_type", "layer_norm") == "layer_norm" else RMS
-    pooled = 0 if cfg.flag("use_mean_pooling", True) else norm.params(hidden)
+    pool_norm = 0 if cfg.flag("use_mean_pooling", True) else norm.params(hidden)
     return Vision(
         hidden=hidden, block=Block(mixer=attention, ffn=ffn, norm=norm, extra=2 * hidden), layers=cfg.layers(),
-        patch=patch, image=image, tokens=patches, other_params=around + pooled,
+        patch=patch, image=image, tokens=patches, other_params=outer_params + pool_norm,
         inputs=cfg.count("num_channels") * patch**2,
     )  # fmt: skip
 
@@ -282,7 +288,7 @@ def internvl(cfg: Config) -> ModelSpec:
         sizing=Sizing(rule="canvas", merge=2, least=1, most=INTERN_TILES, marks=2),
         video=Sizing(rule="square", merge=2),
     )  # fmt: skip
-    return joined(cfg, text, vision, tied=True)
+    return join_vision(cfg, text, vision, tied=True)
 
 
 def _smol_tower(cfg: Config) -> Vision:
@@ -294,10 +300,10 @@ def _smol_tower(cfg: Config) -> Vision:
     attention = Attention(heads=count, kv_heads=count, head_dim=size, qkv_bias=True, out_bias=True, positions="learned")
     ffn = Mlp(hidden=cfg.count("intermediate_size"), gated=False, bias=True, activation=cfg.word("hidden_act"))
     patches = max(1, image // patch) ** 2
-    around = cfg.count("num_channels") * patch**2 * hidden + hidden + patches * hidden + LAYER.params(hidden)
+    outer_params = cfg.count("num_channels") * patch**2 * hidden + hidden + patches * hidden + LAYER.params(hidden)
     return Vision(
         hidden=hidden, block=Block(mixer=attention, ffn=ffn, norm=LAYER), layers=cfg.layers(), patch=patch,
-        image=image, tokens=patches, other_params=around, inputs=cfg.count("num_channels") * patch**2,
+        image=image, tokens=patches, other_params=outer_params, inputs=cfg.count("num_channels") * patch**2,
     )  # fmt: skip
 
 
@@ -311,7 +317,7 @@ def smolvlm(cfg: Config) -> ModelSpec:
         sizing=Sizing(rule="split", merge=scale, most=SPLIT_TILES * vision.image, marks=3),
         video=Sizing(rule="square", merge=scale),
     )  # fmt: skip
-    return joined(cfg, text, vision, tied=False)
+    return join_vision(cfg, text, vision, tied=False)
 
 
 def _glm_tower(cfg: Config) -> Vision:
@@ -340,4 +346,4 @@ def glm4v(cfg: Config) -> ModelSpec:
     experts = cfg.word("model_type") == "glm4v_moe"
     text = text_of(cfg, "glm4v_moe_text" if experts else "glm4v_text", fixed=not cfg.has("text_config"))
     vision = vision_of(cfg, _glm_tower, "glm4v_moe_vision" if experts else "glm4v_vision")
-    return joined(cfg, text, vision, tied=False)
+    return join_vision(cfg, text, vision, tied=False)

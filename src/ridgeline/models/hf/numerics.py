@@ -100,16 +100,18 @@ def _scaling(table: Mapping[str, Any], text: Mapping[str, Any]) -> RotaryScaling
 def _router(text: Mapping[str, Any]) -> Router | None:
     """How experts are picked: as the config says, else as models of its type do; None of a type that is not known."""
     kind = str(text.get("model_type", "")).removesuffix("_text")
-    said = text.get("scoring_func")
-    if kind not in ROUTERS and said not in ("softmax", "sigmoid"):
+    score_name = text.get("scoring_func")
+    if kind not in ROUTERS and score_name not in ("softmax", "sigmoid"):
         return None
-    score, bias, normalized = ROUTERS.get(kind, (cast("Score", said), text.get("topk_method") == "noaux_tc", True))
-    own = text.get("norm_topk_prob")
+    score, bias, normalized = ROUTERS.get(
+        kind, (cast("Score", score_name), text.get("topk_method") == "noaux_tc", True)
+    )
+    norm_topk = text.get("norm_topk_prob")
     weight = next((value for key in BALANCED if (value := _number(text.get(key))) is not None), None)
     return Router(
-        score=cast("Score", said) if said in ("softmax", "sigmoid") else score,
+        score=cast("Score", score_name) if score_name in ("softmax", "sigmoid") else score,
         bias=bias,
         scale=_number(text.get("routed_scaling_factor")) or 1.0,
-        normalized=own if isinstance(own, bool) else normalized,
+        normalized=norm_topk if isinstance(norm_topk, bool) else normalized,
         aux_loss=None if bias else weight,
     )

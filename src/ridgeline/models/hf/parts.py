@@ -36,14 +36,14 @@ def heads(cfg: Config, hidden: int, **traits: Any) -> Attention:
     """Softmax attention from heads, key-value heads and head size; head size is hidden / heads when nothing says it."""
     count = cfg.count("num_attention_heads")
     kv_heads = cfg.count("num_key_value_heads", count)
-    size, capped = head_dim(cfg, hidden, count), bool(cfg.number("attn_logit_softcapping"))
-    return Attention(heads=count, kv_heads=kv_heads, head_dim=size, softcap=capped, **traits)
+    size, softcap = head_dim(cfg, hidden, count), bool(cfg.number("attn_logit_softcapping"))
+    return Attention(heads=count, kv_heads=kv_heads, head_dim=size, softcap=softcap, **traits)
 
 
 def head_dim(cfg: Config, hidden: int, count: int) -> int:
     """The key `head_dim` or its older name, or hidden / heads when both are absent."""
-    found = cfg.size(("head_dim", "attention_head_dim"), 0)
-    return found or divide(cfg, "num_attention_heads", hidden, count)
+    size = cfg.size(("head_dim", "attention_head_dim"), 0)
+    return size or divide(cfg, "num_attention_heads", hidden, count)
 
 
 def divide(cfg: Config, key: str, whole: int, parts: int) -> int:
@@ -53,7 +53,7 @@ def divide(cfg: Config, key: str, whole: int, parts: int) -> int:
     return max(1, whole // parts)
 
 
-def biased(cfg: Config, key: str = "attention_bias") -> dict[str, bool]:
+def bias_traits(cfg: Config, key: str = "attention_bias") -> dict[str, bool]:
     """Traits of an attention whose four projections share one bias switch."""
     switch = cfg.flag(key)
     return {"qkv_bias": switch, "out_bias": switch}
@@ -66,8 +66,8 @@ def mlp(cfg: Config, key: Keys = "intermediate_size", act: Keys = "hidden_act", 
 
 def kinds(cfg: Config, layers: int, usual: Callable[[int], bool], other: str = SLIDING) -> tuple[str, ...]:
     """The kind of each layer: as `layer_types` lists it, otherwise `other` where `usual` says so and full elsewhere."""
-    listed = cfg.words(("layer_types", "layers_block_type"), layers, (FULL, other))
-    return listed or tuple(other if usual(index) else FULL for index in range(layers))
+    layer_kinds = cfg.words(("layer_types", "layers_block_type"), layers, (FULL, other))
+    return layer_kinds or tuple(other if usual(index) else FULL for index in range(layers))
 
 
 def windows(cfg: Config, layers: int, usual: Callable[[int], bool] | None = None) -> tuple[int, ...]:
@@ -81,10 +81,10 @@ def windows(cfg: Config, layers: int, usual: Callable[[int], bool] | None = None
 
 def qwen_windows(cfg: Config, layers: int) -> tuple[int, ...]:
     """Qwen's rule: when sliding is switched on, the layers from `max_window_layers` upwards slide."""
-    switched, first = cfg.flag("use_sliding_window", False), cfg.size("max_window_layers", layers)
+    uses_window, first = cfg.flag("use_sliding_window", False), cfg.size("max_window_layers", layers)
     window = cfg.size("sliding_window", 0)
-    listed = kinds(cfg, layers, lambda index: switched and window > 0 and index >= first)
-    return tuple(window if switched and kind == SLIDING else 0 for kind in listed)
+    layer_kinds = kinds(cfg, layers, lambda index: uses_window and window > 0 and index >= first)
+    return tuple(window if uses_window and kind == SLIDING else 0 for kind in layer_kinds)
 
 
 def expert_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
@@ -97,8 +97,8 @@ def exaone_windows(cfg: Config, layers: int) -> tuple[int, ...]:
     """Every n-th layer is full, or as letters L (local) and G (global) repeat; none slides without a window."""
     pattern = cfg.data.get("sliding_window_pattern", 4)
     cfg.ignore("sliding_window_pattern")
-    spelled = isinstance(pattern, str) and 0 < len(pattern) <= layers and set(pattern) <= {"L", "G"}
-    if not spelled and not (type(pattern) is int and pattern > 0) and cfg.has("sliding_window"):
+    is_pattern = isinstance(pattern, str) and 0 < len(pattern) <= layers and set(pattern) <= {"L", "G"}
+    if not is_pattern and not (type(pattern) is int and pattern > 0) and cfg.has("sliding_window"):
         cfg.bad("sliding_window_pattern", pattern, "a number of layers, or letters L and G")
         pattern = 4
     if isinstance(pattern, str):
@@ -106,27 +106,31 @@ def exaone_windows(cfg: Config, layers: int) -> tuple[int, ...]:
     return windows(cfg, layers, lambda index: (index + 1) % (pattern or 4) != 0 and index < layers - 1)
 
 
-def unrotated(attention: Attention, window: int, spans: tuple[int, ...]) -> Attention:
+def without_rotary(attention: Attention, window: int, spans: tuple[int, ...]) -> Attention:
     """The attention of a layer where the full ones among sliding ones have no positions."""
     return replace(attention, window=window, positions="none" if any(spans) and not window else "rope")
 
 
 def rotary_layers(cfg: Config, layers: int) -> tuple[bool, ...]:
     """Which layers rotate: `no_rope_layers` holds a 1 for each that does; otherwise all but every n-th."""
-    every = cfg.count("no_rope_layer_interval")
-    listed = cfg.counts("no_rope_layers")
-    if listed and len(listed) != layers:
-        cfg.bad("no_rope_layers", listed, f"a list of {layers} numbers, one for each layer")
-        listed = ()
-    return tuple(bool(item) for item in listed) or tuple((index + 1) % every != 0 for index in range(layers))
+    interval = cfg.count("no_rope_layer_interval")
+    flags = cfg.counts("no_rope_layers")
+    if flags and len(flags) != layers:
+        cfg.bad("no_rope_layers", flags, f"a list of {layers} numbers, one for each layer")
+        flags = ()
+    return tuple(bool(item) for item in flags) or tuple((index + 1) % interval != 0 for index in range(layers))
 
 
 def dense_first(cfg: Config, layers: int, usual: int = 0) -> tuple[bool, ...]:
     """DeepSeek's rule: which layers have experts, from `mlp_layer_types` or all after `first_k_dense_replace`."""
     first = cfg.size("first_k_dense_replace", usual)
     cfg.only("moe_layer_freq", 1)
-    listed = cfg.words("mlp_layer_types", layers, ("dense", "sparse"))
-    return tuple(kind == "sparse" for kind in listed) if listed else tuple(index >= first for index in range(layers))
+    layer_kinds = cfg.words("mlp_layer_types", layers, ("dense", "sparse"))
+    return (
+        tuple(kind == "sparse" for kind in layer_kinds)
+        if layer_kinds
+        else tuple(index >= first for index in range(layers))
+    )
 
 
 def model(
@@ -164,7 +168,7 @@ def hidden_size(cfg: Config) -> int:
     return cfg.count(("hidden_size", "n_embd", "d_model", "n_embed"))
 
 
-def predicted(depth: int, block: Block) -> Mtp | None:
+def predictor(depth: int, block: Block) -> Mtp | None:
     """Multi-token prediction of that depth, if any."""
     return Mtp(depth=depth, block=block) if depth else None
 

@@ -43,18 +43,18 @@ def as_processed(spec: ModelSpec, folder: Path) -> ModelSpec:
     vision = spec.vision
     if vision is None:
         return spec
-    return replace(spec, vision=_limited(vision, _table(folder / IMAGES), _table(folder / VIDEO)))
+    return replace(spec, vision=_with_limits(vision, _table(folder / IMAGES), _table(folder / VIDEO)))
 
 
-def _limited(vision: Vision, images: Mapping[str, Any], video: Mapping[str, Any]) -> Vision:
-    seen = _sized(vision.sizing, images, IMAGES)
-    return replace(vision, sizing=seen, video=_sized(vision.video, video, VIDEO) if vision.video else None)
+def _with_limits(vision: Vision, images: Mapping[str, Any], video: Mapping[str, Any]) -> Vision:
+    image_sizing = _with_sizes(vision.sizing, images, IMAGES)
+    return replace(vision, sizing=image_sizing, video=_with_sizes(vision.video, video, VIDEO) if vision.video else None)
 
 
-def _sized(own: Sizing, table: Mapping[str, Any], file: str) -> Sizing:
+def _with_sizes(own: Sizing, table: Mapping[str, Any], file: str) -> Sizing:
     least = _first(table, LEAST.get(own.rule, ()), file)
-    most = _first(table, LIMITS.get(own.rule, ()), file)
-    return replace(own, least=own.least if least is None else least, most=own.most if most is None else most)
+    limit = _first(table, LIMITS.get(own.rule, ()), file)
+    return replace(own, least=own.least if least is None else least, most=own.most if limit is None else limit)
 
 
 def _first(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> int | None:
@@ -74,8 +74,8 @@ def _table(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(read_text(path, BIGGEST))
+        table = json.loads(read_text(path, BIGGEST))
     except (ValueError, RecursionError):
-        expected = "a processor's settings"
-        raise InputError(Problem(path="", given="no JSON", expected=expected, where=str(path))) from None
-    return found if isinstance(found, Mapping) else {}
+        expectation = "a processor's settings"
+        raise InputError(Problem(path="", given="no JSON", expected=expectation, where=str(path))) from None
+    return table if isinstance(table, Mapping) else {}

@@ -20,7 +20,7 @@ from ridgeline.models.hf.moe import experts
 from ridgeline.models.hf.parts import (
     FULL,
     LAYER,
-    biased,
+    bias_traits,
     dense_first,
     divide,
     heads,
@@ -50,13 +50,13 @@ RWKV_CHANNEL_STREAMS = 6.0  # of hidden elements a token: two mixes with the tok
 def _selective(cfg: Config, inner: int, names: tuple[str, str, str, str], rank: str, norms: bool) -> Recurrence:
     """Mamba 1 by the names that a family has for state, convolution, its bias, biases and the rank of steps."""
     state, conv, conv_bias, bias = names
-    told = cfg.data.get(rank, "auto")
+    rank_value = cfg.data.get(rank, "auto")
     cfg.ignore(rank)
     return Recurrence(
         form="selective",
         heads=inner,
         key_dim=cfg.count(state),
-        rank=ceil(hidden_size(cfg) / 16) if told == "auto" else cfg.count(rank),
+        rank=ceil(hidden_size(cfg) / 16) if rank_value == "auto" else cfg.count(rank),
         conv=cfg.count(conv),
         conv_bias=cfg.flag(conv_bias),
         bias=cfg.flag(bias),
@@ -88,12 +88,12 @@ def jamba(cfg: Config) -> ModelSpec:
     attention, dense = heads(cfg, hidden, positions="none"), mlp(cfg)
     routes = experts(cfg, "intermediate_size")
     moe = routes if routes.experts > 1 else None
-    seen = cfg.count("attn_layer_period"), cfg.size("attn_layer_offset")
-    routed = cfg.count("expert_layer_period"), cfg.size("expert_layer_offset")
+    attention_layers = cfg.count("attn_layer_period"), cfg.size("attn_layer_offset")
+    expert_layers = cfg.count("expert_layer_period"), cfg.size("expert_layer_offset")
     blocks = []
     for index in range(layers):
-        ffn = moe if moe and index % routed[0] == routed[1] else dense
-        blocks.append(Block(mixer=attention if index % seen[0] == seen[1] else scan, ffn=ffn))
+        ffn = moe if moe and index % expert_layers[0] == expert_layers[1] else dense
+        blocks.append(Block(mixer=attention if index % attention_layers[0] == attention_layers[1] else scan, ffn=ffn))
     return model(cfg, blocks)
 
 
@@ -108,9 +108,9 @@ def falcon_h1(cfg: Config) -> ModelSpec:
     into, out = scan.proj_bias, cfg.flag("projectors_bias")
     wide = 2 * scan.inner + 2 * scan.groups * scan.state + scan.heads
     extra = (wide * into + hidden * out) * (into != out)  # a bias of one side alone
-    attention, ffn = heads(cfg, hidden, **biased(cfg)), mlp(cfg, bias=cfg.flag("mlp_bias"))
-    beside = replace(scan, proj_bias=into and out)
-    return model(cfg, [Block(mixer=attention, beside=beside, ffn=ffn, extra=extra)] * cfg.layers())
+    attention, ffn = heads(cfg, hidden, **bias_traits(cfg)), mlp(cfg, bias=cfg.flag("mlp_bias"))
+    state_mixer = replace(scan, proj_bias=into and out)
+    return model(cfg, [Block(mixer=attention, beside=state_mixer, ffn=ffn, extra=extra)] * cfg.layers())
 
 
 def _short(cfg: Config, hidden: int) -> Recurrence:
@@ -125,26 +125,26 @@ def lfm2(cfg: Config) -> ModelSpec:
     hidden, layers = hidden_size(cfg), cfg.layers()
     wide = cfg.count(("intermediate_size", "block_ff_dim"))
     if cfg.flag("block_auto_adjust_ff_dim"):
-        each = cfg.count("block_multiple_of")
+        multiple = cfg.count("block_multiple_of")
         wide = int(cfg.number("block_ffn_dim_multiplier") * int(2 * wide / 3))
-        wide = each * ceil(wide / each)
+        wide = multiple * ceil(wide / multiple)
     else:
         cfg.ignore("block_multiple_of", "block_ffn_dim_multiplier")
-    listed = cfg.words("layer_types", layers, (FULL, CONV))
+    layer_kinds = cfg.words("layer_types", layers, (FULL, CONV))
     full = set(cfg.counts("full_attn_idxs")) if cfg.has("full_attn_idxs") else set(range(layers))
-    spelled = listed or tuple(FULL if index in full else CONV for index in range(layers))
+    kind_words = layer_kinds or tuple(FULL if index in full else CONV for index in range(layers))
     attention, short, ffn = heads(cfg, hidden, qk_norm="head"), _short(cfg, hidden), Mlp(hidden=max(1, wide))
-    return model(cfg, [Block(mixer=attention if kind == FULL else short, ffn=ffn) for kind in spelled])
+    return model(cfg, [Block(mixer=attention if kind == FULL else short, ffn=ffn) for kind in kind_words])
 
 
 def lfm2_moe(cfg: Config) -> ModelSpec:
     """LFM 2 with experts behind the first dense layers."""
     cfg.ignore("use_expert_bias")
     hidden, layers, dense = hidden_size(cfg), cfg.layers(), cfg.size("num_dense_layers")
-    spelled = cfg.words("layer_types", layers, (FULL, CONV))
-    if spelled is None:
+    kind_words = cfg.words("layer_types", layers, (FULL, CONV))
+    if kind_words is None:
         cfg.bad("layer_types", None, f"a list of {layers} words, full_attention or conv")
-        spelled = (FULL,) * layers
+        kind_words = (FULL,) * layers
     attention, short = heads(cfg, hidden, qk_norm="head"), _short(cfg, hidden)
     plain = Mlp(hidden=cfg.count("intermediate_size"))
     moe = Moe(
@@ -152,7 +152,7 @@ def lfm2_moe(cfg: Config) -> ModelSpec:
         hidden=cfg.count("moe_intermediate_size"),
     )  # fmt: skip
     ffns: list[Ffn] = [plain if index < dense else moe for index in range(layers)]
-    chosen = zip(spelled, ffns, strict=True)
+    chosen = zip(kind_words, ffns, strict=True)
     return model(cfg, [Block(mixer=attention if kind == FULL else short, ffn=ffn) for kind, ffn in chosen])
 
 
@@ -170,15 +170,17 @@ def minimax(cfg: Config) -> ModelSpec:
     lightning = Recurrence(
         form="lightning", heads=attention.heads, key_dim=size, value_dim=size, chunk=cfg.count("block_size", 256)
     )
-    told = cfg.counts("attn_type_list")
-    if told and len(told) != layers:
-        cfg.bad("attn_type_list", told, f"a list of {layers} numbers: 1 for softmax attention, 0 for lightning")
-        told = ()
-    usual = [bool(item) for item in told] or [index % 2 == 0 for index in range(layers)]
-    listed = kinds(cfg, layers, lambda index: not usual[index], other=LINEAR)
+    attention_types = cfg.counts("attn_type_list")
+    if attention_types and len(attention_types) != layers:
+        cfg.bad(
+            "attn_type_list", attention_types, f"a list of {layers} numbers: 1 for softmax attention, 0 for lightning"
+        )
+        attention_types = ()
+    usual = [bool(item) for item in attention_types] or [index % 2 == 0 for index in range(layers)]
+    layer_kinds = kinds(cfg, layers, lambda index: not usual[index], other=LINEAR)
     window = cfg.size("sliding_window", 0)
-    seen = replace(attention, window=window)
-    return model(cfg, [Block(mixer=seen if kind == FULL else lightning, ffn=moe) for kind in listed])
+    full_attention = replace(attention, window=window)
+    return model(cfg, [Block(mixer=full_attention if kind == FULL else lightning, ffn=moe) for kind in layer_kinds])
 
 
 def kimi_linear(cfg: Config) -> ModelSpec:
@@ -188,29 +190,29 @@ def kimi_linear(cfg: Config) -> ModelSpec:
     cfg.only("num_nextn_predict_layers", 0)
     layers = cfg.layers()
     inner = cfg.child("linear_attn_config")
-    told = inner or cfg
+    linear_config = inner or cfg
     names = ("num_heads", "head_dim", "short_conv_kernel_size")
     if inner is None:
         names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
-    size = told.count(names[1], 128)
+    size = linear_config.count(names[1], 128)
     delta = Recurrence(
         form="kda",
-        heads=told.count(names[0], 32),
+        heads=linear_config.count(names[0], 32),
         key_dim=size,
         value_dim=size,
         rank=size,
-        conv=told.count(names[2], 4),
+        conv=linear_config.count(names[2], 4),
     )
     full = {index for index in range(layers) if index and index % 4 == 0}
     if inner is not None:
         spots = inner.counts("full_attn_layers")
         inner.ignore("kda_layers")
         full = {place - 1 for place in spots} if spots else full
-    listed = kinds(cfg, layers, lambda index: index not in full, other=LINEAR)
+    layer_kinds = kinds(cfg, layers, lambda index: index not in full, other=LINEAR)
     attention, moe, dense = latent(cfg), _kimi_experts(cfg), mlp(cfg)
-    mixers: list[LatentAttention | Recurrence] = [attention if kind == FULL else delta for kind in listed]
+    mixers: list[LatentAttention | Recurrence] = [attention if kind == FULL else delta for kind in layer_kinds]
     chosen = zip(mixers, dense_first(cfg, layers, 1), strict=True)
-    return model(cfg, [Block(mixer=mixer, ffn=moe if routed else dense) for mixer, routed in chosen])
+    return model(cfg, [Block(mixer=mixer, ffn=moe if is_routed else dense) for mixer, is_routed in chosen])
 
 
 def _kimi_experts(cfg: Config) -> Moe:
@@ -261,10 +263,12 @@ def xlstm(cfg: Config) -> ModelSpec:
         bias=bias,
         chunk=cfg.count("chunk_size"),
     )
-    each = cfg.count("ffn_round_up_to_multiple_of")
-    ffn = Mlp(hidden=int((hidden * cfg.number("ffn_proj_factor") + each - 1) // each * each) or 1, bias=bias)
+    multiple = cfg.count("ffn_round_up_to_multiple_of")
+    ffn = Mlp(
+        hidden=int((hidden * cfg.number("ffn_proj_factor") + multiple - 1) // multiple * multiple) or 1, bias=bias
+    )
     block = Block(mixer=mixer, ffn=ffn, norm=Norm(bias=bias))
     embedding = Embedding(tied=cfg.flag("tie_word_embeddings", False))
     layers = cfg.layers(("num_hidden_layers", "num_blocks"))
-    found = model(cfg, [block] * layers, embedding=embedding, hidden=hidden)
-    return replace(found, embedding=replace(embedding, softcap=bool(cfg.number("output_logit_soft_cap"))))
+    spec = model(cfg, [block] * layers, embedding=embedding, hidden=hidden)
+    return replace(spec, embedding=replace(embedding, softcap=bool(cfg.number("output_logit_soft_cap"))))

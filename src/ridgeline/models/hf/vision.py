@@ -111,7 +111,9 @@ def pixtral(cfg: Config) -> Vision:
     )
 
 
-def _merged(cfg: Config, vision: Vision, norm: int, out: str = "out_hidden_size", mergers: int | None = None) -> Vision:
+def _with_merger(
+    cfg: Config, vision: Vision, norm: int, out: str = "out_hidden_size", mergers: int | None = None
+) -> Vision:
     """Qwen's towers end in an mlp over `merge` x `merge` patches; further mergers serve deeper layers (Qwen3-VL, which
     limits the pixels of a video as a whole).
 
@@ -152,7 +154,7 @@ def qwen2_vl(cfg: Config) -> Vision:
         inputs=_qwen_inputs(cfg, patch),
         other_params=_qwen_inputs(cfg, patch) * hidden,
     )
-    return _merged(cfg, vision, norm=LAYER.params(hidden), out="hidden_size")
+    return _with_merger(cfg, vision, norm=LAYER.params(hidden), out="hidden_size")
 
 
 def qwen2_5_vl(cfg: Config) -> Vision:
@@ -174,7 +176,7 @@ def qwen2_5_vl(cfg: Config) -> Vision:
         inputs=_qwen_inputs(cfg, patch),
         other_params=_qwen_inputs(cfg, patch) * hidden,
     )
-    return _merged(cfg, vision, norm=RMS.params(hidden))
+    return _with_merger(cfg, vision, norm=RMS.params(hidden))
 
 
 def qwen3_vl(cfg: Config) -> Vision:
@@ -192,7 +194,7 @@ def qwen3_vl(cfg: Config) -> Vision:
         inputs=_qwen_inputs(cfg, patch),
         other_params=_qwen_inputs(cfg, patch) * hidden + hidden + rows * hidden,
     )
-    return _merged(cfg, vision, norm=LAYER.params(hidden), mergers=len(cfg.counts("deepstack_visual_indexes")))
+    return _with_merger(cfg, vision, norm=LAYER.params(hidden), mergers=len(cfg.counts("deepstack_visual_indexes")))
 
 
 def llama4(cfg: Config) -> Vision:
