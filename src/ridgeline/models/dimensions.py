@@ -195,18 +195,18 @@ def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelS
     blocks_by_name: dict[tuple[str, bool], Block | None] = {}
     names = _spell(dims.pattern, dims.layers, path, problems)
     _check_names(table, {"pattern": names, "mtp_block": [dims.mtp_block]}, path, problems)
-    spelled = [(name, index < dims.first_dense) for index, name in enumerate(names)]
-    ahead = (dims.mtp_block, False) if dims.mtp_block or not spelled else spelled[-1]
-    for key in dict.fromkeys([*spelled, ahead]):
+    layer_keys = [(name, index < dims.first_dense) for index, name in enumerate(names)]
+    ahead = (dims.mtp_block, False) if dims.mtp_block or not layer_keys else layer_keys[-1]
+    for key in dict.fromkeys([*layer_keys, ahead]):
         layer = decode_into(Layer, _defaults(_parts(table, *key), dims.hidden), path, problems)
         blocks_by_name[key] = layer.block() if layer else None
     if problems:
         raise InputError(dict.fromkeys(problems))
     kinds = {key: block for key, block in blocks_by_name.items() if block}
-    used = dict.fromkeys(spelled)
+    used = dict.fromkeys(layer_keys)
     blocks, index = from_layers(kinds[key] for key in used)
     place = dict(zip(used, index, strict=True))
-    order = tuple(place[key] for key in spelled)
+    order = tuple(place[key] for key in layer_keys)
     return _build(id, dims, blocks, order, kinds[ahead])
 
 
