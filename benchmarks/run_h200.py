@@ -28,7 +28,7 @@ import torch
 import ridgeline
 from ridgeline.runtime.train.assemble import assemble
 from ridgeline.runtime.train.data import batch_of, open_source
-from ridgeline.runtime.train.layout import spread
+from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.loop import blueprint_of
 from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, make_request
@@ -49,7 +49,7 @@ def measure(case: Case, trace: Path | None) -> dict[str, Any]:
     found = refusals(scenario)
     assert not found, found
     request = make_request(scenario, Options(device="cuda:0"))
-    layout = spread(scenario.plan, experts=False, device="cuda:0")
+    layout = make_layout(scenario.plan, experts=False, device="cuda:0")
     source = open_source("synthetic", scenario.model.vocab, 0)
     assembly = assemble(blueprint_of(request), layout)
     step = WholeStep(

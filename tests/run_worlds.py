@@ -108,7 +108,7 @@ def blueprint_and_layout(name: str, table: dict[str, Any]) -> tuple[Any, Any, An
     from ridgeline.plan.plan import Plan
     from ridgeline.plan.scenario import default_placement
     from ridgeline.runtime.train.assemble import Blueprint
-    from ridgeline.runtime.train.layout import spread
+    from ridgeline.runtime.train.layout import make_layout
     from ridgeline.runtime.train.numerics import usual_numerics
 
     given = {"precision": "fp32", "engine": "ridgeline", **table}
@@ -118,7 +118,7 @@ def blueprint_and_layout(name: str, table: dict[str, Any]) -> tuple[Any, Any, An
     blueprint = Blueprint(
         model=spec, numerics=usual_numerics(spec), plan=plan, placement=placement, gradients=dtype("fp32"), fuses=fuses
     )
-    return blueprint, spread(plan, experts="moe" in MODELS[name]), spec
+    return blueprint, make_layout(plan, experts="moe" in MODELS[name]), spec
 
 
 def _verified(name: str, table: dict[str, Any]) -> dict[str, Any] | None:

@@ -242,7 +242,7 @@ def refuse_unfit(built: Scenario) -> None:
     from ridgeline.plan.check import check
     from ridgeline.plan.workload import Train
     from ridgeline.runtime.train.refuse import refusals
-    from ridgeline.runtime.train.starter import described
+    from ridgeline.runtime.train.starter import describe_plan
 
     problems = [*check(built), *refusals(built)]
     held = _peak(built) if not problems else None
@@ -256,8 +256,8 @@ def refuse_unfit(built: Scenario) -> None:
     nearest = replan(built, built.system.chips) if isinstance(built.workload, Train) else None
     if nearest is not None:
         plan = nearest.plan
-        todo = f"use {described(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
-        problems.append(Problem(path="plan", given=described(built), expected="a plan that runs here", todo=todo))
+        todo = f"use {describe_plan(nearest)}, microbatch {plan.microbatch}, recompute {plan.recompute.kind}"
+        problems.append(Problem(path="plan", given=describe_plan(built), expected="a plan that runs here", todo=todo))
     raise InputError(problems)
 
 

@@ -29,7 +29,7 @@ from ridgeline.runtime.bringup.cut import left_out, one_of_each
 from ridgeline.runtime.bringup.generation import Within, decode, prefill, sampled
 from ridgeline.runtime.bringup.target import OwnModule, Target
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
-from ridgeline.runtime.train.layout import spread
+from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.numerics import usual_numerics
 from ridgeline.runtime.train.stage import cross_entropy
 
@@ -88,7 +88,7 @@ def stage_subject(
         model=model, numerics=usual_numerics(model), plan=plan, placement=(model.layers,), gradients=form, seed=seed,
         fuses=frozenset(),
     )  # fmt: skip
-    layout = spread(plan, experts=False)
+    layout = make_layout(plan, experts=False)
     stage = moved(assemble(blueprint, layout).stages[0], device)
     source = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, model.vocab, (tokens[0], tokens[1] + 1), generator=source)

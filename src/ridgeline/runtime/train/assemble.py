@@ -76,10 +76,10 @@ class Assembly:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """By name; a copy of the embedding that a later stage holds has the name that `embedding_copy` says."""
-        found: dict[str, nn.Parameter] = {}
+        parameters_by_name: dict[str, nn.Parameter] = {}
         for stage in self.stages.values():
-            found |= dict(stage.named_parameters())
-        return found
+            parameters_by_name |= dict(stage.named_parameters())
+        return parameters_by_name
 
 
 def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
@@ -90,8 +90,8 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
         fuses=blueprint.fuses, compiled=blueprint.compiled, narrow=narrow_scaling(plan.precision),
     )  # fmt: skip
     offload = ActivationOffload(layout.device, plan.offload.activations) if plan.offload.activations else None
-    held = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)[layout.pp.index]
-    stages = {index: _stage(make, blueprint, index) for index in held}
+    stage_indices = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)[layout.pp.index]
+    stages = {index: _stage(make, blueprint, index) for index in stage_indices}
     for stage in stages.values():
         begin(stage, "", blueprint.seed)
         head = stage.head if blueprint.model.embedding.tied and stage.embedding is None else None
@@ -100,7 +100,7 @@ def assemble(blueprint: Blueprint, layout: Layout) -> Assembly:
             with torch.no_grad():
                 fill(copy, first_value("embedding.weight", copy, blueprint.seed))
         if blueprint.compiled:
-            for layer in (*stage.layers.values(), *(one.layer for one in stage.mtp)):
+            for layer in (*stage.layers.values(), *(predictor.layer for predictor in stage.mtp)):
                 layer.compile()
         stage.offload = offload
         if layout.sharded is not None:
@@ -127,9 +127,9 @@ def _stage(make: Maker, blueprint: Blueprint, index: int) -> Stage:
     placement = blueprint.placement
     first = sum(placement[:index])
     recompute, model = blueprint.plan.recompute, blueprint.model
-    covered = recompute.layers_of(index, placement[index])
+    recomputed_layers = recompute.layers_of(index, placement[index])
     layers = [
-        (layer, recomputed_parts(recompute, str(model.order[layer]), covered=layer - first < covered))
+        (layer, recomputed_parts(recompute, str(model.order[layer]), covered=layer - first < recomputed_layers))
         for layer in range(first, first + placement[index])
     ]
     ahead = recomputed_parts(recompute, "", covered=True)  # beyond every count of layers, as lowering has it
@@ -140,21 +140,23 @@ def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
     """FSDP2 on every layer and on the stage; gradients are summed, not averaged: the loss is already a mean."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    told: dict[str, Any] = {
+    fsdp_options: dict[str, Any] = {
         "reshard_after_forward": blueprint.plan.sharding.shard == "zero3" and layout.pp.degree == 1,
         "mp_policy": MixedPrecisionPolicy(reduce_dtype=TORCH_DTYPES[blueprint.gradients.id]),
     }
-    apart: set[nn.Parameter] = set()
-    units = [(layer, layer) for layer in stage.layers.values()] + [(one, one.layer) for one in stage.mtp]
+    expert_parameters: set[nn.Parameter] = set()
+    units = [(layer, layer) for layer in stage.layers.values()] + [
+        (predictor, predictor.layer) for predictor in stage.mtp
+    ]
     for unit, layer in units:
         experts = layer.ffn.experts if isinstance(getattr(layer, "ffn", None), MixtureOfExperts) else None
         if experts is not None and layout.experts is not None:
             if layout.sharded_experts is not None:
-                fully_shard(experts, mesh=layout.sharded_experts, **told)
+                fully_shard(experts, mesh=layout.sharded_experts, **fsdp_options)
             else:
-                apart |= set(experts.parameters())
-        fully_shard(unit, mesh=layout.sharded, ignored_params=apart, **told)
-    fully_shard(stage, mesh=layout.sharded, ignored_params=apart, **told)
+                expert_parameters |= set(experts.parameters())
+        fully_shard(unit, mesh=layout.sharded, ignored_params=expert_parameters, **fsdp_options)
+    fully_shard(stage, mesh=layout.sharded, ignored_params=expert_parameters, **fsdp_options)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -46,9 +46,9 @@ class Checkpoints:
         self.finish()
         self.facts = facts
         writer = FileSystemWriter(part(self.folder, step))
-        told: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
+        group_options: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
         state = {name: value.clone() for name, value in self._state().items()}
-        self.pending = step, async_save(state, storage_writer=writer, **told)
+        self.pending = step, async_save(state, storage_writer=writer, **group_options)
 
     def look(self) -> None:
         """Make count what has been written meanwhile; costs nothing where it has not."""
@@ -77,46 +77,46 @@ class Checkpoints:
 
     def _instead(self) -> str:
         """The checkpoint that a resumed run would take now."""
-        found = steps(self.folder)
-        return f"that of step {found[0]}" if found else "none"
+        saved_steps = steps(self.folder)
+        return f"that of step {saved_steps[0]}" if saved_steps else "none"
 
     def load(self, facts: dict[str, Any]) -> tuple[int, list[str]]:
         """Go on from the newest sound checkpoint: the step it was taken behind, and what was passed over or differs."""
         from torch.distributed.checkpoint import FileSystemReader, load
 
-        found: list[Any] = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else None]
+        newest: list[Any] = [_newest(self.folder, facts) if self.assembly.layout.rank == 0 else None]
         if self.group is not None:
-            dist.broadcast_object_list(found, group=self.group)
-        path, step, passed = found[0]
-        if path is None and passed:
+            dist.broadcast_object_list(newest, group=self.group)
+        path, step, skipped_steps = newest[0]
+        if path is None and skipped_steps:
             todo = "run without --resume to begin anew, or name another folder"
             raise InputError(
-                Problem(path="--resume", given="; ".join(passed), expected="a sound checkpoint", todo=todo)
+                Problem(path="--resume", given="; ".join(skipped_steps), expected="a sound checkpoint", todo=todo)
             )
         if path is None:
             return 0, []
         state = self._state()
-        told: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
-        load(state, storage_reader=FileSystemReader(path), **told)
+        group_options: dict[str, Any] = {"process_group": self.group} if self.group else {"no_dist": True}
+        load(state, storage_reader=FileSystemReader(path), **group_options)
         self._restore(step)
-        return step, passed
+        return step, skipped_steps
 
     def _state(self) -> dict[str, Tensor]:
         """Every tensor of the run by the name it is stored under, sharing memory with the run."""
-        found: dict[str, Tensor] = {}
-        copy, both = self.assembly.embedding_copy, "embedding.weight" in self.update.named
+        state: dict[str, Tensor] = {}
+        copy, has_both_ends = self.assembly.embedding_copy, "embedding.weight" in self.update.named
         for name, parameter in self.update.named.items():
             end = name == copy
-            if end and both:  # a matrix that two stages hold is stored once
+            if end and has_both_ends:  # a matrix that two stages hold is stored once
                 continue
-            stored = "embedding.weight" if end else name
-            found[f"weight.{stored}"] = parameter.detach()
+            stored_name = "embedding.weight" if end else name
+            state[f"weight.{stored_name}"] = parameter.detach()
             master = self.update.masters[name]
             if master is not self.update.shards[name]:
-                found[f"master.{stored}"] = _as(parameter, master)
+                state[f"master.{stored_name}"] = _as(parameter, master)
             for moment in MOMENTS:
-                found[f"{moment}.{stored}"] = _as(parameter, self.update.moment(name, moment))
-        return found
+                state[f"{moment}.{stored_name}"] = _as(parameter, self.update.moment(name, moment))
+        return state
 
     def _restore(self, step: int) -> None:
         """The optimizer's own count of steps; and one matrix for both copies of an embedding on this rank."""
@@ -128,12 +128,12 @@ class Checkpoints:
 
 def _newest(folder: Path, facts: dict[str, Any]) -> tuple[Path | None, int, list[str]]:
     """The newest sound checkpoint, and notes: damaged ones, and what of the data's order is not as it was."""
-    path, step, passed = newest_sound(folder)
+    path, step, skipped_steps = newest_sound(folder)
     before = facts_of(path) if path else {}
     for name, now in facts.items():
         if name in before and before[name] != now:
-            passed.append(f"{name} was {before[name]} up to step {step} and is {now}: other data follows")
-    return path, step, passed
+            skipped_steps.append(f"{name} was {before[name]} up to step {step} and is {now}: other data follows")
+    return path, step, skipped_steps
 
 
 def _cause(wrong: BaseException) -> str:
@@ -152,5 +152,5 @@ def _as(parameter: Any, local: Tensor) -> Tensor:
         return local
     from torch.distributed.tensor import DTensor
 
-    told = {"shape": parameter.shape, "stride": parameter.stride(), "run_check": False}
-    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, **told)
+    layout_options = {"shape": parameter.shape, "stride": parameter.stride(), "run_check": False}
+    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, **layout_options)

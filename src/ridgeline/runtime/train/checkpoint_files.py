@@ -27,29 +27,29 @@ def part(folder: Path, step: int) -> Path:
     return folder / f".step-{step:08d}.part"
 
 
-def whole(folder: Path, step: int) -> Path:
+def checkpoint_folder(folder: Path, step: int) -> Path:
     """Where it stands once it is whole."""
     return folder / f"step-{step:08d}"
 
 
 def publish(folder: Path, step: int, facts: dict[str, Any]) -> Path:
     """Make a written checkpoint count: note its files, rename it, and let go of old ones."""
-    written, final = part(folder, step), whole(folder, step)
+    written, final = part(folder, step), checkpoint_folder(folder, step)
     files = {path.name: _seal(path) for path in sorted(written.iterdir()) if path.name != SOUND}
     write_text(written / SOUND, json.dumps({"step": step, **facts, "files": files}, indent=2) + "\n")
     if final.exists():
         shutil.rmtree(final)
     os.replace(written, final)
     for old in steps(folder)[KEPT:]:
-        shutil.rmtree(whole(folder, old), ignore_errors=True)
+        shutil.rmtree(checkpoint_folder(folder, old), ignore_errors=True)
     return final
 
 
 def forget_parts(folder: Path) -> None:
     """Make the folder, without what an earlier run left half written."""
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".step-*.part"):
-        shutil.rmtree(left, ignore_errors=True)
+    for part in folder.glob(".step-*.part"):
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def steps(folder: Path) -> list[int]:
@@ -60,26 +60,26 @@ def steps(folder: Path) -> list[int]:
 
 def newest_sound(folder: Path) -> tuple[Path | None, int, list[str]]:
     """The newest checkpoint that is as it was written (or None), its step, and what is wrong with newer ones."""
-    passed: list[str] = []
+    skipped_steps: list[str] = []
     for step in steps(folder):
-        wrong = damage(whole(folder, step))
+        wrong = damage(checkpoint_folder(folder, step))
         if wrong is None:
-            return whole(folder, step), step, passed
-        passed.append(f"checkpoint of step {step} is damaged: {wrong}")
-    return None, 0, passed
+            return checkpoint_folder(folder, step), step, skipped_steps
+        skipped_steps.append(f"checkpoint of step {step} is damaged: {wrong}")
+    return None, 0, skipped_steps
 
 
 def facts_of(checkpoint: Path) -> dict[str, Any]:
     """What was noted beside a sound checkpoint."""
-    told: dict[str, Any] = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
-    return {name: value for name, value in told.items() if name != "files"}
+    facts: dict[str, Any] = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
+    return {name: value for name, value in facts.items() if name != "files"}
 
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        told = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
-        files = dict(told["files"])
+        facts = json.loads((checkpoint / SOUND).read_text(encoding="utf-8"))
+        files = dict(facts["files"])
     except (OSError, ValueError, KeyError, TypeError) as wrong:
         return f"{SOUND}: {type(wrong).__name__}"
     for name, seal in files.items():

@@ -45,10 +45,10 @@ def open_source(name: str, vocab: int, seed: int) -> Source:
             raise InputError(Problem(path="model.vocab", given=str(vocab), expected="256 or more: bytes", todo=todo))
         stream = torch.frombuffer(bytearray(_own_source()), dtype=torch.uint8)
         return Source(
-            name=name, read=lambda index, length, further=0: _shuffled(stream, index, (length, further), seed)
+            name=name, read=lambda index, length, further=0: _shuffled_window(stream, index, (length, further), seed)
         )
     files = open_tokens(Path(name))
-    return Source(name=name, read=lambda *asked: _checked(torch.from_numpy(files.read(*asked)), vocab, name))
+    return Source(name=name, read=lambda *asked: _check_tokens(torch.from_numpy(files.read(*asked)), vocab, name))
 
 
 def _own_source() -> bytes:
@@ -62,19 +62,21 @@ def _random(index: int, length: int, vocab: int, seed: int) -> Tensor:
     return torch.randint(vocab, (length,), generator=generator)
 
 
-def _shuffled(stream: Tensor, index: int, lengths: tuple[int, int], seed: int) -> Tensor:
+def _shuffled_window(stream: Tensor, index: int, lengths: tuple[int, int], seed: int) -> Tensor:
     """A window of a short text that begins anywhere."""
     generator = torch.Generator().manual_seed((seed << 32) + index)
-    whole = sum(lengths)
+    total_length = sum(lengths)
     start = int(torch.randint(max(1, len(stream) - lengths[0]), (1,), generator=generator))
-    window = stream[start : start + whole]
-    return window.repeat(-(-whole // len(window)))[:whole].long()
+    window = stream[start : start + total_length]
+    return window.repeat(-(-total_length // len(window)))[:total_length].long()
 
 
-def _checked(sequence: Tensor, vocab: int, name: str) -> Tensor:
+def _check_tokens(sequence: Tensor, vocab: int, name: str) -> Tensor:
     if int(sequence.max()) >= vocab:
-        given = f"token {int(sequence.max())}"
-        raise InputError(Problem(path="--data", given=given, expected=f"below the vocabulary ({vocab})", where=name))
+        given_text = f"token {int(sequence.max())}"
+        raise InputError(
+            Problem(path="--data", given=given_text, expected=(f"below the vocabulary ({vocab})"), where=name)
+        )
     return sequence
 
 

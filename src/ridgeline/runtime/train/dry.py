@@ -30,7 +30,7 @@ from ridgeline.plan.schedules import build, virtual_stages_by_rank
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
 from ridgeline.runtime.train.data import further_tokens
 from ridgeline.runtime.train.fsdp_groups import padded_elements
-from ridgeline.runtime.train.layout import Layout, spread
+from ridgeline.runtime.train.layout import Layout, make_layout
 from ridgeline.runtime.train.pipeline import pipeline, stage_shapes
 from ridgeline.runtime.train.request import Request, has_experts
 from ridgeline.runtime.train.step import Batch, Stepper, finish_gradients
@@ -47,13 +47,13 @@ class TracedStage:
 
 def trace_step(request: Request, blueprint: Blueprint) -> tuple[TracedStage, ...]:
     """One traced rank of every distinct stage of the pipeline."""
-    plan, alike = blueprint.plan, dict[Any, list[int]]()
-    held = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
-    for rank, own in enumerate(held):
-        alike.setdefault(tuple(_work(blueprint, stage, own) for stage in own), []).append(rank)
+    plan, ranks_of_work = blueprint.plan, dict[Any, list[int]]()
+    stages_of_rank = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
+    for rank, stages in enumerate(stages_of_rank):
+        ranks_of_work.setdefault(tuple(_work(blueprint, stage, stages) for stage in stages), []).append(rank)
     return tuple(
         TracedStage(pipeline_ranks=tuple(ranks), ops=trace_rank(request, blueprint, ranks[0]))
-        for ranks in alike.values()
+        for ranks in ranks_of_work.values()
     )
 
 
@@ -62,21 +62,21 @@ def _work(blueprint: Blueprint, stage: int, own: Sequence[int]) -> tuple[object,
     placement, last = blueprint.placement, len(blueprint.placement) - 1
     first = sum(placement[:stage])
     layers = blueprint.model.order[first : first + placement[stage]]
-    covered = blueprint.plan.recompute.layers_of(stage, placement[stage])
-    return (*layers, covered, stage == 0, stage == last, stage - 1 in own, stage + 1 in own)
+    recomputed_layers = blueprint.plan.recompute.layers_of(stage, placement[stage])
+    return (*layers, recomputed_layers, stage == 0, stage == last, stage - 1 in own, stage + 1 in own)
 
 
 def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[Kernel]:
     """What rank 0 of a pipeline stage's ranks executes in a step, by size."""
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     many = request.scenario.microbatches
-    with _pretended(blueprint, stage) as assembly:
+    with _pretend_assembly(blueprint, stage) as assembly:
         if assembly.layout.pp.degree > 1:
-            return _pipelined(assembly, request)
+            return _trace_pipeline(assembly, request)
         once = _plain(assembly, request, 1)
     if many == 1:
         return once
-    with _pretended(blueprint, stage) as assembly:
+    with _pretend_assembly(blueprint, stage) as assembly:
         twice = _plain(assembly, request, 2)
     more = Counter(twice)
     more.subtract(once)
@@ -84,7 +84,7 @@ def trace_rank(request: Request, blueprint: Blueprint, stage: int) -> Counter[Ke
 
 
 @contextmanager
-def _pretended(blueprint: Blueprint, stage: int) -> Iterator[Assembly]:
+def _pretend_assembly(blueprint: Blueprint, stage: int) -> Iterator[Assembly]:
     """A rank of a stage with its fake peers, in fake mode, holding fake weights."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -94,14 +94,14 @@ def _pretended(blueprint: Blueprint, stage: int) -> Iterator[Assembly]:
         rank = stage * mesh.ranks // mesh.pp
         dist.init_process_group("fake", rank=rank, world_size=mesh.ranks, store=FakeStore())
     try:
-        layout = replace(spread(blueprint.plan, experts=has_experts(blueprint.model)), even=True)
+        layout = replace(make_layout(blueprint.plan, experts=has_experts(blueprint.model)), even=True)
         assembly = assemble(replace(blueprint, compiled=False), replace(layout, device="meta"))
         with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message=".*returned a view tensor"
             )  # nothing writes into a stage's output
-            for held in assembly.stages.values():
-                held.to_empty(device="cpu")
+            for stage_module in assembly.stages.values():
+                stage_module.to_empty(device="cpu")
             assembly.layout = layout
             yield assembly
     finally:
@@ -114,10 +114,13 @@ def _forget_meshes() -> None:
     """What torch remembers of shardings and redistributions names process groups of a world that is gone."""
     from torch.distributed.tensor import DTensor, _redistribute
 
-    kept: list[Any] = [*vars(_redistribute).values(), DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding]
-    for cached in kept:
-        if hasattr(cached, "cache_clear"):
-            cached.cache_clear()
+    caches: list[Any] = [
+        *vars(_redistribute).values(),
+        DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding,
+    ]
+    for cache in caches:
+        if hasattr(cache, "cache_clear"):
+            cache.cache_clear()
     for where, name in (
         (_redistribute, "clear_redistribute_planner_cache"),
         (torch._C, "_clear_DTensor_sharding_propagator_cache"),
@@ -127,9 +130,9 @@ def _forget_meshes() -> None:
 
 def _plain(assembly: Assembly, request: Request, microbatches: int) -> Counter[Kernel]:
     stepper = Stepper(assembly=assembly, microbatches=microbatches)
-    with TracedOps(_padded(assembly)) as traced:
+    with TracedOps(_padding(assembly)) as tracer:
         stepper.gradients(_batch(request, assembly.layout, microbatches))
-    return Counter(traced.seen)
+    return Counter(tracer.seen)
 
 
 def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
@@ -139,7 +142,7 @@ def _batch(request: Request, layout: Layout, microbatches: int) -> Batch:
     return Batch(tokens=tokens, targets=_targets(request.scenario.model, shape), total=work.tokens)
 
 
-def _pipelined(assembly: Assembly, request: Request) -> Counter[Kernel]:
+def _trace_pipeline(assembly: Assembly, request: Request) -> Counter[Kernel]:
     """Each action of the rank's table by what its stage does for it."""
     layout, plan = assembly.layout, assembly.blueprint.plan
     work, many = request.train, request.scenario.microbatches
@@ -147,15 +150,15 @@ def _pipelined(assembly: Assembly, request: Request) -> Counter[Kernel]:
     table = build(plan.schedule.name, stages=plan.mesh.pp, microbatches=many, chunks=plan.schedule.chunks)
     stepper = Stepper(assembly=assembly, microbatches=many, total=work.tokens)
     runtime = pipeline(assembly, table, shape, stepper._loss)
-    found: Counter[Kernel] = Counter()
+    kernels: Counter[Kernel] = Counter()
     for stage in runtime._stages:
-        seen = _stage_actions(assembly, stage, shape, stepper)
+        actions = _stage_actions(assembly, stage, shape, stepper)
         for action in _flat(runtime.pipeline_order_with_comms[layout.pp.index]):
             if action.stage_index == stage.stage_index:
-                found.update(seen.get(action.computation_type.name, {}))
-    with TracedOps(_padded(assembly)) as traced:
+                kernels.update(actions.get(action.computation_type.name, {}))
+    with TracedOps(_padding(assembly)) as tracer:
         finish_gradients(assembly)
-    return found + Counter(traced.seen)
+    return kernels + Counter(tracer.seen)
 
 
 def _flat(actions: Any) -> Iterator[Any]:
@@ -168,34 +171,34 @@ def _stage_actions(
     assembly: Assembly, stage: Any, shape: tuple[int, int], stepper: Stepper
 ) -> Mapping[str, Counter[Kernel]]:
     """Ops of each kind of action of one virtual stage; a whole backward counts with its weights' half."""
-    module, padded = stage.submod, _padded(assembly)
-    sharded = hasattr(module, "unshard")
-    gather, forward, backward, reduce = (TracedOps(padded) for _ in range(4))
+    module, padding = stage.submod, _padding(assembly)
+    is_sharded = hasattr(module, "unshard")
+    gather, forward, backward, reduce = (TracedOps(padding) for _ in range(4))
     with gather:
-        if sharded:
+        if is_sharded:
             for part in module.modules():
                 if hasattr(part, "unshard"):
                     part.unshard()
-    given = _given(assembly, stage.stage_index, shape)
+    stage_input = _stage_input(assembly, stage.stage_index, shape)
     targets = _targets(assembly.blueprint.model, shape)
     with forward:
-        out = module(given, further=targets)
+        out = module(stage_input, further=targets)
         if stage.is_last:
             out = stepper._loss(out, targets)
     with backward:
-        if sharded:
+        if is_sharded:
             module.set_is_last_backward(False)
             module.set_reshard_after_backward(False)
             module.set_requires_gradient_sync(False)
         out.backward(None if stage.is_last else torch.empty_like(out))
     with reduce:
         stage.perform_reduce_grad(1)
-    sends = {name: _sent(assembly, tensor) for name, tensor in (("SEND_F", out), ("SEND_B", given))}
+    sends = {name: _sent(assembly, tensor) for name, tensor in (("SEND_F", out), ("SEND_B", stage_input))}
     kinds = {"UNSHARD": gather.seen, "FORWARD": forward.seen, "REDUCE_GRAD": reduce.seen, **sends}
     return {**kinds, "FULL_BACKWARD": backward.seen, "BACKWARD_WEIGHT": backward.seen}
 
 
-def _given(assembly: Assembly, index: int, shape: tuple[int, int]) -> Tensor:
+def _stage_input(assembly: Assembly, index: int, shape: tuple[int, int]) -> Tensor:
     """What a stage is fed: tokens, or the residual stream of the stage before."""
     like = stage_shapes(assembly, index, shape)["input_args"]
     return torch.zeros(like.shape, dtype=like.dtype, requires_grad=like.is_floating_point())
@@ -214,5 +217,5 @@ def _sent(assembly: Assembly, tensor: Tensor) -> Counter[Kernel]:
     return Counter({collective_size("send", 2, stride, tensor.numel() * tensor.element_size()): 1})
 
 
-def _padded(assembly: Assembly) -> dict[int, int]:
-    return {there: own for stage in assembly.stages.values() for there, own in padded_elements(stage).items()}
+def _padding(assembly: Assembly) -> dict[int, int]:
+    return {there: local for stage in assembly.stages.values() for there, local in padded_elements(stage).items()}

@@ -33,25 +33,25 @@ def sum_over(x: Tensor, axis: Axis) -> Tensor:
     return x
 
 
-def _gathered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def _gather_dim(x: Tensor, axis: Axis, dim: int) -> Tensor:
     rows = x.movedim(dim, 0).contiguous()
-    whole = rows.new_empty((axis.degree * rows.shape[0], *rows.shape[1:]))
-    _all_gather(whole, rows, group=axis.group)
-    return whole.movedim(0, dim)
+    gathered_rows = rows.new_empty((axis.degree * rows.shape[0], *rows.shape[1:]))
+    _all_gather(gathered_rows, rows, group=axis.group)
+    return gathered_rows.movedim(0, dim)
 
 
-def _scattered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def _scatter_dim(x: Tensor, axis: Axis, dim: int) -> Tensor:
     rows = x.movedim(dim, 0).contiguous()
-    own = rows.new_empty((rows.shape[0] // axis.degree, *rows.shape[1:]))
-    _reduce_scatter(own, rows, group=axis.group)
-    return own.movedim(0, dim)
+    own_rows = rows.new_empty((rows.shape[0] // axis.degree, *rows.shape[1:]))
+    _reduce_scatter(own_rows, rows, group=axis.group)
+    return own_rows.movedim(0, dim)
 
 
-def _own(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def _own_part(x: Tensor, axis: Axis, dim: int) -> Tensor:
     return x.chunk(axis.degree, dim)[axis.index].contiguous()
 
 
-def _summed(x: Tensor, axis: Axis, dim: int) -> Tensor:  # noqa: ARG001  (as the others are called)
+def _sum_ranks(x: Tensor, axis: Axis, dim: int) -> Tensor:  # noqa: ARG001  (as the others are called)
     return sum_over(x, axis)
 
 
@@ -79,26 +79,26 @@ def _function(there: Any, back: Any) -> Any:
     return exchange
 
 
-copy = _function(_same, _summed)
-reduce = _function(_summed, _same)
-gather = _function(_gathered, _scattered)
-scatter = _function(_scattered, _gathered)
-split = _function(_own, _gathered)
-merge = _function(_gathered, _own)
+copy = _function(_same, _sum_ranks)
+reduce = _function(_sum_ranks, _same)
+gather = _function(_gather_dim, _scatter_dim)
+scatter = _function(_scatter_dim, _gather_dim)
+split = _function(_own_part, _gather_dim)
+merge = _function(_gather_dim, _own_part)
 
 
 class _AllToAll(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
         ctx.sends, ctx.receives, ctx.group = sends, receives, group
-        return _swapped(x, sends, receives, group)
+        return _swap_rows(x, sends, receives, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return _swapped(gradient, ctx.receives, ctx.sends, ctx.group), None, None, None
+        return _swap_rows(gradient, ctx.receives, ctx.sends, ctx.group), None, None, None
 
 
-def _swapped(x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
+def _swap_rows(x: Tensor, sends: list[int], receives: list[int], group: Any) -> Tensor:
     x = x.contiguous()
     out = x.new_empty((sum(receives), *x.shape[1:]))
     dist.all_to_all_single(out, x, receives, sends, group=group)
@@ -116,9 +116,9 @@ def all_to_all_counts(counts: Tensor, axis: Axis) -> Tensor:
     """The row that each rank of the axis has for this one, of a table [ranks, ...]; no gradient."""
     if axis.group is None:
         return counts
-    received = torch.empty_like(counts)
-    dist.all_to_all_single(received, counts.contiguous(), group=axis.group)
-    return received
+    receives = torch.empty_like(counts)
+    dist.all_to_all_single(receives, counts.contiguous(), group=axis.group)
+    return receives
 
 
 def swap_dims(x: Tensor, axis: Axis, away: int, here: int) -> Tensor:
@@ -127,5 +127,5 @@ def swap_dims(x: Tensor, axis: Axis, away: int, here: int) -> Tensor:
         return x
     pieces = torch.cat([piece.unsqueeze(0) for piece in x.chunk(axis.degree, away)])  # [ranks, ...]
     ones = [1] * axis.degree
-    swapped = all_to_all(pieces, ones, ones, axis)
-    return torch.cat(swapped.unbind(0), here)
+    swapped_pieces = all_to_all(pieces, ones, ones, axis)
+    return torch.cat(swapped_pieces.unbind(0), here)

@@ -21,9 +21,9 @@ from torch.nn import functional
 
 from ridgeline.models import spec
 from ridgeline.runtime.train.exchange import all_to_all, all_to_all_counts, gather, merge, scatter, split
-from ridgeline.runtime.train.fused import gated
+from ridgeline.runtime.train.fused import gated_activation
 from ridgeline.runtime.train.mixers import enter, leave
-from ridgeline.runtime.train.recompute import recomputed
+from ridgeline.runtime.train.recompute import maybe_recompute
 from ridgeline.runtime.train.weights import Maker, Matrix, local
 
 ACTIVATIONS: dict[str, Any] = {
@@ -59,12 +59,12 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         """[batch, tokens, hidden] in and out."""
         x = enter(x, self.layout)
         inner = (self.up(x),) if self.gate is None else (self.gate(x), self.up(x))
-        out = recomputed(lambda *inner: self.down(self._activated(*inner)), *inner, again=self.again)
+        out = maybe_recompute(lambda *inner: self.down(self._activation(*inner)), *inner, again=self.again)
         return self.down.after(leave(out, self.layout))
 
-    def _activated(self, *inner: Tensor) -> Tensor:
+    def _activation(self, *inner: Tensor) -> Tensor:
         if len(inner) == 2 and self.fused:
-            return gated(*inner, fused=True)
+            return gated_activation(*inner, fused=True)
         first = self.activation(inner[0])
         return first * inner[1] if len(inner) == 2 else first
 
@@ -93,7 +93,7 @@ class Experts(nn.Module):  # type: ignore[misc]
             first = self.activation(inner[0])
             return grouped_product(first * inner[1] if len(inner) == 2 else first, local(self.down), ends)
 
-        return recomputed(down, *inner, again=self.again)
+        return maybe_recompute(down, *inner, again=self.again)
 
 
 def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
@@ -111,8 +111,8 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
         self.layout, self.moe, self.numerics = make.layout, moe, make.numerics
         self.router = Matrix(make, moe.experts, hidden, "none", moe.router_bias)
         self.experts = Experts(make, moe, hidden)
-        grouped = moe.groups > 1 or make.numerics.scoring == "sigmoid"
-        correction = torch.zeros(moe.experts, device=make.layout.device) if grouped else None
+        has_groups = moe.groups > 1 or make.numerics.scoring == "sigmoid"
+        correction = torch.zeros(moe.experts, device=make.layout.device) if has_groups else None
         self.register_buffer("correction", correction)  # moved by load balancing, not by gradients
         self.shared = self.shared_gate = None
         if moe.shared_hidden:
@@ -123,19 +123,19 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, hidden] in and out."""
         layout = self.layout
-        alike = layout.tp.group is not None and not layout.sequence_parallel
+        is_replicated = layout.tp.group is not None and not layout.sequence_parallel
         rows = x.flatten(0, 1)
-        own = split(rows, layout.tp) if alike else rows
-        own = scatter(self._routed(gather(own, layout.etp)), layout.etp)
-        mixed = (merge(own, layout.tp) if alike else own).view_as(x)
+        own_rows = split(rows, layout.tp) if is_replicated else rows
+        own_rows = scatter(self._route_tokens(gather(own_rows, layout.etp)), layout.etp)
+        output = (merge(own_rows, layout.tp) if is_replicated else own_rows).view_as(x)
         if self.shared is None:
-            return mixed
-        beside = self.shared(x)
+            return output
+        shared_output = self.shared(x)
         if self.shared_gate is not None:
-            beside = beside * torch.sigmoid(self.shared_gate(x))
-        return mixed + beside
+            shared_output = shared_output * torch.sigmoid(self.shared_gate(x))
+        return output + shared_output
 
-    def _routed(self, x: Tensor) -> Tensor:
+    def _route_tokens(self, x: Tensor) -> Tensor:
         """[tokens, hidden] through the topk experts of each token."""
         chosen, weights = self.route(x)
         order = chosen.flatten().argsort(stable=True)
@@ -144,26 +144,26 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
         rows = all_to_all(sent, sends, receives, axis)
         done = self.experts(rows[by_expert], ends)
         back = all_to_all(done[by_expert.argsort()], receives, sends, axis)
-        weighted = back * weights.flatten()[order].unsqueeze(1).to(back.dtype)
-        return torch.zeros_like(x).index_add(0, order // self.moe.topk, weighted)
+        weighted_rows = back * weights.flatten()[order].unsqueeze(1).to(back.dtype)
+        return torch.zeros_like(x).index_add(0, order // self.moe.topk, weighted_rows)
 
     def _books(self, chosen: Tensor) -> tuple[list[int], list[int], Tensor, Tensor]:
         """Rows to each rank and from each, their order by expert once they are here, and where each expert's end."""
         ranks, axis = self.layout.ep.degree, self.layout.ep
         counts = torch.bincount(chosen.flatten(), minlength=self.moe.experts).view(ranks, -1)
-        received = all_to_all_counts(counts, axis)
+        receives = all_to_all_counts(counts, axis)
         # rows come by rank, then by expert: sort them by expert, whichever rank they are from
-        names = torch.arange(received.shape[1], device=chosen.device).repeat(ranks)
-        by_expert = names.repeat_interleave(received.flatten()).argsort(stable=True)
-        ends = received.sum(0).cumsum(0).to(torch.int32)
-        return counts.sum(1).tolist(), received.sum(1).tolist(), by_expert, ends
+        names = torch.arange(receives.shape[1], device=chosen.device).repeat(ranks)
+        by_expert = names.repeat_interleave(receives.flatten()).argsort(stable=True)
+        ends = receives.sum(0).cumsum(0).to(torch.int32)
+        return counts.sum(1).tolist(), receives.sum(1).tolist(), by_expert, ends
 
     def _even(self, chosen: Tensor) -> tuple[list[int], list[int], Tensor, Tensor]:
         """The same where every rank gets as many rows as any other, as sizes alone can say."""
         ranks, rows, local = self.layout.ep.degree, chosen.numel(), self.moe.experts // self.layout.ep.degree
-        each = [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
+        rows_per_rank = [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
         by_expert = torch.arange(rows, device=chosen.device)
-        return each, each, by_expert, torch.zeros(local, dtype=torch.int32, device=chosen.device)
+        return rows_per_rank, rows_per_rank, by_expert, torch.zeros(local, dtype=torch.int32, device=chosen.device)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of each token the experts, and their weights in 32 bits."""
@@ -172,12 +172,18 @@ class MixtureOfExperts(nn.Module):  # type: ignore[misc]
         if self.router.bias is not None:
             logits = logits + local(self.router.bias, partial=True).float()
         scores = logits.softmax(-1) if numerics.scoring == "softmax" else logits.sigmoid()
-        judged = scores.detach() if self.correction is None else scores.detach() + self.correction
+        choice_scores = scores.detach() if self.correction is None else scores.detach() + self.correction
         if moe.groups > 1:
-            best = judged.unflatten(-1, (moe.groups, -1)).topk(2, -1).values.sum(-1).topk(moe.group_topk, -1).indices
-            kept = torch.zeros(len(x), moe.groups, dtype=torch.bool, device=x.device).scatter_(1, best, True)
-            judged = judged.masked_fill(~kept.repeat_interleave(moe.experts // moe.groups, 1), 0.0)
-        chosen = judged.topk(moe.topk, -1).indices
+            best = (
+                choice_scores.unflatten(-1, (moe.groups, -1))
+                .topk(2, -1)
+                .values.sum(-1)
+                .topk(moe.group_topk, -1)
+                .indices
+            )
+            group_mask = torch.zeros(len(x), moe.groups, dtype=torch.bool, device=x.device).scatter_(1, best, True)
+            choice_scores = choice_scores.masked_fill(~group_mask.repeat_interleave(moe.experts // moe.groups, 1), 0.0)
+        chosen = choice_scores.topk(moe.topk, -1).indices
         weights = scores.gather(1, chosen)
         if numerics.topk_normalised:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)

@@ -16,18 +16,18 @@ def shard_groups(module: nn.Module) -> Iterator[Any]:
         if isinstance(part, FSDPModule):
             state = part._get_fsdp_state()
             groups = getattr(state, "_fsdp_param_groups", None)
-            alone = getattr(state, "_fsdp_param_group", None)
-            yield from groups if groups is not None else [alone] if alone else []
+            single_group = getattr(state, "_fsdp_param_group", None)
+            yield from groups if groups is not None else [single_group] if single_group else []
 
 
 def padded_elements(module: nn.Module) -> dict[int, int]:
     """Elements that travel for the weights of a group, and that they are, where rows were added to cut them evenly."""
-    found: dict[int, int] = {}
+    elements: dict[int, int] = {}
     for group in shard_groups(module):
         ranks = group.mesh_info.shard_mesh_size
         there = sum(fsdp_param.padded_sharded_param_size.numel() * ranks for fsdp_param in group.fsdp_params)
-        found[there] = sum(fsdp_param._orig_size.numel() for fsdp_param in group.fsdp_params)
-    return {there: own for there, own in found.items() if there != own}
+        elements[there] = sum(fsdp_param._orig_size.numel() for fsdp_param in group.fsdp_params)
+    return {there: local for there, local in elements.items() if there != local}
 
 
 def gathered_weights(module: nn.Module) -> Iterator[Tensor]:

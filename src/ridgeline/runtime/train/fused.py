@@ -37,10 +37,10 @@ def loss_and_slope(logits: Tensor, targets: Tensor, scale: float) -> Tensor:
         return kernels.cross_entropy(logits, targets, scale).sum() * scale
     wide = logits.float()
     sums = wide.logsumexp(-1, keepdim=True)
-    picked = targets.unsqueeze(-1)
-    loss = (sums - wide.gather(-1, picked)).sum() * scale
+    target_column = targets.unsqueeze(-1)
+    loss = (sums - wide.gather(-1, target_column)).sum() * scale
     slope = (wide - sums).exp_()
-    slope.scatter_add_(-1, picked, torch.full_like(sums, -1.0))
+    slope.scatter_add_(-1, target_column, torch.full_like(sums, -1.0))
     logits.copy_(slope.mul_(scale))
     return loss
 
@@ -70,7 +70,7 @@ class _Turned(torch.autograd.Function):  # type: ignore[misc]
         return kernels.rotate(gradient, cos, sin, -1.0), None, None
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor, *, fused: bool) -> Tensor:
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, fused: bool) -> Tensor:
     """Pairs (i, i + width / 2) of each head turned by the angle of their token; angles [tokens, width / 2], 32 bits."""
     if fused and has_kernels(x):
         return _Turned.apply(x, cos, sin)
@@ -85,7 +85,7 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
         from ridgeline.runtime.train import kernels
 
         ctx.save_for_backward(gate, up)
-        return kernels.gated(gate, up)
+        return kernels.gated_activation(gate, up)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,6 +95,6 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
         return kernels.gated_back(gate, up, gradient)
 
 
-def gated(gate: Tensor, up: Tensor, *, fused: bool) -> Tensor:
+def gated_activation(gate: Tensor, up: Tensor, *, fused: bool) -> Tensor:
     """silu(gate) up (SwiGLU)."""
     return _Gated.apply(gate, up) if fused and has_kernels(gate) else functional.silu(gate) * up

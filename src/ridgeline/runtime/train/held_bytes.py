@@ -39,8 +39,8 @@ class _Live(TorchDispatchMode):  # type: ignore[misc]
         self.assembly, self.update = assembly, update
         self.live: Any = WeakIdKeyDictionary()
         self.peak, self.by_kind = 0, dict.fromkeys(KINDS, 0)
-        for held in (*update.shards.values(), *_states(update)):
-            self.live[_local(held).untyped_storage()] = "temporary"
+        for state in (*update.shards.values(), *_states(update)):
+            self.live[_local(state).untyped_storage()] = "temporary"
         self._look()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -61,23 +61,23 @@ class _Live(TorchDispatchMode):  # type: ignore[misc]
         sizes = [(storage, storage.nbytes(), phase) for storage, phase in self.live.items()]
         total = sum(size for _, size, _ in sizes)
         if total > self.peak * NEXT:
-            known = self._known()
+            kinds = self._known()
             self.peak, self.by_kind = total, dict.fromkeys(KINDS, 0)
             for storage, size, phase in sizes:
-                self.by_kind[known.get(storage._cdata, phase)] += size
+                self.by_kind[kinds.get(storage._cdata, phase)] += size
 
     def _known(self) -> dict[int, str]:
         """Storages that have an owner, by kind; a weight that is its own master is a weight."""
-        found: dict[int, str] = {}
-        gathered = "temporary" if self.assembly.blueprint.plan.sharding.shard == "zero3" else "weights"
+        kinds: dict[int, str] = {}
+        weight_kind = "temporary" if self.assembly.blueprint.plan.sharding.shard == "zero3" else "weights"
         for stage in self.assembly.stages.values():
-            found |= {_key(weight): gathered for weight in gathered_weights(stage)}
-        found |= {_key(state): "optimizer" for state in _states(self.update)}
+            kinds |= {_key(weight): weight_kind for weight in gathered_weights(stage)}
+        kinds |= {_key(state): "optimizer" for state in _states(self.update)}
         for name, parameter in self.update.named.items():
-            found[_key(self.update.shards[name])] = "weights"
+            kinds[_key(self.update.shards[name])] = "weights"
             if parameter.grad is not None:
-                found[_key(parameter.grad)] = "gradients"
-        return found
+                kinds[_key(parameter.grad)] = "gradients"
+        return kinds
 
 
 def _states(update: Update) -> Iterator[Tensor]:
@@ -95,20 +95,20 @@ def _key(tensor: Tensor) -> int:
 
 
 @contextmanager
-def counted(assembly: Assembly, update: Update, *, wanted: bool) -> Iterator[dict[str, int]]:
+def count_resident(assembly: Assembly, update: Update, *, wanted: bool) -> Iterator[dict[str, int]]:
     """Fill a table with bytes by kind when the block ends; empty where nobody wants them."""
-    found: dict[str, int] = {}
+    bytes_by_kind: dict[str, int] = {}
     if not wanted:
-        yield found
+        yield bytes_by_kind
     elif assembly.layout.device.startswith("cpu"):
         with _Live(assembly, update) as live:
-            yield found
-        found |= live.by_kind
+            yield bytes_by_kind
+        bytes_by_kind |= live.by_kind
     else:
         module: Any = getattr(torch, assembly.layout.device.partition(":")[0])
-        grads = {name: _local(one).nbytes for name, one in update.shards.items()}
-        yield found
-        found |= {"weights": sum(grads.values()), "gradients": sum(grads.values())}
-        own = {_key(shard) for shard in update.shards.values()}
-        found["optimizer"] = sum(state.nbytes for state in _states(update) if _key(state) not in own)
-        found["activations"] = max(0, int(module.max_memory_allocated()) - sum(found.values()))
+        grads = {name: _local(shard).nbytes for name, shard in update.shards.items()}
+        yield bytes_by_kind
+        bytes_by_kind |= {"weights": sum(grads.values()), "gradients": sum(grads.values())}
+        shard_keys = {_key(shard) for shard in update.shards.values()}
+        bytes_by_kind["optimizer"] = sum(state.nbytes for state in _states(update) if _key(state) not in shard_keys)
+        bytes_by_kind["activations"] = max(0, int(module.max_memory_allocated()) - sum(bytes_by_kind.values()))

@@ -57,14 +57,16 @@ def hf_names(model: ModelSpec) -> dict[str, str | list[str]]:
     >>> hf_names(ridgeline.model("llama3-8b"))["layers.3.mixer.query.weight"]
     'model.layers.3.self_attn.q_proj.weight'
     """
-    found: dict[str, str | list[str]] = dict(ENDS)
+    names: dict[str, str | list[str]] = dict(ENDS)
     if model.embedding.tied:
-        found["head.weight"] = ENDS["embedding.weight"]
+        names["head.weight"] = ENDS["embedding.weight"]
     for index in range(model.layers):
         here, there = f"layers.{index}.", f"model.layers.{index}."
-        for name, stored in _layer(model.layer(index)):
-            found[here + name] = there + stored if isinstance(stored, str) else [there + one for one in stored]
-    return found | dict(_predictions(model))
+        for name, stored_name in _layer(model.layer(index)):
+            names[here + name] = (
+                there + stored_name if isinstance(stored_name, str) else [there + part for part in stored_name]
+            )
+    return names | dict(_predictions(model))
 
 
 def _predictions(model: ModelSpec) -> Iterator[tuple[str, str | list[str]]]:
@@ -75,10 +77,10 @@ def _predictions(model: ModelSpec) -> Iterator[tuple[str, str | list[str]]]:
     yield "embedding_copy", ENDS["embedding.weight"]
     for depth in range(model.mtp.depth):
         here, there = f"mtp.{depth}.", f"model.layers.{model.layers + depth}."
-        for name, stored in PREDICTION.items():
-            yield f"{here}{name}.weight", f"{there}{stored}.weight"
+        for name, stored_name in PREDICTION.items():
+            yield f"{here}{name}.weight", f"{there}{stored_name}.weight"
         for name, told in _layer(model.mtp.block):
-            yield f"{here}layer.{name}", there + told if isinstance(told, str) else [there + one for one in told]
+            yield f"{here}layer.{name}", there + told if isinstance(told, str) else [there + part for part in told]
 
 
 def _layer(block: Block) -> Iterator[tuple[str, str | list[str]]]:
@@ -110,20 +112,26 @@ def load_weights(assembly: Assembly, folder: Path) -> list[int]:
     """Fill this rank's shards from a folder of safetensors. Depths of multi-token prediction that are not in the files
     (transformers writes none) begin as they are, and are returned: by every rank alike."""
     names = hf_names(assembly.blueprint.model)
-    held: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
+    tensors: dict[str, Tensor] = {**assembly.parameters(), **_buffers(assembly)}
     depths = range(further_tokens(assembly.blueprint.model))
     with _Files(folder) as files, torch.no_grad():
-        left = [depth for depth in depths if not files.has(str(names[f"mtp.{depth}.projection.weight"]))]
-        for name, parameter in held.items():
-            stored = names[name]
-            if name.startswith(tuple(f"mtp.{depth}." for depth in left)):
+        absent_depths = [depth for depth in depths if not files.has(str(names[f"mtp.{depth}.projection.weight"]))]
+        for name, parameter in tensors.items():
+            stored_name = names[name]
+            if name.startswith(tuple(f"mtp.{depth}." for depth in absent_depths)):
                 continue
-            whole = files.read(stored) if isinstance(stored, str) else torch.stack([files.read(one) for one in stored])
-            if whole.shape != parameter.shape:
-                given, expected = str(tuple(whole.shape)), f"{tuple(parameter.shape)} of {name}"
-                raise InputError(Problem(path=str(stored), given=given, expected=expected, where=str(folder)))
-            fill(parameter, whole.to(parameter.dtype).to(parameter.device))
-    return left
+            weight = (
+                files.read(stored_name)
+                if isinstance(stored_name, str)
+                else torch.stack([files.read(part) for part in stored_name])
+            )
+            if weight.shape != parameter.shape:
+                given_shape, expected_shape = str(tuple(weight.shape)), f"{tuple(parameter.shape)} of {name}"
+                raise InputError(
+                    Problem(path=str(stored_name), given=given_shape, expected=expected_shape, where=str(folder))
+                )
+            fill(parameter, weight.to(parameter.dtype).to(parameter.device))
+    return absent_depths
 
 
 def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -> None:
@@ -135,11 +143,11 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
     from safetensors.torch import save_file
 
     layout = assembly.layout
-    stored = _stored(assembly)
+    stored_tensors = _stored_tensors(assembly)
     leads = layout.dp.index == layout.cp.index == layout.tp.index == 0
-    groups = list(_groups(stored)) if leads and stored else []
+    groups = list(_groups(stored_tensors)) if leads and stored_tensors else []
     folder.mkdir(parents=True, exist_ok=True)
-    many = _told(len(groups), layout)
+    many = _gather_objects(len(groups), layout)
     before, total = sum(many[: layout.rank]), sum(many)
     places: dict[str, str] = {}
     for index, group in enumerate(groups, before + 1):
@@ -147,31 +155,35 @@ def save_weights(assembly: Assembly, folder: Path, config: Path | None = None) -
         save_file({name: value.contiguous() for name, value in group.items()}, folder / f"{file}.part")
         (folder / f"{file}.part").replace(folder / file)
         places |= dict.fromkeys(group, file)
-    everywhere = {name: file for one in _told(places, layout) for name, file in one.items()}
+    everywhere = {name: file for placement in _gather_objects(places, layout) for name, file in placement.items()}
     if layout.rank == 0 and total > 1:
         write_text(folder / INDEX, json.dumps({"metadata": {}, "weight_map": everywhere}, indent=2))
     if layout.rank == 0 and config is not None and config.is_file():
         write_text(folder / CONFIG, config.read_text(encoding="utf-8"))
 
 
-def _stored(assembly: Assembly) -> dict[str, Tensor]:
+def _stored_tensors(assembly: Assembly) -> dict[str, Tensor]:
     """Whole tensors of this rank's stages by their names in the files; a matrix that two stages hold once."""
     names = hf_names(assembly.blueprint.model)
-    stored: dict[str, Tensor] = {}
-    for name, held in {**assembly.parameters(), **_buffers(assembly)}.items():
-        value = (held.full_tensor() if hasattr(held, "full_tensor") else held).detach().cpu()
-        known = names[name]
+    stored_tensors: dict[str, Tensor] = {}
+    for name, tensor in {**assembly.parameters(), **_buffers(assembly)}.items():
+        value = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
+        stored_name = names[name]
         if name != assembly.embedding_copy:
-            stored |= {known: value} if isinstance(known, str) else dict(zip(known, value.unbind(0), strict=True))
-    return stored
+            stored_tensors |= (
+                {stored_name: value}
+                if isinstance(stored_name, str)
+                else dict(zip(stored_name, value.unbind(0), strict=True))
+            )
+    return stored_tensors
 
 
-def _told(own: Any, layout: Layout) -> list[Any]:
+def _gather_objects(own: Any, layout: Layout) -> list[Any]:
     """What every rank has, by rank."""
-    found: list[Any] = [own] * layout.ranks
+    objects: list[Any] = [own] * layout.ranks
     if layout.ranks > 1:
-        dist.all_gather_object(found, own)
-    return found
+        dist.all_gather_object(objects, own)
+    return objects
 
 
 def _groups(stored: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -187,7 +199,7 @@ def _groups(stored: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
 
 
 def _buffers(assembly: Assembly) -> dict[str, Tensor]:
-    return {name: held for stage in assembly.stages.values() for name, held in stage.named_buffers()}
+    return {name: buffer for stage in assembly.stages.values() for name, buffer in stage.named_buffers()}
 
 
 class _Files:
@@ -232,7 +244,7 @@ class _Files:
                 self.open[file] = safe_open(self.folder / file, framework="pt")
             return self.open[file].get_tensor(name)
         except (OSError, SafetensorError) as wrong:
-            given = str(wrong)[:200]
+            given_text = str(wrong)[:200]
             raise InputError(
-                Problem(path=name, given=given, expected="a tensor", where=str(self.folder / file))
+                Problem(path=name, given=given_text, expected="a tensor", where=str(self.folder / file))
             ) from None

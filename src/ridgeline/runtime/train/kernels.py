@@ -40,8 +40,8 @@ def _cross_entropy(logits, targets, losses, scale, stride, columns: tl.constexpr
         more = tl.maximum(top, tl.max(value, 0))
         total = total * tl.exp(top - more) + tl.sum(tl.exp(value - more), 0)
         top = more
-    picked = tl.load(logits + target).to(tl.float32)
-    tl.store(losses + row, tl.log(total) + top - picked)
+    target_logit = tl.load(logits + target).to(tl.float32)
+    tl.store(losses + row, tl.log(total) + top - target_logit)
     tl.debug_barrier()
     for first in range(0, columns, BLOCK):
         here = first + place < columns
@@ -92,7 +92,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, sign: float) -> Tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gated(gate, up, out, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gated_activation(gate, up, out, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < size
     g = tl.load(gate + at, mask=here).to(tl.float32)
@@ -113,11 +113,11 @@ def _gated_back(gate, up, d_out, d_gate, d_up, size, BLOCK: tl.constexpr):  # ty
     tl.store(d_gate + at, (d * u * share * (1.0 + g * (1.0 - share))).to(kind), mask=here)
 
 
-def gated(gate: Tensor, up: Tensor) -> Tensor:
+def gated_activation(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) up."""
     gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
-    _gated[(triton.cdiv(gate.numel(), FLAT),)](gate, up, out, gate.numel(), BLOCK=FLAT, num_warps=8)
+    _gated_activation[(triton.cdiv(gate.numel(), FLAT),)](gate, up, out, gate.numel(), BLOCK=FLAT, num_warps=8)
     return out
 
 
@@ -144,11 +144,11 @@ def _squares(x, out, size, BLOCK: tl.constexpr, MANY: tl.constexpr):  # type: ig
 
 def sums_of_squares(tensors: list[Tensor]) -> Tensor:
     """Of many tensors together, in 32 bits; partial sums are added in one order, so that a run repeats to the bit."""
-    each = FLAT * SQUARED
-    programs = [triton.cdiv(tensor.numel(), each) for tensor in tensors]
+    program_elements = FLAT * SQUARED
+    programs = [triton.cdiv(tensor.numel(), program_elements) for tensor in tensors]
     parts = torch.empty(sum(programs), dtype=torch.float32, device=tensors[0].device)
-    for one, many, out in zip(tensors, programs, parts.split(programs), strict=True):
-        _squares[(many,)](one, out, one.numel(), BLOCK=FLAT, MANY=SQUARED, num_warps=8)
+    for tensor, many, out in zip(tensors, programs, parts.split(programs), strict=True):
+        _squares[(many,)](tensor, out, tensor.numel(), BLOCK=FLAT, MANY=SQUARED, num_warps=8)
     return parts.sum()
 
 

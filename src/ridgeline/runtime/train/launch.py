@@ -27,7 +27,7 @@ from ridgeline.runtime.probe.ranks import World, find_world
 from ridgeline.runtime.train.local_workers import Workers
 from ridgeline.runtime.train.rank_work import reason, work
 from ridgeline.runtime.train.request import Listener, Request, RunOutcome, WorkerLost
-from ridgeline.runtime.train.starter import Replan, Starter, described, fitted, restarted
+from ridgeline.runtime.train.starter import Replan, Starter, describe_plan, fit_request, run_with_restarts
 
 AGENT = "TORCHELASTIC_RUN_ID"  # in the environment of every process that torchrun started
 AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # how often torchrun or Slurm started the run before
@@ -39,11 +39,11 @@ def execute(request: Request, listener: Listener, replan: Replan | None = None) 
     if request.options.launcher == "ray":
         from ridgeline.runtime.train.ray_cluster import Cluster
 
-        return restarted(request, listener, replan, Cluster(began))
+        return run_with_restarts(request, listener, replan, Cluster(began))
     world = find_world()
     if world.ranks > 1 or AGENT in os.environ:
         return _as_rank(request, world, listener, replan, began)
-    return restarted(request, listener, replan, _Host(request.ranks, began))
+    return run_with_restarts(request, listener, replan, _Host(request.ranks, began))
 
 
 def started_again() -> bool:
@@ -69,14 +69,14 @@ def _as_rank(request: Request, world: World, listener: Listener, replan: Replan 
     """Take part as the rank that torchrun or Slurm made this process."""
     ranks, notes = request.ranks, []
     if world.ranks != ranks and not request.options.elastic:
-        dp, rest = divmod(world.ranks * request.scenario.plan.mesh.dp, ranks)
-        able = not rest and request.train.sequences % (dp * request.scenario.plan.microbatch) == 0
+        dp, remainder = divmod(world.ranks * request.scenario.plan.mesh.dp, ranks)
+        able = not remainder and request.train.sequences % (dp * request.scenario.plan.microbatch) == 0
         todo = f"start {ranks} processes" + (f", or use dp = {dp}" if able else "")
-        given = f"{world.ranks} processes"
-        raise InputError(Problem(path="torchrun", given=given, expected=f"the plan's {ranks} ranks", todo=todo))
+        given_text = f"{world.ranks} processes"
+        raise InputError(Problem(path="torchrun", given=given_text, expected=f"the plan's {ranks} ranks", todo=todo))
     if world.ranks != ranks:
-        request = fitted(request, world.ranks, replan)
-        notes = [f"{world.ranks} of {ranks} ranks are here; went on with {described(request.scenario)}"]
+        request = fit_request(request, world.ranks, replan)
+        notes = [f"{world.ranks} of {ranks} ranks are here; went on with {describe_plan(request.scenario)}"]
         if world.rank >= request.ranks:
             return None  # the plan leaves it out
         world = replace(world, ranks=request.ranks)
@@ -85,34 +85,34 @@ def _as_rank(request: Request, world: World, listener: Listener, replan: Replan 
         listener.note(note)
     try:
         with _interruptible() as stop:
-            found = work(request, world, listener, stop, began)
+            outcome = work(request, world, listener, stop, began)
     except (InputError, KeyboardInterrupt):
         raise
     except Exception as wrong:
         raise WorkerLost(world.rank, reason(wrong), traceback.format_exc()) from wrong
     if world.rank != 0:
         return None
-    return replace(found, notes=(*notes, *found.notes)) if isinstance(found, RunOutcome) else found
+    return replace(outcome, notes=(*notes, *outcome.notes)) if isinstance(outcome, RunOutcome) else outcome
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
     """Ctrl-C, and the signal with which torchrun and Slurm end a process, stop the run behind its step."""
-    asked = threading.Event()
+    stop_event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield stop_event.is_set
         return
     before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(*_: object) -> None:
-        if asked.is_set():
+        if stop_event.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        stop_event.set()
 
     for which in before:
         signal.signal(which, ask)
     try:
-        yield asked.is_set
+        yield stop_event.is_set
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)

@@ -75,7 +75,7 @@ class Layout:
         return ((r * half, (r + 1) * half), (last * half, (last + 1) * half))
 
 
-def spread(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
+def make_layout(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     """The layout of this process; the default process group must exist where the plan has more than one rank.
 
     experts   the model has some: where tensor ranks are not expert ranks they are replicas of experts
@@ -98,10 +98,10 @@ def spread(plan: Plan, *, experts: bool, device: str = "cpu") -> Layout:
     if experts and (mesh.tp > 1 or mesh.ep * mesh.etp > 1):
         few = gcd(mesh.edp, shard)
         sizes = {"pp": mesh.pp, "replicate": mesh.edp // few, "shard": few, "ep": mesh.ep, "etp": mesh.etp}
-        folded = _mesh(device, mesh, sizes)
-        axes |= {name: _axis(folded, name) for name in ("ep", "etp")}
-        told["experts"] = folded["ep", "etp"]
-        told["sharded_experts"] = folded["replicate", "shard"] if mesh.edp > 1 else None
+        expert_mesh = _mesh(device, mesh, sizes)
+        axes |= {name: _axis(expert_mesh, name) for name in ("ep", "etp")}
+        told["experts"] = expert_mesh["ep", "etp"]
+        told["sharded_experts"] = expert_mesh["replicate", "shard"] if mesh.edp > 1 else None
     many = mesh.dp * mesh.cp > 1 or told.get("sharded_experts") is not None
     return Layout(
         **told,

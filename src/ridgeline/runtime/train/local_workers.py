@@ -36,11 +36,11 @@ def _worker(request: Request, place: tuple[int, int, int], port: int, pipe: Conn
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent asks for the end of a run
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX that is advertised and traps ends the process
     rank, ranks, chip = place
-    own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": chip, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in own.items()}, MASTER_ADDR="127.0.0.1")
+    variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": chip, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     listener = Listener(step=lambda row: pipe.send(("step", row)), note=lambda line: pipe.send(("note", line)))
     try:
-        found = work(request, find_world(), listener, pipe.poll, began)
+        outcome = work(request, find_world(), listener, pipe.poll, began)
     except InputError as wrong:
         pipe.send(("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),)))
     except BaseException as wrong:
@@ -48,7 +48,7 @@ def _worker(request: Request, place: tuple[int, int, int], port: int, pipe: Conn
             pipe.send(("failed", (reason(wrong), traceback.format_exc())))
         os._exit(1)  # not through destructors that wait for ranks which are gone
     else:
-        pipe.send(("done", found if rank == 0 else None))
+        pipe.send(("done", outcome if rank == 0 else None))
 
 
 class Workers:
@@ -100,7 +100,7 @@ class Workers:
         if not any("imed out" in failure.why for failure in self.failures):
             return ()
         spoke = {failure.rank for failure in self.failures}
-        return tuple(rank for rank, one in enumerate(self.processes) if one.is_alive() and rank not in spoke)
+        return tuple(rank for rank, process in enumerate(self.processes) if process.is_alive() and rank not in spoke)
 
     def _lost(self, silent: tuple[int, ...]) -> WorkerLost:
         """The failure that explains the others, with the ranks that are gone: killed, or hanging."""
@@ -120,11 +120,11 @@ class Workers:
 
     def _notice_ends(self) -> None:
         """Workers that ended without a word."""
-        known = {failure.rank for failure in self.failures}
+        failed_ranks = {failure.rank for failure in self.failures}
         for rank, process in enumerate(self.processes):
             unheard = not self.pipes[rank].closed and self.pipes[rank].poll()
-            if process.exitcode not in (None, 0) and not unheard and rank not in known:
-                self.failures.append(WorkerLost(rank, _ended(process.exitcode)))
+            if process.exitcode not in (None, 0) and not unheard and rank not in failed_ranks:
+                self.failures.append(WorkerLost(rank, _exit_text(process.exitcode)))
 
     def _hear(self, rank: int, listener: Listener) -> None:
         pipe = self.pipes[rank]
@@ -146,8 +146,8 @@ class Workers:
 
     def _drain(self, listener: Listener) -> None:
         """What was said and not heard; after a failure the others have a moment for theirs."""
-        explained = all(failure.stack for failure in self.failures)  # who was killed says all there is to say
-        until = time.monotonic() + (LAST_WORDS if self.failures and explained else 0.0)
+        is_explained = all(failure.stack for failure in self.failures)  # who was killed says all there is to say
+        until = time.monotonic() + (LAST_WORDS if self.failures and is_explained else 0.0)
         while True:
             ready = [pipe for pipe in self.pipes if not pipe.closed and pipe.poll()]
             for pipe in ready:
@@ -173,11 +173,11 @@ class Workers:
 
 def _telling(failure: WorkerLost) -> tuple[int, int]:
     """A worker that was killed explains the others; then whoever failed by itself rather than waiting for a peer."""
-    waited = any(word in failure.why for word in WAITED)
-    return (0 if not failure.stack else 2 if waited else 1, failure.rank)
+    was_waiting = any(word in failure.why for word in WAITED)
+    return (0 if not failure.stack else 2 if was_waiting else 1, failure.rank)
 
 
-def _ended(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"ended by signal {-code} ({signal.Signals(-code).name})"

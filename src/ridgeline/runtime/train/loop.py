@@ -22,8 +22,8 @@ from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, further_tokens, open_source
-from ridgeline.runtime.train.held_bytes import counted
-from ridgeline.runtime.train.layout import Layout, spread
+from ridgeline.runtime.train.held_bytes import count_resident
+from ridgeline.runtime.train.layout import Layout, make_layout
 from ridgeline.runtime.train.narrow import lacks_narrow
 from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, has_experts
 from ridgeline.runtime.train.step import Stepper
@@ -39,13 +39,13 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 def train(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:
     """Train on this rank; rank 0 tells every step and may stop all ranks behind one."""
     options, workload = request.options, request.train
-    with joined(request, world) as layout:
+    with join_ranks(request, world) as layout:
         source = open_source(options.data, request.scenario.model.vocab, options.seed)
         assembly = assemble(blueprint_of(request), layout)
         update = Update(assembly, workload.optimizer, options.rate)
         _begin_from(request, assembly, update, listener)
-        told = Path(options.folder), assembly, update, listener.note
-        checkpoints = Checkpoints(*told) if options.folder else None
+        checkpoint_parts = Path(options.folder), assembly, update, listener.note
+        checkpoints = Checkpoints(*checkpoint_parts) if options.folder else None
         facts = {"seed": options.seed, "data": options.data, "sequences": workload.sequences, "seq": workload.seq}
         done, notes = checkpoints.load(facts) if checkpoints and options.resume else (0, [])
         first = done
@@ -53,10 +53,10 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
         step = WholeStep(stepper, update, graph=resolve(request.scenario).graph == "full")
         rows: list[StepRow] = []
         startup = time.monotonic() - began
-        stopped = False
+        is_stopped = False
         tracer = Tracer(options.trace, layout)
-        while done < options.steps and not stopped:
-            row, stopped = _step(step, (source, done), request, stop, first=done == first)
+        while done < options.steps and not is_stopped:
+            row, is_stopped = _step(step, (source, done), request, stop, first=done == first)
             tracer.step()
             done += 1
             rows.append(row)
@@ -64,14 +64,14 @@ def train(request: Request, world: World, listener: Listener, stop: Callable[[],
                 listener.step(row)
             if checkpoints:
                 checkpoints.look()
-            if checkpoints and ((options.every and done % options.every == 0) or stopped or done == options.steps):
+            if checkpoints and ((options.every and done % options.every == 0) or is_stopped or done == options.steps):
                 checkpoints.save(done, facts)
         tracer.end()
         _end_as(request, assembly)
         if checkpoints:
             checkpoints.finish()
         return RunOutcome(
-            rows=tuple(rows), ranks=layout.ranks, device=layout.device, stopped=stopped, resumed=first,
+            rows=tuple(rows), ranks=layout.ranks, device=layout.device, stopped=is_stopped, resumed=first,
             checkpoint=checkpoints.last if checkpoints else "", startup=startup, notes=tuple(notes),
             unsaved=bool(checkpoints and checkpoints.unsaved),
         )  # fmt: skip
@@ -81,45 +81,45 @@ def compare(request: Request, world: World) -> Verification | None:
     """`verify` on this rank."""
     workload, options = request.train, request.options
     logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # gathers in several steps
-    with joined(request, world) as layout:
+    with join_ranks(request, world) as layout:
         source = open_source(options.data, request.scenario.model.vocab, options.seed)
         return verify(blueprint_of(request), layout, source, workload.sequences, workload.seq)
 
 
 def blueprint_of(request: Request) -> Blueprint:
     """What every rank must know alike."""
-    scenario, resolved = request.scenario, resolve(request.scenario)
+    scenario, decisions = request.scenario, resolve(request.scenario)
     return Blueprint(
         model=scenario.model,
         numerics=request.numerics,
         plan=scenario.plan,
         placement=scenario.placement,
-        gradients=resolved.gradients,
-        compiled=resolved.compiled,
-        fuses=resolved.fuses,
+        gradients=decisions.gradients,
+        compiled=decisions.compiled,
+        fuses=decisions.fuses,
         seed=request.options.seed,
     )
 
 
 @contextmanager
-def joined(request: Request, world: World) -> Iterator[Layout]:
+def join_ranks(request: Request, world: World) -> Iterator[Layout]:
     """The layout of this rank, with its process groups open."""
     device, options = world.device(request.options.device), request.options
     kind = device.partition(":")[0]
     _refuse_absent(device, kind)
     _refuse_narrow(request, device)
     if world.ranks == 1:
-        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        yield make_layout(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         return
     if dist.is_initialized():  # Ray Train has, and will end it
         _agree(request, device)
-        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        yield make_layout(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         dist.barrier()
         return
     dist.init_process_group(backend_of(options), timeout=timedelta(seconds=options.timeout))
     try:
         _agree(request, device)
-        yield spread(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
+        yield make_layout(request.scenario.plan, experts=has_experts(request.scenario.model), device=device)
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -128,9 +128,9 @@ def joined(request: Request, world: World) -> Iterator[Layout]:
 def _agree(request: Request, device: str) -> None:
     """Refuse ranks that were given different scenarios, or the same to train differently: files of nodes may differ."""
     options = request.options
-    told = repr((request.scenario, options.steps, options.every, options.seed, options.rate, options.data))
-    own = int.from_bytes(hashlib.sha256(told.encode()).digest()[:7], "big")
-    ends = torch.tensor([own, -own], dtype=torch.int64, device=device)
+    run_text = repr((request.scenario, options.steps, options.every, options.seed, options.rate, options.data))
+    digest = int.from_bytes(hashlib.sha256(run_text.encode()).digest()[:7], "big")
+    ends = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     if int(ends[0]) != -int(ends[1]):
         todo = "give every rank the same scenario file, settings and options"
@@ -172,9 +172,9 @@ def _begin_from(request: Request, assembly: Assembly, update: Update, listener: 
         return
     from ridgeline.runtime.train.hf_weights import load_weights
 
-    left = load_weights(assembly, Path(request.options.weights))
-    if left and assembly.layout.rank == 0:
-        listener.note(f"multi-token prediction, {len(left)} deep, is not in the files and begins anew")
+    absent_weights = load_weights(assembly, Path(request.options.weights))
+    if absent_weights and assembly.layout.rank == 0:
+        listener.note(f"multi-token prediction, {len(absent_weights)} deep, is not in the files and begins anew")
     update.refresh_masters()
 
 
@@ -199,22 +199,22 @@ def _step(
     source, index = place
     began = time.perf_counter()
     scale = step.stepper.scale
-    with counted(step.stepper.assembly, step.update, wanted=first) as held:
+    with count_resident(step.stepper.assembly, step.update, wanted=first) as resident_bytes:
         further = further_tokens(request.scenario.model)
         loss, norm = step(batch_of(source, index, workload.sequences, workload.seq, layout, further))
     if not layout.device.startswith("cpu"):
         getattr(torch, layout.device.partition(":")[0]).synchronize()
-    seen = torch.tensor(
+    figures = torch.tensor(
         [time.perf_counter() - began, float(_memory(layout.device)), float(stop())], dtype=torch.float64
     )
     if layout.ranks > 1:
-        seen = seen.to(layout.device)
-        dist.all_reduce(seen, op=dist.ReduceOp.MAX)
-    seconds, memory, stopped = seen.tolist()
+        figures = figures.to(layout.device)
+        dist.all_reduce(figures, op=dist.ReduceOp.MAX)
+    seconds, memory, stop_flag = figures.tolist()
     row = StepRow(step=index + 1, loss=float(loss), gradient_norm=float(norm), seconds=seconds,
                   tokens=workload.tokens, memory=int(memory), loss_scale=scale,
-                  held=_fullest(held, layout))  # fmt: skip
-    return row, bool(stopped)
+                  held=_fullest(resident_bytes, layout))  # fmt: skip
+    return row, bool(stop_flag)
 
 
 def _fullest(held: dict[str, int], layout: Layout) -> dict[str, int]:

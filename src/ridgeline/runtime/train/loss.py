@@ -54,10 +54,10 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.whole:
-            made = [
+            gradients = [
                 tensor.mul_(gradient.to(tensor.dtype)) for tensor in ctx.saved_tensors
             ]  # read once: nothing else holds them
-            return (*made, *(() if ctx.biased else (None,)), None, None)
+            return (*gradients, *(() if ctx.biased else (None,)), None, None)
         x, weight, slope = ctx.saved_tensors
         factor = gradient.to(x.dtype)
         d_x = (slope @ weight) * factor

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ridgeline.models import spec
 from ridgeline.runtime.train.exchange import copy, gather, reduce, scatter
-from ridgeline.runtime.train.fused import turned
+from ridgeline.runtime.train.fused import apply_rotary
 from ridgeline.runtime.train.layout import Layout
-from ridgeline.runtime.train.recompute import recomputed
+from ridgeline.runtime.train.recompute import maybe_recompute
 from ridgeline.runtime.train.ring import attend
 from ridgeline.runtime.train.weights import Maker, Matrix, Norm
 
@@ -44,8 +44,8 @@ class Rotary:
             spans = self.layout.positions(tokens)
             places = torch.cat([torch.arange(first, last, device=device) for first, last in spans])
             exponent = torch.arange(0, self.width, 2, dtype=torch.float32, device=device) / self.width
-            turned = places.float()[:, None] * (self.numerics.rope_theta**-exponent)[None, :]
-            self.known[key] = turned.cos(), turned.sin()
+            angles_ = places.float()[:, None] * (self.numerics.rope_theta**-exponent)[None, :]
+            self.known[key] = angles_.cos(), angles_.sin()
         return self.known[key]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class Rotary:
         cos, sin = self.angles(x.shape[1], x.device)
         if self.numerics.rope_interleaved:  # neighbours become halves, as DeepSeek's own code leaves them
             x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-        return turned(x, cos, sin, fused=self.fused)
+        return apply_rotary(x, cos, sin, fused=self.fused)
 
 
 class SoftmaxAttention(nn.Module):  # type: ignore[misc]
@@ -69,9 +69,9 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
         self.key = Matrix(make, keys * width, hidden, "out", attention.qkv_bias)
         self.value = Matrix(make, keys * values, hidden, "out", attention.qkv_bias)
         self.out = Matrix(make, hidden, heads * values, "in", attention.out_bias)
-        normed = attention.qk_norm == "head"
-        self.query_norm = Norm(make, norm, width, inside=True) if normed else None
-        self.key_norm = Norm(make, norm, width, inside=True) if normed else None
+        has_head_norm = attention.qk_norm == "head"
+        self.query_norm = Norm(make, norm, width, inside=True) if has_head_norm else None
+        self.key_norm = Norm(make, norm, width, inside=True) if has_head_norm else None
         self.rotary = Rotary(make, width) if attention.positions == "rope" else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,9 +86,9 @@ class SoftmaxAttention(nn.Module):  # type: ignore[misc]
             q, k = self.rotary(q), self.rotary(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # attention's output lies as its queries do
         window = self.attention.window
-        mixed = recomputed(lambda q, k, v: attend(q, k, v, self.layout, window), q, k, v, again=self.again)
-        mixed = mixed.transpose(1, 2).flatten(2)
-        return self.out.after(leave(self.out(mixed), self.layout))
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout, window), q, k, v, again=self.again)
+        context = context.transpose(1, 2).flatten(2)
+        return self.out.after(leave(self.out(context), self.layout))
 
 
 class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
@@ -123,12 +123,12 @@ class MultiHeadLatentAttention(nn.Module):  # type: ignore[misc]
         q = self.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
         up = self.key_value(latent).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
         k, v = up.split((mla.nope_dim, mla.v_dim), -1)
-        rotated = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
+        rotary_key = self.rotary(latent_key.unsqueeze(2)).expand(-1, -1, k.shape[2], -1)
         q = torch.cat((q[..., : mla.nope_dim], self.rotary(q[..., mla.nope_dim :])), -1)
-        q, k, v = (part.transpose(1, 2) for part in (q, torch.cat((k, rotated), -1), v))
-        mixed = recomputed(lambda q, k, v: attend(q, k, v, self.layout), q, k, v, again=self.again)
-        mixed = mixed.transpose(1, 2).flatten(2)
-        return self.out.after(leave(self.out(mixed), self.layout))
+        q, k, v = (part.transpose(1, 2) for part in (q, torch.cat((k, rotary_key), -1), v))
+        context = maybe_recompute(lambda q, k, v: attend(q, k, v, self.layout), q, k, v, again=self.again)
+        context = context.transpose(1, 2).flatten(2)
+        return self.out.after(leave(self.out(context), self.layout))
 
 
 def make_mixer(make: Maker, mixer: spec.Mixer, hidden: int, norm: spec.Norm) -> nn.Module:

@@ -23,12 +23,12 @@ SMALLEST = 1e-12  # largest absolute value that is still divided by
 def _cast(x: Tensor, format: torch.dtype, *, rows: bool = False) -> tuple[Tensor, Tensor]:
     """[m, k] in 8 bits with what it was divided by: one number, or one a row."""
     top = torch.finfo(format).max
-    most = x.abs().amax(-1, keepdim=True) if rows else x.abs().amax()
-    scale = most.float().clamp(min=SMALLEST) / top
+    largest = x.abs().amax(-1, keepdim=True) if rows else x.abs().amax()
+    scale = largest.float().clamp(min=SMALLEST) / top
     return (x.float() / scale).clamp(-top, top).to(format), scale
 
 
-def _turned(cast: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _transpose_cast(cast: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """The same with rows for columns: 8 bits are moved, not the wide tensor."""
     return cast[0].t().contiguous(), cast[1]
 
@@ -53,12 +53,19 @@ class _ScaledLinear(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         if ctx.rows:  # another scale for each row of what is turned; the reach of e4m3 is enough then
-            back, turned = VALUES, [_cast(part.t().contiguous(), VALUES, rows=True) for part in (weight, gradient, x)]
+            back, transposes = (
+                VALUES,
+                [_cast(part.t().contiguous(), VALUES, rows=True) for part in (weight, gradient, x)],
+            )
         else:
             back = GRADIENTS
-            turned = [_turned(_cast(weight, VALUES)), _turned(_cast(gradient, back)), _turned(_cast(x, VALUES))]
-        d_x = _product(_cast(gradient, back, rows=ctx.rows), turned[0], x, fast=False)
-        return d_x, _product(turned[1], turned[2], weight, fast=False), None
+            transposes = [
+                _transpose_cast(_cast(weight, VALUES)),
+                _transpose_cast(_cast(gradient, back)),
+                _transpose_cast(_cast(x, VALUES)),
+            ]
+        d_x = _product(_cast(gradient, back, rows=ctx.rows), transposes[0], x, fast=False)
+        return d_x, _product(transposes[1], transposes[2], weight, fast=False), None
 
 
 def scaled_linear(x: Tensor, weight: Tensor, bias: Tensor | None, scaling: str) -> Tensor:
@@ -74,5 +81,5 @@ def lacks_narrow(device: str) -> str:
     """Why a device has no products in 8 bits; empty where it has."""
     if not device.startswith("cuda"):
         return "" if device.startswith("cpu") else "products in 8 bits are known of CUDA devices alone"
-    found = torch.cuda.get_device_capability(torch.device(device))
-    return "" if found >= (8, 9) else f"compute capability {found[0]}.{found[1]}, below 8.9"
+    capability = torch.cuda.get_device_capability(torch.device(device))
+    return "" if capability >= (8, 9) else f"compute capability {capability[0]}.{capability[1]}, below 8.9"

@@ -43,8 +43,8 @@ def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
 
 def usual_numerics(model: ModelSpec) -> Numerics:
     """What is assumed of a model without a config: a sigmoid router where experts are chosen inside groups."""
-    grouped = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
-    return Numerics(scoring="sigmoid" if grouped else "softmax")
+    has_groups = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
+    return Numerics(scoring="sigmoid" if has_groups else "softmax")
 
 
 def config_numerics(config: Mapping[str, Any]) -> Numerics:

@@ -56,30 +56,30 @@ class ActivationOffload:
     def saving(self, layer: nn.Module, before: _Shelf | None) -> Iterator[_Shelf]:
         """Forward of one layer, whose saved tensors are dealt with here."""
         shelf = _Shelf(before)
-        known: dict[tuple[Any, ...], tuple[Tensor, _Away]] = {}  # holds them, so that no address is used twice
+        packed_tensors: dict[tuple[Any, ...], tuple[Tensor, _Away]] = {}  # holds them, so that no address is used twice
         weights: set[int] = set()
 
         def pack(saved: Tensor) -> Tensor | _Away:
             if not weights:  # in the forward of the layer, where sharded weights are whole
-                weights.update(_storage(held) for held in layer.parameters())
+                weights.update(_storage(parameter) for parameter in layer.parameters())
             size = saved.numel() * saved.element_size()
             if saved.device.type != self.device.type or size < self._least or _storage(saved) in weights:
                 return saved
             key = (saved.data_ptr(), saved.dtype, saved.shape, saved.stride(), saved._version)
-            if key in known:
-                return known[key][1]
+            if key in packed_tensors:
+                return packed_tensors[key][1]
             self.seen += size
             if self.moved + size > self.share * self.seen:
                 return saved
             self.moved += size
-            made = _Away(self._sent(saved.detach()), shelf)
-            shelf.away.append(made)
-            known[key] = saved, made
-            return made
+            host_copy = _Away(self._sent(saved.detach()), shelf)
+            shelf.away.append(host_copy)
+            packed_tensors[key] = saved, host_copy
+            return host_copy
 
-        with saved_tensors_hooks(pack, self._fetched):
+        with saved_tensors_hooks(pack, self._fetch_saved):
             yield shelf
-        known.clear()
+        packed_tensors.clear()
 
     @property
     def _least(self) -> int:
@@ -95,7 +95,7 @@ class ActivationOffload:
         saved.record_stream(self.out)
         return host
 
-    def _fetched(self, held: Tensor | _Away) -> Tensor:
+    def _fetch_saved(self, held: Tensor | _Away) -> Tensor:
         if not isinstance(held, _Away):
             return held
         self._fetch(held.shelf)
@@ -114,17 +114,17 @@ class ActivationOffload:
         if shelf.fetched:
             return
         shelf.fetched = True
-        for one in shelf.away:
+        for host_copy in shelf.away:
             if self.module is None:
-                one.here = one.host.clone()
+                host_copy.here = host_copy.host.clone()
                 continue
             self.back.wait_stream(self.out)
             with self.module.stream(self.back):
-                one.here = one.host.to(self.device, non_blocking=True)
-                one.arrived = self.back.record_event()
+                host_copy.here = host_copy.host.to(self.device, non_blocking=True)
+                host_copy.arrived = self.back.record_event()
         shelf.away.clear()  # the graph holds them as long as they are needed
 
 
 def _storage(tensor: Any) -> int:
-    held = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return int(held.untyped_storage().data_ptr())
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return int(local.untyped_storage().data_ptr())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ridgeline.models.spec import Mtp
 from ridgeline.runtime.train.exchange import merge, split
 from ridgeline.runtime.train.mixers import enter
-from ridgeline.runtime.train.recompute import recomputed
+from ridgeline.runtime.train.recompute import maybe_recompute
 from ridgeline.runtime.train.weights import Maker, Matrix, Norm
 
 
@@ -38,11 +38,11 @@ class Prediction(nn.Module):  # type: ignore[misc]
 
     def forward(self, state: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The state of this depth, and what of it the head reads; `rows` are the further tokens' embeddings."""
-        state = recomputed(self._state, state, rows, again=self.again)
+        state = maybe_recompute(self._state, state, rows, again=self.again)
         return state, self.norm(state)
 
     def _state(self, state: Tensor, rows: Tensor) -> Tensor:
         layout = self.layout
-        joined = torch.cat((self.embedding_norm(rows), self.hidden_norm(state)), -1)
-        whole = merge(self.projection(enter(joined, layout)), layout.tp, -1)
-        return self.layer(split(whole, layout.tp, 1) if layout.sequence_parallel else whole)
+        both_states = torch.cat((self.embedding_norm(rows), self.hidden_norm(state)), -1)
+        projection = merge(self.projection(enter(both_states, layout)), layout.tp, -1)
+        return self.layer(split(projection, layout.tp, 1) if layout.sequence_parallel else projection)

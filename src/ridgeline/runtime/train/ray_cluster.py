@@ -42,8 +42,8 @@ class Mailbox:
 
     def take(self) -> list[tuple[str, Any]]:
         """All messages since the last time."""
-        said, self.said = self.said, []
-        return said
+        messages, self.said = self.said, []
+        return messages
 
     def stop(self) -> None:
         """Ask the ranks to end in order."""
@@ -66,8 +66,8 @@ class Cluster(Starter):
                 ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
         except ConnectionError as wrong:
             todo = "`ray start --head` here and `ray start --address` on the other nodes, or set RAY_ADDRESS"
-            given = "no Ray cluster that answers"
-            raise InputError(Problem(path="--launcher", given=given, expected="one", todo=todo)) from wrong
+            given_text = "no Ray cluster that answers"
+            raise InputError(Problem(path="--launcher", given=given_text, expected="one", todo=todo)) from wrong
 
     def attempt(self, request: Request, listener: Listener) -> Any:
         import ray
@@ -76,14 +76,14 @@ class Cluster(Starter):
         room = self._room_before = self._room()
         if room < request.ranks:
             todo = "start more nodes, or run with --elastic"
-            given = f"{room} {self.resource} in the Ray cluster"
-            expected = f"one for each of the plan's {request.ranks} ranks"
-            raise InputError(Problem(path="--launcher", given=given, expected=expected, todo=todo))
+            given_text = f"{room} {self.resource} in the Ray cluster"
+            expected_text = f"one for each of the plan's {request.ranks} ranks"
+            raise InputError(Problem(path="--launcher", given=given_text, expected=expected_text, todo=todo))
         mailbox = ray.remote(num_cpus=0, scheduling_strategy=_here())(Mailbox).remote()
         wrong: list[BaseException] = []
         fit = threading.Thread(target=self._fit, args=(_absolute(request), mailbox, wrong), daemon=True)
         fit.start()
-        answer, refused = None, None
+        answer, refusal = None, None
         while True:
             over = not fit.is_alive()
             try:
@@ -93,7 +93,7 @@ class Cluster(Starter):
                     elif kind == "note":
                         listener.note(value)
                     elif kind == "refused":
-                        refused = value
+                        refusal = value
                     else:
                         answer = value
                 if over:
@@ -102,8 +102,8 @@ class Cluster(Starter):
             except KeyboardInterrupt:
                 ray.get(mailbox.stop.remote())
         ray.kill(mailbox)
-        if refused is not None:
-            raise InputError(refused)
+        if refusal is not None:
+            raise InputError(refusal)
         if wrong:
             raise _lost(wrong[0])
         return answer
@@ -166,8 +166,8 @@ def _absolute(request: Request) -> Request:
     paths = {item.name: getattr(options, item.name) for item in fields(options) if item.name in PATHS}
     if os.path.exists(options.data):
         paths["data"] = options.data
-    made: dict[str, Any] = {name: os.path.abspath(path) for name, path in paths.items() if path}
-    return replace(request, options=replace(options, **made))
+    absolute_paths: dict[str, Any] = {name: os.path.abspath(path) for name, path in paths.items() if path}
+    return replace(request, options=replace(options, **absolute_paths))
 
 
 def _rank(told: Mapping[str, Any]) -> None:
@@ -175,23 +175,23 @@ def _rank(told: Mapping[str, Any]) -> None:
     import ray
 
     request: Request = told["request"]
-    mailbox, stopped = told["mailbox"], [False]
+    mailbox, stop_flag = told["mailbox"], [False]
 
     def say(kind: str, value: Any) -> None:
-        stopped[0] = ray.get(mailbox.say.remote(kind, value)) or stopped[0]
+        stop_flag[0] = ray.get(mailbox.say.remote(kind, value)) or stop_flag[0]
 
     world = find_world()
     listener = Listener(step=lambda row: say("step", row), note=lambda line: say("note", line))
     try:
         began = time.monotonic() - (time.time() - told["asked"])  # the clock of this node
-        found = work(request, world, listener, lambda: stopped[0], began)
+        outcome = work(request, world, listener, lambda: stop_flag[0], began)
     except InputError as wrong:
         say("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),))
     except Exception as wrong:
         raise RuntimeError(f"{reason(wrong)}\n{traceback.format_exc()}") from None
     else:
         if world.rank == 0:
-            say("done", found)
+            say("done", outcome)
 
 
 def _lost(wrong: BaseException) -> WorkerLost:

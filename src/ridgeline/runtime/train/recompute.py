@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def recomputed(function: Callable[..., Tensor], *inputs: Tensor, again: bool) -> Tensor:
+def maybe_recompute(function: Callable[..., Tensor], *inputs: Tensor, again: bool) -> Tensor:
     """The function of its inputs, saving nothing but those where it is computed again."""
     if not again or not torch.is_grad_enabled():
         return function(*inputs)

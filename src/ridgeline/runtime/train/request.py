@@ -20,11 +20,11 @@ def _view(mapping: dict[object, object]) -> Mapping[object, object]:
     return MappingProxyType(mapping)
 
 
-def _pickled(view: Mapping[object, object]) -> tuple[object, tuple[dict[object, object]]]:
+def _pickle_mapping(view: Mapping[object, object]) -> tuple[object, tuple[dict[object, object]]]:
     return _view, (dict(view),)
 
 
-copyreg.pickle(MappingProxyType, _pickled)  # type: ignore[arg-type]  # read-only tables of a plan reach the workers
+copyreg.pickle(MappingProxyType, _pickle_mapping)  # type: ignore[arg-type]  # read-only tables of a plan reach the workers
 
 
 PREDICTED_KINDS = {"temporary": "workspace"}  # what a prediction calls the kinds that a run counts

@@ -89,27 +89,29 @@ def _numerics(options: Options) -> Numerics | None:
 
 def _options(options: Options) -> list[Problem]:
     """What of the options cannot be."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for name, value, least in (
         ("steps", options.steps, 1),
         ("every", options.every, 0),
         ("restarts", options.restarts, 0),
     ):
         if value < least:
-            found.append(Problem(path=f"--{name}", given=str(value), expected=f"{least} or more"))
+            problems.append(Problem(path=f"--{name}", given=str(value), expected=f"{least} or more"))
     if not options.rate > 0 or not options.timeout > 0:
-        found.append(Problem(path="--rate, --timeout", given=f"{options.rate}, {options.timeout}", expected="above 0"))
+        problems.append(
+            Problem(path="--rate, --timeout", given=f"{options.rate}, {options.timeout}", expected="above 0")
+        )
     least = QUIET + WARM + RECORDED
     if options.trace and options.steps < least:
-        found.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
+        problems.append(Problem(path="--steps", given=str(options.steps), expected=f"{least} or more with --trace"))
     if options.tensorboard and (missing := absent()) is not None:
-        found.append(missing)
+        problems.append(missing)
     if options.launcher and options.launcher not in LAUNCHERS:
-        found.append(not_among("--launcher", options.launcher, LAUNCHERS))
-    kept = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)
-    if any(kept) and not options.folder:
+        problems.append(not_among("--launcher", options.launcher, LAUNCHERS))
+    checkpoint_options = (options.every, options.resume, options.restarts, options.elastic, options.tensorboard)
+    if any(checkpoint_options) and not options.folder:
         todo = "name a folder with -o"
-        found.append(Problem(path="-o", given="no folder", expected="where metrics and checkpoints go", todo=todo))
+        problems.append(Problem(path="-o", given="no folder", expected="where metrics and checkpoints go", todo=todo))
     if options.weights:
-        found += folder_problems(Path(options.weights))
-    return found
+        problems += folder_problems(Path(options.weights))
+    return problems

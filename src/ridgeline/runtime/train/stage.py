@@ -22,7 +22,7 @@ from ridgeline.runtime.train.loss import fused_cross_entropy, linear_cross_entro
 from ridgeline.runtime.train.mixers import enter, leave, make_mixer
 from ridgeline.runtime.train.offload import ActivationOffload
 from ridgeline.runtime.train.prediction import Prediction
-from ridgeline.runtime.train.recompute import recomputed
+from ridgeline.runtime.train.recompute import maybe_recompute
 from ridgeline.runtime.train.weights import Maker, Norm, local
 
 
@@ -55,13 +55,13 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual stream behind this layer."""
-        return recomputed(self._layer, x, again="layer" in self.again)
+        return maybe_recompute(self._layer, x, again="layer" in self.again)
 
     def _layer(self, x: Tensor) -> Tensor:
         if self.has[0]:
-            x = x + recomputed(lambda y: self.mixer(self.mixer_norm(y)), x, again="mixer" in self.again)
+            x = x + maybe_recompute(lambda y: self.mixer(self.mixer_norm(y)), x, again="mixer" in self.again)
         if self.has[1]:
-            x = x + recomputed(lambda y: self.ffn(self.ffn_norm(y)), x, again="ffn" in self.again)
+            x = x + maybe_recompute(lambda y: self.ffn(self.ffn_norm(y)), x, again="ffn" in self.again)
         return x
 
 
@@ -72,8 +72,8 @@ class Embedding(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.layout = make.layout
         self.weight = make.weight(model.vocab, model.hidden, cut=0)
-        learned = model.embedding.positions
-        self.positions = make.weight(learned, model.hidden, cut=None) if learned else None
+        learned_positions = model.embedding.positions
+        self.positions = make.weight(learned_positions, model.hidden, cut=None) if learned_positions else None
         self.norm = Norm(make, model.embedding.norm, model.hidden) if model.embedding.norm else None
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -91,9 +91,9 @@ def look_up(weight: nn.Parameter, tokens: Tensor, layout: Layout) -> Tensor:
     rows = local(weight)
     if layout.tp.group is None:
         return functional.embedding(tokens, rows)
-    own = tokens - layout.tp.index * rows.shape[0]
-    here = (own >= 0) & (own < rows.shape[0])
-    return leave(functional.embedding(own * here, rows) * here.unsqueeze(-1).to(rows.dtype), layout)
+    local_rows = tokens - layout.tp.index * rows.shape[0]
+    here = (local_rows >= 0) & (local_rows < rows.shape[0])
+    return leave(functional.embedding(local_rows * here, rows) * here.unsqueeze(-1).to(rows.dtype), layout)
 
 
 def own_positions(layout: Layout, tokens: int, device: Any) -> Tensor:
@@ -120,8 +120,8 @@ class Head(nn.Module):  # type: ignore[misc]
         """`scale` times the summed loss of this rank's tokens; head and loss are one where the engine fuses them."""
         if self.layout.tp.group is None and {"cross-entropy", "linear-cross-entropy"} & self.fuses:
             bias = None if self.bias is None else local(self.bias)
-            chunked = "linear-cross-entropy" in self.fuses
-            return linear_cross_entropy(x, local(self.weight), bias, targets, scale, chunked=chunked)
+            in_chunks = "linear-cross-entropy" in self.fuses
+            return linear_cross_entropy(x, local(self.weight), bias, targets, scale, chunked=in_chunks)
         return cross_entropy(self(x), targets, self.layout, scale)
 
 
@@ -140,9 +140,11 @@ class Stage(nn.Module):  # type: ignore[misc]
         super().__init__()
         first, last = ends
         self.embedding = Embedding(make, model) if first else None
-        made = {str(index): Layer(make, model.layer(index), model.hidden, again) for index, again in layers}
-        self.layers, self.layout = nn.ModuleDict(made), make.layout
-        self.rotaries = [layer.mixer.rotary for layer in made.values() if layer.has_rotary]
+        layers_by_name = {
+            str(index): Layer(make, model.layer(index), model.hidden, recompute) for index, recompute in layers
+        }
+        self.layers, self.layout = nn.ModuleDict(layers_by_name), make.layout
+        self.rotaries = [layer.mixer.rotary for layer in layers_by_name.values() if layer.has_rotary]
         self.norm = Norm(make, model.norm, model.hidden) if last and model.norm else None
         self.head = Head(make, model) if last else None
         if first and last and model.embedding.tied:
@@ -151,10 +153,10 @@ class Stage(nn.Module):  # type: ignore[misc]
             self.head.weight = self.embedding.weight
         mtp = model.mtp if last else None
         self.mtp = nn.ModuleList(_predictions(make, model, mtp, ahead) if mtp else ())
-        self.rotaries += [one.layer.mixer.rotary for one in self.mtp if one.layer.has_rotary]
+        self.rotaries += [predictor.layer.mixer.rotary for predictor in self.mtp if predictor.layer.has_rotary]
         self.mtp_weight = make.numerics.mtp_weight / max(1, len(self.mtp))
-        apart = mtp is not None and not first and not model.embedding.tied
-        self.embedding_copy = make.weight(model.vocab, model.hidden, cut=0) if apart else None
+        needs_embedding = mtp is not None and not first and not model.embedding.tied
+        self.embedding_copy = make.weight(model.vocab, model.hidden, cut=0) if needs_embedding else None
 
     def forward(
         self, x: Tensor, targets: Tensor | None = None, scale: float = 1.0, further: Tensor | None = None
@@ -222,17 +224,17 @@ class _ParallelCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         dist.all_reduce(top, op=dist.ReduceOp.MAX, group=axis.group)
         weights = (wide - top).exp()
         total = sum_over(weights.sum(-1, keepdim=True), axis)
-        own = targets - axis.index * wide.shape[-1]
-        here = (own >= 0) & (own < wide.shape[-1])
-        picked = wide.gather(-1, (own * here).unsqueeze(-1)).squeeze(-1) * here
-        ctx.save_for_backward((weights / total).to(logits.dtype), own, here)
-        return (total.log().squeeze(-1) + top.squeeze(-1) - sum_over(picked, axis)).sum()
+        local_targets = targets - axis.index * wide.shape[-1]
+        here = (local_targets >= 0) & (local_targets < wide.shape[-1])
+        target_logits = wide.gather(-1, (local_targets * here).unsqueeze(-1)).squeeze(-1) * here
+        ctx.save_for_backward((weights / total).to(logits.dtype), local_targets, here)
+        return (total.log().squeeze(-1) + top.squeeze(-1) - sum_over(target_logits, axis)).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        softmax, own, here = ctx.saved_tensors
+        softmax, local_targets, here = ctx.saved_tensors
         d_logits = softmax.float()
-        d_logits.scatter_add_(-1, (own * here).unsqueeze(-1), -here.unsqueeze(-1).float())
+        d_logits.scatter_add_(-1, (local_targets * here).unsqueeze(-1), -here.unsqueeze(-1).float())
         return (d_logits * gradient).to(softmax.dtype), None, None
 
 

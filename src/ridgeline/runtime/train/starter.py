@@ -26,29 +26,33 @@ class Starter:
         raise NotImplementedError
 
 
-def restarted(request: Request, listener: Listener, replan: Replan | None, starter: Starter) -> Any:
+def run_with_restarts(request: Request, listener: Listener, replan: Replan | None, starter: Starter) -> Any:
     """Attempts until one ends: on all ranks as often as `restarts` says, then, if elastic, on those that are left."""
     lost, notes = 0, []
     while True:
         try:
-            found = starter.attempt(request, listener)
+            outcome = starter.attempt(request, listener)
         except WorkerLost as failure:
             lost += 1
             if lost > request.options.restarts:
                 if not (request.options.elastic and failure.gone):
                     raise
-                left = starter.left_without(failure.gone)
-                if not left:
+                remaining = starter.left_without(failure.gone)
+                if not remaining:
                     raise
-                request = fitted(request, left, replan)
-                notes.append(f"{failure.args[0].splitlines()[0]}; went on with {described(request.scenario)}")
+                request = fit_request(request, remaining, replan)
+                notes.append(f"{failure.args[0].splitlines()[0]}; went on with {describe_plan(request.scenario)}")
                 listener.note(notes[-1])
             request = replace(request, options=replace(request.options, resume=True))
             continue
-        return replace(found, restarts=lost, notes=(*notes, *found.notes)) if isinstance(found, RunOutcome) else found
+        return (
+            replace(outcome, restarts=lost, notes=(*notes, *outcome.notes))
+            if isinstance(outcome, RunOutcome)
+            else outcome
+        )
 
 
-def fitted(request: Request, ranks: int, replan: Replan | None) -> Request:
+def fit_request(request: Request, ranks: int, replan: Replan | None) -> Request:
     """The request with the best plan for so many ranks."""
     best = replan(ranks) if replan is not None else None
     if best is None:
@@ -59,7 +63,7 @@ def fitted(request: Request, ranks: int, replan: Replan | None) -> Request:
     return replace(request, scenario=best)
 
 
-def described(scenario: Scenario) -> str:
+def describe_plan(scenario: Scenario) -> str:
     """A plan in a few words: its axes that split anything.
 
     >>> import ridgeline

@@ -50,20 +50,20 @@ class Stepper:
     def gradients(self, batch: Batch) -> Tensor:
         """Leave every parameter with its whole gradient (as its own shard); the loss of the global batch."""
         self.total = batch.total
-        loss = self._pipelined(batch) if self.assembly.layout.pp.degree > 1 else self._plain(batch)
+        loss = self._pipeline_step(batch) if self.assembly.layout.pp.degree > 1 else self._plain(batch)
         finish_gradients(self.assembly)
         return whole_loss(loss, self.assembly) / self.scale
 
     def _loss(self, logits: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
         """Of a pipeline's last stage: of the model's logits, and those of every depth where it predicts further."""
         blueprint, scale = self.assembly.blueprint, self.scale / self.total
-        fused = bool({"cross-entropy", "linear-cross-entropy"} & blueprint.fuses)
+        is_fused = bool({"cross-entropy", "linear-cross-entropy"} & blueprint.fuses)
         if isinstance(logits, Tensor):
-            return cross_entropy(logits, targets, self.assembly.layout, scale, fused=fused)
+            return cross_entropy(logits, targets, self.assembly.layout, scale, fused=is_fused)
         shares = [1.0] + [blueprint.numerics.mtp_weight / (len(logits) - 1)] * (len(logits) - 1)
         losses = [
-            cross_entropy(one, targets[:, depth], self.assembly.layout, scale * share, fused=fused)
-            for depth, (one, share) in enumerate(zip(logits, shares, strict=True))
+            cross_entropy(depth_logits, targets[:, depth], self.assembly.layout, scale * share, fused=is_fused)
+            for depth, (depth_logits, share) in enumerate(zip(logits, shares, strict=True))
         ]
         return torch.stack(losses).sum()
 
@@ -84,7 +84,7 @@ class Stepper:
             total = total + loss.detach()
         return total
 
-    def _pipelined(self, batch: Batch) -> Tensor:
+    def _pipeline_step(self, batch: Batch) -> Tensor:
         assembly = self.assembly
         if self.runtime is None:
             from ridgeline.runtime.train.pipeline import pipeline
@@ -95,9 +95,11 @@ class Stepper:
             self.runtime = pipeline(assembly, build(plan.schedule.name, **sizes), shape, self._loss)
         first, last = 0 in assembly.stages, assembly.virtual_stages - 1 in assembly.stages
         losses: list[Tensor] = []
-        given = (batch.tokens,) if first else ()
-        told = {"further": batch.targets} if last and assembly.blueprint.model.mtp else {}
-        self.runtime.step(*given, target=batch.targets if last else None, losses=losses, return_outputs=False, **told)
+        stage_inputs = (batch.tokens,) if first else ()
+        stage_options = {"further": batch.targets} if last and assembly.blueprint.model.mtp else {}
+        self.runtime.step(
+            *stage_inputs, target=batch.targets if last else None, losses=losses, return_outputs=False, **stage_options
+        )
         return torch.stack(losses).detach().sum() if last else torch.zeros((), device=assembly.layout.device)
 
 
@@ -118,8 +120,8 @@ def _tie(assembly: Assembly) -> None:
     layout, copy = assembly.layout, assembly.embedding_copy
     if not copy:
         return
-    named = assembly.parameters()
-    ends = [shard_of(named[name].grad) for name in ("embedding.weight", copy) if name in named]
+    parameters = assembly.parameters()
+    ends = [shard_of(parameters[name].grad) for name in ("embedding.weight", copy) if name in parameters]
     if len(ends) == 1:  # the other end is on the last or first pipeline rank
         _add_from(layout, layout.pp.degree - 1 if 0 in assembly.stages else 0, ends[0])
     elif ends:
@@ -130,12 +132,12 @@ def _tie(assembly: Assembly) -> None:
 
 def _add_from(layout: Layout, stage: int, gradient: Tensor) -> None:
     """Exchange a gradient with the same rank of another pipeline stage, and add what comes."""
-    other = dist.get_global_rank(layout.pp.group, stage)
-    received = torch.empty_like(gradient)
-    pair = [dist.P2POp(dist.isend, gradient.contiguous(), other), dist.P2POp(dist.irecv, received, other)]
+    peer = dist.get_global_rank(layout.pp.group, stage)
+    peer_gradient = torch.empty_like(gradient)
+    pair = [dist.P2POp(dist.isend, gradient.contiguous(), peer), dist.P2POp(dist.irecv, peer_gradient, peer)]
     for work in dist.batch_isend_irecv(pair):
         work.wait()
-    gradient.add_(received)
+    gradient.add_(peer_gradient)
 
 
 def whole_loss(loss: Tensor, assembly: Assembly) -> Tensor:
@@ -151,10 +153,10 @@ def gradient_norm(assembly: Assembly) -> Tensor:
     """Euclidean norm of all gradients together; a shard that several ranks hold counts once."""
     from torch.distributed.tensor import Replicate
 
-    named = assembly.parameters()
-    named.pop(assembly.embedding_copy, None)
+    parameters = assembly.parameters()
+    parameters.pop(assembly.embedding_copy, None)
     gradients, copies = [], []
-    for parameter in named.values():
+    for parameter in parameters.values():
         gradient = parameter.grad
         if gradient is None:
             continue
@@ -166,8 +168,8 @@ def gradient_norm(assembly: Assembly) -> Tensor:
                 copies[-1] *= size if isinstance(place, Replicate) else 1
     total = torch.zeros((), device=assembly.layout.device)
     for shared in set(copies):
-        held = [gradient for gradient, many in zip(gradients, copies, strict=True) if many == shared]
-        total = total + sum_of_squares(held) / shared
+        same_copies = [gradient for gradient, many in zip(gradients, copies, strict=True) if many == shared]
+        total = total + sum_of_squares(same_copies) / shared
     if assembly.layout.ranks > 1:
         dist.all_reduce(total)
     return total.sqrt()

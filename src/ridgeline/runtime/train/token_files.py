@@ -50,15 +50,15 @@ def pack(sources: Iterable[Path | str], output: Path | str, *, end: int | None =
     if path.suffix not in KINDS:
         raise InputError(Problem(path="-o", given=path.name, expected="a name that ends in .u16 or .u32"))
     kind = KINDS[path.suffix]
-    most = int(np.iinfo(kind).max)
-    if end is not None and not 0 <= end <= most:
-        raise InputError(Problem(path="--end", given=str(end), expected=f"a token from 0 to {most}"))
+    largest_token = int(np.iinfo(kind).max)
+    if end is not None and not 0 <= end <= largest_token:
+        raise InputError(Problem(path="--end", given=str(end), expected=f"a token from 0 to {largest_token}"))
     part = path.with_name(f".{path.name}.part")
     ends, largest, total = [], 0 if end is None else end, 0
     try:
         with part.open("wb") as stream:
             for where, document in documents(sources):
-                tokens = _fitting(document if end is None else [*document, end], most, where)
+                tokens = _fitting(document if end is None else [*document, end], largest_token, where)
                 stream.write(tokens.astype(kind).tobytes())
                 total += len(tokens)
                 largest = max(largest, int(tokens.max(initial=0)))
@@ -88,17 +88,17 @@ def documents(sources: Iterable[Path | str]) -> Iterator[tuple[str, Sequence[int
 
 def _of_line(line: bytes, where: str) -> Sequence[int]:
     try:
-        told: Any = json.loads(line)
+        document: Any = json.loads(line)
     except (ValueError, RecursionError):
-        told = None
-    told = told if isinstance(told, dict) else {}
-    text, tokens = told.get("text"), told.get("tokens")
+        document = None
+    document = document if isinstance(document, dict) else {}
+    text, tokens = document.get("text"), document.get("tokens")
     if isinstance(text, str):
         return list(text.encode("utf-8", "surrogatepass"))
     if isinstance(tokens, list) and all(type(token) is int for token in tokens):
         return tokens
-    given = line[:60].decode("utf-8", "replace").strip()
-    raise InputError(Problem(path="", given=given, expected=EXPECTED, where=where))
+    given_text = line[:60].decode("utf-8", "replace").strip()
+    raise InputError(Problem(path="", given=given_text, expected=EXPECTED, where=where))
 
 
 def _fitting(tokens: Sequence[int], most: int, where: str) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -126,29 +126,31 @@ class TokenFiles:
         """
         counts = [max(0, (len(shard) - 1) // (length - 1)) for shard in self.shards]
         if not sum(counts):  # shorter than a sequence: repeated
-            whole = np.concatenate([np.asarray(shard) for shard in self.shards])
-            return np.resize(whole, length + further).astype(np.int64)
-        rest = index % sum(counts)
+            all_tokens = np.concatenate([np.asarray(shard) for shard in self.shards])
+            return np.resize(all_tokens, length + further).astype(np.int64)
+        remainder = index % sum(counts)
         for shard, count in zip(self.shards, counts, strict=True):
-            if rest < count:
-                own = np.asarray(shard[rest * (length - 1) :][: length + further], dtype=np.int64)
-                missing = length + further - len(own)
-                return np.concatenate([own, np.resize(shard, missing).astype(np.int64)]) if missing else own
-            rest -= count
+            if remainder < count:
+                tokens = np.asarray(shard[remainder * (length - 1) :][: length + further], dtype=np.int64)
+                missing = length + further - len(tokens)
+                return np.concatenate([tokens, np.resize(shard, missing).astype(np.int64)]) if missing else tokens
+            remainder -= count
         raise AssertionError("an index below the number of sequences is in a shard")
 
 
 def open_tokens(path: Path) -> TokenFiles:
     """A file of tokens, or all of a folder by name."""
-    found = sorted(one for one in path.iterdir() if one.suffix in KINDS) if path.is_dir() else [path]
-    if not found or any(one.suffix not in KINDS or not one.is_file() for one in found):
-        expected = "synthetic, text, a file of tokens (.u16, .u32), or a folder of such files"
+    shard_files = sorted(file for file in path.iterdir() if file.suffix in KINDS) if path.is_dir() else [path]
+    if not shard_files or any(file.suffix not in KINDS or not file.is_file() for file in shard_files):
+        expected_text = "synthetic, text, a file of tokens (.u16, .u32), or a folder of such files"
         todo = "`ridgeline pack` writes one"
-        raise InputError(Problem(path="--data", given=str(path), expected=expected, todo=todo))
-    sizes = [one.stat().st_size // KINDS[one.suffix].itemsize for one in found]
+        raise InputError(Problem(path="--data", given=str(path), expected=expected_text, todo=todo))
+    sizes = [file.stat().st_size // KINDS[file.suffix].itemsize for file in shard_files]
     if sum(sizes) < 2:
         raise InputError(Problem(path="--data", given=f"{sum(sizes)} tokens", expected="two or more", where=str(path)))
     shards = (
-        np.memmap(one, KINDS[one.suffix], "r", shape=(size,)) for one, size in zip(found, sizes, strict=True) if size
+        np.memmap(file, KINDS[file.suffix], "r", shape=(size,))
+        for file, size in zip(shard_files, sizes, strict=True)
+        if size
     )
     return TokenFiles(shards=tuple(shards))

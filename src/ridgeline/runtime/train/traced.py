@@ -60,10 +60,10 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         if space != "aten":
             return self._collective(name, args)
         if op in PRODUCT_OPERANDS:
-            left, right = PRODUCT_OPERANDS[op]
-            return _product(args[left], args[right])
+            left_operand, right = PRODUCT_OPERANDS[op]
+            return _product(args[left_operand], args[right])
         if name == GROUPED:
-            return _grouped(args[0], args[1], kwargs.get("offs", args[2] if len(args) > 2 else None))
+            return _grouped_product(args[0], args[1], kwargs.get("offs", args[2] if len(args) > 2 else None))
         if op.startswith(ATTENTION):
             return _attention(args, backward=op.endswith("backward"))
         return None
@@ -71,7 +71,7 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
     def _collective(self, name: str, args: Sequence[Any]) -> Kernel | None:
         if name not in COLLECTIVES:
             return None
-        kind, whole = COLLECTIVES[name]
+        kind, full_operand = COLLECTIVES[name]
         tensors = _tensors(args)
         ranks = _ranks(args)
         if not tensors or len(ranks) < 2:
@@ -79,7 +79,7 @@ class TracedOps(TorchDispatchMode):  # type: ignore[misc]
         if kind == "send":
             stride = abs(ranks[args[2]] - dist.get_rank())
             return collective_size(kind, 2, stride, tensors[0].numel() * tensors[0].element_size())
-        payload = max(tensors, key=Tensor.numel) if whole else tensors[-1]
+        payload = max(tensors, key=Tensor.numel) if full_operand else tensors[-1]
         elements = self.padded.get(payload.numel(), payload.numel())
         if elements == 1 or not payload.is_floating_point():
             return None
@@ -95,7 +95,7 @@ def _product(left: Tensor, right: Tensor) -> Kernel | None:
     return None if min(m, n, k) == 1 else product_size(groups[0] if groups else 1, m, n, k)
 
 
-def _grouped(left: Tensor, right: Tensor, ends: Tensor | None) -> Kernel | None:
+def _grouped_product(left: Tensor, right: Tensor, ends: Tensor | None) -> Kernel | None:
     if right.dim() == 3:
         return grouped_size(right.shape[0], left.shape[0], right.shape[1], right.shape[2])
     groups = ends.shape[0] if ends is not None else 1
@@ -117,13 +117,13 @@ def _attention(args: Sequence[Any], *, backward: bool) -> Kernel:
 
 
 def _tensors(args: Sequence[Any]) -> list[Tensor]:
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for arg in args:
         if isinstance(arg, Tensor):
-            found.append(arg)
+            tensors.append(arg)
         elif isinstance(arg, (list, tuple)):
-            found += _tensors(arg)
-    return found
+            tensors += _tensors(arg)
+    return tensors
 
 
 def _ranks(args: Sequence[Any]) -> list[int]:

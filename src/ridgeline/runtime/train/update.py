@@ -49,17 +49,17 @@ class Update:
     def __init__(self, assembly: Assembly, optimizer: Optimizer, rate: float) -> None:
         plan = assembly.blueprint.plan
         self.named = assembly.parameters()
-        self.shards = {name: shard_of(held.detach()) for name, held in self.named.items()}
-        self.away = _offloaded(self.shards, plan.offload.optimizer)
+        self.shards = {name: shard_of(parameter.detach()) for name, parameter in self.named.items()}
+        self.away = _offloaded_names(self.shards, plan.offload.optimizer)
         device, kind = torch.device(assembly.layout.device), TORCH_DTYPES[optimizer.states.id]
         host = _Pinned(device)
         self.masters = {}
         self.states: dict[str, tuple[Tensor, Tensor]] = {}
         for name, shard in self.shards.items():
             wide = TORCH_DTYPES[optimizer.master.id] if optimizer.master else shard.dtype
-            apart = wide != shard.dtype
+            needs_master = wide != shard.dtype
             place = host.empty if name in self.away else torch.empty_like
-            self.masters[name] = place(shard, dtype=wide).copy_(shard) if apart else shard
+            self.masters[name] = place(shard, dtype=wide).copy_(shard) if needs_master else shard
             first, second = (place(shard, dtype=kind).zero_() for _ in MOMENTS)
             self.states[name] = first, second
         self.rate, self.fused = rate, "optimizer" in assembly.blueprint.fuses
@@ -91,20 +91,20 @@ class Update:
     def apply(self, held: Held, gradient: Tensor, factor: Tensor) -> None:
         """Update one tensor, or a piece of one."""
         weight, master, states = held.weight, held.master, held.states
-        told = {"rate": self.rate, "decay": held.decay, "betas": BETAS, "epsilon": EPSILON}
+        adam_options = {"rate": self.rate, "decay": held.decay, "betas": BETAS, "epsilon": EPSILON}
         if self.fused and has_kernels(weight):
             from ridgeline.runtime.train import kernels
 
-            kernels.adamw(weight, master, gradient, states, (factor, self.count), told)
+            kernels.adamw(weight, master, gradient, states, (factor, self.count), adam_options)
             return
         if self.fused and gradient.dtype == master.dtype == states[0].dtype:
             lists: Any = ([master], [gradient * factor.to(gradient.dtype)], [states[0]], [states[1]], [], [self.count])
             torch._fused_adamw_(
-                *lists, lr=self.rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=told["decay"], eps=EPSILON,
+                *lists, lr=self.rate, beta1=BETAS[0], beta2=BETAS[1], weight_decay=adam_options["decay"], eps=EPSILON,
                 amsgrad=False, maximize=False,
             )  # fmt: skip
         else:
-            _loose(master, gradient.float() * factor, states, self.count, told)
+            _loose(master, gradient.float() * factor, states, self.count, adam_options)
         if master is not weight:
             weight.copy_(master)
 
@@ -151,18 +151,18 @@ def _loose(
     states[0].copy_(first)
     states[1].copy_(second)
     root = (second / (1 - beta2**count)).sqrt_().add_(told["epsilon"])
-    moved = master.float() * (1 - rate * told["decay"])
-    master.copy_(moved - rate * (first / (1 - beta1**count)) / root)
+    new_master = master.float() * (1 - rate * told["decay"])
+    master.copy_(new_master - rate * (first / (1 - beta1**count)) / root)
 
 
-def _offloaded(shards: dict[str, Tensor], share: float) -> tuple[str, ...]:
+def _offloaded_names(shards: dict[str, Tensor], share: float) -> tuple[str, ...]:
     """Parameters whose states live on the host: the last ones in the model, as many as make up the share."""
-    wanted, chosen = share * sum(shard.numel() for shard in shards.values()), []
+    wanted_elements, chosen = share * sum(shard.numel() for shard in shards.values()), []
     for name, shard in reversed(shards.items()):
-        if wanted <= 0:
+        if wanted_elements <= 0:
             break
         chosen.append(name)
-        wanted -= shard.numel()
+        wanted_elements -= shard.numel()
     return tuple(chosen)
 
 
@@ -196,43 +196,43 @@ class _Slots:
     def move(self, name: str, gradient: Tensor, factor: Tensor) -> None:
         """Fetch, update and write back the states of one parameter, piece by piece."""
         update = self.update
-        held = update.held(name)
-        hosts = [state.view(-1) for state in held.states]
-        if held.master is not held.weight:
-            hosts.append(held.master.view(-1))
-        for piece in _pieces(held.weight.numel(), len(self.rooms[0][0])):
-            room = [kept[: piece.stop - piece.start] for kept in self.rooms[self.turn]]
-            self._filled(room, [host[piece] for host in hosts])
-            part = held.weight.view(-1)[piece]
+        state = update.held(name)
+        hosts = [state.view(-1) for state in state.states]
+        if state.master is not state.weight:
+            hosts.append(state.master.view(-1))
+        for piece in _pieces(state.weight.numel(), len(self.rooms[0][0])):
+            room = [buffer[: piece.stop - piece.start] for buffer in self.rooms[self.turn]]
+            self._fill_room(room, [host[piece] for host in hosts])
+            part = state.weight.view(-1)[piece]
             wide = room[2] if len(room) == 3 else part
-            here = Held(weight=part, master=wide, states=(room[0], room[1]), decay=held.decay)
+            here = Held(weight=part, master=wide, states=(room[0], room[1]), decay=state.decay)
             update.apply(here, gradient.view(-1)[piece], factor)
-            self._emptied(room, [host[piece] for host in hosts])
+            self._empty_room(room, [host[piece] for host in hosts])
             self.turn = (self.turn + 1) % SLOTS
 
-    def _filled(self, room: list[Tensor], hosts: list[Tensor]) -> None:
+    def _fill_room(self, room: list[Tensor], hosts: list[Tensor]) -> None:
         if self.streams is None:
-            for held, host in zip(room, hosts, strict=True):
-                held.copy_(host)
+            for buffer, host in zip(room, hosts, strict=True):
+                buffer.copy_(host)
             return
         into, _ = self.streams
         if self.free[self.turn] is not None:
             into.wait_event(self.free[self.turn])
         with self.module.stream(into):
-            for held, host in zip(room, hosts, strict=True):
-                held.copy_(host, non_blocking=True)
+            for buffer, host in zip(room, hosts, strict=True):
+                buffer.copy_(host, non_blocking=True)
         self.module.current_stream().wait_stream(into)
 
-    def _emptied(self, room: list[Tensor], hosts: list[Tensor]) -> None:
+    def _empty_room(self, room: list[Tensor], hosts: list[Tensor]) -> None:
         if self.streams is None:
-            for held, host in zip(room, hosts, strict=True):
-                host.copy_(held)
+            for buffer, host in zip(room, hosts, strict=True):
+                host.copy_(buffer)
             return
         _, out = self.streams
         out.wait_stream(self.module.current_stream())
         with self.module.stream(out):
-            for held, host in zip(room, hosts, strict=True):
-                host.copy_(held, non_blocking=True)
+            for buffer, host in zip(room, hosts, strict=True):
+                host.copy_(buffer, non_blocking=True)
             self.free[self.turn] = out.record_event()
 
     def finish(self) -> None:

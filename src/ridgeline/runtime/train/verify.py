@@ -40,21 +40,21 @@ def verify(blueprint: Blueprint, layout: Layout, source: Source, sequences: int,
     """Compare one step's loss and gradients; every rank takes part, rank 0 answers."""
     assembly = assemble(blueprint, layout)
     loss, gradients = _gradients(assembly, source, sequences, seq)
-    own: list[Compared] = []
-    expected = float("nan")
+    comparisons: list[Compared] = []
+    reference_loss = float("nan")
     if layout.dp.index == layout.cp.index == layout.tp.index == 0:
-        expected, own = _against_reference(blueprint, layout, gradients, (source, sequences, seq))
-    gathered: list[Any] = [own] * layout.ranks
+        reference_loss, comparisons = _against_reference(blueprint, layout, gradients, (source, sequences, seq))
+    gathered_comparisons: list[Any] = [comparisons] * layout.ranks
     if layout.ranks > 1:
-        dist.all_gather_object(gathered, own)
+        dist.all_gather_object(gathered_comparisons, comparisons)
     if layout.rank != 0:
         return None
-    found = {one.name: one for part in gathered for one in part}
+    by_name = {comparison.name: comparison for part in gathered_comparisons for comparison in part}
     return Verification(
         loss=loss,
-        reference_loss=expected,
-        tolerance=max((one.tolerance for one in found.values()), default=FP32_TOLERANCE),
-        parameters=tuple(found[name] for name in model_order(blueprint)),  # every one, or it is a mistake of ours
+        reference_loss=reference_loss,
+        tolerance=max((comparison.tolerance for comparison in by_name.values()), default=FP32_TOLERANCE),
+        parameters=tuple(by_name[name] for name in model_order(blueprint)),  # every one, or it is a mistake of ours
     )
 
 
@@ -64,12 +64,12 @@ def _gradients(assembly: Assembly, source: Source, sequences: int, seq: int) -> 
     stepper.scale = FIRST_SCALE if plan.precision.weights.id == "fp16" else 1.0
     further = further_tokens(assembly.blueprint.model)
     loss = float(stepper.gradients(batch_of(source, 0, sequences, seq, layout, further)))
-    named = assembly.parameters()
-    named.pop(assembly.embedding_copy, None)
-    return loss, {name: _whole(held).float() / stepper.scale for name, held in named.items()}
+    parameters = assembly.parameters()
+    parameters.pop(assembly.embedding_copy, None)
+    return loss, {name: _full_tensor(parameter).float() / stepper.scale for name, parameter in parameters.items()}
 
 
-def _whole(parameter: Any) -> Tensor:
+def _full_tensor(parameter: Any) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
         return torch.zeros(parameter.shape)
@@ -93,12 +93,12 @@ def alone_of(blueprint: Blueprint, precision: Precision | None = None) -> Bluepr
 def _against_reference(
     blueprint: Blueprint, layout: Layout, gradients: dict[str, Tensor], data: tuple[Source, int, int]
 ) -> tuple[float, list[Compared]]:
-    alone = Layout(device=layout.device)
-    loss, reference = _gradients(assemble(alone_of(blueprint), alone), *data)
+    single_layout = Layout(device=layout.device)
+    loss, reference = _gradients(assemble(alone_of(blueprint), single_layout), *data)
     tolerances = dict.fromkeys(reference, FP32_TOLERANCE)
     floor = FLOOR * _rms(reference.values())
     if blueprint.plan.precision.weights.id != "fp32":
-        for name, exact in _exact(blueprint, alone, data).items():
+        for name, exact in _exact(blueprint, single_layout, data).items():
             rounding = _difference(reference[name], exact, floor)
             tolerances[name] = max(FP32_TOLERANCE, ROUNDED_TWICE * rounding)
     return loss, [
@@ -110,12 +110,12 @@ def _against_reference(
 def _exact(blueprint: Blueprint, alone: Layout, data: tuple[Source, int, int]) -> dict[str, Tensor]:
     """Gradients in fp32 from the weights as they are stored."""
     wide = dtype("fp32")
-    stored = assemble(alone_of(blueprint), alone).parameters()
+    single_parameters = assemble(alone_of(blueprint), alone).parameters()
     precision = Precision(compute=wide, weights=wide, activations=wide, kv=wide)
     assembly = assemble(alone_of(replace(blueprint, gradients=wide), precision), alone)
     with torch.no_grad():
-        for name, held in assembly.parameters().items():
-            held.copy_(stored[name])
+        for name, parameter in assembly.parameters().items():
+            parameter.copy_(single_parameters[name])
     return _gradients(assembly, *data)[1]
 
 

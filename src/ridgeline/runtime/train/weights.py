@@ -62,11 +62,11 @@ class Maker:
             return nn.Parameter(torch.empty(shape, dtype=self.dtype, device=self.layout.device))
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
-        own = list(shape)
+        local_shape = list(shape)
         for dim, degree in zip(cuts, mesh.shape, strict=True):
             if dim is not None:
-                own[dim] //= degree
-        local = torch.empty(own, dtype=self.dtype, device=self.layout.device)
+                local_shape[dim] //= degree
+        local = torch.empty(local_shape, dtype=self.dtype, device=self.layout.device)
         placements = [Replicate() if dim is None else Shard(dim) for dim in cuts]
         return nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False))
 
@@ -120,16 +120,17 @@ class Norm(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Normalised over the last dim."""
         weight, bias = (
-            None if held is None else local(held, partial=self.summand) for held in (self.weight, self.bias)
+            None if parameter is None else local(parameter, partial=self.summand)
+            for parameter in (self.weight, self.bias)
         )
         if not self.one_kernel:
-            return _normed(x, weight, bias, self.epsilon, centred=self.kind == "layer")
+            return _layer_norm(x, weight, bias, self.epsilon, centred=self.kind == "layer")
         if self.kind == "layer":
             return functional.layer_norm(x, (self.width,), weight, bias, self.epsilon)
         return functional.rms_norm(x, (self.width,), weight, self.epsilon)
 
 
-def _normed(x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, *, centred: bool) -> Tensor:
+def _layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, *, centred: bool) -> Tensor:
     """A norm op by op, in 32 bits, as models write it that fuse nothing."""
     wide = x.float()
     wide = wide - wide.mean(-1, keepdim=True) if centred else wide

@@ -17,9 +17,9 @@ def folder_problems(folder: Path) -> list[Problem]:
     """Why a folder cannot be loaded from, before anything starts."""
     if (folder / INDEX).is_file() or (folder / SINGLE).is_file():
         return []
-    given = str(folder) if folder.is_dir() else f"{folder} (no such folder)"
+    given_text = str(folder) if folder.is_dir() else f"{folder} (no such folder)"
     todo = "name the folder of a Hugging Face model"
-    return [Problem(path="--weights", given=given, expected=f"a folder with {SINGLE} or {INDEX}", todo=todo)]
+    return [Problem(path="--weights", given=given_text, expected=f"a folder with {SINGLE} or {INDEX}", todo=todo)]
 
 
 def folder_numerics(folder: Path) -> Numerics | None:

@@ -60,9 +60,9 @@ class WholeStep:
         """Train on a batch."""
         self.done += 1
         if not self.wanted:
-            return self._issued(batch)
+            return self._issue_step(batch)
         if self.done <= SETTLED:
-            return self._beside(batch)
+            return self._on_side_stream(batch)
         if self.graph is None:
             self._capture(batch)
         assert self.batch is not None
@@ -72,7 +72,7 @@ class WholeStep:
         self.graph.replay()
         return self.out
 
-    def _issued(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _issue_step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         scale = self.stepper.scale
         loss = self.stepper.gradients(batch)
         norm = gradient_norm(self.stepper.assembly) / scale
@@ -85,14 +85,14 @@ class WholeStep:
         self.update.step(norm, scale)
         return loss, norm
 
-    def _beside(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _on_side_stream(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """On a stream of its own, as capturing wants what comes before it."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            found = self._issued(batch)
+            outcome = self._issue_step(batch)
         torch.cuda.current_stream().wait_stream(stream)
-        return found
+        return outcome
 
     def _capture(self, batch: Batch) -> None:
         self.batch = replace(batch, tokens=batch.tokens.clone(), targets=batch.targets.clone())
@@ -100,4 +100,4 @@ class WholeStep:
         torch.cuda.empty_cache()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.out = self._issued(self.batch)
+            self.out = self._issue_step(self.batch)

@@ -22,7 +22,7 @@ from test_elastic import TINY, rows, worker
 
 import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.train.checkpoint_files import damage, newest_sound, steps, whole
+from ridgeline.runtime.train.checkpoint_files import checkpoint_folder, damage, newest_sound, steps
 from ridgeline.runtime.train.request import Options, RunOutcome, StepRow
 
 ONE = {**TINY, "system": "1xcpu", "plan": {"precision": "fp32"}}
@@ -31,7 +31,7 @@ FULL = 200_000  # bytes that a tiny checkpoint's file does not fit in
 
 def spoil(folder: Path, step: int) -> None:
     """Turn a bit of a checkpoint."""
-    file = next(path for path in whole(folder, step).iterdir() if path.suffix == ".distcp")
+    file = next(path for path in checkpoint_folder(folder, step).iterdir() if path.suffix == ".distcp")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -57,7 +57,7 @@ def test_a_disk_that_is_full_for_a_while_costs_one_checkpoint(tmp_path: Path, pl
     assert "that of step 2 counts" in notes[0]
     assert not found.unsaved
     assert steps(tmp_path / "checkpoints") == [6, 2]
-    assert damage(whole(tmp_path / "checkpoints", 6)) is None
+    assert damage(checkpoint_folder(tmp_path / "checkpoints", 6)) is None
 
 
 @pytest.mark.slow

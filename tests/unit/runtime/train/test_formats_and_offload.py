@@ -162,10 +162,10 @@ def test_kernels_of_our_own_compute_what_the_formulas_do() -> None:
     torch.testing.assert_close(kernels.cross_entropy(there, targets, 0.25).sum() * 0.25, expected)
     torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-7)
     x, cos, sin = torch.randn(1, 3, 5, 24), torch.rand(3, 12), torch.rand(3, 12)
-    torch.testing.assert_close(kernels.rotate(x, cos, sin, 1.0), fused.turned(x, cos, sin, fused=False))
+    torch.testing.assert_close(kernels.rotate(x, cos, sin, 1.0), fused.apply_rotary(x, cos, sin, fused=False))
     gate, up = (torch.randn(3, 1000, requires_grad=True) for _ in range(2))
     d_out = torch.randn(3, 1000)
-    fused.gated(gate, up, fused=False).backward(d_out)
+    fused.gated_activation(gate, up, fused=False).backward(d_out)
     found = kernels.gated_back(gate.detach(), up.detach(), d_out)
     torch.testing.assert_close(found, (gate.grad, up.grad))
     many = [torch.randn(size) for size in (3, 40_000)]

@@ -21,7 +21,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.runtime.train import event_file, launch
 from ridgeline.runtime.train.metrics_file import Metrics
 from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, WorkerLost, make_request
-from ridgeline.runtime.train.starter import Starter, restarted
+from ridgeline.runtime.train.starter import Starter, run_with_restarts
 
 ROW = StepRow(step=1, loss=2.0, gradient_norm=1.0, seconds=0.5, tokens=100, memory=1 << 20)
 TABLE: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_lost_workers_come_back_as_often_as_allowed_and_then_the_run_shrinks() -
     starter = Scripted(killed, killed, killed, DONE)
     asked = request(restarts=1, elastic=True)
     left = {3: on(2), 2: on(2)}
-    found = restarted(asked, Listener(note=notes.append), left.get, starter)
+    found = run_with_restarts(asked, Listener(note=notes.append), left.get, starter)
     assert starter.asked == [(4, False), (4, True), (2, True), (2, True)]  # a restart, then 3 and 2 chips are left
     assert (found.restarts, len(found.notes)) == (3, 2)
     assert notes == list(found.notes)
@@ -77,11 +77,11 @@ def test_what_another_start_would_not_mend_ends_the_run() -> None:
     own = WorkerLost(0, "ValueError: wrong", "stack")
     killed = WorkerLost(1, "ended by signal 9 (SIGKILL)", gone=(1,))
     with pytest.raises(WorkerLost, match="ValueError"):
-        restarted(request(elastic=True), Listener(), lambda ranks: on(2), Scripted(own))
+        run_with_restarts(request(elastic=True), Listener(), lambda ranks: on(2), Scripted(own))
     with pytest.raises(WorkerLost, match="SIGKILL"):
-        restarted(request(), Listener(), lambda ranks: on(2), Scripted(killed))
+        run_with_restarts(request(), Listener(), lambda ranks: on(2), Scripted(killed))
     with pytest.raises(InputError, match="3 ranks left"):
-        restarted(request(elastic=True), Listener(), lambda ranks: None, Scripted(killed))
+        run_with_restarts(request(elastic=True), Listener(), lambda ranks: None, Scripted(killed))
 
 
 def test_a_rank_of_torchrun_takes_part_leaves_or_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.models.spec import Embedding
-from ridgeline.runtime.train.checkpoint_files import damage, newest_sound, steps, whole
+from ridgeline.runtime.train.checkpoint_files import checkpoint_folder, damage, newest_sound, steps
 from ridgeline.runtime.train.request import Options, RunOutcome, StepRow, WorkerLost
 
 TINY: dict[str, Any] = {
@@ -85,11 +85,11 @@ def test_a_killed_worker_is_started_again_and_a_damaged_checkpoint_passed_over(t
 
     checkpoints = tmp_path / "checkpoints"
     assert steps(checkpoints) == [6, 4]
-    file = next(path for path in whole(checkpoints, 6).iterdir() if path.suffix == ".distcp")
+    file = next(path for path in checkpoint_folder(checkpoints, 6).iterdir() if path.suffix == ".distcp")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    assert damage(whole(checkpoints, 6)) is not None
+    assert damage(checkpoint_folder(checkpoints, 6)) is not None
     other = trained(tiny(pp=2, schedule="zbv"), steps=6, rate=1e-2, folder=str(tmp_path), resume=True)
     assert other.resumed == 4
     assert "step 6 is damaged" in other.notes[0]
