@@ -34,16 +34,16 @@ from ridgeline.models.load import model as read_model
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.arithmetic import UNIT
 from ridgeline.runtime.bringup.capture import host_outputs, signature_of
-from ridgeline.runtime.bringup.contracts import judged, outputs_of
+from ridgeline.runtime.bringup.contracts import has_contract, outputs_of
 from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN
 from ridgeline.runtime.bringup.corpus.legitimate import VARIANTS
-from ridgeline.runtime.bringup.cut import narrowed
+from ridgeline.runtime.bringup.cut import narrow_model
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.probing import probe, there
-from ridgeline.runtime.bringup.replay import Answer, Replay, recorded
+from ridgeline.runtime.bringup.replay import Answer, Replay, record_calls
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
 from ridgeline.runtime.bringup.subject import stage_subject, subject_of
@@ -191,7 +191,7 @@ def located(model: Any, name: str, fault: Any, sound: set[Any], own: set[str]) -
         fault=Fault(name, noted),
         guard=Guard(sound=sound),
     )
-    with ridge.altered(session.fault):
+    with ridge.alter_results(session.fault):
         for form in ("fp32", "bf16") if any(answers_for(fault, op) for op in own) else ():
             step(session, form)
         for call in standing_calls(0, "ridge"):
@@ -210,7 +210,7 @@ def answers_for(fault: Any, op: str) -> bool:
 def locate_all(model: Any) -> None:
     """Every fault in a run of its own."""
     sound: set[Any] = set()
-    own = {call.op for call in recorded(lambda: steps(model, 0))}
+    own = {call.op for call in record_calls(lambda: steps(model, 0))}
     each = {name: located(model, name, fault, sound, own) for name, fault in FAULTS.items()}
     caught = [one for one in each.values() if one[0]]
     print(f"in runs of their own: {len(caught)} of {len(each)} caught, exact op {sum(o[1] for o in caught)}, "
@@ -227,15 +227,15 @@ def replay_layers(model: str, form: str) -> None:
     for bit; the first call of each signature is judged by its contract (layers repeat).
     """
     whole = read_model(model)
-    subject = stage_subject(replace(narrowed(whole), order=whole.order[:1] * 8), form, "ridge")
-    calls = recorded(lambda: subject.loss(subject.forward()).backward())
+    subject = stage_subject(replace(narrow_model(whole), order=whole.order[:1] * 8), form, "ridge")
+    calls = record_calls(lambda: subject.loss(subject.forward()).backward())
     began, seen, judgements, wrong = time.process_time(), set(), 0, []
     for call in calls:
         own = outputs_of(call.func, call.args, call.kwargs, call.result)
         theirs = host_outputs(call.func, call.args, call.kwargs)
         right = theirs is not None and equal_bits(own, theirs)
         signature = signature_of(call.func, call.args, call.kwargs)
-        if judged(call.func) and (signature not in seen or not right):
+        if has_contract(call.func) and (signature not in seen or not right):
             seen.add(signature)
             try:
                 right = judge(call.func, call.args, call.kwargs, own, theirs=theirs).right
@@ -281,7 +281,7 @@ def main() -> None:
     if asked.only_located:
         locate_all(model)
         return
-    replays = [Replay(recorded(lambda seed=seed: run(model, seed))) for seed in SEEDS[: asked.seeds]]
+    replays = [Replay(record_calls(lambda seed=seed: run(model, seed))) for seed in SEEDS[: asked.seeds]]
     groups = {
         "faults, tuned on": {k: v for k, v in FAULTS.items() if k not in FROZEN},
         "faults, frozen": {k: FAULTS[k] for k in FROZEN},

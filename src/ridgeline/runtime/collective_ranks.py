@@ -46,15 +46,15 @@ def measure(spec: Mapping[str, Any], algorithm: Algorithm, rank: int) -> dict[st
         elements = elements_of(algorithm, size)
         buffer = first_buffer(algorithm, rank, elements, device)
         carry_out(rounds, buffer)
-        found: list[Any] = [None] * algorithm.ranks
-        dist.all_gather_object(found, wrong_chunks(algorithm, rank, buffer, elements))
-        own = _own(algorithm, elements, device, int(spec["root"]))
+        wrong_by_rank: list[Any] = [None] * algorithm.ranks
+        dist.all_gather_object(wrong_by_rank, wrong_chunks(algorithm, rank, buffer, elements))
+        own_collective = _library_call(algorithm, elements, device, int(spec["root"]))
         rows.append(
             {
                 "size_bytes": size_of(algorithm, elements),
-                "wrong": {str(other): chunks for other, chunks in enumerate(found) if chunks},
+                "wrong": {str(rank_): chunks for rank_, chunks in enumerate(wrong_by_rank) if chunks},
                 "seconds": _seconds(lambda work=buffer: carry_out(rounds, work), device),  # type: ignore[misc]
-                "own_seconds": _seconds(own, device),
+                "own_seconds": _seconds(own_collective, device),
             }
         )
     return {"latency_s": latency, "bytes_per_s": rate, "rows": rows}
@@ -123,7 +123,7 @@ def _links(rank: int, device: str, sizes: list[int]) -> tuple[float, float]:
     return seconds[0], max(rates)
 
 
-def _own(algorithm: Algorithm, elements: int, device: str, root: int) -> Callable[[], Any]:
+def _library_call(algorithm: Algorithm, elements: int, device: str, root: int) -> Callable[[], Any]:
     """The backend's own collective, of the same size."""
     import torch
     import torch.distributed as dist
@@ -131,16 +131,16 @@ def _own(algorithm: Algorithm, elements: int, device: str, root: int) -> Callabl
     ranks = algorithm.ranks
     total = max(1, round(size_of(algorithm, elements) / ELEMENT_BYTES))
     total += -total % ranks
-    whole, part = torch.zeros(total, device=device), torch.zeros(total // ranks, device=device)
-    other = torch.zeros(total, device=device)
-    list_of = list(whole.chunk(ranks))
+    vector, part = torch.zeros(total, device=device), torch.zeros(total // ranks, device=device)
+    other_vector = torch.zeros(total, device=device)
+    list_of = list(vector.chunk(ranks))
     calls: dict[str, Callable[[], Any]] = {
-        "allreduce": lambda: dist.all_reduce(whole),
+        "allreduce": lambda: dist.all_reduce(vector),
         "allgather": lambda: dist.all_gather(list_of, part),
         "reducescatter": lambda: dist.reduce_scatter(part, list_of),
-        "broadcast": lambda: dist.broadcast(whole, root),
-        "reduce": lambda: dist.reduce(whole, root),
-        "alltoall": lambda: dist.all_to_all_single(other, whole),
+        "broadcast": lambda: dist.broadcast(vector, root),
+        "reduce": lambda: dist.reduce(vector, root),
+        "alltoall": lambda: dist.all_to_all_single(other_vector, vector),
     }
     return calls[algorithm.contract.collective]
 
@@ -188,14 +188,14 @@ def main() -> int:
     spec = json.loads(path.read_text(encoding="utf-8"))
     rank = int(os.environ["RANK"])
     try:
-        found = join_and_measure(
+        answer = join_and_measure(
             spec, read_algorithm(path.parent / "algorithm.json"), rank, f"file://{path.parent}/store"
         )
     except (RuntimeError, ValueError, InputError) as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 1
     if rank == 0:
-        (path.parent / "found.json").write_text(json.dumps(found), encoding="utf-8")
+        (path.parent / "found.json").write_text(json.dumps(answer), encoding="utf-8")
     return 0
 
 

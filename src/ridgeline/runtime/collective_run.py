@@ -142,14 +142,14 @@ def collective_run(
     ranks = world.ranks if world.ranks > 1 else ranks
     if backend == "nccl" and world.ranks == 1:
         _need_chips(ranks)
-    asked = _sizes(sizes)
+    sizes_bytes = _sizes(sizes)
     network = _Network(topology=topology, without=tuple(without))
-    made = _algorithm(name, ranks, asked[-1], algorithm, synthesize, network, root)
-    spec = {"backend": backend, "sizes": asked, "root": root, "timeout_s": timeout_s}
+    algorithm_ = _algorithm(name, ranks, sizes_bytes[-1], algorithm, synthesize, network, root)
+    spec = {"backend": backend, "sizes": sizes_bytes, "root": root, "timeout_s": timeout_s}
     if world.ranks > 1:
-        found = join_and_measure(spec, made, world.rank, "env://")
-        return _told(made, backend, root, found) if world.rank == 0 else None
-    return _told(made, backend, root, _start(spec, made, timeout_s))
+        answer = join_and_measure(spec, algorithm_, world.rank, "env://")
+        return _collective_run(algorithm_, backend, root, answer) if world.rank == 0 else None
+    return _collective_run(algorithm_, backend, root, _start(spec, algorithm_, timeout_s))
 
 
 def _need_chips(ranks: int) -> None:
@@ -157,9 +157,9 @@ def _need_chips(ranks: int) -> None:
     import torch
 
     if torch.cuda.device_count() < ranks:
-        given = f"{ranks} ranks, {torch.cuda.device_count()} GPUs here"
+        given_text = f"{ranks} ranks, {torch.cuda.device_count()} GPUs here"
         todo = "start it with torchrun on several hosts, or take --backend gloo"
-        raise InputError(Problem(path="--backend nccl", given=given, expected="a GPU for each rank", todo=todo))
+        raise InputError(Problem(path="--backend nccl", given=given_text, expected="a GPU for each rank", todo=todo))
 
 
 def _algorithm(
@@ -170,35 +170,39 @@ def _algorithm(
     if not 2 <= ranks <= MOST_RANKS:
         raise InputError(Problem(path="--ranks", given=str(ranks), expected=f"2 to {MOST_RANKS}"))
     if chosen.endswith((".json", ".xml")) or "/" in chosen:
-        made = _from_file(Path(chosen))
+        algorithm = _from_file(Path(chosen))
     else:
         shape = network.topology or f"switch:{ranks}"
-        made = collective(
+        algorithm = collective(
             name, topology=shape, without=network.without, size=size, algorithm=chosen, synthesize=synthesize, root=root
         ).algorithm
-    if made.contract.collective != name or made.ranks != ranks:
-        given = f"{made.contract.collective} of {made.ranks} ranks"
-        todo = f"--ranks {made.ranks}, or as many of torchrun" if made.ranks != ranks else "name the file's collective"
-        raise InputError(Problem(path="algorithm", given=given, expected=f"{name} of {ranks} ranks", todo=todo))
-    if made.nodes > made.ranks:
+    if algorithm.contract.collective != name or algorithm.ranks != ranks:
+        given_text = f"{algorithm.contract.collective} of {algorithm.ranks} ranks"
+        todo = (
+            f"--ranks {algorithm.ranks}, or as many of torchrun"
+            if algorithm.ranks != ranks
+            else ("name the file's collective")
+        )
+        raise InputError(Problem(path="algorithm", given=given_text, expected=f"{name} of {ranks} ranks", todo=todo))
+    if algorithm.nodes > algorithm.ranks:
         todo = "take one in which ranks send to ranks"
         raise InputError(Problem(path="algorithm", given="sums inside a switch", expected="none", todo=todo))
-    proven = verify(made)
+    proven = verify(algorithm)
     if not proven.ok:
         raise InputError(list(proven.problems))
-    return made
+    return algorithm
 
 
 def _from_file(path: Path) -> Algorithm:
     """The algorithm of a file of Ridgeline's, an MSCCL XML file or an MSCCL++ execution plan."""
-    found = read_collective(path)
-    if found.verification is not None and not found.verification.ok:
-        raise InputError(list(found.verification.problems))
-    if found.algorithm is None:
-        expected, todo = "an algorithm", "`ridgeline collective -o FILE --to msccl` writes one"
-        given = f"a file of {found.format} settings"
-        raise InputError(Problem(path=str(path), given=given, expected=expected, todo=todo))
-    return found.algorithm
+    collective = read_collective(path)
+    if collective.verification is not None and not collective.verification.ok:
+        raise InputError(list(collective.verification.problems))
+    if collective.algorithm is None:
+        expected_text, todo = "an algorithm", "`ridgeline collective -o FILE --to msccl` writes one"
+        given_text = f"a file of {collective.format} settings"
+        raise InputError(Problem(path=str(path), given=given_text, expected=expected_text, todo=todo))
+    return collective.algorithm
 
 
 def _sizes(text: str) -> list[float]:
@@ -206,17 +210,17 @@ def _sizes(text: str) -> list[float]:
     text = text.replace("KB", "kB")  # as nccl-tests' users write it
     low, colon, high = text.partition(":")
     if not colon:
-        found = [parse_quantity(part, "B") for part in text.split(",")]
+        quantities = [parse_quantity(part, "B") for part in text.split(",")]
     else:
         at, last = parse_quantity(low, "B"), parse_quantity(high, "B")
-        found = []
-        while 0 < at <= last * 1.0001 and len(found) <= MOST_SIZES:
-            found.append(at)
+        quantities = []
+        while 0 < at <= last * 1.0001 and len(quantities) <= MOST_SIZES:
+            quantities.append(at)
             at *= FACTOR
-    if not found or min(found) <= 0 or len(found) > MOST_SIZES:
-        expected = f"1KB:64MB, or up to {MOST_SIZES} sizes with commas"
-        raise InputError(Problem(path="--sizes", given=text, expected=expected))
-    return found
+    if not quantities or min(quantities) <= 0 or len(quantities) > MOST_SIZES:
+        expected_text = f"1KB:64MB, or up to {MOST_SIZES} sizes with commas"
+        raise InputError(Problem(path="--sizes", given=text, expected=expected_text))
+    return quantities
 
 
 def _start(spec: Mapping[str, Any], made: Algorithm, timeout_s: float) -> dict[str, Any]:
@@ -238,30 +242,32 @@ def _start(spec: Mapping[str, Any], made: Algorithm, timeout_s: float) -> dict[s
 
 
 def _rank(place: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
-    own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
     command = [sys.executable, "-m", "ridgeline.runtime.collective_ranks", str(place / "spec.json")]
-    with open(place / f"said{rank}", "wb") as said:
-        return subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.DEVNULL, stderr=said)
+    with open(place / f"said{rank}", "wb") as log:
+        return subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=log)
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], place: Path, until: float) -> None:
     while True:
         codes = [process.poll() for process in ranks]
-        failed = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
-        if failed:
-            said = (place / f"said{failed[0]}").read_text(encoding="utf-8", errors="replace").strip()
-            given = f"rank {failed[0]} ended with code {codes[failed[0]]}: {said[-TAIL:]}"
-            raise InputError(Problem(path="collective run", given=given, expected="every rank to finish"))
+        failures = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+        if failures:
+            log_text = (place / f"said{failures[0]}").read_text(encoding="utf-8", errors="replace").strip()
+            given_text = f"rank {failures[0]} ended with code {codes[failures[0]]}: {log_text[-TAIL:]}"
+            raise InputError(Problem(path="collective run", given=given_text, expected="every rank to finish"))
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > until:
             late = [str(rank) for rank, code in enumerate(codes) if code is None]
-            given = f"no answer of rank {', '.join(late)} in time"
-            raise InputError(Problem(path="--timeout", given=given, expected="an answer", todo="give more seconds"))
+            given_text = f"no answer of rank {', '.join(late)} in time"
+            raise InputError(
+                Problem(path="--timeout", given=given_text, expected="an answer", todo="give more seconds")
+            )
         time.sleep(0.05)
 
 
-def _told(made: Algorithm, backend: str, root: int, found: Mapping[str, Any]) -> CollectiveRun:
+def _collective_run(made: Algorithm, backend: str, root: int, found: Mapping[str, Any]) -> CollectiveRun:
     graph = graph_named(f"switch:{made.ranks}", found["bytes_per_s"], 0.0)
     name = made.contract.collective
     return CollectiveRun(

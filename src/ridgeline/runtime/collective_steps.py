@@ -61,10 +61,10 @@ def first_buffer(algorithm: Algorithm, rank: int, elements: int, device: str) ->
     """What a rank begins with, as a tensor (chunks, elements): its contributions where it has any, else zeros."""
     import torch
 
-    made = algorithm.contract
-    buffer = torch.zeros((made.chunks, elements), device=device)
-    for place in made.begin_places().tolist():
-        owner, chunk = divmod(place, made.chunks)
+    contract = algorithm.contract
+    buffer = torch.zeros((contract.chunks, elements), device=device)
+    for place in contract.begin_places().tolist():
+        owner, chunk = divmod(place, contract.chunks)
         if owner == rank:
             buffer[chunk] = _contribution(owner, chunk, elements, device)
     return buffer
@@ -74,17 +74,17 @@ def wrong_chunks(algorithm: Algorithm, rank: int, buffer: Any, elements: int) ->
     """Chunks that must be whole on this rank at the end, and are not, bit for bit."""
     import torch
 
-    made = algorithm.contract
+    contract = algorithm.contract
     owners: dict[int, list[int]] = defaultdict(list)
-    for place in made.begin_places().tolist():
-        owners[place % made.chunks].append(place // made.chunks)
+    for place in contract.begin_places().tolist():
+        owners[place % contract.chunks].append(place // contract.chunks)
     wrong = []
-    for place in made.end_places().tolist():
-        holder, chunk = divmod(place, made.chunks)
+    for place in contract.end_places().tolist():
+        holder, chunk = divmod(place, contract.chunks)
         if holder != rank:
             continue
-        whole = sum(_contribution(owner, chunk, elements, buffer.device) for owner in owners[chunk])
-        if not torch.equal(buffer[chunk], whole):
+        expected_sum = sum(_contribution(owner, chunk, elements, buffer.device) for owner in owners[chunk])
+        if not torch.equal(buffer[chunk], expected_sum):
             wrong.append(chunk)
     return wrong
 
@@ -101,22 +101,22 @@ def carry_out(rounds: Sequence[Sequence[Transfer]], buffer: Any) -> None:
     import torch.distributed as dist
 
     for transfers in rounds:
-        asked, arrived = [], []
-        for one in transfers:
-            first, last = one.chunks[0], one.chunks[-1]
-            dense = one.chunks == tuple(range(first, last + 1))
+        requests, arrivals = [], []
+        for transfer in transfers:
+            first, last = transfer.chunks[0], transfer.chunks[-1]
+            dense = transfer.chunks == tuple(range(first, last + 1))
             part = buffer[first : last + 1] if dense else None
-            if one.sends:
-                tensor = part if part is not None else buffer[list(one.chunks)]
-                asked.append(dist.P2POp(dist.isend, tensor, one.peer))
+            if transfer.sends:
+                tensor = part if part is not None else buffer[list(transfer.chunks)]
+                requests.append(dist.P2POp(dist.isend, tensor, transfer.peer))
                 continue
-            direct = part is not None and not one.adds
-            into = part if direct else torch.empty((len(one.chunks), buffer.shape[1]), device=buffer.device)
-            asked.append(dist.P2POp(dist.irecv, into, one.peer))
+            direct = part is not None and not transfer.adds
+            into = part if direct else torch.empty((len(transfer.chunks), buffer.shape[1]), device=buffer.device)
+            requests.append(dist.P2POp(dist.irecv, into, transfer.peer))
             if not direct:
-                arrived.append((one, into))
-        for work in dist.batch_isend_irecv(asked):
+                arrivals.append((transfer, into))
+        for work in dist.batch_isend_irecv(requests):
             work.wait()
-        for one, into in arrived:
-            where = list(one.chunks)
-            buffer[where] = buffer[where] + into if one.adds else into
+        for transfer, into in arrivals:
+            where = list(transfer.chunks)
+            buffer[where] = buffer[where] + into if transfer.adds else into

@@ -162,27 +162,27 @@ def characterize(
 
     try:
         if world.ranks > 1:
-            found = measure_ranks(
+            outcome = measure_ranks(
                 settings, path, world, resume=resume, only=only, chip=chip, group_backend=backend, watch=watch
             )
         else:
-            found = measure_device(settings, path, resume=resume, only=only, chip=chip, watch=watch)
+            outcome = measure_device(settings, path, resume=resume, only=only, chip=chip, watch=watch)
     except Refused as wrong:
         todo = "name a torch device that is here (cpu always is), or its package with --import"
         raise InputError(
             Problem(path="--device", given=f"{device!r}: {wrong}", expected="a device torch can use", todo=todo)
         ) from None
-    return _told(path, found)
+    return _characterization(path, outcome)
 
 
 def merge_profiles(paths: Iterable[Path | str], output: Path | str) -> Characterization:
     """Profiles of several ranks or nodes as one: every row with the rank it was measured on, in the order given."""
     path = Path(output)
     refuse_unwritable(path)
-    given = [Path(path) for path in paths]
-    if not given:
+    files = [Path(path) for path in paths]
+    if not files:
         raise InputError(Problem(path="--merge", given="no files", expected="profiles of ranks, one a file"))
-    return _told(path, merge_files(given, path, read_profile_table))
+    return _characterization(path, merge_files(files, path, read_profile_table))
 
 
 def read_profile_table(path: Path) -> dict[str, Any]:
@@ -193,10 +193,10 @@ def read_profile_table(path: Path) -> dict[str, Any]:
     rows = table.get("rows")
     right = isinstance(rows, list) and all(isinstance(row, dict) and isinstance(row.get("op"), str) for row in rows)
     if table.get("ridgeline_profile") != VERSION or not right:
-        given = f"ridgeline_profile = {str(table.get('ridgeline_profile'))[:20]}"
+        given_text = f"ridgeline_profile = {str(table.get('ridgeline_profile'))[:20]}"
         todo = "write one with `ridgeline characterize -o FILE`"
         raise InputError(
-            Problem(path="", given=given, expected=f"a profile of version {VERSION}", todo=todo, where=path.name)
+            Problem(path="", given=given_text, expected=f"a profile of version {VERSION}", todo=todo, where=path.name)
         )
     return table
 
@@ -208,7 +208,7 @@ def need_torch(verb: str) -> None:
         raise InputError(Problem(path=verb, given="no module torch", expected="torch", todo=todo))
 
 
-def _told(path: Path, found: Outcome) -> Characterization:
+def _characterization(path: Path, found: Outcome) -> Characterization:
     return Characterization(path=path, head=found.head, rows=found.rows, left=found.left)
 
 
@@ -216,8 +216,8 @@ def _check(minutes: float, only: Sequence[str], chip: str | None, path: Path, im
     """Refuse what cannot be right before anything is measured."""
     problems = [not_among("--only", word, GROUPS) for word in only if word not in GROUPS]
     if not (math.isfinite(minutes) and 0 < minutes <= LONGEST_MINUTES):
-        expected = f"a number above 0 and up to {LONGEST_MINUTES}"
-        problems.append(Problem(path="--minutes", given=f"{minutes:g}", expected=expected))
+        expected_text = f"a number above 0 and up to {LONGEST_MINUTES}"
+        problems.append(Problem(path="--minutes", given=f"{minutes:g}", expected=expected_text))
     wrong = [name for name in imports if not all(part.isidentifier() for part in name.split("."))]
     problems += [Problem(path="--import", given=repr(name), expected="the name of a Python package") for name in wrong]
     if problems:

@@ -44,62 +44,66 @@ class SettingProblem:
 
 def collect(facts: Mapping[str, Any], software: Mapping[str, Any], local_ranks: int) -> dict[str, str]:
     """The settings of this rank as texts: environment, versions, what the device and the host say of themselves."""
-    found = {f"env {name}": value for name, value in os.environ.items() if name.startswith(PREFIXES) or name in NAMES}
-    found |= {f"software {name}": str(value) for name, value in software.items()}
-    found |= {f"device {name}": str(value) for name, value in facts.items()}
+    settings = {
+        f"env {name}": value for name, value in os.environ.items() if name.startswith(PREFIXES) or name in NAMES
+    }
+    settings |= {f"software {name}": str(value) for name, value in software.items()}
+    settings |= {f"device {name}": str(value) for name, value in facts.items()}
     with contextlib.suppress(OSError):
-        found["host governor"] = GOVERNOR.read_text("ascii").strip()
+        settings["host governor"] = GOVERNOR.read_text("ascii").strip()
     if hasattr(os, "sched_getaffinity"):
-        found["host cores a rank may use"] = str(len(os.sched_getaffinity(0)))
-    found["host kernel"] = platform.release()
-    found["host ranks"] = str(local_ranks)
-    return found
+        settings["host cores a rank may use"] = str(len(os.sched_getaffinity(0)))
+    settings["host kernel"] = platform.release()
+    settings["host ranks"] = str(local_ranks)
+    return settings
 
 
 def problems(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[SettingProblem]:
     """What differs between ranks, and what slows each of them."""
-    found = []
+    problems_ = []
     for name in sorted({key for rank in ranks for key in rank}):
-        found += _differing(name, [rank.get(name, "unset") for rank in ranks], hosts)
+        problems_ += _differing(name, [rank.get(name, "unset") for rank in ranks], hosts)
     for name, (value, effect) in SLOWING.items():
-        who = [rank for rank, one in enumerate(ranks) if one.get(f"env {name}", "").upper() == value]
+        who = [rank for rank, settings in enumerate(ranks) if settings.get(f"env {name}", "").upper() == value]
         if who:
-            found.append(
+            problems_.append(
                 SettingProblem(
                     who=_ranks(who, hosts), what=name, value=value, expected="unset", advice=f"{effect}: unset it"
                 )
             )
-    return found + _limited(ranks, hosts)
+    return problems_ + _limited_links(ranks, hosts)
 
 
 def _differing(name: str, values: Sequence[str], hosts: Sequence[str]) -> list[SettingProblem]:
     """Ranks whose value is not that of the most."""
-    counted = Counter(values)
+    value_counts = Counter(values)
     bare = name.partition(" ")[2]
-    if len(counted) == 1 or bare.startswith(OWN):
+    if len(value_counts) == 1 or bare.startswith(OWN):
         return []
-    usual = counted.most_common(1)[0][0]
-    found = []
-    for value in sorted(set(counted) - {usual}):
-        who = _ranks([rank for rank, one in enumerate(values) if one == value], hosts)
+    usual = value_counts.most_common(1)[0][0]
+    problems_ = []
+    for value in sorted(set(value_counts) - {usual}):
+        who = _ranks([rank for rank, rank_value in enumerate(values) if rank_value == value], hosts)
         advice = "set it alike on all ranks" if name.startswith("env ") else "make the ranks alike"
-        found.append(SettingProblem(who=who, what=bare, value=value, expected=usual, advice=advice))
-    return found
+        problems_.append(SettingProblem(who=who, what=bare, value=value, expected=usual, advice=advice))
+    return problems_
 
 
-def _limited(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[SettingProblem]:
+def _limited_links(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[SettingProblem]:
     """Devices held below what they were built for."""
-    found = []
-    for held, built, what in (
+    problems_ = []
+    for current, built, what in (
         ("device power_limit_w", "device power_default_w", "power limit in W"),
         ("device pcie_width", "device pcie_width_max", "lanes of PCI Express"),
     ):
-        low = [rank for rank, one in enumerate(ranks) if 0 < _number(one, held) < _number(one, built)]
+        low = [rank for rank, settings in enumerate(ranks) if 0 < _number(settings, current) < _number(settings, built)]
         if low:
-            value, expected = ranks[low[0]][held], ranks[low[0]][built]
+            value, expected_value = ranks[low[0]][current], ranks[low[0]][built]
             who = _ranks(low, hosts)
-            found.append(SettingProblem(who=who, what=what, value=value, expected=expected, advice="ask who set it"))
-    return found
+            problems_.append(
+                SettingProblem(who=who, what=what, value=value, expected=expected_value, advice="ask who set it")
+            )
+    return problems_
 
 
 def _number(one: Mapping[str, str], key: str) -> float:
@@ -111,26 +115,32 @@ def _number(one: Mapping[str, str], key: str) -> float:
 
 def warnings(ranks: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> list[str]:
     """Settings worth a look that do not stop a run."""
-    found = []
+    warnings_ = []
     for key, wrong, text in (
         ("device ecc", "False", "memory errors go unnoticed: ECC is off"),
         ("device persistence", "False", "the driver may unload between runs: persistence mode is off"),
         ("host governor", "powersave", "the host's clock follows its load: the governor is powersave"),
         ("host governor", "ondemand", "the host's clock follows its load: the governor is ondemand"),
     ):
-        who = [rank for rank, one in enumerate(ranks) if one.get(key) == wrong]
+        who = [rank for rank, settings in enumerate(ranks) if settings.get(key) == wrong]
         if who:
-            found.append(f"{_ranks(who, hosts)}: {text}")
+            warnings_.append(f"{_ranks(who, hosts)}: {text}")
     cores = "host cores a rank may use"
-    few = [rank for rank, one in enumerate(ranks) if 0 < _number(one, cores) < _number(one, "host ranks")]
-    if few:
-        found.append(f"{_ranks(few, hosts)}: fewer cores than ranks on the host")
-    alone = [
-        rank for rank, one in enumerate(ranks) if "env OMP_NUM_THREADS" not in one and one.get("host ranks") != "1"
+    few = [
+        rank for rank, settings in enumerate(ranks) if 0 < _number(settings, cores) < _number(settings, "host ranks")
     ]
-    if alone:
-        found.append(f"{_ranks(alone, hosts)}: OMP_NUM_THREADS is unset, so that each rank takes every core")
-    return found
+    if few:
+        warnings_.append(f"{_ranks(few, hosts)}: fewer cores than ranks on the host")
+    default_threads = [
+        rank
+        for rank, settings in enumerate(ranks)
+        if "env OMP_NUM_THREADS" not in settings and settings.get("host ranks") != "1"
+    ]
+    if default_threads:
+        warnings_.append(
+            f"{_ranks(default_threads, hosts)}: OMP_NUM_THREADS is unset, so that each rank takes every core"
+        )
+    return warnings_
 
 
 def _ranks(who: Sequence[int], hosts: Sequence[str]) -> str:

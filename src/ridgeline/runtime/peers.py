@@ -70,26 +70,26 @@ def outliers(figure: str, rounds: Mapping[str, Sequence[float]], limit: Limit) -
         return []
     ratios = {member: _ratios(member, rounds) for member in rounds}
     gaps = {member: statistics.median(ratio) - 1 for member, ratio in ratios.items()}
-    found = []
+    outliers_ = []
     for member, ratio in ratios.items():
         peers = [gaps[peer] for peer in gaps if peer != member]
-        own = MEDIAN_ERROR * deviation(ratio) / math.sqrt(len(ratio))
-        score = gaps[member] / max(deviation(peers), own, FLOOR)
-        often = sum(value > 1 + limit.gap / 2 for value in ratio) >= CONSISTENT * len(ratio)
-        if gaps[member] > limit.gap and score > limit.score and often:
+        own_error = MEDIAN_ERROR * deviation(ratio) / math.sqrt(len(ratio))
+        score = gaps[member] / max(deviation(peers), own_error, FLOOR)
+        is_consistent = sum(value > 1 + limit.gap / 2 for value in ratio) >= CONSISTENT * len(ratio)
+        if gaps[member] > limit.gap and score > limit.score and is_consistent:
             value = statistics.median(rounds[member])
-            others = [statistics.median(rounds[peer]) for peer in rounds if peer != member]
-            found.append(
+            peer_medians = [statistics.median(rounds[peer]) for peer in rounds if peer != member]
+            outliers_.append(
                 Outlier(
                     member=member,
                     figure=figure,
                     value=value,
-                    expected=statistics.median(others),
+                    expected=statistics.median(peer_medians),
                     gap=gaps[member],
                     score=score,
                 )
             )
-    return sorted(found, key=lambda one: -one.gap)
+    return sorted(outliers_, key=lambda one: -one.gap)
 
 
 def _ratios(member: str, rounds: Mapping[str, Sequence[float]]) -> list[float]:
@@ -110,12 +110,18 @@ def slow_links(
         return [], []
     values = {pair: best(samples) for pair, samples in pairs.items()}
     ranks = sorted({rank for pair in values for rank in pair})
-    own = {f"rank {rank}": [value for pair, value in values.items() if rank in pair] for rank in ranks}
-    whole = [] if len(ranks) < 4 else _far(figure, {rank: statistics.median(one) for rank, one in own.items()}, limit)
-    blamed = {one.member for one in whole}
-    rest = {pair: value for pair, value in values.items() if not {f"rank {rank}" for rank in pair} & blamed}
-    named = {f"rank {a} and rank {b}": value for (a, b), value in rest.items()}
-    return whole, _far(figure, named, limit) if len(named) > 2 else []
+    values_of_rank = {f"rank {rank}": [value for pair, value in values.items() if rank in pair] for rank in ranks}
+    slow_ranks = (
+        []
+        if len(ranks) < 4
+        else _far(figure, {rank: statistics.median(pair_values) for rank, pair_values in values_of_rank.items()}, limit)
+    )
+    blamed_ranks = {outlier.member for outlier in slow_ranks}
+    other_pairs = {
+        pair: value for pair, value in values.items() if not {f"rank {rank}" for rank in pair} & blamed_ranks
+    }
+    pair_names = {f"rank {a} and rank {b}": value for (a, b), value in other_pairs.items()}
+    return slow_ranks, _far(figure, pair_names, limit) if len(pair_names) > 2 else []
 
 
 def best(samples: Sequence[float]) -> float:
@@ -125,12 +131,14 @@ def best(samples: Sequence[float]) -> float:
 
 def _far(figure: str, values: Mapping[str, float], limit: Limit) -> list[Outlier]:
     """Members far above the median of the others."""
-    found = []
+    outliers_ = []
     for member, value in values.items():
         peers = [values[peer] for peer in values if peer != member]
-        expected = statistics.median(peers)
-        gap = value / expected - 1
-        score = gap / max(deviation(peers) / expected, FLOOR)
+        expected_value = statistics.median(peers)
+        gap = value / expected_value - 1
+        score = gap / max(deviation(peers) / expected_value, FLOOR)
         if gap > limit.gap and score > limit.score:
-            found.append(Outlier(member=member, figure=figure, value=value, expected=expected, gap=gap, score=score))
-    return sorted(found, key=lambda one: -one.gap)
+            outliers_.append(
+                Outlier(member=member, figure=figure, value=value, expected=expected_value, gap=gap, score=score)
+            )
+    return sorted(outliers_, key=lambda one: -one.gap)

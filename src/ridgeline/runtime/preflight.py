@@ -112,21 +112,27 @@ class Preflight:
     def outliers(self) -> tuple[PreflightFinding, ...]:
         """Everything that is wrong: slow chips, slow links, members behind the reference, settings."""
         slow = {"chip": self.chips, "link": self.links, "reference": self.behind}
-        found = [
+        findings = [
             PreflightFinding(
-                kind=kind, who=one.member, what=one.figure, value=one.value, expected=one.expected, gap=one.gap,
-                advice=ADVICE[kind], score=one.score or None,
+                kind=kind, who=outlier.member, what=outlier.figure, value=outlier.value,
+                expected=outlier.expected, gap=outlier.gap,
+                advice=ADVICE[kind], score=outlier.score or None,
             )
             for kind, members in slow.items()
-            for one in members
+            for outlier in members
         ]  # fmt: skip
         settings = (
             PreflightFinding(
-                kind="setting", who=one.who, what=one.what, value=one.value, expected=one.expected, advice=one.advice
+                kind="setting",
+                who=setting.who,
+                what=setting.what,
+                value=setting.value,
+                expected=setting.expected,
+                advice=setting.advice,
             )
-            for one in self.settings
+            for setting in self.settings
         )
-        return (*found, *settings)
+        return (*findings, *settings)
 
     @property
     def ok(self) -> bool:
@@ -164,16 +170,18 @@ def preflight(
     """
     need_torch("preflight")
     began = time.monotonic()
-    named = isinstance(reference, (str, Path))
-    wanted = figures_of(read_profile_table(Path(reference))) if named else dict(reference or {})  # type: ignore[arg-type]
+    is_file = isinstance(reference, (str, Path))
+    reference_figures = figures_of(read_profile_table(Path(reference))) if is_file else dict(reference or {})  # type: ignore[arg-type]
     world = find_world()
     if drill is not None and not 0 <= drill < world.ranks:
-        expected = f"a rank from 0 to {world.ranks - 1}"
-        raise InputError(Problem(path="--drill", given=str(drill), expected=expected, todo="start it with torchrun"))
+        expected_text = f"a rank from 0 to {world.ranks - 1}"
+        raise InputError(
+            Problem(path="--drill", given=str(drill), expected=expected_text, todo=("start it with torchrun"))
+        )
     reports = _measure(device, world, drill == world.rank, imports, backend)
     if world.rank != 0:
         return None
-    return judge(reports, world.nodes, wanted, time.monotonic() - began)
+    return judge(reports, world.nodes, reference_figures, time.monotonic() - began)
 
 
 def _measure(device: str, world: World, drill: bool, imports: Sequence[str], backend: str) -> list[Report]:
@@ -190,23 +198,23 @@ def _measure(device: str, world: World, drill: bool, imports: Sequence[str], bac
         opened = open_backend(name, imports)
     except (RuntimeError, ImportError) as wrong:
         todo = "name a torch device that is here, or its package with --import"
-        expected = "a device torch can use"
-        raise InputError(Problem(path="--device", given=str(wrong), expected=expected, todo=todo)) from None
+        expected_text = "a device torch can use"
+        raise InputError(Problem(path="--device", given=str(wrong), expected=expected_text, todo=todo)) from None
     bench = open_bench(opened, 0.0, world.rank)
-    found = RankFigures()
+    figures = RankFigures()
     if world.ranks == 1:
-        found.rounds = own_figures(bench, Sizes.of(opened.type), drill)
-        return [_report(bench, world, found)]
+        figures.rounds = own_figures(bench, Sizes.of(opened.type), drill)
+        return [_report(bench, world, figures)]
     with _environment(world):
         join(opened, 1, backend)
         try:
-            found.rounds = own_figures(bench, Sizes.of(opened.type), drill, world.ranks)
-            link_figures(bench, Sizes.of(opened.type), found)
-            gathered: list[Any] = [None] * world.ranks
-            dist.all_gather_object(gathered, _report(bench, world, found))
+            figures.rounds = own_figures(bench, Sizes.of(opened.type), drill, world.ranks)
+            link_figures(bench, Sizes.of(opened.type), figures)
+            reports: list[Any] = [None] * world.ranks
+            dist.all_gather_object(reports, _report(bench, world, figures))
         finally:
             dist.destroy_process_group()
-    return gathered
+    return reports
 
 
 @contextlib.contextmanager
@@ -242,11 +250,11 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
     """From what every rank measured to what is wrong."""
     hosts = [report.host for report in reports]
     limits = CPU_LIMITS if reports[0].type == "cpu" else LIMITS
-    named = {f"rank {rank} ({one.host})": one.rounds for rank, one in enumerate(reports)}
+    rounds_of_rank = {f"rank {rank} ({report.host})": report.rounds for rank, report in enumerate(reports)}
     pairs = {pair: value for report in reports for pair, value in report.pairs.items()}
     figures, chips, behind, links = [], [], [], []
     for name in reports[0].rounds:
-        rounds = {member: found[name] for member, found in named.items() if name in found}
+        rounds = {member: rank_rounds[name] for member, rank_rounds in rounds_of_rank.items() if name in rank_rounds}
         chips += outliers(name, rounds, limits[name])
         values = {member: statistics.median(samples) for member, samples in rounds.items()}
         figures.append(_figure(name, values, reference.get(name)))
@@ -254,15 +262,15 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
     for name in ("latency", "link"):
         for group in _classes(pairs, hosts):
             samples = {pair: pairs[pair][name] for pair in group}
-            whole, single = slow_links(name, samples, limits[name])
-            links += [*whole, *single]
+            slow_ranks, single = slow_links(name, samples, limits[name])
+            links += [*slow_ranks, *single]
         values = {f"rank {a} and rank {b}": best(value[name]) for (a, b), value in pairs.items()}
         figures += [_figure(name, values, reference.get(name))] if values else []
     for name in reports[0].whole:
         values = {"all ranks": max(report.whole[name] for report in reports)}
         figures.append(_figure(name, values, reference.get(name)))
         behind += _behind(name, values, reference.get(name))
-    every = [report.settings for report in reports]
+    rank_settings = [report.settings for report in reports]
     return Preflight(
         ranks=len(reports),
         nodes=nodes,
@@ -272,8 +280,8 @@ def judge(reports: Sequence[Report], nodes: int, reference: Mapping[str, float],
         chips=tuple(chips),
         links=tuple(links),
         behind=tuple(behind),
-        settings=tuple(problems(every, hosts)),
-        warnings=tuple(warnings(every, hosts)),
+        settings=tuple(problems(rank_settings, hosts)),
+        warnings=tuple(warnings(rank_settings, hosts)),
     )
 
 
@@ -286,8 +294,10 @@ def _classes(pairs: Mapping[tuple[int, int], Any], hosts: Sequence[str]) -> list
 def _figure(name: str, values: Mapping[str, float], reference: float | None) -> Figure:
     worst = max(values, key=lambda member: values[member])
     middle = statistics.median(values.values())
-    spread = deviation(list(values.values())) / middle
-    return Figure(name=name, median=middle, spread=spread, worst=worst, value=values[worst], reference=reference)
+    relative_spread = deviation(list(values.values())) / middle
+    return Figure(
+        name=name, median=middle, spread=relative_spread, worst=worst, value=values[worst], reference=reference
+    )
 
 
 def _behind(name: str, values: Mapping[str, float], reference: float | None) -> list[Outlier]:

@@ -57,33 +57,33 @@ class RankFigures:
 
 def own_figures(bench: Bench, sizes: Sizes, drill: bool, ranks: int = 1) -> dict[str, list[float]]:
     """Seconds of each figure of this rank's own chip, per round, the other ranks measuring theirs."""
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for name, call in _calls(bench, sizes):
-        work = _repeated(call) if drill else call
+        work = _slow_down(call) if drill else call
         for _ in range(3):
             work()
         bench.backend.synchronize()
         inner = _inner(call, bench)
-        found[name] = [
-            _taken(lambda: _seconds(work, bench, inner, wait=name != "launch"), bench, ranks)  # noqa: B023  (called here)
+        figures[name] = [
+            _slowest_rank(lambda: _seconds(work, bench, inner, wait=name != "launch"), bench, ranks)  # noqa: B023  (called here)
             for _ in range(ROUNDS)
         ]
-    return found
+    return figures
 
 
-def _taken(measure: Callable[[], float], bench: Bench, ranks: int) -> float:
+def _slowest_rank(measure: Callable[[], float], bench: Bench, ranks: int) -> float:
     """One sample when all ranks are there: all of them at once, or one after the other on a CPU."""
     if ranks == 1:
         return measure()
     if bench.backend.type != "cpu":
         dist.barrier()
         return measure()
-    own = 0.0
+    own_seconds = 0.0
     for rank in range(ranks):
         dist.barrier()
         if rank == dist.get_rank():
-            own = measure()
-    return own
+            own_seconds = measure()
+    return own_seconds
 
 
 def _calls(bench: Bench, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -103,12 +103,12 @@ def _calls(bench: Bench, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Any]]
         yield "h2d", lambda: landed.copy_(host, non_blocking=True)
 
 
-def _repeated(call: Callable[[], Any]) -> Callable[[], Any]:
-    def slowed() -> None:
+def _slow_down(call: Callable[[], Any]) -> Callable[[], Any]:
+    def slow_call() -> None:
         for _ in range(DRILL):
             call()
 
-    return slowed
+    return slow_call
 
 
 def _inner(call: Callable[[], Any], bench: Bench) -> int:
@@ -143,13 +143,13 @@ def turns(ranks: int) -> list[list[tuple[int, int]]]:
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
     """
     seats: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
-    found = []
+    pairs = []
     for _ in range(min(len(seats) - 1, MOST_TURNS)):
         half = len(seats) // 2
         met = zip(seats[:half], reversed(seats[half:]), strict=True)
-        found.append(sorted((min(a, b), max(a, b)) for a, b in met if a is not None and b is not None))
+        pairs.append(sorted((min(a, b), max(a, b)) for a, b in met if a is not None and b is not None))
         seats = [seats[0], seats[-1], *seats[1:-1]]
-    return found
+    return pairs
 
 
 def link_figures(bench: Bench, sizes: Sizes, found: RankFigures) -> None:
@@ -162,10 +162,10 @@ def link_figures(bench: Bench, sizes: Sizes, found: RankFigures) -> None:
         dist.barrier()
         for pair in turn:
             if rank in pair:
-                kept = found.pairs.setdefault(pair, {"latency": [], "link": []})
-                kept["latency"] += ping_pong(*pair, SMALL_BYTES, bench)
-                kept["link"] += ping_pong(*pair, sizes.link_bytes, bench)
-    found.pairs = {pair: kept for pair, kept in found.pairs.items() if rank == pair[0]}
+                samples = found.pairs.setdefault(pair, {"latency": [], "link": []})
+                samples["latency"] += ping_pong(*pair, SMALL_BYTES, bench)
+                samples["link"] += ping_pong(*pair, sizes.link_bytes, bench)
+    found.pairs = {pair: samples for pair, samples in found.pairs.items() if rank == pair[0]}
     dist.barrier()
     call, _ = collective("all_reduce", sizes.link_bytes, bench)
     found.whole["all_reduce"] = time_together(call, bench)["s"]

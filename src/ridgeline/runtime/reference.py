@@ -29,10 +29,10 @@ def figures_of(table: Mapping[str, Any]) -> dict[str, float]:
     """
     device = table.get("device")
     is_cpu = isinstance(device, dict) and device.get("type") == "cpu"
-    found = {}
+    figures = {}
     for name, shape in (CPU_SHAPES if is_cpu else SHAPES).items():
         rows = [row for row in table["rows"] if all(row.get(key) == value for key, value in shape.items())]
         seconds = [float(row["s"]) for row in rows if row.get("ok") and isinstance(row.get("s"), (int, float))]
         if seconds:
-            found[name] = statistics.median(seconds)
-    return found
+            figures[name] = statistics.median(seconds)
+    return figures

@@ -26,13 +26,13 @@ FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of zip files: the same sources give the sam
 
 def standalone() -> bytes:
     """The zipapp: needs Python 3.10, torch and numpy, and no Ridgeline that is installed."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as file:
+    archive_bytes = io.BytesIO()
+    with zipfile.ZipFile(archive_bytes, "w", zipfile.ZIP_DEFLATED) as file:
         for name, text in _members():
             entry = zipfile.ZipInfo(name, FIRST_DAY)
             entry.compress_type = zipfile.ZIP_DEFLATED
             file.writestr(entry, text)
-    return SHEBANG + held.getvalue()
+    return SHEBANG + archive_bytes.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from ridgeline.comm.algorithm_file import write_algorithm
 from ridgeline.comm.answer import collective
 from ridgeline.comm.formats.files import write_collective
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.collective_ranks import _own, _seconds
+from ridgeline.runtime.collective_ranks import _library_call, _seconds
 from ridgeline.runtime.collective_run import _from_file, _sizes, collective_run
 from ridgeline.runtime.collective_steps import elements_of, first_buffer, size_of, transfers_of, wrong_chunks
 
@@ -179,7 +179,7 @@ def test_nccl(tmp_path: Path) -> None:
         assert not wrong_chunks(two, 0, buffer, 4)
         for name in ("allreduce", "broadcast", "reduce"):
             alone = replace(two, contract=replace(two.contract, collective=name))
-            assert 0 < _seconds(_own(alone, 1024, "cuda:0", 0), "cuda:0") < 1
+            assert 0 < _seconds(_library_call(alone, 1024, "cuda:0", 0), "cuda:0") < 1
     finally:
         dist.destroy_process_group()
 

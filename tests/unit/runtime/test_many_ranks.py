@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.runtime.probe.grid_links import COLLECTIVES, link_cases
 from ridgeline.runtime.probe.many_ranks import rank_path
-from ridgeline.runtime.probe.merge import merged
+from ridgeline.runtime.probe.merge import merge_rows
 
 
 def test_every_rank_keeps_its_rows() -> None:
@@ -18,7 +18,7 @@ def test_every_rank_keeps_its_rows() -> None:
         {"chip": "h200-sxm", "host": {"node": f"n{rank}"}, "device": {"name": "H200", "driver": "1"}} for rank in (0, 1)
     ]
     rows = [[{"op": "copy", "s": 1.0}, {"op": "all_reduce", "ranks": 2, "s": 3.0}], [{"op": "copy", "s": 2.0}]]
-    head, every = merged(heads, rows)
+    head, every = merge_rows(heads, rows)
     assert head["chip"] == "h200-sxm"
     assert head["ranks"] == [
         {"rank": 0, "node": "n0", "name": "H200", "driver": "1"},

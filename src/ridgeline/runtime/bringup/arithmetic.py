@@ -105,7 +105,7 @@ class Draw:
         """x by a factor that is the same for all elements: a rounded constant, a biased approximation."""
         return x if self.source is None else x * (1 + UNIT[dtype] * units * self.one_for_all())
 
-    def tilted(self, x: Tensor, scale: Tensor, units: float = 1.0) -> Tensor:
+    def tilt_towards(self, x: Tensor, scale: Tensor, units: float = 1.0) -> Tensor:
         """x off by the same share of a scale in all elements: an argument of an exponential that is scaled."""
         if self.source is None:
             return x

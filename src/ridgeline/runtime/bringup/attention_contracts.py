@@ -53,8 +53,8 @@ def attention_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dic
     if draw.number % 2:
         delta = (p * d_p).sum(-1, keepdim=True)  # the same sum by the weights
     d_s = draw.stored(draw.off(p * (d_p - delta), p * (d_p.abs() + delta.abs()), units=2.0))
-    kept = draw.stored(p)
-    parts = (d_s, keys), (d_s.mT, q), (kept.mT, g)
+    stored_weights = draw.stored(p)
+    parts = (d_s, keys), (d_s.mT, q), (stored_weights.mT, g)
     d_q, d_k, d_v = (draw.product(a, b) for a, b in parts)
     return [d_q * scale, _as_few(d_k * scale, k), _as_few(d_v, v)]
 
@@ -83,8 +83,8 @@ def _scores(draw: Draw, q: Tensor, k: Tensor, mask: Tensor | None, causal: bool,
 
 def _weights(draw: Draw, scores: Tensor, lse: Tensor) -> Tensor:
     """Probabilities of a row; zeros where it has no score at all."""
-    shifted = scores - lse.unsqueeze(-1)
-    p = draw.off(shifted.exp(), shifted.exp() * (scores.abs() + 1), units=2.0)
+    shifted_scores = scores - lse.unsqueeze(-1)
+    p = draw.off(shifted_scores.exp(), shifted_scores.exp() * (scores.abs() + 1), units=2.0)
     return draw.common(draw.rounded(p, units=_exp_units(draw)), _exp_units(draw)).nan_to_num(nan=0.0)
 
 

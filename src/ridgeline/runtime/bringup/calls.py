@@ -42,11 +42,11 @@ class Numbers:
         """Indices, many of them twice."""
         return torch.randint(0, below, shape, generator=self.source)
 
-    def strided(self, rows: int, columns: int) -> Tensor:
+    def strided_matrix(self, rows: int, columns: int) -> Tensor:
         """A transposed view that begins inside its memory."""
         return self.normal(columns + 3, rows + 5)[2 : 2 + columns, 4 : 4 + rows].mT
 
-    def dressed(self, x: Tensor) -> Tensor:
+    def vary_layout(self, x: Tensor) -> Tensor:
         """The same numbers in memory with gaps, beginning inside it."""
         wide = torch.zeros((*x.shape[:-1], x.shape[-1] + 3), dtype=x.dtype)
         wide[..., 2:-1] = x

@@ -21,14 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup import dispatcher
-from ridgeline.runtime.bringup.contracts import is_view, judged, outputs_of
+from ridgeline.runtime.bringup.contracts import has_contract, is_view, outputs_of
 from ridgeline.runtime.bringup.guard import Guard, device_of, host_result
 from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.outcome import Verdict, wrong
 from ridgeline.runtime.bringup.tensors import equal_bits, floating_dtype, on_device, on_host
 from ridgeline.runtime.bringup.variants import collect
-from ridgeline.runtime.bringup.views import seen_through, untouched
+from ridgeline.runtime.bringup.views import leaves_inputs, seen_through
 
 Signature = tuple[str, tuple[Any, ...]]
 RAISED = Verdict(right=False, statistic="raised", measured=1.0, limit=0.5)
@@ -139,8 +139,8 @@ class Modules:
         if dispatcher.in_backward():
             return Place(module=self.by_sequence.get(dispatcher.backward_number(), ""), phase="backward")
         if self.phase == "optimizer" and not self.stack:
-            known = (self.owners.get(id(x)) for x in tree_leaves(args) if isinstance(x, Tensor))
-            self.owner = next((path for path in known if path is not None), self.owner)
+            owners = (self.owners.get(id(x)) for x in tree_leaves(args) if isinstance(x, Tensor))
+            self.owner = next((path for path in owners if path is not None), self.owner)
             return Place(module=self.owner, phase=self.phase)
         outside = self.outside if self.phase in ("forward", "loss") else ""
         module = self.stack[-1] if self.stack else outside
@@ -172,22 +172,22 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         place = self.modules.place(args)
         signature = signature_of(func, args, kwargs)
-        called = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
-        called.note(place, func, args, kwargs, self._layers(place.module))
+        call = self.calls.setdefault(signature, Called(op=signature[0], described=signature[1], place=place))
+        call.note(place, func, args, kwargs, self._layers(place.module))
         entry = entry_of(signature, place, args, kwargs)
-        host = tree_map(on_host, (args, kwargs)) if judged(func) else (args, kwargs)
+        host = tree_map(on_host, (args, kwargs)) if has_contract(func) else (args, kwargs)
         ran = self.guard.run(func, args, kwargs, entry)
         if ran.error is not None:
-            self._raised(ran.error, entry, place, tree_map(on_host, host))
+            self._note_raise(ran.error, entry, place, tree_map(on_host, host))
         if is_view(func) and not ran.healed and ran.error is None:
             self._look_through(func, args, kwargs, ran.result, entry, place)
-        if not judged(func) or ran.healed or ran.error is not None:
+        if not has_contract(func) or ran.healed or ran.error is not None:
             return ran.result
         if self.guard.samples is not None:
             collect(self.guard.samples, func, host, place.module, place.phase)
         outputs = self._read(func, args, kwargs, ran.result, entry)
         verdict = self._verdict(func, host, outputs, signature)
-        if verdict.right and not untouched(func, args, kwargs, host):
+        if verdict.right and not leaves_inputs(func, args, kwargs, host):
             verdict = wrong("argument", 1.0)
         if verdict.right:
             return ran.result
@@ -225,35 +225,35 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         finally:
             self.guard.leave()
 
-    def _raised(self, error: BaseException, entry: Entry, place: Place, host: Any) -> None:
+    def _note_raise(self, error: BaseException, entry: Entry, place: Place, host: Any) -> None:
         if isinstance(error, NotImplementedError):
             self.missing[entry.op] = self.missing.get(entry.op, 0) + 1
             return
-        told = f"{type(error).__name__}: {error}".partition("\n")[0]
+        message = f"{type(error).__name__}: {error}".partition("\n")[0]
         self.wrong.append(Wrong(
-            op=entry.op, place=place, dtype=entry.dtype, verdict=RAISED, args=host[0], kwargs=host[1], message=told,
+            op=entry.op, place=place, dtype=entry.dtype, verdict=RAISED, args=host[0], kwargs=host[1], message=message,
         ))  # fmt: skip
 
     def _verdict(self, func: Any, host: tuple[Any, Any], outputs: list[Any], signature: Signature) -> Verdict:
         args, kwargs = host
         theirs = host_outputs(func, args, kwargs)
-        if not _alike(outputs, theirs):
+        if not _same_outputs(outputs, theirs):
             return Verdict(right=False, statistic="format", measured=1.0, limit=0.5)
         if signature in self.sound and equal_bits(outputs, theirs):
             return Verdict(right=True)
         try:
-            found = judge(func, args, kwargs, outputs, unit=self.guard.unit, theirs=theirs)
+            verdict = judge(func, args, kwargs, outputs, unit=self.guard.unit, theirs=theirs)
         except NoContractError:
             self.unjudged[signature[0]] = self.unjudged.get(signature[0], 0) + 1
             return Verdict(right=True)
-        if found.right and equal_bits(outputs, theirs):
+        if verdict.right and equal_bits(outputs, theirs):
             self.sound.add(signature)
-        return found
+        return verdict
 
 
 def signature_of(func: Any, args: Any, kwargs: Any) -> Signature:
     """An op with the formats, shapes and strides of its arguments."""
-    return str(func), tuple(_described(x) for x in tree_leaves((args, kwargs)))
+    return str(func), tuple(_describe_value(x) for x in tree_leaves((args, kwargs)))
 
 
 def entry_of(signature: Signature, place: Place, args: Any, kwargs: Any) -> Entry:
@@ -267,7 +267,7 @@ def entry_of(signature: Signature, place: Place, args: Any, kwargs: Any) -> Entr
 
 def host_outputs(func: Any, args: Any, kwargs: Any) -> list[Any] | None:
     """What the host's kernel gives in the same formats; None where it has none."""
-    args, kwargs = tree_map(_copied, (args, kwargs))
+    args, kwargs = tree_map(_copy_value, (args, kwargs))
     try:
         return outputs_of(func, args, kwargs, func(*args, **kwargs))
     except (RuntimeError, NotImplementedError):
@@ -279,7 +279,7 @@ def dtype_of(outputs: list[Any]) -> str:
     return next((str(x.dtype).removeprefix("torch.") for x in outputs if isinstance(x, Tensor)), "")
 
 
-def _alike(ours: list[Any], theirs: list[Any] | None) -> bool:
+def _same_outputs(ours: list[Any], theirs: list[Any] | None) -> bool:
     """Whether the first results are of one form; others (a norm's statistics) differ from device to device."""
     if not theirs or not isinstance(theirs[0], Tensor):
         return True
@@ -293,15 +293,15 @@ def _on(host: tuple[Any, Any], args: Any, kwargs: Any) -> tuple[Any, Any]:
     return tree_map(lambda x: on_device(x, device), host)  # type: ignore[no-any-return]
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _described(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
     if isinstance(value, Tensor):
-        offset = value.storage_offset() if value.layout == torch.strided else 0
+        offset = value.storage_offset() if value.layout == torch.strided_matrix else 0
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    told = isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format)
-    return str(value) if told else type(value).__name__  # a storage would spell every byte
+    is_torch_constant = isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format)
+    return str(value) if is_torch_constant else type(value).__name__  # a storage would spell every byte

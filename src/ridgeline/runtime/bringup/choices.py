@@ -19,7 +19,7 @@ Check = Callable[[Any, tuple[Any, ...], dict[str, Any], list[Any]], Verdict | No
 SIGMAS = 7.0
 
 
-def given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def named_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by their names, with the schema's defaults."""
     names = [a.name for a in func._schema.arguments]
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
@@ -28,10 +28,10 @@ def given(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 
 def chosen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Values and where they stood (topk, sort, max): of equal values any may be named, each once."""
-    told = given(func, args, kwargs)
-    if len(outputs) != 2 or told.get("dim", -1) is None or told.get("stable"):
+    arguments = named_arguments(func, args, kwargs)
+    if len(outputs) != 2 or arguments.get("dim", -1) is None or arguments.get("stable"):
         return None
-    x, dim, (values, places) = args[0], told.get("dim", -1), outputs
+    x, dim, (values, places) = args[0], arguments.get("dim", -1), outputs
     if x.dim() == 0:
         return None
     right = func(*args, **kwargs)[0]
@@ -39,7 +39,7 @@ def chosen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: li
         return wrong("shape", float(values.numel()), float(right.numel()))
     if tuple(places.shape) != tuple(values.shape):
         return wrong("shape", float(places.numel()), float(values.numel()))
-    if told.get("sorted") is False:
+    if arguments.get("sorted") is False:
         values, right = values.sort(dim).values, right.sort(dim).values
     differ = ~((values == right) | (values.isnan() & right.isnan()))
     if bool(differ.any()):
@@ -47,9 +47,9 @@ def chosen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: li
     keep = places.unsqueeze(dim) if places.dim() < x.dim() else places
     if keep.numel() and (int(keep.max()) >= x.shape[dim] or int(keep.min()) < 0):
         return wrong("index", float(((keep >= x.shape[dim]) | (keep < 0)).sum()))
-    held = outputs[0].unsqueeze(dim) if places.dim() < x.dim() else outputs[0]
-    picked = x.gather(dim, keep)
-    stray = ~((picked == held) | (picked.isnan() & held.isnan()))
+    output = outputs[0].unsqueeze(dim) if places.dim() < x.dim() else outputs[0]
+    chosen_values = x.gather(dim, keep)
+    stray = ~((chosen_values == output) | (chosen_values.isnan() & output.isnan()))
     twice = keep.sort(dim).values.diff(dim=dim) == 0
     bad = float(stray.sum() + twice.sum())
     return wrong("index", bad) if bad else RIGHT
@@ -57,8 +57,8 @@ def chosen(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: li
 
 def largest(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """argmax and argmin: any place that holds the extreme value."""
-    told = given(func, args, kwargs)
-    x, dim = args[0], told.get("dim")
+    arguments = named_arguments(func, args, kwargs)
+    x, dim = args[0], arguments.get("dim")
     right, got = func(*args, **kwargs), outputs[0]
     if tuple(right.shape) != tuple(got.shape):
         return wrong("shape", float(got.numel()), float(right.numel()))
@@ -77,11 +77,11 @@ def _along(places: Tensor, x: Tensor, dim: int) -> Tensor:
     return places.unsqueeze(dim) if places.dim() < x.dim() else places
 
 
-def dropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
+def dropout(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Dropout: the mask keeps its share, what it keeps is scaled by 1 / (1 - p)."""
-    told = given(func, args, kwargs)
-    x, p, (y, mask) = args[0], float(told["p"]), outputs
-    if told.get("train") is False or mask.dtype != torch.bool:
+    arguments = named_arguments(func, args, kwargs)
+    x, p, (y, mask) = args[0], float(arguments["p"]), outputs
+    if arguments.get("train") is False or mask.dtype != torch.bool:
         return None
     keep = 1 - p
     off = abs(float(mask.sum()) - keep * x.numel()) / max((keep * p * x.numel()) ** 0.5, 1e-9)
@@ -95,8 +95,8 @@ def dropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: l
 
 def bernoulli(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Zeros and ones in their share."""
-    told, y = given(func, args, kwargs), outputs[0].double()
-    p = told.get("p")
+    arguments, y = named_arguments(func, args, kwargs), outputs[0].double()
+    p = arguments.get("p")
     p = (args[0].double() if func._schema.name == "aten::bernoulli" else 0.5) if p is None else p
     p = p.double() if isinstance(p, Tensor) else torch.full_like(y, float(p))
     if bool(((y != 0) & (y != 1)).any()):
@@ -106,8 +106,8 @@ def bernoulli(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs:
 
 def gaussian(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Normal numbers: mean and variance."""
-    told = given(func, args, kwargs)
-    mean, std = told.get("mean", 0.0), told.get("std", 1.0)
+    arguments = named_arguments(func, args, kwargs)
+    mean, std = arguments.get("mean", 0.0), arguments.get("std", 1.0)
     if isinstance(mean, Tensor) or isinstance(std, Tensor):
         return RIGHT
     return _moments(outputs[0].double(), float(mean), float(std) ** 2)
@@ -115,8 +115,8 @@ def gaussian(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
 
 def uniform(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Uniform numbers: range, mean and variance."""
-    told = given(func, args, kwargs)
-    low, high = float(told.get("from", 0.0)), float(told.get("to", 1.0))
+    arguments = named_arguments(func, args, kwargs)
+    low, high = float(arguments.get("from", 0.0)), float(arguments.get("to", 1.0))
     y = outputs[0].double()
     outside = (y < low) | (y > high) | ~y.isfinite()
     if bool(outside.any()):
@@ -126,8 +126,8 @@ def uniform(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: l
 
 def integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Integers below an end, each as likely."""
-    told, y = given(func, args, kwargs), outputs[0]
-    low, high = int(told.get("low", told.get("from", 0)) or 0), told.get("high", told.get("to"))
+    arguments, y = named_arguments(func, args, kwargs), outputs[0]
+    low, high = int(arguments.get("low", arguments.get("from", 0)) or 0), arguments.get("high", arguments.get("to"))
     if high is None or not y.numel():
         return RIGHT
     outside = (y < low) | (y >= high)
@@ -137,7 +137,7 @@ def integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: 
     return _moments(y.double(), low + (count - 1) / 2, (count * count - 1) / 12)
 
 
-def permuted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
+def permutation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict | None:
     """Every integer once."""
     y = outputs[0].flatten().sort().values
     bad = float((y != torch.arange(y.numel(), dtype=y.dtype)).sum())
@@ -162,9 +162,9 @@ def _moments(y: Tensor, mean: float, variance: float) -> Verdict:
 
 CHOICES: Mapping[str, Check] = MappingProxyType({
     "topk": chosen, "sort": chosen, "max": chosen, "min": chosen, "argmax": largest, "argmin": largest,
-    "native_dropout": dropped, "bernoulli": bernoulli, "bernoulli_": bernoulli, "normal_": gaussian,
+    "native_dropout": dropout, "bernoulli": bernoulli, "bernoulli_": bernoulli, "normal_": gaussian,
     "randn": gaussian, "randn_like": gaussian, "uniform_": uniform, "rand": uniform, "rand_like": uniform,
-    "randint": integers, "random_": integers, "randperm": permuted,
+    "randint": integers, "random_": integers, "randperm": permutation,
 })  # fmt: skip
 _FIRM = frozenset(("topk", "sort", "max", "min", "argmax", "argmin"))
 

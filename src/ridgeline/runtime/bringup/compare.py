@@ -107,39 +107,39 @@ def is_report(path: Path) -> bool:
 def read_report(path: Path) -> dict[str, Any]:
     """A report; an `InputError` where the file is none."""
     try:
-        found = json.loads(read_text(path, BIGGEST_REPORT))
+        report = json.loads(read_text(path, BIGGEST_REPORT))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise _refused(path, f"a file that is no JSON ({type(error).__name__})") from error
-    if not isinstance(found, dict) or found.get("kind") != "bringup":
-        raise _refused(path, "something else")
+        raise _refuse_report(path, f"a file that is no JSON ({type(error).__name__})") from error
+    if not isinstance(report, dict) or report.get("kind") != "bringup":
+        raise _refuse_report(path, "something else")
     for key, kind in (("findings", list), ("inventory", dict)):
-        if not isinstance(found.get(key), kind):
-            raise _refused(path, f"a report without {key}")
-    return found
+        if not isinstance(report.get(key), kind):
+            raise _refuse_report(path, f"a report without {key}")
+    return report
 
 
-def _refused(path: Path, given: str) -> InputError:
-    expected = "a report of `ridgeline bringup MODEL --device DEVICE -o FILE`"
-    return InputError(Problem(path=path.name, given=given, expected=expected, todo="write it again"))
+def _refuse_report(path: Path, given: str) -> InputError:
+    expected_text = "a report of `ridgeline bringup MODEL --device DEVICE -o FILE`"
+    return InputError(Problem(path=path.name, given=given, expected=expected_text, todo="write it again"))
 
 
 def diff_reports(before: Mapping[str, Any], after: Mapping[str, Any]) -> ReportDiff:
     """What differs between two reports."""
-    both = (before, after)
-    found = [{_key(table): table for table in _tables(side["findings"])} for side in both]
-    held = [_table(side.get("inventory")) for side in both]
-    lists = {name: [_ops(side.get(name)) for side in held] for name in LACKS}
-    ops = [[str(op) for op in _table(side.get("ops"))] for side in held]
-    ratio, changed = _speeds(_table(before.get("speed")), _table(after.get("speed")))
+    sides = (before, after)
+    findings = [{_key(table): table for table in _tables(side["findings"])} for side in sides]
+    inventories = [_table(side.get("inventory")) for side in sides]
+    lists = {name: [_ops(side.get(name)) for side in inventories] for name in LACKS}
+    ops = [[str(op) for op in _table(side.get("ops"))] for side in inventories]
+    ratio, speed_changes = _speeds(_table(before.get("speed")), _table(after.get("speed")))
     return ReportDiff(
-        models=_pair(both, "model"), devices=_pair(both, "device"), verdicts=_pair(both, "verdict"),
-        environment=_changes(*(_flat(side.get("environment")) for side in both)),
-        new=_only(found[1], found[0]), gone=_only(found[0], found[1]),
+        models=_pair(sides, "model"), devices=_pair(sides, "device"), verdicts=_pair(sides, "verdict"),
+        environment=_changes(*(_flat(side.get("environment")) for side in sides)),
+        new=_only(findings[1], findings[0]), gone=_only(findings[0], findings[1]),
         lacks={name: _less(sides[1], sides[0]) for name, sides in lists.items()},
         regained={name: _less(sides[0], sides[1]) for name, sides in lists.items()},
         ops=_less(ops[1], ops[0]), no_longer=_less(ops[0], ops[1]),
-        fingerprint=print_changes(*(side.get("fingerprint") for side in both)),
-        step_ratio=ratio, changed=changed,
+        fingerprint=print_changes(*(side.get("fingerprint") for side in sides)),
+        step_ratio=ratio, changed=speed_changes,
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _tables(value: Any) -> list[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
 
 
 def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -161,7 +161,7 @@ def _key(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _only(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> tuple[Mapping[str, Any], ...]:
-    return tuple(one for key, one in ours.items() if key not in theirs)
+    return tuple(entry for key, entry in ours.items() if key not in theirs)
 
 
 def _ops(value: Any) -> list[str]:
@@ -169,8 +169,8 @@ def _ops(value: Any) -> list[str]:
 
 
 def _less(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, ...]:
-    other = set(theirs)
-    return tuple(dict.fromkeys(op for op in ours if op not in other))
+    their_keys = set(theirs)
+    return tuple(dict.fromkeys(op for op in ours if op not in their_keys))
 
 
 def _flat(value: Any, path: str = "", depth: int = 4) -> dict[str, str]:
@@ -200,31 +200,35 @@ def _close(one: str, other: str) -> bool:
         a, b = float(one), float(other)
     except ValueError:
         return False
-    whole = a.is_integer() and b.is_integer()
-    return not whole and abs(a - b) <= max(0.02, 0.1 * max(abs(a), abs(b)))
+    are_integers = a.is_integer() and b.is_integer()
+    return not are_integers and abs(a - b) <= max(0.02, 0.1 * max(abs(a), abs(b)))
 
 
 def _speeds(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float | None, tuple[OpChange, ...]]:
     """Seconds of all ops that both timed, B over A, and those that changed beyond their spread, the most first."""
-    sides = [{key: row for row in _tables(side.get("ops")) if (key := _timed(row))} for side in (before, after)]
-    both = [key for key in sides[0] if key in sides[1]]
-    if not both:
+    sides = [{key: row for row in _tables(side.get("ops")) if (key := _timing_key(row))} for side in (before, after)]
+    common_keys = [key for key in sides[0] if key in sides[1]]
+    if not common_keys:
         return None, ()
     totals = [
-        sum(_number(side[key], "seconds") * max(_number(side[key], "calls"), 1) for key in both) for side in sides
+        sum(_number(side[key], "seconds") * max(_number(side[key], "calls"), 1) for key in common_keys)
+        for side in sides
     ]
-    changed = []
-    for key in both:
-        one, other = sides[0][key], sides[1][key]
-        noise = max(LEAST, _number(one, "spread") + _number(other, "spread"))
-        seconds = _number(one, "seconds"), _number(other, "seconds")
-        if abs(math.log(seconds[1] / seconds[0])) > noise and "launch" not in (one.get("bound"), other.get("bound")):
-            changed.append(OpChange(op=key[0], dtype=key[1], shapes=key[2], before_s=seconds[0], after_s=seconds[1]))
-    changed.sort(key=lambda one: -abs(math.log(one.ratio)))
-    return totals[1] / totals[0], tuple(changed)
+    changes = []
+    for key in common_keys:
+        before_row, after_row = sides[0][key], sides[1][key]
+        noise = max(LEAST, _number(before_row, "spread") + _number(after_row, "spread"))
+        seconds = _number(before_row, "seconds"), _number(after_row, "seconds")
+        if abs(math.log(seconds[1] / seconds[0])) > noise and "launch" not in (
+            before_row.get("bound"),
+            after_row.get("bound"),
+        ):
+            changes.append(OpChange(op=key[0], dtype=key[1], shapes=key[2], before_s=seconds[0], after_s=seconds[1]))
+    changes.sort(key=lambda one: -abs(math.log(one.ratio)))
+    return totals[1] / totals[0], tuple(changes)
 
 
-def _timed(row: Mapping[str, Any]) -> tuple[str, str, tuple[tuple[int, ...], ...]] | None:
+def _timing_key(row: Mapping[str, Any]) -> tuple[str, str, tuple[tuple[int, ...], ...]] | None:
     """What tells one signature from another; None where the row has no time."""
     shapes = row.get("shapes")
     if _number(row, "seconds") <= 0 or not isinstance(shapes, list):

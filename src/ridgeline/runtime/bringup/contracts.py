@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.arithmetic import Draw
 from ridgeline.runtime.bringup.attention_contracts import attention, attention_backward
-from ridgeline.runtime.bringup.choices import given
+from ridgeline.runtime.bringup.choices import named_arguments
 from ridgeline.runtime.bringup.norm_contracts import (
     group_norm,
     layer_norm,
@@ -74,7 +74,7 @@ def name_of(func: Any) -> str:
     return str(func._schema.name).removeprefix("aten::")
 
 
-def judged(func: Any) -> bool:
+def has_contract(func: Any) -> bool:
     """Whether an op has a right result that is not just a view of its argument."""
     return name_of(func) not in UNJUDGED and not is_view(func)
 
@@ -94,9 +94,9 @@ def outputs_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result:
     """What an op gave: its results, or the arguments that it wrote where it returns nothing."""
     if result is not None and tree_leaves(result):
         return list(tree_leaves(result))
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    arguments = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
     written = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    return [x for name in written for x in tree_leaves(given.get(name)) if isinstance(x, Tensor)]
+    return [x for name in written for x in tree_leaves(arguments.get(name)) if isinstance(x, Tensor)]
 
 
 def exact(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -104,18 +104,18 @@ def exact(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return outputs_of(func, args, kwargs, func(*args, **kwargs))
 
 
-def derived(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def derived_outputs(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The op itself on inputs that are off by a rounding; constants off as a whole, also those of the schema."""
     rough = name_of(func) in APPROXIMATED
-    unnamed = {
+    unnamed_options = {
         a.name: a.default_value for a in func._schema.arguments[len(args) :] if isinstance(a.default_value, float)
     }
-    near, named = tree_map(lambda x: _near(draw, x), (args, unnamed | kwargs))
+    near, near_options = tree_map(lambda x: _near(draw, x), (args, unnamed_options | kwargs))
     if name_of(func).startswith("_foreach_"):  # a factor for all is a constant of the list's format
         near = tree_map(lambda x: draw.common(x, 1.0, draw.format) if _real(x) and x.dim() == 0 else x, near)
     if rough:
         near = tree_map(lambda x: draw.common(x) if _real(x) else x, near)
-    outputs = outputs_of(func, near, named, func(*near, **named))
+    outputs = outputs_of(func, near, near_options, func(*near, **near_options))
     if rough:
         outputs = [draw.common(y, 2.0) if _real(y) else y for y in outputs]
     return [draw.rounded(y, units=4.0 if rough else 1.0) if _real(y) else y for y in outputs]
@@ -142,8 +142,8 @@ def mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def addmm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """beta bias + alpha a b; the product may be stored before the bias is added."""
     product = draw.sometimes_stored((dot if args[2].dim() == 1 else mm)(draw, func, args[1:], {})[0])
-    whole = kwargs.get("beta", 1) * args[0] + kwargs.get("alpha", 1) * product
-    return [draw.off(whole, torch.maximum(args[0].abs().expand_as(whole), product.abs()))]
+    total = kwargs.get("beta", 1) * args[0] + kwargs.get("alpha", 1) * product
+    return [draw.off(total, torch.maximum(args[0].abs().expand_as(total), product.abs()))]
 
 
 def dot(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -151,7 +151,7 @@ def dot(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return [draw.product(args[0].unsqueeze(-2), args[1].unsqueeze(-1)).squeeze(-1).squeeze(-1)]
 
 
-def reduced(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def reduction(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Sums and means: accumulated in 32 bits, divided by a constant."""
     y, squares = func(*args, **kwargs), func(args[0].square(), *args[1:], **kwargs)
     terms = max(1, args[0].numel() // max(1, y.numel()))
@@ -159,7 +159,7 @@ def reduced(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return [draw.common(draw.summed(y, scale, terms))]
 
 
-def scanned(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def scan(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Running sums, kept in the tensor's own format at worst."""
     y, scale = func(*args, **kwargs), func(args[0].abs(), *args[1:], **kwargs)
     return [draw.off(y, scale, units=2.0, dtype=draw.format)]
@@ -173,7 +173,7 @@ def angular(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def first_only(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """What comes besides is a buffer for the backward, which not every device fills."""
-    return derived(draw, func, args, kwargs)[:1]
+    return derived_outputs(draw, func, args, kwargs)[:1]
 
 
 def sigmoid_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -193,35 +193,35 @@ def lerp(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """a + w (b - a), or (1 - w) a + w b: either share is a rounded constant."""
     a, b, w = args[:3]
     w = w if isinstance(w, Tensor) else torch.tensor(float(w), dtype=torch.float64)
-    kept, new = draw.common(1 - w, 1.0, draw.format) * a, draw.common(w, 1.0, draw.format) * b
-    return [draw.off(kept + new, kept.abs() + new.abs(), units=2.0)]
+    kept_part, new = draw.common(1 - w, 1.0, draw.format) * a, draw.common(w, 1.0, draw.format) * b
+    return [draw.off(kept_part + new, kept_part.abs() + new.abs(), units=2.0)]
 
 
 def sigmoid(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """1 / (1 + exp(-x)), also by way of tanh: far below zero it keeps the error of a 1."""
-    return [draw.off(y, torch.ones_like(y)) for y in derived(draw, func, args, kwargs)]
+    return [draw.off(y, torch.ones_like(y)) for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def silu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """x sigmoid(x)."""
-    return [draw.off(y, args[0].abs()) for y in derived(draw, func, args, kwargs)]
+    return [draw.off(y, args[0].abs()) for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def silu_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """g s (1 + x (1 - s)), the sigmoids with the error of a 1."""
     g, x = args[:2]
-    return [draw.off(y, g.abs() * (1 + x.abs())) for y in derived(draw, func, args, kwargs)]
+    return [draw.off(y, g.abs() * (1 + x.abs())) for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def gelu(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """x (1 + erf(x / sqrt 2)) / 2: the sum in the bracket keeps the error of a 1."""
-    return [draw.off(y, args[0].abs(), units=2.0) for y in derived(draw, func, args, kwargs)]
+    return [draw.off(y, args[0].abs(), units=2.0) for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def gelu_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """g (cdf + x pdf), the cdf with the error of a 1."""
     g, x = args[:2]
-    return [draw.off(y, g.abs() * (1 + x.abs()), units=2.0) for y in derived(draw, func, args, kwargs)]
+    return [draw.off(y, g.abs() * (1 + x.abs()), units=2.0) for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def nll(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -231,22 +231,22 @@ def nll(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return [draw.common(draw.summed(y, y.abs(), rows)) if y.dim() == 0 else y, weight]
 
 
-def scattered(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def scatter(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Rows added where indices say; those that meet in any order, every other time in the tensor's own format.
 
     Of n terms n - 2 sums are stored on the way: the first has nothing to be added to, the last is the result.
     """
     outputs = _run(func, args, kwargs)
     scales = _run(func, tree_map(_absolute, args), kwargs)
-    alone = name_of(func).startswith("embedding")  # nothing was there before
-    ones = tuple(_ones(x, 1.0 if alone or k else 0.0) for k, x in enumerate(args))
-    counts = [n + (not alone) for n in _run(func, ones, kwargs)]
+    from_zero = name_of(func).startswith("embedding")  # nothing was there before
+    ones = tuple(_ones(x, 1.0 if from_zero or k else 0.0) for k, x in enumerate(args))
+    counts = [n + (not from_zero) for n in _run(func, ones, kwargs)]
     found = []
     for y, scale, count in zip(outputs, scales, counts, strict=True):
-        stored = (count - 2).clamp(min=0).sqrt()
+        further_terms = (count - 2).clamp(min=0).sqrt()
         if draw.number % 2:
-            y = draw.off(y, scale * stored, units=1.5, dtype=draw.format)
-        found.append(draw.off(y, scale * (1 + stored)))
+            y = draw.off(y, scale * further_terms, units=1.5, dtype=draw.format)
+        found.append(draw.off(y, scale * (1 + further_terms)))
     return found
 
 
@@ -267,18 +267,18 @@ def linear(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     y = _run(func, args, kwargs)
     squares = _run(func, tree_map(lambda x: x.square() if _real(x) else x, args), kwargs)
     counts = _run(func, tree_map(lambda x: torch.ones_like(x) if _real(x) else x, args), kwargs)
-    found: list[Any] = []
-    for one, square, count in zip(y, squares, counts, strict=True):
-        size = None if one is None else torch.maximum(square.clamp(min=0).sqrt(), one.abs())
-        found.append(None if size is None else draw.off(one, size * (1 + 0.5 * count.abs().sqrt())))
-    return found
+    outputs: list[Any] = []
+    for output, square, count in zip(y, squares, counts, strict=True):
+        size = None if output is None else torch.maximum(square.clamp(min=0).sqrt(), output.abs())
+        outputs.append(None if size is None else draw.off(output, size * (1 + 0.5 * count.abs().sqrt())))
+    return outputs
 
 
-def normed(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def norm_output(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Roots of sums of squares, variances: the sum's error is relative."""
     terms = max(1, max((x.numel() for x in tree_leaves(args) if isinstance(x, Tensor)), default=1))
     units = 4 + 0.5 * min(terms, 1 << 16) ** 0.5
-    return [draw.rounded(y, units=units) if _real(y) else y for y in derived(draw, func, args, kwargs)]
+    return [draw.rounded(y, units=units) if _real(y) else y for y in derived_outputs(draw, func, args, kwargs)]
 
 
 def scaled_mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -287,16 +287,16 @@ def scaled_mm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     Where the unit cuts off, each product loses up to 2^-13 of the running sum, toward zero, and 128 terms at most are
     added up like this before they go to a sum of 32 bits; with fast accumulation all of them.
     """
-    told = given(func, args, kwargs)
-    a, b = told["self"] * told["scale_a"], told["mat2"] * told["scale_b"]
+    arguments = named_arguments(func, args, kwargs)
+    a, b = arguments["self"] * arguments["scale_a"], arguments["mat2"] * arguments["scale_b"]
     y, scale = a @ b, (a.square() @ b.square()).sqrt()
     cut, terms = draw.unit.cuts_off, a.shape[-1]
-    among = terms if told.get("use_fast_accum") else min(terms, PROMOTED)
+    among = terms if arguments.get("use_fast_accum") else min(terms, PROMOTED)
     y = draw.off(y, scale, units=1.0 + (1024.0 * among**0.5 if cut else 512.0 * (terms / 32) ** 0.5))
     if cut and draw.source is not None:
         y = y - y.sign() * 2.0**-13 * among**0.5 * torch.maximum(scale, y.abs()) * draw.one_for_all().abs()
-    y = y if told.get("bias") is None else y + told["bias"]
-    told_scale = told.get("scale_result")
+    y = y if arguments.get("bias") is None else y + arguments["bias"]
+    told_scale = arguments.get("scale_result")
     return [y if told_scale is None else y * told_scale]
 
 
@@ -313,9 +313,9 @@ CONTRACTS: dict[str, Program] = {
     "bmm": mm,
     "addmm": addmm,
     "baddbmm": addmm,
-    "sum": reduced,
-    "mean": reduced,
-    "cumsum": scanned,
+    "sum": reduction,
+    "mean": reduction,
+    "cumsum": scan,
     "gelu": gelu,
     "log_sigmoid_forward": first_only,
     "sigmoid_backward": sigmoid_backward,
@@ -329,28 +329,28 @@ CONTRACTS: dict[str, Program] = {
     "cos": angular,
     "gelu_backward": gelu_backward,
     "nll_loss_forward": nll,
-    "embedding_dense_backward": scattered,
-    "index_add": scattered,
-    "index_add_": scattered,
-    "scatter_add": scattered,
-    "scatter_add_": scattered,
-    "index_put": scattered,
-    "index_put_": scattered,
-    "_index_put_impl_": scattered,
-    "scatter_reduce": derived,
+    "embedding_dense_backward": scatter,
+    "index_add": scatter,
+    "index_add_": scatter,
+    "scatter_add": scatter,
+    "scatter_add_": scatter,
+    "index_put": scatter,
+    "index_put_": scatter,
+    "_index_put_impl_": scatter,
+    "scatter_reduce": derived_outputs,
     "convolution": linear,
     "convolution_backward": linear,
     "native_group_norm": group_norm,
-    "native_group_norm_backward": normed,
-    "linalg_vector_norm": normed,
-    "_foreach_norm": normed,
-    "norm": normed,
-    "var": normed,
-    "std": normed,
-    "var_mean": normed,
-    "logcumsumexp": normed,
-    "cumprod": normed,
-    "prod": normed,
+    "native_group_norm_backward": norm_output,
+    "linalg_vector_norm": norm_output,
+    "_foreach_norm": norm_output,
+    "norm": norm_output,
+    "var": norm_output,
+    "std": norm_output,
+    "var_mean": norm_output,
+    "logcumsumexp": norm_output,
+    "cumprod": norm_output,
+    "prod": norm_output,
     "_scaled_mm": scaled_mm,
     "dot": dot,
     "mv": dot,
@@ -379,4 +379,4 @@ CONTRACTS: dict[str, Program] = {
 def contract_of(func: Any) -> Program:
     """The program of an op."""
     name = name_of(func)
-    return CONTRACTS.get(name, exact if name in EXACT else derived)
+    return CONTRACTS.get(name, exact if name in EXACT else derived_outputs)

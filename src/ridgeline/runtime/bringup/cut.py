@@ -31,12 +31,12 @@ def one_of_each(model: ModelSpec) -> ModelSpec:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed_bytes(small) <= there / 2:
         return small
-    small = narrowed(small)
+    small = narrow_model(small)
     if needed_bytes(small) > there:
-        given = f"about {format_quantity(needed_bytes(small), 'B')} for one narrowed layer of each kind"
-        expected = f"what the host's memory can hold: {format_quantity(there, 'B')}"
+        given_text = f"about {format_quantity(needed_bytes(small), 'B')} for one narrowed layer of each kind"
+        expected_text = f"what the host's memory can hold: {format_quantity(there, 'B')}"
         todo = "use a host with more memory"
-        raise InputError(Problem(path="model", given=given, expected=expected, todo=todo))
+        raise InputError(Problem(path="model", given=given_text, expected=expected_text, todo=todo))
     return small
 
 
@@ -47,17 +47,17 @@ def needed_bytes(model: ModelSpec) -> int:
 
 def left_out(model: ModelSpec, small: ModelSpec) -> tuple[str, ...]:
     """What of an architecture is not run, in words."""
-    told = [f"{small.layers} of {model.layers} layers, one of each kind"]
+    omissions = [f"{small.layers} of {model.layers} layers, one of each kind"]
     if small.vocab < model.vocab:
-        told.append(f"{small.vocab:,} of {model.vocab:,} rows of the vocabulary")
+        omissions.append(f"{small.vocab:,} of {model.vocab:,} rows of the vocabulary")
     if small.blocks != model.blocks:
-        told.append(f"widths: {small.hidden:,} of {model.hidden:,} and the like")
+        omissions.append(f"widths: {small.hidden:,} of {model.hidden:,} and the like")
     if model.mtp is not None:
-        told.append("multi-token prediction")
-    return tuple(told)
+        omissions.append("multi-token prediction")
+    return tuple(omissions)
 
 
-def narrowed(model: ModelSpec, wide: int = WIDE) -> ModelSpec:
+def narrow_model(model: ModelSpec, wide: int = WIDE) -> ModelSpec:
     """The same architecture with widths, heads and experts as few as keep its form."""
     return replace(
         model, hidden=min(model.hidden, wide), blocks=tuple(_block(block, wide) for block in model.blocks),

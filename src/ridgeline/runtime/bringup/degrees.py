@@ -71,29 +71,31 @@ def parallel(session: Session, format: str, spread: Spread = NO_DRAWS, limit_s: 
         verify=True, seed=session.seed, timeout=limit_s, device=session.device.partition(":")[0], backend=""
     )
     scenarios = {name: scenario_of(small_model(session.target), mesh) for name, mesh in MESHES.items()}
-    problems = {name: (*check(one), *refusals(one)) for name, one in scenarios.items()}
-    able = {name: make_request(one, options) for name, one in scenarios.items() if not problems[name]}
-    why = "; ".join(f"{name}: {_told(found[0])}" for name, found in problems.items() if found)
+    problems = {name: (*check(scenario), *refusals(scenario)) for name, scenario in scenarios.items()}
+    able = {name: make_request(scenario, options) for name, scenario in scenarios.items() if not problems[name]}
+    why = "; ".join(f"{name}: {_problem_text(reasons[0])}" for name, reasons in problems.items() if reasons)
     if not able:
         return Check(name=NAME, format=format, verdict="not run", reason=why)
     try:
-        found = dict(zip(able, compared(tuple(able.values()), limit_s), strict=True))
+        verifications = dict(zip(able, compare_ranks(tuple(able.values()), limit_s), strict=True))
     except (OSError, RuntimeError) as error:
         return Check(name=NAME, format=format, verdict="not run", reason=str(error).partition("\n")[0][:300])
-    return _judged(session, {name: widened(one, spread) for name, one in found.items()}, why)
+    return _judge_degrees(
+        session, {name: widen_tolerances(verification, spread) for name, verification in verifications.items()}, why
+    )
 
 
-def widened(found: Verification, spread: Spread) -> Verification:
+def widen_tolerances(found: Verification, spread: Spread) -> Verification:
     """With the tolerances that right devices need."""
-    exact = {name: one.double() for name, one in spread.exact.items() if name.startswith(GRADIENT)}
-    floor = FLOOR * _rms(torch.cat([one.flatten() for one in exact.values()])) if exact else 0.0
+    exact = {name: gradient.double() for name, gradient in spread.exact.items() if name.startswith(GRADIENT)}
+    floor = FLOOR * _rms(torch.cat([gradient.flatten() for gradient in exact.values()])) if exact else 0.0
     parameters = []
     for parameter in found.parameters:
-        traced, tolerance = f"{GRADIENT}{parameter.name}", parameter.tolerance
-        if traced in exact:
-            draws = [draw[traced].double() for draw in spread.draws]
-            most = max((_rms(draws[k] - draws[k - 1]) for k in range(len(draws))), default=0.0)
-            tolerance = max(tolerance, MARGIN * most / max(_rms(exact[traced]), floor, TINY))
+        gradient_name, tolerance = f"{GRADIENT}{parameter.name}", parameter.tolerance
+        if gradient_name in exact:
+            draws = [draw[gradient_name].double() for draw in spread.draws]
+            largest = max((_rms(draws[k] - draws[k - 1]) for k in range(len(draws))), default=0.0)
+            tolerance = max(tolerance, MARGIN * largest / max(_rms(exact[gradient_name]), floor, TINY))
         parameters.append(replace(parameter, tolerance=tolerance))
     return replace(found, parameters=tuple(parameters))
 
@@ -102,7 +104,7 @@ def _rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
 
 
-def refused(device: str) -> str:
+def refusal_of(device: str) -> str:
     """Why two processes of a device cannot be compared with one; empty where they can."""
     kind = device.partition(":")[0]
     if kind == ridge.NAME:
@@ -129,7 +131,7 @@ def scenario_of(model: ModelSpec, mesh: Mesh) -> Scenario:
     )
 
 
-def compared(requests: tuple[Request, ...], limit_s: float = LIMIT_S) -> tuple[Verification, ...]:
+def compare_ranks(requests: tuple[Request, ...], limit_s: float = LIMIT_S) -> tuple[Verification, ...]:
     """What each plan of two ranks gives beside one process, computed by a pair of processes that end with this call."""
     context = multiprocessing.get_context("spawn")
     ports = tuple(free_port() for _ in requests)
@@ -138,16 +140,16 @@ def compared(requests: tuple[Request, ...], limit_s: float = LIMIT_S) -> tuple[V
     try:
         for rank in range(RANKS):
             here, there = context.Pipe(duplex=False)
-            one = context.Process(target=_rank, args=(requests, rank, ports, there), daemon=True)
-            one.start()
+            process = context.Process(target=_rank, args=(requests, rank, ports, there), daemon=True)
+            process.start()
             there.close()
             pipes.append(here)
-            processes.append(one)
+            processes.append(process)
         return _answer(pipes, limit_s)
     finally:
-        for one in processes:
-            one.kill()
-            one.join()
+        for process in processes:
+            process.kill()
+            process.join()
         for pipe in pipes:
             pipe.close()
 
@@ -160,13 +162,13 @@ def _answer(pipes: list[Connection], limit_s: float) -> tuple[Verification, ...]
             assert isinstance(pipe, Connection)
             rank = pipes.index(pipe)
             try:
-                why, found = pipe.recv()
+                why, verification = pipe.recv()
             except EOFError:
                 raise RuntimeError(f"rank {rank} ended without an answer") from None
             if why:
                 raise RuntimeError(f"rank {rank}: {why}")
             if rank == 0:
-                return tuple(found)
+                return tuple(verification)
             silent.remove(pipe)
     raise TimeoutError(f"two processes gave no answer within {limit_s:.0f} s")
 
@@ -175,17 +177,17 @@ def _rank(requests: tuple[Request, ...], rank: int, ports: tuple[int, ...], pipe
     """The main function of one of the processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX that is advertised and traps ends the process
-    own = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": RANKS}
-    os.environ.update({name: str(value) for name, value in own.items()}, MASTER_ADDR="127.0.0.1")
+    variables = {"RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": RANKS}
+    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
     try:
         from ridgeline.runtime.train.loop import compare
 
-        found = []
+        verifications = []
         for request, port in zip(requests, ports, strict=True):
             os.environ["MASTER_PORT"] = str(port)
-            found.append(compare(request, find_world()))
-        pipe.send(("", found))
+            verifications.append(compare(request, find_world()))
+        pipe.send(("", verifications))
     except BaseException as error:
         with suppress(OSError):
             pipe.send((reason(error), []))
@@ -195,32 +197,39 @@ def _rank(requests: tuple[Request, ...], rank: int, ports: tuple[int, ...], pipe
 def _why_not(session: Session, format: str) -> str:
     if isinstance(session.target, OwnModule):
         return "a user's module: how it splits is not known"
-    why = refused(session.device)
+    why = refusal_of(session.device)
     return why or ("in fp32 only" if format != FORMAT else "")
 
 
-def _judged(session: Session, found: Mapping[str, Verification], why: str) -> Check:
+def _judge_degrees(session: Session, found: Mapping[str, Verification], why: str) -> Check:
     """The first degree that differs, or the one nearest its tolerance; what differs is a finding."""
     name, worst = max(found.items(), key=lambda one: (not one[1].equal, _share(one[1].worst)))
-    one = next(iter(worst.diverged), worst.worst)
-    measured, limit, module = one.difference, one.tolerance, one.name
+    gradient = next(iter(worst.diverged), worst.worst)
+    difference, limit, module = gradient.difference, gradient.tolerance, gradient.name
     if not worst.equal and not worst.diverged:
-        measured, limit, module = worst.loss_difference, worst.tolerance, "loss"
+        difference, limit, module = worst.loss_difference, worst.tolerance, "loss"
     where = f"{name}: " + ("loss" if module == "loss" else f"{GRADIENT}{module}")
     if not worst.equal:
         session.found.add(OpFinding(
             op=OP, module=module, phase="loss" if module == "loss" else "backward", dtype=DTYPES[FORMAT],
-            statistic=NAME, measured=measured, limit=limit, message=f"{where} is not that of one process",
+            statistic=NAME, measured=difference, limit=limit, message=f"{where} is not that of one process",
         ))  # fmt: skip
     return Check(
-        name=NAME, format=FORMAT, verdict="pass" if worst.equal else "fail", statistic="difference", measured=measured,
-        limit=limit, where=where, op="" if worst.equal else OP, reason=why,
-    )  # fmt: skip
+        name=NAME,
+        format=FORMAT,
+        verdict="pass" if worst.equal else "fail",
+        statistic="difference",
+        measured=difference,
+        limit=limit,
+        where=where,
+        op="" if worst.equal else OP,
+        reason=why,
+    )
 
 
 def _share(one: Compared) -> float:
     return one.difference / one.tolerance
 
 
-def _told(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     return f"{problem.path} is {problem.given}, expected {problem.expected}"

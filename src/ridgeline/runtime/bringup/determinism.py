@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.capture import Modules, Place, Wrong, dtype_of, entry_of, signature_of
-from ridgeline.runtime.bringup.contracts import judged, outputs_of
+from ridgeline.runtime.bringup.contracts import has_contract, outputs_of
 from ridgeline.runtime.bringup.findings import Determinism
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.judge import NoContractError, judge
@@ -48,16 +48,16 @@ class Repeat(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         place = self.modules.place()
         entry = entry_of(signature_of(func, args, kwargs), place, args, kwargs)
-        if not judged(func):
+        if not has_contract(func):
             return self.guard.run(func, args, kwargs, entry).result
         host = tree_map(on_host, (args, kwargs))
         ran = self.guard.run(func, args, kwargs, entry)
         outputs = [on_host(x) for x in outputs_of(func, args, kwargs, ran.result)]
-        given = [x for x in tree_leaves(host) if isinstance(x, Tensor)]
+        inputs = [x for x in tree_leaves(host) if isinstance(x, Tensor)]
         if self.recording:
-            self.first.append((str(func), given, outputs))
+            self.first.append((str(func), inputs, outputs))
         elif self.number < len(self.first):
-            self._compare(func, place, host, given, outputs)
+            self._compare(func, place, host, inputs, outputs)
         self.number += 1
         return ran.result
 
@@ -71,18 +71,18 @@ class Repeat(TorchDispatchMode):  # type: ignore[misc]
             except NoContractError:
                 continue
             if not verdict.right:
-                told = f"{verdict.statistic}: other bits than in the first run, and beyond its contract"
+                message = f"{verdict.statistic}: other bits than in the first run, and beyond its contract"
                 self.races.append(Wrong(
                     op=op, place=place, dtype=dtype_of(outputs), verdict=replace(verdict, statistic="race"),
-                    args=host[0], kwargs=host[1], message=told,
+                    args=host[0], kwargs=host[1], message=message,
                 ))  # fmt: skip
                 return
         self.reordered.add(op)
 
 
-def repeated(session: Session) -> Determinism:
+def repeat_runs(session: Session) -> Determinism:
     """Steps of the small model in bf16 and fp32, each some times."""
-    found = Determinism(runs=RUNS)
+    determinism = Determinism(runs=RUNS)
     for format in ("fp32", "bf16"):
         rig = rig_of(session, format)
         if isinstance(rig, str):
@@ -103,9 +103,9 @@ def repeated(session: Session) -> Determinism:
             stop()
         session.note(mode.races)
         races = {race.op for race in mode.races}
-        found = replace(
-            found, same=found.same and not races and not mode.reordered,
-            reordered=tuple(sorted({*found.reordered, *mode.reordered} - races)),
-            races=tuple(sorted({*found.races, *races})),
+        determinism = replace(
+            determinism, same=determinism.same and not races and not mode.reordered,
+            reordered=tuple(sorted({*determinism.reordered, *mode.reordered} - races)),
+            races=tuple(sorted({*determinism.races, *races})),
         )  # fmt: skip
-    return found
+    return determinism

@@ -54,15 +54,15 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 
 def open_device(name: str, *, faulted: bool = False) -> None:
     """Make a device usable; an `InputError` says why it is not. Only the fake one can be given faults."""
-    found = FORM.fullmatch(name)
-    if found is None:
-        raise _refused(
+    match = FORM.fullmatch(name)
+    if match is None:
+        raise _refuse_device(
             name, "a torch device such as cpu, cuda, cuda:1 or ridge", "write its type, and a colon and index"
         )
-    kind, index = found["kind"], int(found["index"] or 0)
+    kind, index = match["kind"], int(match["index"] or 0)
     if faulted and kind != ridge.NAME:
-        expected, todo = "the fake device, whose ops can be faulted", f"use --device {ridge.NAME}"
-        raise InputError(Problem(path="--faults", given=name, expected=expected, todo=todo))
+        expected_text, todo = "the fake device, whose ops can be faulted", f"use --device {ridge.NAME}"
+        raise InputError(Problem(path="--faults", given=name, expected=expected_text, todo=todo))
     if kind == ridge.NAME:
         ridge.register()
     elif kind != "cpu":
@@ -70,34 +70,34 @@ def open_device(name: str, *, faulted: bool = False) -> None:
     count = 1 if kind == "cpu" else _count(torch.get_device_module(kind))
     if count is not None and index >= count:
         many = f"{count} device{'s' if count != 1 else ''} of type {kind} here"
-        raise _refused(name, many, f"name {kind}:0" + (f" to {kind}:{count - 1}" if count > 1 else ""))
+        raise _refuse_device(name, many, f"name {kind}:0" + (f" to {kind}:{count - 1}" if count > 1 else ""))
     if kind not in ("cpu", ridge.NAME):
         _try(name)
 
 
-def _refused(name: str, expected: str, todo: str) -> InputError:
+def _refuse_device(name: str, expected: str, todo: str) -> InputError:
     return InputError(Problem(path="--device", given=repr(name), expected=expected, todo=todo))
 
 
 def _open(name: str, kind: str) -> None:
     """Import what registers a device type, and see that there is one."""
     if kind not in INSTALL and kind != dispatcher.plugged_in():
-        known = ("cpu", ridge.NAME, *INSTALL)
-        meant = ALIASES.get(kind.lower()) or next(iter(near(kind.lower(), known, 1)), "")
+        known_devices = ("cpu", ridge.NAME, *INSTALL)
+        meant = ALIASES.get(kind.lower()) or next(iter(near(kind.lower(), known_devices, 1)), "")
         todo = f"did you mean {meant!r}?" if meant else "or install the package that registers it with torch"
-        raise _refused(name, "a device type that torch knows: " + ", ".join(known), todo)
+        raise _refuse_device(name, "a device type that torch knows: " + ", ".join(known_devices), todo)
     install = f"it needs {INSTALL.get(kind, 'the package that registers it')}; or try --device cpu or {ridge.NAME}"
     if kind in PLUG_INS:
         try:
             importlib.import_module(PLUG_INS[kind])
         except Exception as error:  # a plug-in without its driver's libraries raises whatever it likes
-            told = " ".join(str(error).split())[:160]
-            expected = f"a backend that is installed: importing {PLUG_INS[kind]} failed ({told})"
-            raise _refused(name, expected, install) from error
+            message = " ".join(str(error).split())[:160]
+            expected_text = f"a backend that is installed: importing {PLUG_INS[kind]} failed ({message})"
+            raise _refuse_device(name, expected_text, install) from error
     module = getattr(torch, kind, None) or torch.get_device_module(kind)
     available = getattr(module, "is_available", None)
     if available is not None and not available():
-        raise _refused(name, f"a device that torch {torch.__version__} finds on this machine", install)
+        raise _refuse_device(name, f"a device that torch {torch.__version__} finds on this machine", install)
 
 
 def _count(module: Any) -> int | None:
@@ -110,20 +110,22 @@ def _try(name: str) -> None:
     try:
         torch.ones(2, device=name).add(1).cpu()
     except Exception as error:
-        told = " ".join(str(error).split())[:200]
-        raise _refused(name, "a device that can add two numbers", f"torch said: {told}") from error
+        message = " ".join(str(error).split())[:200]
+        raise _refuse_device(name, "a device that can add two numbers", f"torch said: {message}") from error
 
 
 def environment(name: str) -> dict[str, str]:
     """The device, driver and software that decide which kernels run, for whoever compares two reports."""
     kind, _, index = name.partition(":")
-    found = {"device": device_name(name), "torch": torch.__version__, "python": platform.python_version()}
-    found |= {key: str(value) for key, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)) if value}
+    environment_ = {"device": device_name(name), "torch": torch.__version__, "python": platform.python_version()}
+    environment_ |= {
+        key: str(value) for key, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)) if value
+    }
     with contextlib.suppress(Exception):
-        found |= {"cudnn": str(torch.backends.cudnn.version())} if kind == "cuda" else {}
+        environment_ |= {"cudnn": str(torch.backends.cudnn.version())} if kind == "cuda" else {}
     with contextlib.suppress(Exception):
         properties = torch.get_device_module(kind).get_device_properties(int(index or 0))
-        found |= {
+        environment_ |= {
             key: str(value)
             for key in ("gcnArchName", "driver_version")
             if (value := getattr(properties, key, None)) and (key != "gcnArchName" or torch.version.hip)
@@ -131,13 +133,13 @@ def environment(name: str) -> dict[str, str]:
     for vendor, path in DRIVERS.items():
         with contextlib.suppress(OSError):
             version = re.search(r"\d+\.\d+[\d.]*", Path(path).read_text(encoding="utf-8")[:400])
-            found |= {f"{vendor} driver": version[0]} if version and kind == "cuda" else {}
+            environment_ |= {f"{vendor} driver": version[0]} if version and kind == "cuda" else {}
     with contextlib.suppress(Exception):
         if kind in PLUG_INS:
             package = PLUG_INS[kind].partition(".")[0]
-            found[package] = str(sys.modules[package].__version__)
-    found["threads"] = str(torch.get_num_threads())
-    return found
+            environment_[package] = str(sys.modules[package].__version__)
+    environment_["threads"] = str(torch.get_num_threads())
+    return environment_
 
 
 def device_name(name: str) -> str:

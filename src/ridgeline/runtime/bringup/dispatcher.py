@@ -34,10 +34,10 @@ WAITING = frozenset((
 
 def missing_parts() -> tuple[str, ...]:
     """Private parts that this torch lacks; none where everything below works."""
-    found = [name for name in PARTS if not hasattr(torch._C, name)]
+    absent_parts = [name for name in PARTS if not hasattr(torch._C, name)]
     if not hasattr(torch.autograd, "_get_sequence_nr"):
-        found.append("torch.autograd._get_sequence_nr")
-    return tuple(found)
+        absent_parts.append("torch.autograd._get_sequence_nr")
+    return tuple(absent_parts)
 
 
 @cache
@@ -71,8 +71,8 @@ def schema_name(op: str) -> str:
     >>> schema_name("aten.mm.default"), schema_name("aten.add.Tensor")
     ('aten::mm', 'aten::add.Tensor')
     """
-    library, _, rest = op.partition(".")
-    return f"{library}::{rest.removesuffix('.default')}"
+    library, _, name = op.partition(".")
+    return f"{library}::{name.removesuffix('.default')}"
 
 
 @cache

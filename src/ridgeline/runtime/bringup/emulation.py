@@ -72,8 +72,8 @@ def _toward_zero(x: Tensor) -> Tensor:
 
 def ties_away(x: Tensor) -> Tensor:
     """fp32 rounded to bf16, ties away from zero."""
-    whole = x.float().contiguous().view(torch.int32)
-    near = ((whole + (1 << 15)) & ~0xFFFF).view(torch.float32)
+    bits = x.float().contiguous().view(torch.int32)
+    near = ((bits + (1 << 15)) & ~0xFFFF).view(torch.float32)
     return torch.where(x.float().isfinite(), near, x.float()).to(torch.bfloat16)
 
 
@@ -106,5 +106,5 @@ def operands(op_args: tuple[Any, ...]) -> tuple[Tensor | None, Tensor, Tensor]:
 
 def with_bias(y: Tensor, bias: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
     """alpha y + beta bias in fp32."""
-    scaled = y if kwargs.get("alpha", 1) == 1 else y * kwargs["alpha"]
-    return scaled if bias is None else scaled + kwargs.get("beta", 1) * bias.float()
+    scaled_product = y if kwargs.get("alpha", 1) == 1 else y * kwargs["alpha"]
+    return scaled_product if bias is None else scaled_product + kwargs.get("beta", 1) * bias.float()

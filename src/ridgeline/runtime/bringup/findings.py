@@ -261,9 +261,9 @@ class BringUp:
 
     def add(self, finding: OpFinding) -> bool:
         """Take a finding in: one for each op and format, the first place. Whether it is new."""
-        for index, known in enumerate(self.findings):
-            if (known.op, known.dtype) == (finding.op, finding.dtype):
-                several = replace(known, times=known.times + finding.times, repro=known.repro or finding.repro)
+        for index, previous in enumerate(self.findings):
+            if (previous.op, previous.dtype) == (finding.op, finding.dtype):
+                several = replace(previous, times=previous.times + finding.times, repro=previous.repro or finding.repro)
                 self.findings = (*self.findings[:index], several, *self.findings[index + 1 :])
                 return False
         self.findings = (*self.findings, finding)

@@ -39,11 +39,11 @@ def fingerprint(device: str) -> Fingerprint:
     small = {name: _try(partial(_denormals, dtype, device)) for name, dtype in FORMATS.items()}
     rough = {name: _try(partial(_rough, function, between, device)) for name, (function, between) in FUNCTIONS.items()}
     return Fingerprint(
-        products={name: found for name, found in products.items() if found is not None},
+        products={name: product for name, product in products.items() if product is not None},
         cast=_try(partial(_cast, device)) or "",
-        denormals={name: found for name, found in small.items() if found is not None},
+        denormals={name: denormal for name, denormal in small.items() if denormal is not None},
         fma=_try(partial(_fma, device)),
-        functions={name: found for name, found in rough.items() if found is not None},
+        functions={name: function for name, function in rough.items() if function is not None},
         fp8=_try(partial(_fp8, device)) or {},
     )
 
@@ -67,15 +67,15 @@ def _products(dtype: torch.dtype, device: str) -> Products:
     size = torch.randint(0, 11, (ROWS, TERMS), generator=source)
     x = (torch.rand(ROWS, TERMS, generator=source) * 0.5 + 0.5) * 2.0**-size
     x = x.to(torch.bfloat16).double()
-    rest, columns = x.sum(1), []
-    total = rest.clone()
+    remaining, columns = x.sum(1), []
+    total = remaining.clone()
     for _ in range(8):  # the sum in parts of a few bits: taken off again at the end
-        part = rest.to(torch.bfloat16).double()
+        part = remaining.to(torch.bfloat16).double()
         columns.append(-part)
-        rest = rest - part
-    padded = torch.cat((x, torch.stack(columns, 1), torch.zeros(ROWS, 8, dtype=torch.float64)), 1).to(dtype)
-    ones = torch.ones(padded.shape[1], 16, dtype=dtype)
-    error = on_host(padded.to(device) @ ones.to(device)).double()[:, 0]
+        remaining = remaining - part
+    padded_rows = torch.cat((x, torch.stack(columns, 1), torch.zeros(ROWS, 8, dtype=torch.float64)), 1).to(dtype)
+    ones = torch.ones(padded_rows.shape[1], 16, dtype=dtype)
+    error = on_host(padded_rows.to(device) @ ones.to(device)).double()[:, 0]
     relative = error / total
     noise = float(relative.std()) / ROWS**0.5
     rms = max(float(relative.square().mean().sqrt()), 2.0**-30)
@@ -93,28 +93,36 @@ def _factor_bits(dtype: torch.dtype, device: str) -> int:
     b = torch.zeros(32, 32, dtype=torch.float64)
     b[0] = 1.0
     y = on_host(a.to(dtype).to(device) @ b.to(dtype).to(device)).double()[:top, 0]
-    kept = [k for k in range(1, top) if float(y[k]) == 1 + 2.0**-k]
-    return 1 + max(kept, default=0)
+    kept_bits = [k for k in range(1, top) if float(y[k]) == 1 + 2.0**-k]
+    return 1 + max(kept_bits, default=0)
 
 
 def _cast(device: str) -> str:
     """How fp32 becomes bf16."""
     x = torch.tensor([1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-8 + 2.0**-12, -(1 + 2.0**-8 + 2.0**-12)])
     y = ((on_host(x.to(device).to(torch.bfloat16)).double().abs() - 1) * 2**7).tolist()
-    known = {
+    cast_modes = {
         (0, 2, 1, 1): "nearest, ties to even", (1, 2, 1, 1): "nearest, ties away", (0, 1, 0, 0): "toward zero",
         (0, 1, 1, 1): "nearest, ties toward zero", (1, 2, 1, 0): "up", (0, 1, 0, 1): "down",
     }  # fmt: skip
-    return known.get(tuple(round(v) for v in y), "other")
+    return cast_modes.get(tuple(round(v) for v in y), "other")
 
 
 def _denormals(dtype: torch.dtype, device: str) -> str:
     """Whether numbers below the smallest normal one are kept."""
     tiny = torch.finfo(dtype).tiny
-    made = on_host(torch.tensor([tiny], dtype=dtype).to(device) * 0.5)
-    taken = on_host(torch.tensor([tiny / 2], dtype=dtype).to(device) * 2.0)
-    given, read = float(made) != 0, float(taken) != 0
-    return "kept" if given and read else "flushed" if not given and not read else "read only" if read else "made only"
+    half_tiny = on_host(torch.tensor([tiny], dtype=dtype).to(device) * 0.5)
+    doubled_tiny = on_host(torch.tensor([tiny / 2], dtype=dtype).to(device) * 2.0)
+    writes_denormals, read = float(half_tiny) != 0, float(doubled_tiny) != 0
+    return (
+        "kept"
+        if writes_denormals and read
+        else "flushed"
+        if not writes_denormals and not read
+        else "read only"
+        if read
+        else "made only"
+    )
 
 
 def _fma(device: str) -> bool:
@@ -137,12 +145,12 @@ def _rough(function: Callable[[Tensor], Tensor], between: tuple[float, float], d
 
 def _fp8(device: str) -> dict[str, str]:
     """Where e4m3 ends, and what lies beyond it becomes."""
-    found = {}
+    formats = {}
     for name, dtype in (("e4m3fn", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
         x = torch.tensor([240.0, 256.0, 448.0, 57344.0, 1e6]).to(device)
         y = on_host(x.to(dtype)).float()
         ends = [v for v, got in zip((240.0, 256.0, 448.0, 57344.0), y.tolist(), strict=False) if got == v]
         last = float(y[-1])
         beyond = "NaN" if math.isnan(last) else "infinity" if math.isinf(last) else "saturates"
-        found[name] = f"{max(ends, default=0.0):g}, beyond: {beyond}"
-    return found
+        formats[name] = f"{max(ends, default=0.0):g}, beyond: {beyond}"
+    return formats

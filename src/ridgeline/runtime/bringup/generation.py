@@ -45,7 +45,7 @@ def decode(stage: nn.Module, token: Tensor, cache: Cache, within: Within = nowhe
     return _advance(stage, token, cache, within)
 
 
-def sampled(logits: Tensor, source: torch.Generator | None = None) -> Tensor:
+def sample_token(logits: Tensor, source: torch.Generator | None = None) -> Tensor:
     """One token of each sequence by temperature and top-k; drawn on the host, so that devices can be compared."""
     best = (logits[:, -1].float() / TEMPERATURE).topk(min(TOP_K, logits.shape[-1]), -1)
     chance = best.values.softmax(-1)
@@ -55,24 +55,24 @@ def sampled(logits: Tensor, source: torch.Generator | None = None) -> Tensor:
 
 def _advance(stage: nn.Module, tokens: Tensor, cache: Cache, within: Within) -> tuple[Tensor, Cache]:
     with within("embedding"):
-        x = _embedded(stage.embedding, tokens, cache.tokens)
+        x = _embed_tokens(stage.embedding, tokens, cache.tokens)
     layers = []
-    for (name, layer), held in zip(stage.layers.items(), cache.layers, strict=True):
+    for (name, layer), layer_cache in zip(stage.layers.items(), cache.layers, strict=True):
         with within(f"layers.{name}"):
-            kept = held
+            new_cache = layer_cache
             if layer.has[0]:
-                normed = layer.mixer_norm(x)
+                normal_input = layer.mixer_norm(x)
                 with within(f"layers.{name}.mixer"):
-                    mixed, kept = _mixed(layer.mixer, normed, held, cache.tokens)
-                x = x + mixed
+                    mixer_output, new_cache = _mix_tokens(layer.mixer, normal_input, layer_cache, cache.tokens)
+                x = x + mixer_output
             if layer.has[1]:
                 x = x + layer.ffn(layer.ffn_norm(x))
-            layers.append(kept)
+            layers.append(new_cache)
     x = x if stage.norm is None else stage.norm(x)
     return stage.head(x), Cache(layers=layers, tokens=cache.tokens + tokens.shape[1])
 
 
-def _embedded(embedding: Any, tokens: Tensor, before: int) -> Tensor:
+def _embed_tokens(embedding: Any, tokens: Tensor, before: int) -> Tensor:
     if embedding.positions is None:
         return embedding(tokens)
     places = torch.arange(before, before + tokens.shape[1], device=tokens.device)
@@ -80,7 +80,7 @@ def _embedded(embedding: Any, tokens: Tensor, before: int) -> Tensor:
     return x if embedding.norm is None else embedding.norm(x)
 
 
-def _mixed(mixer: Any, x: Tensor, held: tuple[Tensor, Tensor] | None, before: int) -> tuple[Tensor, Any]:
+def _mix_tokens(mixer: Any, x: Tensor, held: tuple[Tensor, Tensor] | None, before: int) -> tuple[Tensor, Any]:
     if isinstance(mixer, SoftmaxAttention):
         return _attention(mixer, x, held, before)
     assert isinstance(mixer, MultiHeadLatentAttention)
@@ -94,44 +94,44 @@ def _attention(mixer: Any, x: Tensor, held: tuple[Tensor, Tensor] | None, before
         q, k = mixer.query_norm(q), mixer.key_norm(k)
     v = mixer.value(x).unflatten(-1, (-1, values))
     if mixer.rotary is not None:
-        q, k = _turned(mixer.rotary, q, before), _turned(mixer.rotary, k, before)
+        q, k = _apply_rotary(mixer.rotary, q, before), _apply_rotary(mixer.rotary, k, before)
     if held is not None:
         k, v = torch.cat((held[0], k), 1), torch.cat((held[1], v), 1)
-    mixed = _attended(q, k, v, mixer.attention.window)
-    return mixer.out.after(mixer.out(mixed)), (k, v)
+    context = _attend(q, k, v, mixer.attention.window)
+    return mixer.out.after(mixer.out(context)), (k, v)
 
 
 def _latent_attention(mixer: Any, x: Tensor, held: tuple[Tensor, Tensor] | None, before: int) -> tuple[Tensor, Any]:
     mla = mixer.mla
     queries = mixer.query_norm(mixer.query_down(x)) if mla.q_rank else x
     latent, latent_key = mixer.latent(x).split((mla.kv_rank, mla.rope_dim), -1)
-    latent, rotated = mixer.latent_norm(latent), _turned(mixer.rotary, latent_key.unsqueeze(2), before)
+    latent, rotary_key = mixer.latent_norm(latent), _apply_rotary(mixer.rotary, latent_key.unsqueeze(2), before)
     if held is not None:
-        latent, rotated = torch.cat((held[0], latent), 1), torch.cat((held[1], rotated), 1)
+        latent, rotary_key = torch.cat((held[0], latent), 1), torch.cat((held[1], rotary_key), 1)
     q = mixer.query(queries).unflatten(-1, (-1, mla.nope_dim + mla.rope_dim))
     up = mixer.key_value(latent).unflatten(-1, (-1, mla.nope_dim + mla.v_dim))
     k, v = up.split((mla.nope_dim, mla.v_dim), -1)
-    q = torch.cat((q[..., : mla.nope_dim], _turned(mixer.rotary, q[..., mla.nope_dim :], before)), -1)
-    k = torch.cat((k, rotated.expand(-1, -1, k.shape[2], -1)), -1)
-    return mixer.out.after(mixer.out(_attended(q, k, v, 0))), (latent, rotated)
+    q = torch.cat((q[..., : mla.nope_dim], _apply_rotary(mixer.rotary, q[..., mla.nope_dim :], before)), -1)
+    k = torch.cat((k, rotary_key.expand(-1, -1, k.shape[2], -1)), -1)
+    return mixer.out.after(mixer.out(_attend(q, k, v, 0))), (latent, rotary_key)
 
 
-def _turned(rotary: Any, x: Tensor, before: int) -> Tensor:
+def _apply_rotary(rotary: Any, x: Tensor, before: int) -> Tensor:
     """Rotary positions of tokens behind so many others."""
     tokens = x.shape[1]
     cos, sin = rotary.angles(before + tokens, x.device)
-    kept = rotary.known.get((rotary.width, tokens))
+    known_angles = rotary.known.get((rotary.width, tokens))
     rotary.known[rotary.width, tokens] = cos[before:], sin[before:]
     try:
         return rotary(x)
     finally:
-        if kept is None:
+        if known_angles is None:
             del rotary.known[rotary.width, tokens]
         else:
-            rotary.known[rotary.width, tokens] = kept
+            rotary.known[rotary.width, tokens] = known_angles
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """[batch, tokens, heads, width]; the queries are the last tokens of the keys."""
     tokens, keys, shared = q.shape[1], k.shape[1], q.shape[2] != k.shape[2]
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))

@@ -99,8 +99,8 @@ class Guard:
         try:
             getattr(torch, device.type).synchronize()
         except Exception:
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self.journal.begin(Entry(**{name: getattr(entry, name) for name in Entry.__slots__} | {"message": told}))
+            message = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self.journal.begin(Entry(**{name: getattr(entry, name) for name in Entry.__slots__} | {"message": message}))
             os._exit(POISONED)
 
 
@@ -111,9 +111,9 @@ def key_of(entry: Entry) -> str:
 
 def device_of(args: Any, kwargs: dict[str, Any]) -> torch.device:
     """Where an op computes."""
-    asked = kwargs.get("device") if isinstance(kwargs, dict) else None
-    if asked is not None:
-        return torch.device(asked)
+    device = kwargs.get("device") if isinstance(kwargs, dict) else None
+    if device is not None:
+        return torch.device(device)
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     return next((x.device for x in tensors if x.device.type != "cpu"), torch.device("cpu"))
 
@@ -123,13 +123,13 @@ def host_result(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     host_args, host_kwargs = tree_map(on_host, (args, kwargs))
     result = func(*host_args, **host_kwargs)
     device = device_of(args, kwargs)
-    given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     copies = [x for x in tree_leaves((host_args, host_kwargs)) if isinstance(x, Tensor)]
-    own = {id(copy): one for one, copy in zip(given, copies, strict=True)}
+    original_of = {id(copy): tensor for tensor, copy in zip(tensors, copies, strict=True)}
     if func._schema.is_mutable:
-        for one, copy in zip(given, copies, strict=True):
-            write(one, copy)
-    return tree_map(lambda x: own.get(id(x), on_device(x, device)) if isinstance(x, Tensor) else x, result)
+        for tensor, copy in zip(tensors, copies, strict=True):
+            write(tensor, copy)
+    return tree_map(lambda x: original_of.get(id(x), on_device(x, device)) if isinstance(x, Tensor) else x, result)
 
 
 def write(target: Tensor, values: Tensor) -> None:

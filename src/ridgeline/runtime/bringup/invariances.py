@@ -24,7 +24,7 @@ from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.generation import decode, prefill
 from ridgeline.runtime.bringup.journal import Entry
 from ridgeline.runtime.bringup.noise import Measured
-from ridgeline.runtime.bringup.rig import DTYPES, Rig, checked, rig_of
+from ridgeline.runtime.bringup.rig import DTYPES, Rig, rig_of, run_check
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.stepper import first_tensor
 from ridgeline.runtime.bringup.subject import Subject
@@ -39,40 +39,40 @@ OWN = "a user's module: what its inputs mean is not known"
 Answer = tuple[Measured, str]
 
 
-def tried(session: Session, format: str) -> tuple[Check, ...]:
+def check_invariances(session: Session, format: str) -> tuple[Check, ...]:
     """Every invariance in one format."""
     rig = rig_of(session, format)
-    found = []
+    checks = []
     for name, applies, measure in INVARIANCES:
         reason = rig if isinstance(rig, str) else applies(session, rig)
         if reason or isinstance(rig, str):
-            found.append(Check(name=name, format=format, verdict="not run", reason=reason))
+            checks.append(Check(name=name, format=format, verdict="not run", reason=reason))
             continue
-        found.append(_checked(session, rig, name, measure))
-    return *found, parallel(session, format, NO_DRAWS if isinstance(rig, str) else rig.spread)
+        checks.append(_check_invariance(session, rig, name, measure))
+    return *checks, parallel(session, format, NO_DRAWS if isinstance(rig, str) else rig.spread)
 
 
-def _checked(session: Session, rig: Rig, name: str, measure: Callable[[Rig], Answer]) -> Check:
+def _check_invariance(session: Session, rig: Rig, name: str, measure: Callable[[Rig], Answer]) -> Check:
     try:
-        return checked(session, rig, name, lambda: measure(rig), "generation" if name == "decode" else "forward")
+        return run_check(session, rig, name, lambda: measure(rig), "generation" if name == "decode" else "forward")
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
-        return Check(name=name, format=rig.format, verdict="not run", reason=told)
+        message = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+        return Check(name=name, format=rig.format, verdict="not run", reason=message)
 
 
 def _output(subject: Subject, inputs: tuple[Any, ...] | None = None) -> Tensor:
     with torch.no_grad():
-        found = first_tensor(subject.module(*(subject.inputs if inputs is None else inputs), **subject.named))
-    assert found is not None
-    return on_host(found)
+        output = first_tensor(subject.module(*(subject.inputs if inputs is None else inputs), **subject.named))
+    assert output is not None
+    return on_host(output)
 
 
 def batch(rig: Rig) -> Answer:
     """The first sequence alone."""
     subject = rig.subject()
-    whole = _output(subject)
-    alone = _output(subject, tuple(x[:1] if isinstance(x, Tensor) else x for x in subject.inputs))
-    return rig.spread.apart("output", alone[0], whole[0], 0), "sequence 1"
+    batch_output = _output(subject)
+    single_output = _output(subject, tuple(x[:1] if isinstance(x, Tensor) else x for x in subject.inputs))
+    return rig.spread.apart("output", single_output[0], batch_output[0], 0), "sequence 1"
 
 
 def padding(rig: Rig) -> Answer:
@@ -88,9 +88,11 @@ def causal(rig: Rig) -> Answer:
     subject = rig.subject()
     (x,) = subject.inputs
     half = x.shape[1] // 2
-    other = torch.cat((x[:, :half], x[:, half:].flip(1)), 1)
+    other_input = torch.cat((x[:, :half], x[:, half:].flip(1)), 1)
     part = (slice(None), slice(half))
-    return rig.spread.apart("output", _output(subject, (other,))[part], _output(subject)[part], part), "earlier tokens"
+    return rig.spread.apart(
+        "output", _output(subject, (other_input,))[part], _output(subject)[part], part
+    ), "earlier tokens"
 
 
 def rotary(rig: Rig) -> Answer:
@@ -106,21 +108,21 @@ def rotary(rig: Rig) -> Answer:
 
 def microbatch(rig: Rig) -> Answer:
     """Gradients of one sequence after the other, each with its share of the loss, added up."""
-    whole, parts = rig.subject(), rig.subject()
-    whole.loss(whole.forward()).backward()
+    full_batch, parts = rig.subject(), rig.subject()
+    full_batch.loss(full_batch.forward()).backward()
     assert parts.share is not None
     for row in range(parts.inputs[0].shape[0]):
-        one = slice(row, row + 1)
-        parts.share(parts.module(parts.inputs[0][one]), one).backward()
-    return _gradients(rig, whole, parts)
+        rows = slice(row, row + 1)
+        parts.share(parts.module(parts.inputs[0][rows]), rows).backward()
+    return _gradients(rig, full_batch, parts)
 
 
 def recompute(rig: Rig) -> Answer:
     """Layers computed again in the backward, with dropout behind each: the same random numbers."""
-    return _gradients(rig, *(_dropped(rig, again=again) for again in (False, True)))
+    return _gradients(rig, *(_with_random_drops(rig, again=recompute_) for recompute_ in (False, True)))
 
 
-def _dropped(rig: Rig, *, again: bool) -> Subject:
+def _with_random_drops(rig: Rig, *, again: bool) -> Subject:
     subject = rig.subject()
     torch.manual_seed(1)
     for layer in subject.module.layers.values():
@@ -130,12 +132,12 @@ def _dropped(rig: Rig, *, again: bool) -> Subject:
 
 
 def _with_dropout(forward: Callable[[Tensor], Tensor], again: bool) -> Callable[[Tensor], Tensor]:
-    def dropped(x: Tensor) -> Tensor:
+    def drop(x: Tensor) -> Tensor:
         return functional.dropout(forward(x), DROPPED)
 
     if not again:
-        return dropped
-    return lambda x: checkpoint(dropped, x, use_reentrant=False)
+        return drop
+    return lambda x: checkpoint(drop, x, use_reentrant=False)
 
 
 def _gradients(rig: Rig, one: Subject, other: Subject) -> Answer:
@@ -144,14 +146,14 @@ def _gradients(rig: Rig, one: Subject, other: Subject) -> Answer:
     for name, parameter in one.module.named_parameters():
         if parameter.grad is None or theirs[name].grad is None:
             continue
-        traced = f"gradient of {name}"
-        found = rig.spread.apart(traced, on_host(parameter.grad), on_host(theirs[name].grad))
-        if found.excess > worst.excess or not where:
-            worst, where = found, traced
+        gradient_name = f"gradient of {name}"
+        measurement = rig.spread.apart(gradient_name, on_host(parameter.grad), on_host(theirs[name].grad))
+        if measurement.excess > worst.excess or not where:
+            worst, where = measurement, gradient_name
     return worst, where
 
 
-def compiled(rig: Rig) -> Answer:
+def compiled_output(rig: Rig) -> Answer:
     """Through torch.compile: on an accelerator its own compiler, on the host the traced graph run op by op."""
     from torch._dynamo.utils import counters  # seconds to import: only where something is compiled
 
@@ -164,15 +166,15 @@ def compiled(rig: Rig) -> Answer:
     graphs = counters["stats"]["unique_graphs"]
     rig.guard.enter(entry)
     with torch.no_grad(), _disable_current_modes():  # the compiler leaves code alone that a mode watches
-        found = first_tensor(torch.compile(subject.module, backend=backend)(*subject.inputs, **subject.named))
+        output = first_tensor(torch.compile(subject.module, backend=backend)(*subject.inputs, **subject.named))
     rig.guard.leave()
     if counters["stats"]["unique_graphs"] == graphs:
         raise RuntimeError(f"{COMPILED} made no graph of it")
-    assert found is not None
-    return rig.spread.apart("output", on_host(found), plain), backend
+    assert output is not None
+    return rig.spread.apart("output", on_host(output), plain), backend
 
 
-def decoded(rig: Rig) -> Answer:
+def decoded_tokens(rig: Rig) -> Answer:
     """Half of the tokens at once, the others one by one with a cache."""
     subject = rig.subject()
     (x,) = subject.inputs
@@ -186,7 +188,7 @@ def decoded(rig: Rig) -> Answer:
     return rig.spread.apart("output", torch.cat([on_host(row) for row in rows], 1), plain), f"from token {half + 1} on"
 
 
-def _batched(session: Session, rig: Rig) -> str:
+def _batch_reason(session: Session, rig: Rig) -> str:
     if not isinstance(session.target, OwnModule):
         return ""
     subject, output = rig.build("cpu"), rig.spread.exact.get("output")
@@ -211,12 +213,12 @@ def _compilable(session: Session, rig: Rig) -> str:
 
 
 INVARIANCES: tuple[tuple[str, Callable[[Session, Rig], str], Callable[[Rig], Answer]], ...] = (
-    ("batch", _batched, batch),
+    ("batch", _batch_reason, batch),
     ("padding", _language, padding),
     ("causal", _language, causal),
     ("rotary", _turning, rotary),
     ("microbatch", _language, microbatch),
     ("recompute", _language, recompute),
-    ("compiled", _compilable, compiled),
-    ("decode", _language, decoded),
+    ("compiled", _compilable, compiled_output),
+    ("decode", _language, decoded_tokens),
 )

@@ -46,13 +46,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 def inventory_of(watch: Watch, device: str, warned: Iterable[str] = ()) -> Inventory:
     """What the step of a watch called; `warned` are messages that the backend gave meanwhile."""
     kind = device.partition(":")[0]
-    called = [call for call in watch.calls.values() if call.kind == kind]
+    calls = [call for call in watch.calls.values() if call.kind == kind]
     return Inventory(
-        rows=tuple(_row(one) for one in called),
-        missing=remarks(_remark(one) for one in called if one.op in watch.missing),
-        fallback=remarks(_fallbacks([one for one in called if one.op not in watch.missing], kind, tuple(warned))),
-        decomposed=remarks(_composite(called, kind)),
-        synchronising=remarks(_remark(one, _why(one)) for one in called if one.waits),
+        rows=tuple(_row(call) for call in calls),
+        missing=remarks(_remark(call) for call in calls if call.op in watch.missing),
+        fallback=remarks(_fallbacks([call for call in calls if call.op not in watch.missing], kind, tuple(warned))),
+        decomposed=remarks(_composite(calls, kind)),
+        synchronising=remarks(_remark(call, _why(call)) for call in calls if call.waits),
     )
 
 
@@ -78,38 +78,38 @@ def _why(one: Called) -> str:
 
 def _fallbacks(called: Sequence[Called], kind: str, warned: Iterable[str]) -> Iterator[Remark]:
     """Ops without a kernel on the device that ran all the same, and those of which the backend said so."""
-    said = {found["op"] for found in map(WARNED.search, warned) if found}
+    warned_ops = {match["op"] for match in map(WARNED.search, warned) if match}
     key = None if kind == ridge.NAME else dispatcher.key_of(kind)
-    for one in called:
-        if dispatcher.schema_name(one.op) in said:
-            yield _remark(one, "the backend warned that it runs on the host")
-        elif key is not None and dispatcher.kernel_of(one.op, key) == "fallback":
-            yield _remark(one, f"no kernel at {key}: the backend's fallback")
+    for call in called:
+        if dispatcher.schema_name(call.op) in warned_ops:
+            yield _remark(call, "the backend warned that it runs on the host")
+        elif key is not None and dispatcher.kernel_of(call.op, key) == "fallback":
+            yield _remark(call, f"no kernel at {key}: the backend's fallback")
 
 
 def _composite(called: Sequence[Called], kind: str) -> Iterator[Remark]:
     """Ops that torch composes of others on the device, and that are one kernel on the host."""
     key = None if kind in ("cpu", ridge.NAME) else dispatcher.key_of(kind)
-    for one in called:
-        if key is not None and dispatcher.kernel_of(one.op, key) == "composite" and dispatcher.on_the_host(one.op):
-            yield _remark(one, f"no kernel at {key}: torch composes it of others")
+    for call in called:
+        if key is not None and dispatcher.kernel_of(call.op, key) == "composite" and dispatcher.on_the_host(call.op):
+            yield _remark(call, f"no kernel at {key}: torch composes it of others")
 
 
-def decomposed(rows: Iterable[SignatureRow], host: Mapping[Place, list[str]]) -> tuple[Remark, ...]:
+def decomposed_ops(rows: Iterable[SignatureRow], host: Mapping[Place, list[str]]) -> tuple[Remark, ...]:
     """Ops that are one kernel in the host's step and several in the device's, at the same module and phase."""
     there: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
         there.setdefault((row.module, row.phase), {})[row.op] = None
-    found = []
+    remarks_ = []
     for place, ops in host.items():
         ours = there.get((place.module, place.phase), {})
-        beside = [op for op in ours if op not in ops and not _moves(op)]
-        found += [
-            Remark(op=op, module=place.module, phase=place.phase, calls=ops.count(op), detail=_into(beside))
+        other_ops = [op for op in ours if op not in ops and not _moves(op)]
+        remarks_ += [
+            Remark(op=op, module=place.module, phase=place.phase, calls=ops.count(op), detail=_into(other_ops))
             for op in dict.fromkeys(ops)
-            if op not in ours and beside and not _moves(op) and _splits(op, beside)
+            if op not in ours and other_ops and not _moves(op) and _splits(op, other_ops)
         ]
-    return remarks(found)
+    return remarks(remarks_)
 
 
 def _into(ops: Sequence[str]) -> str:
@@ -119,7 +119,7 @@ def _into(ops: Sequence[str]) -> str:
 def _splits(op: str, beside: Sequence[str]) -> bool:
     """Whether an op of the host became those of the device: it can be composed, or it is fused attention."""
     if "scaled_dot_product" in op:
-        return not any("scaled_dot_product" in other for other in beside)
+        return not any("scaled_dot_product" in op_name for op_name in beside)
     return any(dispatcher.has_kernel(dispatcher.schema_name(op), key) for key in dispatcher.COMPOSITE)
 
 
@@ -128,9 +128,9 @@ def _moves(op: str) -> bool:
     return op.split(".")[1] in ("view", "_unsafe_view", "expand", "t", "transpose", "detach", "alias", "permute")
 
 
-def unsupported(device: str) -> dict[str, tuple[str, ...]]:
+def unsupported_formats(device: str) -> dict[str, tuple[str, ...]]:
     """What the device cannot do in a format where the host can hold it: hold, add, multiply."""
-    found: dict[str, tuple[str, ...]] = {}
+    formats: dict[str, tuple[str, ...]] = {}
     for name in FORMATS:
         dtype = getattr(torch, name, None)
         if dtype is None:
@@ -139,25 +139,25 @@ def unsupported(device: str) -> dict[str, tuple[str, ...]]:
         try:
             x = torch.ones(16, 16).to(dtype).to(device)
         except (RuntimeError, NotImplementedError, TypeError):
-            found[name] = ("hold",)
+            formats[name] = ("hold",)
             continue
         small = dtype.itemsize == 1 and dtype.is_floating_point  # 8-bit formats are multiplied with scales, not added
-        actions = () if dtype == torch.bool else (("multiply", _scaled),) if small else ACTIONS
+        actions = () if dtype == torch.bool else (("multiply", _scaled_product),) if small else ACTIONS
         for action, call in actions:
             try:
                 call(x, x)
             except (RuntimeError, NotImplementedError, TypeError):
                 lacks.append(action)
         if lacks:
-            found[name] = tuple(lacks)
-    return found
+            formats[name] = tuple(lacks)
+    return formats
 
 
-def _scaled(x: Tensor, y: Tensor) -> Tensor:
+def _scaled_product(x: Tensor, y: Tensor) -> Tensor:
     """A product in 8 bits: e5m2 is multiplied by e4m3, as gradients by weights."""
     y = torch.ones(16, 16).to(torch.float8_e4m3fn).to(x.device) if x.dtype == torch.float8_e5m2 else y
-    one = torch.ones(()).to(x.device)
-    return torch._scaled_mm(x, y.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    unit_scale = torch.ones(()).to(x.device)
+    return torch._scaled_mm(x, y.t(), scale_a=unit_scale, scale_b=unit_scale, out_dtype=torch.bfloat16)
 
 
 ACTIONS: tuple[tuple[str, Callable[[Tensor, Tensor], Tensor]], ...] = (("add", torch.add), ("multiply", torch.mm))
@@ -168,8 +168,8 @@ def graph_breaks(module: torch.nn.Module, inputs: tuple[Any, ...], named: Mappin
     try:
         import torch._dynamo as dynamo
 
-        told = dynamo.explain(module)(*inputs, **named)
-        return tuple(_broken(break_reason) for break_reason in told.break_reasons)
+        explanation = dynamo.explain(module)(*inputs, **named)
+        return tuple(_broken(break_reason) for break_reason in explanation.break_reasons)
     except Exception:  # whatever a compiler says of a machine without one
         return None
 

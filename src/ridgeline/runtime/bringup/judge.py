@@ -31,7 +31,7 @@ from ridgeline.runtime.bringup.arithmetic import PLAIN, UNIT, Draw, Unit, neares
 from ridgeline.runtime.bringup.choices import CHOICES
 from ridgeline.runtime.bringup.contracts import contract_of, moves, name_of, outputs_of
 from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse, wrong
-from ridgeline.runtime.bringup.sampling import Parts, distance, sampled
+from ridgeline.runtime.bringup.sampling import Parts, distance, sample_output
 
 DRAWS = 8
 MARGINS = {
@@ -73,16 +73,16 @@ def judge(
     """
     chosen = CHOICES.get(name_of(func))
     if chosen is not None:
-        found = chosen(func, args, kwargs, outputs)
-        if found is not None:
-            return found
+        verdict = chosen(func, args, kwargs, outputs)
+        if verdict is not None:
+            return verdict
     if moves(func) or not any(_inexact(x) for x in tree_leaves((args, kwargs, outputs))):
-        return _moved(func, args, kwargs, outputs)
-    worst = _by_contract(func, sampled(func, args, kwargs, outputs), seed, unit, FLOORS)
+        return _judge_move(func, args, kwargs, outputs)
+    worst = _by_contract(func, sample_output(func, args, kwargs, outputs), seed, unit, FLOORS)
     off = distance(outputs, theirs) if worst.right else None
     if off is None:
         return worst
-    return _by_contract(func, sampled(func, args, kwargs, outputs, off), seed, unit, ("beyond",))
+    return _by_contract(func, sample_output(func, args, kwargs, outputs, off), seed, unit, ("beyond",))
 
 
 def _by_contract(func: Any, parts: Parts, seed: int, unit: Unit, statistics: Iterable[str]) -> Verdict:
@@ -98,7 +98,7 @@ def expect(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Sequence[Any], seed: int = 0, unit: Unit = PLAIN
 ) -> list[Expected | Tensor | None]:
     """What each output may be; integers and the like as they must be. `outputs` tell the formats alone."""
-    wide_args, wide_kwargs = tree_map(widened, args), tree_map(widened, kwargs)
+    wide_args, wide_kwargs = tree_map(widen_value, args), tree_map(widen_value, kwargs)
     program = contract_of(func)
     form = next((x.dtype for x in outputs if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     sources = [None, *(torch.Generator().manual_seed(seed + k) for k in range(DRAWS))]
@@ -109,22 +109,22 @@ def expect(
         )
     except (NotImplementedError, RuntimeError) as error:
         raise NoContractError(str(func)) from error
-    found: list[Expected | Tensor | None] = []
+    expectations: list[Expected | Tensor | None] = []
     for index, output in enumerate(outputs):
         right = exact[index] if index < len(exact) else None
         if not isinstance(output, Tensor) or not isinstance(right, Tensor):
-            found.append(None)
+            expectations.append(None)
         elif output.is_complex():
             parts = [torch.view_as_real(draw[index].resolve_conj()) for draw in (exact, *draws)]
-            found.append(spread(output.real.dtype, parts[0], parts[1:]))
+            expectations.append(expected_spread(output.real.dtype, parts[0], parts[1:]))
         elif not output.is_floating_point():
-            found.append(right)
+            expectations.append(right)
         else:
-            found.append(spread(output.dtype, right, [draw[index] for draw in draws]))
-    return found
+            expectations.append(expected_spread(output.dtype, right, [draw[index] for draw in draws]))
+    return expectations
 
 
-def widened(value: Any) -> Any:
+def widen_value(value: Any) -> Any:
     """Floating tensors, and formats asked for, as fp64."""
     if isinstance(value, Tensor) and value.is_floating_point():
         return value.to(torch.float64)
@@ -152,15 +152,15 @@ def level(output: Tensor, right: Expected | Tensor) -> Tensor:
     return output.squeeze(-1) if wide else output
 
 
-def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict:
+def _judge_move(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]) -> Verdict:
     """Against the host's own move of the same numbers."""
     own_args, own_kwargs = _fresh(args), _fresh(kwargs)
     try:
-        expected = outputs_of(func, own_args, own_kwargs, func(*own_args, **own_kwargs))
+        expected_outputs = outputs_of(func, own_args, own_kwargs, func(*own_args, **own_kwargs))
     except (NotImplementedError, RuntimeError) as error:
         raise NoContractError(str(func)) from error
     worst = RIGHT
-    for output, right in zip(outputs, expected, strict=False):
+    for output, right in zip(outputs, expected_outputs, strict=False):
         if isinstance(output, Tensor) and isinstance(right, Tensor):
             worst = worse(worst, unequal(output, right))
         elif isinstance(output, bool | int | float) and output != right and output == output:  # a NaN is one
@@ -189,13 +189,13 @@ def unequal(got: Tensor, right: Tensor) -> Verdict:
 
 def judge_output(got: Tensor, exact: Tensor, draws: list[Tensor]) -> Verdict:
     """One tensor against the exact one and the contract's draws."""
-    return measure(got, spread(got.dtype, exact, draws) if got.is_floating_point() else exact)
+    return measure(got, expected_spread(got.dtype, exact, draws) if got.is_floating_point() else exact)
 
 
-def spread(dtype: torch.dtype, exact: Tensor, draws: list[Tensor]) -> Expected:
+def expected_spread(dtype: torch.dtype, exact: Tensor, draws: list[Tensor]) -> Expected:
     """What a result of a format may be, from the exact one and the contract's draws."""
-    settled = nearest(exact, dtype)
-    sane = settled.isfinite() & (exact.abs() <= torch.finfo(dtype).max * (1 - 4 * UNIT[dtype]))
+    settled_value = nearest(exact, dtype)
+    sane = settled_value.isfinite() & (exact.abs() <= torch.finfo(dtype).max * (1 - 4 * UNIT[dtype]))
     for draw in draws:
         sane &= draw.isfinite()
     ulp, floor = spacing(exact, dtype), spacing(exact, torch.float32) * 0.05 + FLUSHED
@@ -209,10 +209,10 @@ def spread(dtype: torch.dtype, exact: Tensor, draws: list[Tensor]) -> Expected:
     if bool(sane.any()):
         for k, draw in enumerate(draws):  # held against the others: the spread of few is itself uncertain
             among = sigma(total - squares[k], len(draws) - 1)
-            for name, value in _statistics(nearest(draw, dtype), exact, settled, among, ulp, sane).items():
+            for name, value in _statistics(nearest(draw, dtype), exact, settled_value, among, ulp, sane).items():
                 limits[name] = max(limits[name], MARGINS.get(name, MARGIN) * value)
     return Expected(
-        exact=exact, settled=settled, sigma=sigma(total, len(draws)), ulp=ulp, sane=sane, limits=limits
+        exact=exact, settled=settled_value, sigma=sigma(total, len(draws)), ulp=ulp, sane=sane, limits=limits
     )  # fmt: skip
 
 
@@ -251,25 +251,25 @@ def _statistics(
     beyond = torch.where(sane, ((y - exact).abs() - 0.5 * ulp).clamp(min=0), zero) / sigma
     z = d / (ulp * sigma + sigma.square()).sqrt()
     n = max(1, int(sane.sum()))
-    signed, squares = z * exact.sign(), z.square()
+    signed_errors, squares = z * exact.sign(), z.square()
     misses = torch.where(sane, (sigma / ulp).clamp(max=1.0), zero)  # how many elements may be expected to miss
     among = misses.sum()
-    found = {
+    statistics = {
         "beyond": float(beyond.max()),
         "power": float(squares.sum() / n / _chance(among, FLOORS["power"])),
-        "bias": abs(float(signed.sum() * _rare(among))) / n**0.5,
+        "bias": abs(float(signed_errors.sum() * _rare(among))) / n**0.5,
         "shift": abs(float(z.sum() * _rare(among))) / n**0.5,
         "row": 0.0,
         "column": 0.0,
-        "slope": _slope(signed, exact, sane, float(among)),
+        "slope": _slope(signed_errors, exact, sane, float(among)),
         "block": 0.0,
     }
     if y.dim() >= 2 and y.shape[-1] > 1:
-        flat, few = signed.flatten(0, -2), misses.flatten(0, -2)
+        flat, few = signed_errors.flatten(0, -2), misses.flatten(0, -2)
         for name, dim in (("row", 1), ("column", 0)):
-            found[name] = float((flat.sum(dim).abs() / flat.shape[dim] ** 0.5 * _rare(few.sum(dim))).max())
-        found["block"] = _blocks(squares.flatten(0, -2), few)
-    return found
+            statistics[name] = float((flat.sum(dim).abs() / flat.shape[dim] ** 0.5 * _rare(few.sum(dim))).max())
+        statistics["block"] = _blocks(squares.flatten(0, -2), few)
+    return statistics
 
 
 def _rare(among: Tensor) -> Tensor:
@@ -301,7 +301,9 @@ def _blocks(squares: Tensor, misses: Tensor) -> float:
     if rows < BLOCK or columns < BLOCK:
         return 0.0
     worst = 0.0
-    for top, left in ((0, 0), (rows % BLOCK, columns % BLOCK)):
-        mean, share = (torch.nn.functional.avg_pool2d(x[None, None, top:, left:], BLOCK) for x in (squares, misses))
+    for top, first_column in ((0, 0), (rows % BLOCK, columns % BLOCK)):
+        mean, share = (
+            torch.nn.functional.avg_pool2d(x[None, None, top:, first_column:], BLOCK) for x in (squares, misses)
+        )
         worst = max(worst, float((mean / _chance(share * BLOCK * BLOCK, FLOORS["block"])).max()))
     return worst

@@ -16,16 +16,16 @@ from torch import Tensor
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.noise import Measured, Spread
 from ridgeline.runtime.bringup.reference import Exact
-from ridgeline.runtime.bringup.rig import DRAWS, Rig, checked, rig_of
+from ridgeline.runtime.bringup.rig import DRAWS, Rig, rig_of, run_check
 from ridgeline.runtime.bringup.session import Session
-from ridgeline.runtime.bringup.stepper import adamw, first_tensor, traced, trained
+from ridgeline.runtime.bringup.stepper import adamw, first_tensor, trace_values, train_steps
 from ridgeline.runtime.bringup.subject import Subject
 from ridgeline.runtime.bringup.tensors import equal_bits, on_host
 
 STEPS, TRAINING_DRAWS = 3, 3
 
 
-def climbed(session: Session, format: str) -> tuple[Check, ...]:
+def run_rungs(session: Session, format: str) -> tuple[Check, ...]:
     """Every rung in one format."""
     rig = rig_of(session, format)
     if isinstance(rig, str):
@@ -49,14 +49,14 @@ def modules(session: Session, rig: Rig) -> Check:
         handle.remove()
 
     def outputs(one: Subject, wide: bool = False) -> dict[str, Tensor]:
-        found = {}
-        for path, given in inputs.items():
-            there = [_moved(x, one, wide) for x in given]
+        outputs_by_path = {}
+        for path, module_inputs in inputs.items():
+            there = [_move_tensor(x, one, wide) for x in module_inputs]
             with torch.no_grad():
                 value = first_tensor(one.module.get_submodule(path)(*there))
             if value is not None:
-                found[path] = on_host(value)
-        return found
+                outputs_by_path[path] = on_host(value)
+        return outputs_by_path
 
     reference = rig.wide()
     with Exact():
@@ -66,9 +66,9 @@ def modules(session: Session, rig: Rig) -> Check:
         made = rig.build("cpu")
         with rig.rounded(seed):
             draws.append(outputs(made))
-    spread = Spread(exact=exact, draws=draws, chooses=rig.chooses)
+    noise = Spread(exact=exact, draws=draws, chooses=rig.chooses)
     there = rig.subject()
-    return checked(session, rig, "module", lambda: _furthest(spread, outputs(there)))
+    return run_check(session, rig, "module", lambda: _furthest(noise, outputs(there)))
 
 
 def two_layers(session: Session, rig: Rig) -> Check:
@@ -77,19 +77,19 @@ def two_layers(session: Session, rig: Rig) -> Check:
         return Check(name="two layers", format=rig.format, verdict="not run", reason="the module has no parts")
 
     def measure() -> tuple[Measured, str]:
-        got = traced(rig.subject(), backward=False, paths=rig.paths[:2])
+        got = trace_values(rig.subject(), backward=False, paths=rig.paths[:2])
         return _furthest(rig.spread, {path: got[path] for path in rig.paths[:2] if path in got}, first=True)
 
-    return checked(session, rig, "two layers", measure)
+    return run_check(session, rig, "two layers", measure)
 
 
 def whole_model(session: Session, rig: Rig) -> Check:
     """Every layer, the loss and every parameter's gradient."""
 
     def measure() -> tuple[Measured, str]:
-        return _furthest(rig.spread, traced(rig.subject(), paths=rig.paths), first=True)
+        return _furthest(rig.spread, trace_values(rig.subject(), paths=rig.paths), first=True)
 
-    return checked(session, rig, "whole model", measure)
+    return run_check(session, rig, "whole model", measure)
 
 
 def logits(session: Session, rig: Rig) -> Check:
@@ -97,32 +97,32 @@ def logits(session: Session, rig: Rig) -> Check:
 
     def measure() -> tuple[Measured, str]:
         with torch.no_grad():
-            got = traced(rig.subject(), backward=False)
-        found = rig.spread.divergence("output", got["output"])
-        apart = rig.spread.judged("output", got["output"])
-        return (found if found.excess > apart.excess else apart), "output"
+            got = trace_values(rig.subject(), backward=False)
+        divergence = rig.spread.divergence("output", got["output"])
+        measurement = rig.spread.judge_value("output", got["output"])
+        return (divergence if divergence.excess > measurement.excess else measurement), "output"
 
-    return checked(session, rig, "logits", measure)
+    return run_check(session, rig, "logits", measure)
 
 
 def training(session: Session, rig: Rig) -> Check:
     """Losses of some steps of AdamW, paired step by step with those of the exact model."""
 
     def losses(subject: Subject, mode: Any = None) -> dict[str, Tensor]:
-        found = trained(subject, STEPS, mode=mode, modules=rig.modules)
-        return {"losses": torch.stack([x.double() for x in found])}
+        losses_ = train_steps(subject, STEPS, mode=mode, modules=rig.modules)
+        return {"losses": torch.stack([x.double() for x in losses_])}
 
     exact = losses(rig.wide(), Exact())
     draws = [losses(rig.build("cpu"), rig.rounded(seed)) for seed in range(TRAINING_DRAWS)]
-    spread = Spread(exact=exact, draws=draws)
+    noise = Spread(exact=exact, draws=draws)
 
     def measure() -> tuple[Measured, str]:
         got = losses(rig.subject())["losses"].float()
-        found = spread.judged("losses", got)
+        measurement = noise.judge_value("losses", got)
         step = int((got.double() - exact["losses"]).abs().argmax())
-        return found, f"step {step + 1}"
+        return measurement, f"step {step + 1}"
 
-    return checked(session, rig, "training", measure)
+    return run_check(session, rig, "training", measure)
 
 
 def resume(session: Session, rig: Rig) -> Check:
@@ -132,29 +132,29 @@ def resume(session: Session, rig: Rig) -> Check:
         subject = rig.subject()
         optimizer = adamw(subject)
         if at is not None:
-            trained(subject, at, optimizer, modules=rig.modules)
-            held = io.BytesIO()
+            train_steps(subject, at, optimizer, modules=rig.modules)
+            buffer = io.BytesIO()
             state = {"model": _state(subject.module.state_dict()), "optimizer": _state(optimizer.state_dict())}
-            torch.save(state, held)
-            held.seek(0)
-            state = torch.load(held, weights_only=True)
+            torch.save(state, buffer)
+            buffer.seek(0)
+            state = torch.load(buffer, weights_only=True)
             subject = rig.subject()
             optimizer = adamw(subject)
             subject.module.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
-        trained(subject, STEPS - (at or 0), optimizer, modules=rig.modules)
+        train_steps(subject, STEPS - (at or 0), optimizer, modules=rig.modules)
         return [on_host(x) for x in subject.module.parameters()]
 
     def measure() -> tuple[Measured, str]:
-        whole, resumed = final(None), final(STEPS // 2)
-        if equal_bits(whole, resumed):
+        whole, after_resume = final(None), final(STEPS // 2)
+        if equal_bits(whole, after_resume):
             return Measured(statistic="unequal", value=0.0, limit=0.5), ""
-        again = final(None)
-        noise = max(_distance(a, b) for a, b in zip(whole, again, strict=True))
-        far = max(_distance(a, b) for a, b in zip(whole, resumed, strict=True))
+        repeat = final(None)
+        noise = max(_distance(a, b) for a, b in zip(whole, repeat, strict=True))
+        far = max(_distance(a, b) for a, b in zip(whole, after_resume, strict=True))
         return Measured(statistic="unequal", value=far, limit=max(4 * noise, 1e-300)), "parameters"
 
-    return checked(session, rig, "resume", measure)
+    return run_check(session, rig, "resume", measure)
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
@@ -171,11 +171,11 @@ def _furthest(spread: Spread, got: dict[str, Tensor], *, first: bool = False) ->
     for name, value in got.items():
         if name not in spread.exact:
             continue
-        found = spread.judged(name, value)
-        if not found.right and first:
-            return found, name
-        if found.excess > worst.excess or not where:
-            worst, where = found, name
+        measurement = spread.judge_value(name, value)
+        if not measurement.right and first:
+            return measurement, name
+        if measurement.excess > worst.excess or not where:
+            worst, where = measurement, name
     return worst, where
 
 
@@ -193,7 +193,7 @@ def _input_keeper(found: dict[str, Any], path: str) -> Callable[[Any, Any], None
     return keep
 
 
-def _moved(x: Tensor, subject: Subject, wide: bool) -> Tensor:
+def _move_tensor(x: Tensor, subject: Subject, wide: bool) -> Tensor:
     there = next(iter(subject.module.parameters())).device
     return (x.double() if wide and x.is_floating_point() else x).to(there)
 

@@ -57,7 +57,7 @@ class Spread:
     draws: Sequence[Trace]
     chooses: bool = False
 
-    def judged(self, name: str, got: Tensor) -> Measured:
+    def judge_value(self, name: str, got: Tensor) -> Measured:
         """One tensor against the exact one."""
         exact, draws = self.exact[name].double(), [draw[name].double() for draw in self.draws]
         if got.shape != exact.shape:
@@ -82,11 +82,11 @@ class Spread:
         truth = self.exact[name].double().log_softmax(-1)
 
         def kl(logits: Tensor) -> float:
-            other = logits.double().log_softmax(-1)
-            return float((truth.exp() * (truth - other)).sum(-1).mean().clamp(min=0))
+            log_probabilities = logits.double().log_softmax(-1)
+            return float((truth.exp() * (truth - log_probabilities)).sum(-1).mean().clamp(min=0))
 
-        most = max(kl(draw[name]) for draw in self.draws)
-        return Measured(statistic="divergence", value=kl(got), limit=max(MARGIN * most, 1e-15))
+        largest = max(kl(draw[name]) for draw in self.draws)
+        return Measured(statistic="divergence", value=kl(got), limit=max(MARGIN * largest, 1e-15))
 
     def _worst(self, error: Tensor, errors: list[Tensor], exact: Tensor, dtype: torch.dtype) -> Measured:
         if not bool(error.isfinite().all()):
@@ -102,20 +102,20 @@ def worst(error: Tensor, errors: list[Tensor], exact: Tensor, dtype: torch.dtype
     squares = [error.square() for error in errors]
     total = torch.stack(squares).sum(0)
 
-    def seen(value: Tensor, among: Tensor, count: int) -> dict[str, float]:
+    def statistics(value: Tensor, among: Tensor, count: int) -> dict[str, float]:
         mean = among / count
-        pooled = mean.mean(-1, keepdim=True) if mean.dim() else mean
-        z2 = value.square() / torch.maximum(0.5 * mean + 0.5 * pooled, floor.square())
+        pooled_mean = mean.mean(-1, keepdim=True) if mean.dim() else mean
+        z2 = value.square() / torch.maximum(0.5 * mean + 0.5 * pooled_mean, floor.square())
         rows = z2.mean(-1) if z2.dim() > 1 else z2
         return {"power": float(z2.mean()), "typical": float(rows.median()), "far": float(z2.max()) ** 0.5}
 
-    measured = seen(error, total, len(errors))
-    rights = [seen(one, total - squares[k], len(errors) - 1) for k, one in enumerate(errors)]
-    found = Measured()
-    for name, value in measured.items():
+    measurements = statistics(error, total, len(errors))
+    rights = [statistics(error_, total - squares[k], len(errors) - 1) for k, error_ in enumerate(errors)]
+    worst_ = Measured()
+    for name, value in measurements.items():
         if typical and name != "typical":
             continue
         limit = max(FLOORS[name], MARGIN * max(right[name] for right in rights))
-        if not found.statistic or value / limit > found.excess:
-            found = Measured(statistic=name, value=value, limit=limit)
-    return found
+        if not worst_.statistic or value / limit > worst_.excess:
+            worst_ = Measured(statistic=name, value=value, limit=limit)
+    return worst_

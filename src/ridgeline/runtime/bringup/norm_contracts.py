@@ -16,10 +16,10 @@ def softmax(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     x, dim = args[0], args[1]
     y = func(*args, **kwargs)
     top = x.amax(dim, keepdim=True)
-    spread = (x - torch.where(top.isinf(), torch.zeros_like(top), top)).abs()
-    row = draw.rounded(draw.summed(one := torch.ones_like(top), one, x.shape[dim] if x.dim() else 1), units=4.0)
+    distances = (x - torch.where(top.isinf(), torch.zeros_like(top), top)).abs()
+    row = draw.rounded(draw.summed(ones := torch.ones_like(top), ones, x.shape[dim] if x.dim() else 1), units=4.0)
     row = draw.off(row, torch.logsumexp(x, dim, keepdim=True).abs())  # exp(x - log-sum): the sum has its own rounding
-    y = draw.tilted(draw.off(y, y * spread, units=2.0), y * spread)
+    y = draw.tilt_towards(draw.off(y, y * distances, units=2.0), y * distances)
     return [draw.common(draw.rounded(y * row, units=4.0), 2.0)]
 
 
@@ -49,10 +49,10 @@ def layer_norm(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     x, shape, w, b, eps = args[:5]
     dims, n = over(shape)
     mean = row_sum(draw, x, dims) / n
-    centred = x - x.mean(dims, keepdim=True)
-    var = draw.off(centred.square().mean(dims, keepdim=True), x.square().mean(dims, keepdim=True), units=4.0).clamp(
-        min=0
-    )
+    centred_input = x - x.mean(dims, keepdim=True)
+    var = draw.off(
+        centred_input.square().mean(dims, keepdim=True), x.square().mean(dims, keepdim=True), units=4.0
+    ).clamp(min=0)
     rstd = draw.rounded((var + eps).rsqrt(), units=3.0)
     y = draw.off((x - mean) * rstd, (x.abs() + mean.abs()) * rstd, units=2.0)
     y = y if w is None else draw.rounded(y * w)
@@ -63,12 +63,15 @@ def layer_norm_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: di
     """dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw and db are sums over rows."""
     g, x, shape, mean, rstd, w, _, mask = args
     dims, n = over(shape)
-    hat, scaled = (x - mean) * rstd, g if w is None else g * w
-    inner = row_sum(draw, scaled, dims) / n, row_sum(draw, scaled * hat, dims) / n
+    hat, scaled_gradient = (x - mean) * rstd, g if w is None else g * w
+    inner = row_sum(draw, scaled_gradient, dims) / n, row_sum(draw, scaled_gradient * hat, dims) / n
     size = rstd * (
-        scaled.abs() + inner[0].abs() + hat.abs() * inner[1].abs() + (x.abs() + mean.abs()) * rstd * inner[1].abs()
+        scaled_gradient.abs()
+        + inner[0].abs()
+        + hat.abs() * inner[1].abs()
+        + (x.abs() + mean.abs()) * rstd * inner[1].abs()
     )
-    dx = draw.off(rstd * (scaled - inner[0] - hat * inner[1]), size, units=4.0)
+    dx = draw.off(rstd * (scaled_gradient - inner[0] - hat * inner[1]), size, units=4.0)
     return [dx if mask[0] else None, *weight_gradients(draw, g, g * hat, shape, mask[1:])]
 
 
@@ -99,9 +102,11 @@ def rms_norm_backward(draw: Draw, func: Any, args: tuple[Any, ...], kwargs: dict
     """dx = rstd (g w - xhat mean(g w xhat)); dw is a sum over rows."""
     g, x, shape, rstd, w, mask = args
     dims, n = over(shape)
-    hat, scaled = x * rstd, g if w is None else g * w
-    inner = row_sum(draw, scaled * hat, dims) / n
-    dx = draw.off(rstd * (scaled - hat * inner), rstd * (scaled.abs() + hat.abs() * inner.abs()), units=4.0)
+    hat, scaled_gradient = x * rstd, g if w is None else g * w
+    inner = row_sum(draw, scaled_gradient * hat, dims) / n
+    dx = draw.off(
+        rstd * (scaled_gradient - hat * inner), rstd * (scaled_gradient.abs() + hat.abs() * inner.abs()), units=4.0
+    )
     return [dx if mask[0] else None, weight_gradients(draw, g, g * hat, shape, (mask[1], False))[0]]
 
 
@@ -129,7 +134,7 @@ def two_parts(draw: Draw, first: Tensor, second: Tensor) -> Tensor:
 def weight_gradients(draw: Draw, g: Tensor, g_hat: Tensor, shape: Any, mask: Any) -> list[Tensor | None]:
     """Gradients of a norm's weight and bias: sums over all rows."""
     rows = tuple(range(g.dim() - len(shape)))
-    found: list[Tensor | None] = []
-    for part, wanted in ((g_hat, mask[0]), (g, mask[1])):
-        found.append(row_sum(draw, part, rows).reshape(tuple(shape)) if wanted else None)
-    return found
+    gradients: list[Tensor | None] = []
+    for part, is_wanted in ((g_hat, mask[0]), (g, mask[1])):
+        gradients.append(row_sum(draw, part, rows).reshape(tuple(shape)) if is_wanted else None)
+    return gradients

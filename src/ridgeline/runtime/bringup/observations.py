@@ -28,7 +28,7 @@ class Rates:
 def rates_of(chip: Chip) -> Rates:
     """The data sheet's."""
     return Rates(
-        name=chip.id, flops_per_s={key: quoted.value for key, quoted in chip.peak.items()},
+        name=chip.id, flops_per_s={key: peak.value for key, peak in chip.peak.items()},
         bytes_per_s=chip.hbm.bandwidth.value if chip.hbm.bandwidth else None,
         cache_bytes=chip.cache.capacity.value if chip.cache.capacity else 0.0, source="data sheet",
     )  # fmt: skip
@@ -82,10 +82,10 @@ class Inventory:
     @property
     def phases(self) -> dict[str, int]:
         """Calls of the whole model by phase."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for row in self.rows:
-            found[row.phase] = found.get(row.phase, 0) + row.model_calls
-        return found
+            counts[row.phase] = counts.get(row.phase, 0) + row.model_calls
+        return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,15 +143,15 @@ class Speed:
 
     @property
     def step_s(self) -> float:
-        return sum(one.seconds * one.calls for one in self.ops)
+        return sum(op.seconds * op.calls for op in self.ops)
 
     @property
     def flagged(self) -> tuple[OpSpeed, ...]:
         """Those that are slow or impossible, what costs most first."""
-        return tuple(one for one in self.ops if one.flag)
+        return tuple(op for op in self.ops if op.flag)
 
 
-def joined(one: Inventory, other: Inventory) -> Inventory:
+def join_inventories(one: Inventory, other: Inventory) -> Inventory:
     """Both, as of one run: an op that both remark on is counted once, with all its calls."""
     return Inventory(
         rows=(*one.rows, *other.rows), missing=remarks((*one.missing, *other.missing)),
@@ -165,7 +165,7 @@ def joined(one: Inventory, other: Inventory) -> Inventory:
 def remarks(found: Iterable[Remark]) -> tuple[Remark, ...]:
     """One for each op: where it was first, and how often in all."""
     first: dict[str, Remark] = {}
-    for one in found:
-        known = first.get(one.op)
-        first[one.op] = one if known is None else replace(known, calls=known.calls + one.calls)
+    for remark in found:
+        previous = first.get(remark.op)
+        first[remark.op] = remark if previous is None else replace(previous, calls=previous.calls + remark.calls)
     return tuple(first.values())

@@ -62,34 +62,34 @@ class Fingerprint:
 
     def notes(self, allowed: frozenset[str] = frozenset(), stored: Fingerprint | None = None) -> tuple[str, ...]:
         """What judgements took from it, or from the one of the chip's profile, and what is unlike IEEE, in words."""
-        told, wide = [], (stored or self).cuts_off
-        for name, one in self.products.items():
-            if name == "fp32" and one.factor_bits < 24:
-                kept = "TF32" if one.factor_bits == 11 else f"{one.factor_bits} bits"
-                told.append(
-                    f"products of fp32 keep {kept} of their factors"
+        notes_, wide = [], (stored or self).cuts_off
+        for name, product in self.products.items():
+            if name == "fp32" and product.factor_bits < 24:
+                kept_text = "TF32" if product.factor_bits == 11 else f"{product.factor_bits} bits"
+                notes_.append(
+                    f"products of fp32 keep {kept_text} of their factors"
                     + (": allowed, and judged so" if "tf32" in allowed else ": --allow tf32 accepts TF32")
                 )
-            if one.sums == "toward zero":
-                wider = wide and one.bits >= CUT_BITS
-                told.append(
+            if product.sums == "toward zero":
+                wider = wide and product.bits >= CUT_BITS
+                notes_.append(
                     f"sums of {name} products are rounded toward zero"
                     + (": contracts of products allow for it" if wider else "")
                 )
-            elif one.bits < CUT_BITS:
-                told.append(f"sums of {name} products keep {one.bits:.0f} bits: no 32-bit accumulator")
+            elif product.bits < CUT_BITS:
+                notes_.append(f"sums of {name} products keep {product.bits:.0f} bits: no 32-bit accumulator")
         if self.cast and self.cast != "nearest, ties to even":
-            told.append(f"fp32 becomes bf16 by rounding {self.cast}")
+            notes_.append(f"fp32 becomes bf16 by rounding {self.cast}")
         if self.fp8.get("e4m3fn", "448").startswith("240"):
-            told.append("fp8 e4m3 ends at 240, not 448")
-        return tuple(told)
+            notes_.append("fp8 e4m3 ends at 240, not 448")
+        return tuple(notes_)
 
 
 def plain_print(found: Fingerprint) -> dict[str, Any]:
     """The table that a profile stores; formats and functions without a finite figure are left out."""
     table = asdict(found)
     for part in ("products", "functions"):
-        table[part] = {name: one for name, one in table[part].items() if all(map(_finite, one.values()))}
+        table[part] = {name: entry for name, entry in table[part].items() if all(map(_finite, entry.values()))}
     return table
 
 
@@ -100,10 +100,10 @@ def _finite(value: Any) -> bool:
 def print_of(table: Mapping[str, Any]) -> Fingerprint:
     """A fingerprint from a table that was checked; what it lacks is not known."""
     return Fingerprint(
-        products={name: Products(**one) for name, one in table.get("products", {}).items()},
+        products={name: Products(**entry) for name, entry in table.get("products", {}).items()},
         cast=table.get("cast", ""),
         denormals=dict(table.get("denormals", {})),
         fma=table.get("fma"),
-        functions={name: Rough(**one) for name, one in table.get("functions", {}).items()},
+        functions={name: Rough(**entry) for name, entry in table.get("functions", {}).items()},
         fp8=dict(table.get("fp8", {})),
     )

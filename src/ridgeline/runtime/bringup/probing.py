@@ -24,7 +24,7 @@ def probe(call: Call, device: str, guard: Guard | None = None, within: str = f"{
             with watch:
                 call.op(*args, **kwargs)
             if call.optional:
-                watch.wrong = [one for one in watch.wrong if one.verdict is not RAISED]
+                watch.wrong = [call for call in watch.wrong if call.verdict is not RAISED]
             if watch.wrong or watch.missing:
                 break
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):

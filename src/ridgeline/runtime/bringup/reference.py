@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.arithmetic import PLAIN, Draw, Unit
-from ridgeline.runtime.bringup.contracts import contract_of, exact, judged, outputs_of
-from ridgeline.runtime.bringup.judge import widened
+from ridgeline.runtime.bringup.contracts import contract_of, exact, has_contract, outputs_of
+from ridgeline.runtime.bringup.judge import widen_value
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -30,7 +30,7 @@ class Exact(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         wide_args, wide = tree_map(_kept_wide, (args, kwargs or {}))
         if func._schema.name == "aten::_grouped_mm":
-            return grouped(*wide_args, **wide)
+            return grouped_product(*wide_args, **wide)
         return func(*wide_args, **wide)
 
 
@@ -43,10 +43,10 @@ class Rounded(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        program = contract_of(func) if judged(func) else exact
+        program = contract_of(func) if has_contract(func) else exact
         if program is exact or not _narrow((args, kwargs)):
             return func(*args, **kwargs)
-        wide = tree_map(lambda x: widened(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
+        wide = tree_map(lambda x: widen_value(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
         result = func(*args, **kwargs)
         outputs = outputs_of(func, args, kwargs, result)
         form = next((x.dtype for x in outputs if isinstance(x, Tensor) and x.is_floating_point()), None)
@@ -56,13 +56,13 @@ class Rounded(TorchDispatchMode):  # type: ignore[misc]
             drawn = program(Draw(source=self.source, format=form, number=self.number, unit=self.unit), func, *wide)
         except (RuntimeError, NotImplementedError):
             return result  # no program: the host's own result
-        for ours, other in zip(outputs, drawn, strict=False):
-            if isinstance(ours, Tensor) and isinstance(other, Tensor) and ours.is_floating_point():
-                ours.copy_(other.reshape(ours.shape) if other.numel() == ours.numel() else ours)
+        for ours, other_output in zip(outputs, drawn, strict=False):
+            if isinstance(ours, Tensor) and isinstance(other_output, Tensor) and ours.is_floating_point():
+                ours.copy_(other_output.reshape(ours.shape) if other_output.numel() == ours.numel() else ours)
         return result
 
 
-def grouped(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+def grouped_product(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
     """Products of experts, which torch has in 32 bits and fewer: the dim that both lack is cut where experts end."""
     if offs is None:
         return a @ b

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.choices import CHOICES
-from ridgeline.runtime.bringup.contracts import is_view, judged, moves, name_of, outputs_of
+from ridgeline.runtime.bringup.contracts import has_contract, is_view, moves, name_of, outputs_of
 from ridgeline.runtime.bringup.emulation import Alter
 from ridgeline.runtime.bringup.judge import Expected, NoContractError, expect, judge, level, measure, unequal
 from ridgeline.runtime.bringup.outcome import RIGHT, Verdict, worse
@@ -47,35 +47,35 @@ class Answer:
     exact: list[Any]
 
 
-def recorded(run: Callable[[], Any]) -> list[Recorded]:
+def record_calls(run: Callable[[], Any]) -> list[Recorded]:
     """The ops that a run dispatches on the fake device."""
     calls: list[Recorded] = []
 
     def note(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         library, packet, overload = op.split(".")[-3:]
         func = getattr(getattr(getattr(torch.ops, library), packet), overload)
-        kept = tree_map(_kept, (args, kwargs, result))
-        calls.append(Recorded(op=op, func=func, args=kept[0], kwargs=kept[1], result=kept[2]))
+        copies = tree_map(_keep_copy, (args, kwargs, result))
+        calls.append(Recorded(op=op, func=func, args=copies[0], kwargs=copies[1], result=copies[2]))
 
-    with ridge.altered(note):
+    with ridge.alter_results(note):
         run()
     return calls
 
 
-def _kept(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) and value.is_contiguous() else _strided(value)
+def _keep_copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) and value.is_contiguous() else _strides_of(value)
 
 
-def _strided(value: Any) -> Any:
+def _strides_of(value: Any) -> Any:
     """A copy with the same strides and offset in memory of its own."""
     if not isinstance(value, Tensor):
         return value
     reach = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) if value.numel() else 0
-    whole = torch.zeros(value.storage_offset() + reach, dtype=value.dtype)
-    view = whole.as_strided(value.shape, value.stride(), value.storage_offset())
+    storage = torch.zeros(value.storage_offset() + reach, dtype=value.dtype)
+    view = storage.as_strided(value.shape, value.stride(), value.storage_offset())
     if 0 not in value.stride():
         return view.copy_(value)
-    whole.as_strided((reach,), (1,), value.storage_offset()).copy_(value.as_strided((reach,), (1,)))
+    storage.as_strided((reach,), (1,), value.storage_offset()).copy_(value.as_strided((reach,), (1,)))
     return view
 
 
@@ -90,25 +90,25 @@ class Replay:
         """Every call that is answered for, judged."""
         for index, call in enumerate(self.calls):
             with torch.no_grad():
-                other = alter(call.op, call.args, call.kwargs, tree_map(_kept, call.result))
-            if other is None or not (judged(call.func) or is_view(call.func)):
+                altered_result = alter(call.op, call.args, call.kwargs, tree_map(_keep_copy, call.result))
+            if altered_result is None or not (has_contract(call.func) or is_view(call.func)):
                 continue
-            outputs = _outputs(call, other)
+            outputs = _outputs(call, altered_result)
             verdict = self._verdict(index, call, outputs)
             exact = [x.exact if isinstance(x, Expected) else x for x in self.allowed.get(index, ())]
             yield Answer(call=call, outputs=outputs, verdict=verdict, exact=exact)
 
     def _verdict(self, index: int, call: Recorded, outputs: list[Any]) -> Verdict:
-        own = [x for x in tree_leaves(call.result) if isinstance(x, Tensor)]
+        tensors = [x for x in tree_leaves(call.result) if isinstance(x, Tensor)]
         if is_view(call.func):
             worst = RIGHT
-            for ours, theirs in zip([x for x in outputs if isinstance(x, Tensor)], own, strict=False):
+            for ours, theirs in zip([x for x in outputs if isinstance(x, Tensor)], tensors, strict=False):
                 worst = worse(worst, unequal(ours, theirs))
             return worst
         try:
             large = isinstance(outputs[0], Tensor) and outputs[0].numel() > ELEMENTS
             if large or name_of(call.func) in CHOICES or moves(call.func):
-                return judge(call.func, call.args, call.kwargs, outputs, theirs=own)
+                return judge(call.func, call.args, call.kwargs, outputs, theirs=tensors)
             if index not in self.allowed:
                 self.allowed[index] = expect(call.func, call.args, call.kwargs, outputs)
         except NoContractError:
@@ -122,6 +122,6 @@ class Replay:
 
 def _outputs(call: Recorded, other: Any) -> list[Any]:
     """The other results; where one is left out, the op's own."""
-    own = outputs_of(call.func, call.args, call.kwargs, call.result)
+    outputs = outputs_of(call.func, call.args, call.kwargs, call.result)
     leaves = tree_leaves(other)
-    return [new if new is not None else old for new, old in zip(leaves, own, strict=False)]
+    return [new if new is not None else old for new, old in zip(leaves, outputs, strict=False)]

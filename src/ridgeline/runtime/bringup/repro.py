@@ -33,7 +33,7 @@ from ridgeline.runtime.bringup.capture import Modules, Watch
 from ridgeline.runtime.bringup.contracts import contract_of, outputs_of
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault, chosen, read_faults
-from ridgeline.runtime.bringup.judge import judge, widened
+from ridgeline.runtime.bringup.judge import judge, widen_value
 from ridgeline.runtime.bringup.tensors import on_device, on_host
 
 MOST_BYTES = 100_000_000  # that all reproductions of a run may take
@@ -82,33 +82,40 @@ class Recipe:
 def save(folder: Path, recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any], room: int = MOST_BYTES) -> int:
     """Write a reproduction; the bytes it took, 0 where there is not so much room."""
     tensors: list[Tensor] = []
-    told = {"args": [_told(x, tensors) for x in args], "kwargs": {k: _told(v, tensors) for k, v in kwargs.items()}}
-    needed: int = sum(x.numel() * x.element_size() for x in tensors)
-    if needed + 8192 > room or any(x.dtype not in NAMES for x in tensors):
+    call_table = {
+        "args": [_describe_argument(x, tensors) for x in args],
+        "kwargs": {k: _describe_argument(v, tensors) for k, v in kwargs.items()},
+    }
+    needed_bytes: int = sum(x.numel() * x.element_size() for x in tensors)
+    if needed_bytes + 8192 > room or any(x.dtype not in NAMES for x in tensors):
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / INPUTS, {f"t{index}": x for index, x in enumerate(tensors)})
-    write_text(folder / RECIPE, json.dumps({**asdict(recipe), **told}, indent=1) + "\n")
+    write_text(folder / RECIPE, json.dumps({**asdict(recipe), **call_table}, indent=1) + "\n")
     where = f"First seen in {recipe.module or 'the model'}, {recipe.phase}."
     text = TEMPLATE.format(
-        op=recipe.op, device=recipe.device, statistic=recipe.statistic, measured=recipe.measured, limit=recipe.limit,
+        op=recipe.op,
+        device=recipe.device,
+        statistic=recipe.statistic,
+        measured=recipe.measured,
+        limit=recipe.limit,
         where=where.replace('"', "'").replace("\\", "/"),
-    )  # fmt: skip
+    )
     write_text(folder / SCRIPT, text)
-    return needed + 8192
+    return needed_bytes + 8192
 
 
-def _told(value: Any, tensors: list[Tensor]) -> Any:
+def _describe_argument(value: Any, tensors: list[Tensor]) -> Any:
     """A value as JSON; tensors become their place in the file."""
     if isinstance(value, Tensor):
-        dense = value.layout == torch.strided and value.numel()
+        dense = value.layout == torch.strided_matrix and value.numel()
         span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) if dense else 0
         offset = int(value.storage_offset()) if dense else 0
         tensors.append(value.as_strided((offset + span,), (1,), 0) if dense else value.flatten())
         shape, stride = list(value.shape), list(value.stride()) if dense else None
         return {"tensor": f"t{len(tensors) - 1}", "shape": shape, "stride": stride, "offset": offset}
     if isinstance(value, list | tuple):
-        return {"list": [_told(x, tensors) for x in value]}
+        return {"list": [_describe_argument(x, tensors) for x in value]}
     if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
@@ -154,15 +161,15 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
-    found = {}
-    for name, told in header.items():
+    tensors = {}
+    for name, entry in header.items():
         if name == "__metadata__":
             continue
-        first, last = told["data_offsets"]
-        held = bytearray(data[8 + length + first : 8 + length + last])
-        flat = torch.frombuffer(held, dtype=torch.uint8) if held else torch.empty(0, dtype=torch.uint8)
-        found[name] = flat.view(FORMATS[told["dtype"]]).reshape(told["shape"])
-    return found
+        first, last = entry["data_offsets"]
+        buffer = bytearray(data[8 + length + first : 8 + length + last])
+        flat = torch.frombuffer(buffer, dtype=torch.uint8) if buffer else torch.empty(0, dtype=torch.uint8)
+        tensors[name] = flat.view(FORMATS[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
 
 
 def rerun(folder: Path, argv: list[str] | None = None) -> int:
@@ -171,14 +178,14 @@ def rerun(folder: Path, argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="", help="another device than the one it was seen on")
     parser.add_argument("--reference", action="store_true", help="judge the contract's own result")
     parser.add_argument("--times", type=int, default=TIMES)
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         code = 2
         try:
-            code = _judged(folder, recipe, asked)
+            code = _judge_reproduction(folder, recipe, options)
         except InputError as error:
             print(error, file=sys.stderr)
         except BaseException as error:
@@ -186,10 +193,10 @@ def rerun(folder: Path, argv: list[str] | None = None) -> int:
             code = 1
         sys.stdout.flush()
         os._exit(ANSWERED + code)
-    return _awaited(child, recipe)
+    return _await_child(child, recipe)
 
 
-def _awaited(child: int, recipe: dict[str, Any]) -> int:
+def _await_child(child: int, recipe: dict[str, Any]) -> int:
     until = time.monotonic() + float(recipe["limit_s"])
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -207,24 +214,24 @@ def _awaited(child: int, recipe: dict[str, Any]) -> int:
     return 1
 
 
-def _judged(folder: Path, recipe: dict[str, Any], asked: argparse.Namespace) -> int:
+def _judge_reproduction(folder: Path, recipe: dict[str, Any], asked: argparse.Namespace) -> int:
     func = find_op(recipe["op"])
     tensors = read_safetensors(folder / INPUTS)
     args = tuple(_read(x, tensors) for x in recipe["args"])
     kwargs = {name: _read(x, tensors) for name, x in recipe["kwargs"].items()}
     if asked.reference:
         verdict = judge(func, args, kwargs, _reference(func, args, kwargs))
-        return _said(recipe["op"], "the reference", verdict)
+        return _report_verdict(recipe["op"], "the reference", verdict)
     device = asked.device or recipe["device"]
     open_device(device)
     if device.partition(":")[0] != ridge.NAME or not recipe["faults"]:
-        return _tried(func, args, kwargs, device, asked.times)
+        return _try_call(func, args, kwargs, device, asked.times)
     ((name, alter),) = chosen(read_faults(Path(recipe["faults"])), recipe["fault"]).items()
-    with ridge.altered(Fault(name, alter)):
-        return _tried(func, args, kwargs, device, asked.times)
+    with ridge.alter_results(Fault(name, alter)):
+        return _try_call(func, args, kwargs, device, asked.times)
 
 
-def _tried(func: Any, args: Any, kwargs: Any, device: str, times: int) -> int:
+def _try_call(func: Any, args: Any, kwargs: Any, device: str, times: int) -> int:
     for _ in range(max(1, times)):
         watch = Watch(Modules())
         there = tree_map(lambda x: on_device(x, device), (args, kwargs))
@@ -236,24 +243,24 @@ def _tried(func: Any, args: Any, kwargs: Any, device: str, times: int) -> int:
             if watch.wrong[0].message:
                 print(f"{func} on {device}: {watch.wrong[0].message}")
                 return 1
-            return _said(str(func), device, watch.wrong[0].verdict)
+            return _report_verdict(str(func), device, watch.wrong[0].verdict)
     print(f"{func} on {device}: right")
     return 0
 
 
 def _reference(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The contract's exact result in the formats that the host's kernel gives."""
-    wide = tree_map(lambda x: widened(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
+    wide = tree_map(lambda x: widen_value(x.clone() if isinstance(x, Tensor) else x), (args, kwargs))
     exact = contract_of(func)(Draw(), func, *wide)
-    near, named = tree_map(on_host, (args, kwargs))
-    formats = outputs_of(func, near, named, func(*near, **named))
+    near, near_kwargs = tree_map(on_host, (args, kwargs))
+    formats = outputs_of(func, near, near_kwargs, func(*near, **near_kwargs))
     return [
         x.to(like.dtype) if isinstance(x, Tensor) and isinstance(like, Tensor) else like
         for x, like in zip(exact, formats, strict=False)
     ]
 
 
-def _said(op: str, device: str, verdict: Any) -> int:
+def _report_verdict(op: str, device: str, verdict: Any) -> int:
     if verdict.right:
         print(f"{op} on {device}: right")
         return 0

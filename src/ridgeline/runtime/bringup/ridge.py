@@ -40,7 +40,7 @@ _WIDENED = frozenset(
     ("aten.native_layer_norm_backward.default", "aten.rsqrt.default", "aten.sum.default", "aten.mean.default")
 )
 
-_registered: list[torch.library.Library] = []
+_libraries: list[torch.library.Library] = []
 _alter: list[Alter] = []
 _lacks: list[Lacks] = []
 
@@ -60,12 +60,12 @@ class RidgeTensor(torch.Tensor):  # type: ignore[misc]
 
     @staticmethod
     def __new__(cls, raw: Tensor) -> RidgeTensor:
-        made = torch.Tensor._make_wrapper_subclass(
+        wrapper = torch.Tensor._make_wrapper_subclass(
             cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype,
             layout=raw.layout, device=torch.device(NAME, 0), requires_grad=False,
         )  # fmt: skip
-        made.raw = raw
-        return made  # type: ignore[no-any-return]
+        wrapper.raw = raw
+        return wrapper  # type: ignore[no-any-return]
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -120,7 +120,7 @@ class _Backend:
 
 def register() -> None:
     """Make `torch.device("ridge")` known; a second call does nothing."""
-    if _registered:
+    if _libraries:
         return
     try:
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as set_up
@@ -137,11 +137,11 @@ def register() -> None:
         if op is not None:
             library.impl(name, _kernel(op), "PrivateUse1")
     library.impl("_copy_from", _copy_from, "PrivateUse1")
-    _registered.append(library)
+    _libraries.append(library)
 
 
 @contextmanager
-def altered(alter: Alter) -> Iterator[None]:
+def alter_results(alter: Alter) -> Iterator[None]:
     """Let `alter` see every op of the device, and answer for it; None leaves the host's result."""
     _alter.append(alter)
     try:
@@ -166,8 +166,8 @@ def _without_kernel(op: str) -> None:
         if op in lacks.missing:
             raise NotImplementedError(f"Could not run '{name}' with arguments from the '{NAME}' backend.")
         if op in lacks.fallback:
-            told = f"The operator '{name}' is not currently supported on the {NAME} backend and will fall back to "
-            warnings.warn(told + "run on the CPU. This may have performance implications.", stacklevel=2)
+            message = f"The operator '{name}' is not currently supported on the {NAME} backend and will fall back to "
+            warnings.warn(message + "run on the CPU. This may have performance implications.", stacklevel=2)
 
 
 def to_host(value: Any) -> Any:
@@ -201,10 +201,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     before = _before(func, host_args, host_kwargs) if _alter else (host_args, host_kwargs)
     result = _kernel_result(func, host_args, host_kwargs)
     for alter in _alter:
-        shown = result if result is not None else _written(func, host_args, host_kwargs)
-        other = alter(str(func), before[0], before[1], shown)
-        if other is not None:
-            put = _put(other, shown, func)
+        visible_result = result if result is not None else _written(func, host_args, host_kwargs)
+        altered_result = alter(str(func), before[0], before[1], visible_result)
+        if altered_result is not None:
+            put = _put(altered_result, visible_result, func)
             result = put if result is not None else None
     if leaves_device:
         return result
@@ -216,21 +216,21 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """What an op without a result wrote: its lists of tensors."""
     names = [a.name for a in func._schema.arguments]
     written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-    found = [value for name, value in (*zip(names, args, strict=False), *kwargs.items()) if name in written]
-    return found[0] if len(found) == 1 else tuple(found)
+    outputs = [value for name, value in (*zip(names, args, strict=False), *kwargs.items()) if name in written]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _wrap(raw: Tensor, wrappers: dict[int, RidgeTensor]) -> RidgeTensor:
     """The device's tensor of a host tensor: an argument's own where the op wrote it."""
-    found = wrappers.get(id(raw))
-    return RidgeTensor(raw) if found is None else found
+    wrapper = wrappers.get(id(raw))
+    return RidgeTensor(raw) if wrapper is None else wrapper
 
 
 def _rms_norm_backward(g: Tensor, x: Tensor, shape: Any, rstd: Tensor, w: Tensor | None, mask: Any) -> Any:
     """The host has none: in 32 bits, row by row."""
     wide, dims = x.float(), tuple(range(-len(shape), 0))
-    hat, scaled = wide * rstd.float(), g.float() if w is None else g.float() * w.float()
-    d_x = rstd.float() * (scaled - hat * (scaled * hat).mean(dims, keepdim=True))
+    hat, scaled_gradient = wide * rstd.float(), g.float() if w is None else g.float() * w.float()
+    d_x = rstd.float() * (scaled_gradient - hat * (scaled_gradient * hat).mean(dims, keepdim=True))
     d_w = (g.float() * hat).reshape(-1, *shape).sum(0) if w is not None and mask[1] else None
     return d_x.to(x.dtype) if mask[0] else None, None if d_w is None or w is None else d_w.to(w.dtype)
 
@@ -258,9 +258,9 @@ def _before(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str
     if not func._schema.is_mutable:
         return args, kwargs
     written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
-    copied = tuple(tree_map(_clone, a) if w else a for a, w in zip(args, written, strict=False))
+    copies = tuple(tree_map(_clone, a) if w else a for a, w in zip(args, written, strict=False))
     names = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-    return copied, {k: tree_map(_clone, v) if k in names else v for k, v in kwargs.items()}
+    return copies, {k: tree_map(_clone, v) if k in names else v for k, v in kwargs.items()}
 
 
 def _clone(value: Any) -> Any:

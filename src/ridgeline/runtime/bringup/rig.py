@@ -20,14 +20,14 @@ from torch import nn
 from ridgeline.models.spec import ModelSpec
 from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit
 from ridgeline.runtime.bringup.capture import RAISED, Modules, Wrong
-from ridgeline.runtime.bringup.cut import narrowed, one_of_each, two_layers
+from ridgeline.runtime.bringup.cut import narrow_model, one_of_each, two_layers
 from ridgeline.runtime.bringup.findings import Check
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.noise import Measured, Spread
 from ridgeline.runtime.bringup.outcome import Verdict
 from ridgeline.runtime.bringup.reference import Exact, Rounded
 from ridgeline.runtime.bringup.session import Session
-from ridgeline.runtime.bringup.stepper import Light, Seen, traced
+from ridgeline.runtime.bringup.stepper import Light, Seen, trace_values
 from ridgeline.runtime.bringup.subject import Subject, stage_subject, subject_of
 from ridgeline.runtime.bringup.target import OwnModule
 from ridgeline.runtime.train.request import has_experts
@@ -64,18 +64,18 @@ class Rig:
 
     def subject(self) -> Subject:
         """On the device, fresh; whoever watches knows which of its modules is at work."""
-        made = self.build(self.device)
-        self.modules.follow(made.module)
-        return made
+        subject = self.build(self.device)
+        self.modules.follow(subject.module)
+        return subject
 
     def wide(self) -> Subject:
         """On the host in fp64; to be run in `Exact`."""
-        made = self.build("cpu")
-        made.module.double()
-        if not made.tokens:
-            inputs = tuple(_wide(x) for x in made.inputs)
-            return Subject(module=made.module, inputs=inputs, named=made.named, loss=made.loss)
-        return made
+        subject = self.build("cpu")
+        subject.module.double()
+        if not subject.tokens:
+            inputs = tuple(_wide(x) for x in subject.inputs)
+            return Subject(module=subject.module, inputs=inputs, named=subject.named, loss=subject.loss)
+        return subject
 
 
 def _still(subject: Subject) -> Subject:
@@ -91,8 +91,8 @@ def _wide(value: object) -> object:
 def rig_of(session: Session, format: str) -> Rig | str:
     """The rig of a format, or why there is none."""
     if format in session.rigs:
-        known: Rig = session.rigs[format]
-        return known
+        known_rig: Rig = session.rigs[format]
+        return known_rig
     target = session.target
     if isinstance(target, OwnModule):
         build: Callable[[str], Subject] = lambda device: _still(subject_of(target, format, device, session.seed))  # noqa: E731
@@ -110,14 +110,14 @@ def rig_of(session: Session, format: str) -> Rig | str:
         format=format, device=session.device, build=build, paths=paths, spread=Spread(exact={}, draws=()),
         chooses=chooses, unit=session.guard.unit, guard=session.guard,
     )  # fmt: skip
-    rig.spread = spread_of(rig, partial(traced, paths=paths))
+    rig.spread = spread_of(rig, partial(trace_values, paths=paths))
     session.rigs[format] = rig
     return rig
 
 
 def small_model(target: ModelSpec) -> ModelSpec:
     """A narrow copy of an architecture, of two layers at least."""
-    return narrowed(two_layers(one_of_each(target)), WIDE)
+    return narrow_model(two_layers(one_of_each(target)), WIDE)
 
 
 def traced_paths(module: nn.Module) -> tuple[str, ...]:
@@ -142,35 +142,37 @@ def spread_of(rig: Rig, run: Callable[[Subject], dict[str, torch.Tensor]], draws
 Measure = Callable[[], tuple[Measured, str]]  # what was measured, and where it was worst
 
 
-def checked(session: Session, rig: Rig, name: str, measure: Measure, phase: str = "forward") -> Check:
+def run_check(session: Session, rig: Rig, name: str, measure: Measure, phase: str = "forward") -> Check:
     """Measure on the device; where it is beyond its limit say which op is to blame."""
     rig.modules = Modules(phase=phase)
     light = Light(session.guard, rig.modules)
     with light:
-        measured, where = measure()
+        measurement, where = measure()
     for func, place, host, error in light.raised:
         session.note([Wrong(
             op=str(func), place=place, dtype=DTYPES[rig.format], verdict=RAISED, args=host[0], kwargs=host[1],
             message=f"{type(error).__name__}: {error}".partition("\n")[0],
         )])  # fmt: skip
     check = Check(
-        name=name, format=rig.format, verdict="pass" if measured.right else "fail", statistic=measured.statistic,
-        measured=measured.value, limit=measured.limit, where=where,
+        name=name, format=rig.format, verdict="pass" if measurement.right else "fail", statistic=measurement.statistic,
+        measured=measurement.value, limit=measurement.limit, where=where,
     )  # fmt: skip
-    if measured.right:
+    if measurement.right:
         return check
-    op = blamed(session, rig, name, measure, light.count, measured, phase)
+    op = blame_op(session, rig, name, measure, light.count, measurement, phase)
     return Check(**{slot: getattr(check, slot) for slot in Check.__slots__} | {"op": op})
 
 
-def blamed(
+def blame_op(
     session: Session, rig: Rig, name: str, measure: Measure, ops: int, measured: Measured, phase: str
 ) -> str:  # fmt: skip
     """The op that makes a run wrong: one that is known to be, or the first that a bisection finds."""
-    known = {finding.op for finding in session.found.findings}
-    if known and _right(Light(Guard(journal=session.guard.journal, healed=known | session.guard.healed)), measure):
-        return ", ".join(sorted(known))
-    first = bisected(lambda at: _right(Light(session.guard, heal_from=at), measure), ops)
+    blamed_ops = {finding.op for finding in session.found.findings}
+    if blamed_ops and _right(
+        Light(Guard(journal=session.guard.journal, healed=blamed_ops | session.guard.healed)), measure
+    ):
+        return ", ".join(sorted(blamed_ops))
+    first = bisect_ops(lambda at: _right(Light(session.guard, heal_from=at), measure), ops)
     if first is None:
         return ""
     rig.modules = Modules(phase=phase)
@@ -179,10 +181,10 @@ def blamed(
         measure()
     if light.seen is None:
         return ""
-    return _found(session, rig, name, light.seen, measured)
+    return _add_finding(session, rig, name, light.seen, measured)
 
 
-def _found(session: Session, rig: Rig, name: str, seen: Seen, measured: Measured) -> str:
+def _add_finding(session: Session, rig: Rig, name: str, seen: Seen, measured: Measured) -> str:
     func, place, host = seen
     verdict = Verdict(right=False, statistic=name, measured=measured.value, limit=measured.limit)
     session.note([Wrong(
@@ -197,7 +199,7 @@ def _right(light: Light, measure: Measure) -> bool:
         return measure()[0].right
 
 
-def bisected(right: Callable[[int], bool], ops: int) -> int | None:
+def bisect_ops(right: Callable[[int], bool], ops: int) -> int | None:
     """The first op whose own result makes a run wrong, when `right(i)` runs with the host's results from op i on.
 
     >>> bisected(lambda at: at <= 5, 100)

@@ -19,7 +19,7 @@ PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
 Parts = tuple[tuple[Any, ...], dict[str, Any], list[Any]]
 
 
-def sampled(
+def sample_output(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any], off: Tensor | None = None
 ) -> Parts:
     """The arguments and outputs of a part of an op's work; all of it where it is small or not known to be separable.
@@ -68,8 +68,8 @@ def _with(taken: Tensor, off: Tensor | None, dim: int) -> Tensor:
     """Places of a dim, or those that are furthest off."""
     if off is None:
         return taken
-    others = tuple(d for d in range(off.dim()) if d != dim % off.dim())
-    worst = off.amax(others) if others else off
+    other_dims = tuple(d for d in range(off.dim()) if d != dim % off.dim())
+    worst = off.amax(other_dims) if other_dims else off
     return worst.topk(min(SUSPECTS, len(worst))).indices.unique()
 
 
@@ -78,11 +78,11 @@ def _product(
 ) -> Parts:
     a, b, y = args[at[0]], args[at[1]], outputs[0]
     rows, columns = _with(places(y.shape[-2], ROWS), off, -2), _with(places(y.shape[-1], COLUMNS), off, -1)
-    taken = list(args)
-    taken[at[0]], taken[at[1]] = a[..., rows, :], b[..., columns]
+    arguments = list(args)
+    arguments[at[0]], arguments[at[1]] = a[..., rows, :], b[..., columns]
     if at[0]:
-        taken[0] = args[0].expand_as(y)[..., rows, :][..., columns]
-    return tuple(taken), kwargs, [y[..., rows, :][..., columns]]
+        arguments[0] = args[0].expand_as(y)[..., rows, :][..., columns]
+    return tuple(arguments), kwargs, [y[..., rows, :][..., columns]]
 
 
 def _flat(value: Any, where: Tensor) -> Any:

@@ -59,8 +59,8 @@ class Session:
     def note(self, wrong: list[Wrong]) -> None:
         """Take wrong calls in: one finding for each op and format, with the smallest inputs that show it."""
         by_key: dict[tuple[str, str], list[Wrong]] = {}
-        for one in wrong:
-            by_key.setdefault((one.op, one.dtype), []).append(one)
+        for wrong_call in wrong:
+            by_key.setdefault((wrong_call.op, wrong_call.dtype), []).append(wrong_call)
         for calls in by_key.values():
             first, smallest = calls[0], min(calls, key=_bytes)
             new = self.found.add(OpFinding(
@@ -85,12 +85,12 @@ class Session:
             fault="" if self.fault is None else self.fault.name,
         )  # fmt: skip
         try:
-            taken = save(place, recipe, wrong.args, wrong.kwargs, self.room)
+            folder = save(place, recipe, wrong.args, wrong.kwargs, self.room)
         except OSError as error:
             self.found.not_run["repro"] = str(error)
             return
-        self.room -= taken
-        if not taken:
+        self.room -= folder
+        if not folder:
             self.found.not_run[f"repro of {op}"] = f"its inputs take more than the {self.room:,} bytes that are left"
             return
         self.found.findings = tuple(
@@ -100,13 +100,13 @@ class Session:
 
     def saw(self, func: Any, host: tuple[Any, Any], entry: Entry) -> None:
         """A call that ended the process before, now computed by the host: its inputs are the reproduction."""
-        known = next(
+        previous = next(
             (f for f in self.found.findings if (f.op, f.dtype) == (entry.op, entry.dtype) and not f.repro), None
         )
-        if known is None or known.statistic not in ("died", "hung"):
+        if previous is None or previous.statistic not in ("died", "hung"):
             return
-        verdict = Verdict(right=False, statistic=known.statistic, measured=known.measured, limit=known.limit)
-        place = Place(module=known.module, phase=known.phase)
+        verdict = Verdict(right=False, statistic=previous.statistic, measured=previous.measured, limit=previous.limit)
+        place = Place(module=previous.module, phase=previous.phase)
         wrong = Wrong(op=str(func), place=place, dtype=entry.dtype, verdict=verdict, args=host[0], kwargs=host[1])
         self.reproduce(entry.op, entry.dtype, wrong)
         self.kept()

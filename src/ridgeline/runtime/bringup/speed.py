@@ -76,15 +76,15 @@ class Timer(TorchDispatchMode):  # type: ignore[misc]
         if key in self.seen:
             result = func(*args, **kwargs)
         else:
-            again = tree_map(_copied, (args, kwargs)) if func._schema.is_mutable else (args, kwargs)
+            copies = tree_map(_copy_value, (args, kwargs)) if func._schema.is_mutable else (args, kwargs)
             try:
                 result = func(*args, **kwargs)
             except NotImplementedError:  # missing, as the inventory says: the step goes on without a time
                 return host_result(func, args, kwargs)
-            seconds, spread = timed(lambda: func(*again[0], **again[1]), self.wait, self.rounds)
+            seconds, relative_spread = time_call(lambda: func(*copies[0], **copies[1]), self.wait, self.rounds)
             self.seen[key] = _Seen(
                 func=func, place=place, dtype=_dtype(tensors, result), shapes=tuple(tuple(x.shape) for x in tensors),
-                kernel=call_kernel(func, args, kwargs, result), seconds=seconds, spread=spread,
+                kernel=call_kernel(func, args, kwargs, result), seconds=seconds, spread=relative_spread,
             )  # fmt: skip
         self.seen[key].calls += 1
         self.order.append((key, place))
@@ -99,20 +99,20 @@ def waiting(device: str) -> Callable[[], None]:
     return wait if wait is not None else lambda: None
 
 
-def timed(call: Callable[[], Any], wait: Callable[[], None], rounds: int = ROUNDS) -> tuple[float, float]:
+def time_call(call: Callable[[], Any], wait: Callable[[], None], rounds: int = ROUNDS) -> tuple[float, float]:
     """Seconds of a call, the median of rounds, and the rounds' range over it."""
     call()
     wait()
-    once = _elapsed(call, wait, 1)
+    once = _elapsed_seconds(call, wait, 1)
     if rounds == 1:
         return once, 0.0
     calls = max(1, min(int(ROUND_S / once), MOST_CALLS))
-    taken = [_elapsed(call, wait, calls) for _ in range(rounds)]
-    middle = statistics.median(taken)
-    return middle, (max(taken) - min(taken)) / middle
+    timings = [_elapsed_seconds(call, wait, calls) for _ in range(rounds)]
+    middle = statistics.median(timings)
+    return middle, (max(timings) - min(timings)) / middle
 
 
-def _elapsed(call: Callable[[], Any], wait: Callable[[], None], calls: int) -> float:
+def _elapsed_seconds(call: Callable[[], Any], wait: Callable[[], None], calls: int) -> float:
     begin = time.perf_counter()
     for _ in range(calls):
         call()
@@ -124,12 +124,12 @@ def speed_of(timer: Timer, device: str, rates: Rates | None, tokens: tuple[int, 
     """What a timed step comes to."""
     x = torch.ones(1, device=device)
     with torch.no_grad():
-        nothing, _ = timed(lambda: torch.ops.aten.add.Tensor(x, x), timer.wait)
-    made = {key: _op_speed(one, rates, nothing) for key, one in timer.seen.items()}
-    ordered = sorted(made.values(), key=lambda one: -one.seconds * one.calls)
+        nothing, _ = time_call(lambda: torch.ops.aten.add.Tensor(x, x), timer.wait)
+    op_speeds = {key: _op_speed(observation, rates, nothing) for key, observation in timer.seen.items()}
+    by_time = sorted(op_speeds.values(), key=lambda one: -one.seconds * one.calls)
     return Speed(
-        device=device, rates=rates, tokens=tokens, dtype=dtype, nothing_s=nothing, ops=tuple(ordered),
-        stretches=tuple(_stretches(timer, made)),
+        device=device, rates=rates, tokens=tokens, dtype=dtype, nothing_s=nothing, ops=tuple(by_time),
+        stretches=tuple(_stretches(timer, op_speeds)),
     )  # fmt: skip
 
 
@@ -137,12 +137,12 @@ def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
     best = seconds_at_best(one.kernel, rates) if rates is not None else None
     roof, bound = best if best is not None else (None, "")
     share = None if roof is None else roof / one.seconds
-    cached = rates is not None and one.kernel.bytes < CACHES * rates.cache_bytes
-    hard = bound == "compute" or not cached  # a cache may beat memory's roof
+    fits_cache = rates is not None and one.kernel.bytes < CACHES * rates.cache_bytes
+    hard = bound == "compute" or not fits_cache  # a cache may beat memory's roof
     small = roof is not None and roof < nothing  # the work is less than the way to it
     if one.seconds <= (SMALL if small else LAUNCH) * nothing:
         bound = "launch"
-    elif bound == "memory" and cached:
+    elif bound == "memory" and fits_cache:
         bound = "cache"
     flag = ""
     if share is not None and share > POSSIBLE * TRUST and hard:
@@ -158,14 +158,16 @@ def _op_speed(one: _Seen, rates: Rates | None, nothing: float) -> OpSpeed:
 
 def _stretches(timer: Timer, made: Mapping[Any, OpSpeed]) -> Iterator[Stretch]:
     """Runs of launch-bound ops of one phase, the longest time first."""
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     run: list[tuple[Any, Place]] = []
 
     def close() -> None:
         if len(run) >= STRETCH:
             seconds = sum(made[key].seconds for key, _ in run)
             first, last = run[0][1], run[-1][1]
-            found.append(Stretch(begin=first.module, end=last.module, phase=first.phase, ops=len(run), seconds=seconds))
+            stretches.append(
+                Stretch(begin=first.module, end=last.module, phase=first.phase, ops=len(run), seconds=seconds)
+            )
         run.clear()
 
     for key, place in timer.order:
@@ -174,7 +176,7 @@ def _stretches(timer: Timer, made: Mapping[Any, OpSpeed]) -> Iterator[Stretch]:
         if made[key].bound == "launch":
             run.append((key, place))
     close()
-    yield from sorted(found, key=lambda one: -one.seconds)
+    yield from sorted(stretches, key=lambda one: -one.seconds)
 
 
 def _dtype(tensors: list[Tensor], result: Any) -> str:
@@ -182,7 +184,7 @@ def _dtype(tensors: list[Tensor], result: Any) -> str:
     return str(floats[0].dtype).removeprefix("torch.") if floats else ""
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
@@ -190,26 +192,30 @@ def call_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result
     """The kernel of one call; tensors that are both argument and result count twice, as they are read and written."""
     name = str(func._schema.name).removeprefix("aten::").partition(".")[0]
     inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-    moved = sum(_bytes(x) for x in inputs) + sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
+    traffic_bytes = sum(_bytes(x) for x in inputs) + sum(
+        _bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor)
+    )
     written = sum(_bytes(x) for x in tree_leaves(result) if isinstance(x, Tensor))
     if name in PICKED:  # rows, not the table
-        moved = 2 * written
+        traffic_bytes = 2 * written
     elif name in FILLED:
-        moved = written
+        traffic_bytes = written
     first = next((x for x in inputs if x.is_floating_point()), inputs[0] if inputs else None)
     form = "" if first is None else str(first.dtype).removeprefix("torch.")
     dtype = TORCH_TYPES.get(form, ("", 0))[0]
     if dtype == "fp32" and torch.get_float32_matmul_precision() != "highest":
         dtype = "tf32"
-    return _matrix_kernel(name, args, kwargs, (dtype, float(moved))) or stream_kernel(float(moved), dtype)
+    return _matrix_kernel(name, args, kwargs, (dtype, float(traffic_bytes))) or stream_kernel(
+        float(traffic_bytes), dtype
+    )
 
 
 def _bytes(x: Tensor) -> int:
     """Memory that is touched: an expanded dim is read once."""
-    touched = int(x.element_size())
+    touched_bytes = int(x.element_size())
     for size, stride in zip(x.shape, x.stride(), strict=True):
-        touched *= int(size) if stride else 1
-    return touched
+        touched_bytes *= int(size) if stride else 1
+    return touched_bytes
 
 
 def _matrix_kernel(
@@ -225,9 +231,9 @@ def _matrix_kernel(
     q, k, v = args[1:4] if backward else args[:3]
     causal = bool(kwargs.get("is_causal", any(a is True for a in args)))
     lengths, widths = (q.shape[-2], k.shape[-2]), (q.shape[-1], v.shape[-1])
-    dtype, moved = traffic
+    dtype, traffic_bytes = traffic
     return attention_kernel(
-        q.shape[0] * q.shape[1], lengths, widths, dtype, causal=causal, backward=backward, moved=moved
+        q.shape[0] * q.shape[1], lengths, widths, dtype, causal=causal, backward=backward, moved=traffic_bytes
     )
 
 

@@ -25,7 +25,7 @@ def products(n: Numbers) -> Iterator[Call]:
     """Products: tails of every dim, one row, long sums, sums that cancel, strided operands, a bias."""
     for m, k, w in ((64, 256, 96), (1, 129, 33), (17, 1, 5), (33, 2048, 48), (128, 64, 128)):
         yield Call(op=A.mm.default, args=(n.normal(m, k), n.normal(k, w, size=k**-0.5)), why=f"{m} x {k} x {w}")
-    yield Call(op=A.mm.default, args=(n.strided(48, 64), n.strided(64, 40)), why="strided")
+    yield Call(op=A.mm.default, args=(n.strided_matrix(48, 64), n.strided_matrix(64, 40)), why="strided")
     half = n.normal(32, 512)
     yield Call(
         op=A.mm.default, args=(torch.cat((half, half), 1), torch.cat((x := n.normal(512, 40), -x))), why="cancels"
@@ -37,11 +37,11 @@ def products(n: Numbers) -> Iterator[Call]:
     yield Call(
         op=A.addmm.default, args=(n.normal(96, size=300.0), n.normal(64, 256), n.normal(256, 96)), why="large bias"
     )
-    scaled = {"beta": 0.5, "alpha": 2.0}
-    yield Call(op=A.addmm.default, args=(n.normal(33), n.normal(19, 40), n.normal(40, 33)), kwargs=scaled, why="scaled")
-    for why, named in (("ordinary", {}), ("scaled", scaled)):
+    scales = {"beta": 0.5, "alpha": 2.0}
+    yield Call(op=A.addmm.default, args=(n.normal(33), n.normal(19, 40), n.normal(40, 33)), kwargs=scales, why="scaled")
+    for why, options in (("ordinary", {}), ("scaled", scales)):
         args = n.normal(5, 17, 24), n.normal(5, 17, 31), n.normal(5, 31, 24)
-        yield Call(op=A.baddbmm.default, args=args, kwargs=named, why=why)
+        yield Call(op=A.baddbmm.default, args=args, kwargs=options, why=why)
     odd = n.normal(24, 40)
     odd[3, 5], odd[7, 0], odd[11, 39] = torch.inf, torch.nan, -torch.inf
     zeros = n.normal(40, 24)
@@ -50,7 +50,9 @@ def products(n: Numbers) -> Iterator[Call]:
     odd = odd.nan_to_num(nan=1.0, posinf=torch.inf, neginf=-torch.inf)
     yield Call(op=A.mm.default, args=(odd, zeros), why="zero times infinity, no NaN")
     yield Call(op=A.bmm.default, args=(odd[None], zeros[None]), why="zero times infinity, no NaN")
-    yield Call(op=A.mm.default, args=(n.dressed(n.normal(13, 37)), n.dressed(n.normal(37, 21))), why="rows apart")
+    yield Call(
+        op=A.mm.default, args=(n.vary_layout(n.normal(13, 37)), n.vary_layout(n.normal(37, 21))), why="rows apart"
+    )
     yield Call(op=A.bmm.default, args=(n.normal(3, 29, 19), n.normal(3, 19, 23)), why="tails")
     yield Call(op=A.mv.default, args=(n.normal(33, 65), n.normal(65)))
     yield Call(op=A.dot.default, args=(n.normal(129), n.normal(129)))
@@ -64,7 +66,7 @@ def pointwise(n: Numbers) -> Iterator[Call]:
         "tiny": n.normal(32, 64, size=1e-5),
         "one row": n.normal(1, 77),
         "tails": n.normal(19, 53, size=2.0),
-        "strided": n.strided(40, 56),
+        "strided": n.strided_matrix(40, 56),
         "special": torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-38, -1e-38, 3e38, 1.0, -1.0]).to(
             n.dtype
         ),
@@ -112,8 +114,8 @@ def _seldom(n: Numbers, why: str, x: Tensor, g: Tensor) -> Iterator[Call]:
     yield Call(op=A.sigmoid_backward.default, args=(g, y.sigmoid().to(n.dtype)), why=why, phase="backward")
     yield Call(op=A.tanh_backward.default, args=(g, y.tanh().to(n.dtype)), why=why, phase="backward")
     yield Call(op=A.threshold_backward.default, args=(g, x, 0), why=why, phase="backward")
-    for op, other in ((A.add.Tensor, 2), (A.rsub.Scalar, 1.0), (A.mul.Tensor, 0.1), (A.div.Tensor, 3.0)):
-        yield Call(op=op, args=(x, other), why=f"{why}, a constant")
+    for op, operand in ((A.add.Tensor, 2), (A.rsub.Scalar, 1.0), (A.mul.Tensor, 0.1), (A.div.Tensor, 3.0)):
+        yield Call(op=op, args=(x, operand), why=f"{why}, a constant")
     for op in (A.add.Scalar, A.mul.Scalar, A.div.Scalar, A.sub.Scalar):
         yield Call(op=op, args=(x, 0.7), why=f"{why}, a constant")
     yield Call(op=A.pow.Scalar, args=(10000.0, (x / 4).clamp(-1, 1)), why=f"{why}, a constant to powers")
@@ -135,15 +137,15 @@ def _seldom(n: Numbers, why: str, x: Tensor, g: Tensor) -> Iterator[Call]:
 
 def rows(n: Numbers) -> Iterator[Call]:
     """Softmax, norms, sums: logits far below zero, masked rows, equal rows, a large mean, small activations."""
-    masked = n.normal(24, 80)
-    masked[3, 1:] = -torch.inf
+    masked_scores = n.normal(24, 80)
+    masked_scores[3, 1:] = -torch.inf
     inputs = {
         "ordinary": n.normal(48, 192, size=3.0),
         "far below zero": n.normal(24, 80, size=2.0, at=-5000.0 if n.dtype == torch.float32 else -300.0),
-        "masked": masked,
+        "masked": masked_scores,
         "equal": torch.full((8, 65), 3.0, dtype=n.dtype),
         "one column": n.normal(9, 1),
-        "strided": n.strided(24, 48),
+        "strided": n.strided_matrix(24, 48),
         "large": n.normal(16, 129, size=100.0),
     }
     for why, x in inputs.items():
@@ -161,7 +163,7 @@ def rows(n: Numbers) -> Iterator[Call]:
             yield Call(op=A.sum.dim_IntList, args=(x, [0]), why=why)
     yield Call(
         op=A._safe_softmax.default,
-        args=(masked.clone().index_fill_(0, torch.tensor([5]), -torch.inf), -1),
+        args=(masked_scores.clone().index_fill_(0, torch.tensor([5]), -torch.inf), -1),
         why="masked row",
     )
     yield from norms(n)
@@ -173,13 +175,13 @@ def norms(n: Numbers) -> Iterator[Call]:
         x, w, b, g = n.normal(40, 160, size=size, at=at), n.normal(160, at=1.0), n.normal(160), n.normal(40, 160)
         yield Call(op=A.native_layer_norm.default, args=(x, [160], w, b, 1e-5), why=why)
         mean, var = x.double().mean(-1, keepdim=True), x.double().var(-1, keepdim=True, correction=0)
-        told = mean.to(n.statistics), (var + 1e-5).rsqrt().to(n.statistics)
-        args = (g, x, [160], *told, w, b, [True, True, True])
+        statistics = mean.to(n.statistics), (var + 1e-5).rsqrt().to(n.statistics)
+        args = (g, x, [160], *statistics, w, b, [True, True, True])
         yield Call(op=A.native_layer_norm_backward.default, args=args, why=why, phase="backward")
         yield Call(op=A._fused_rms_norm.default, args=(x, [160], w, 1e-5), why=why)
         rstd = (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt().to(n.statistics)
-        given = (g, x, [160], rstd, w, [True, True])
-        yield Call(op=A._fused_rms_norm_backward.default, args=given, why=why, phase="backward")
+        arguments = (g, x, [160], rstd, w, [True, True])
+        yield Call(op=A._fused_rms_norm_backward.default, args=arguments, why=why, phase="backward")
     x = n.normal(6, 5, 67)
     yield Call(op=A.native_layer_norm.default, args=(x, [67], None, None, 1e-5), why="no weight, a tail")
     yield Call(op=A._fused_rms_norm.default, args=(x, [67], None, 1e-6), why="no weight, a tail")
@@ -202,7 +204,7 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
             n.normal(2, 3, t, 32, size=s) for t, s in ((lengths[0], size), (lengths[1], size), (lengths[1], 1.0))
         )
         yield Call(op=forward, args=(q, k, v, 0.0, causal), why=why)
-        out, lse = _attended(q, k, v, causal)
+        out, lse = _attend(q, k, v, causal)
         yield Call(op=backward, args=(n.normal(*q.shape), q, k, v, out, lse, 0.0, causal), why=why, phase="backward")
     for why, at in (("logits far below zero", 2.0), ("logits below -50,000", 100.0)):
         q, k = n.normal(1, 2, 32, 32, at=at), n.normal(1, 2, 32, 32, at=-at)
@@ -213,22 +215,22 @@ def fused_attention(n: Numbers) -> Iterator[Call]:
         yield Call(op=forward, args=(*heads, 0.0, True), why=why)
     mask = torch.zeros(2, 1, 24, 40, dtype=n.dtype).masked_fill(n.normal(2, 1, 24, 40) > 0, -torch.inf)
     mask[:, :, :, 7] = 0.0  # rows without any key have no backward that all agree on
-    for why, given in (("masked", mask), ("a bias", n.normal(2, 1, 24, 40))):
-        named = {"attn_mask": given}
-        yield Call(op=forward, args=(q, k, v, 0.0, False), kwargs=named, why=why)
-        out, lse = _attended(q, k, v, False, given)
+    for why, mask_ in (("masked", mask), ("a bias", n.normal(2, 1, 24, 40))):
+        options = {"attn_mask": mask_}
+        yield Call(op=forward, args=(q, k, v, 0.0, False), kwargs=options, why=why)
+        out, lse = _attend(q, k, v, False, mask_)
         args = n.normal(*q.shape), q, k, v, out, lse, 0.0, False
-        yield Call(op=backward, args=args, kwargs=named, why=why, phase="backward")
-    named = {"attn_mask": mask.clone().index_fill_(2, torch.tensor([3]), -torch.inf)}
-    yield Call(op=forward, args=(q, k, v, 0.0, False), kwargs=named, why="a row without any key")
+        yield Call(op=backward, args=args, kwargs=options, why=why, phase="backward")
+    options = {"attn_mask": mask.clone().index_fill_(2, torch.tensor([3]), -torch.inf)}
+    yield Call(op=forward, args=(q, k, v, 0.0, False), kwargs=options, why="a row without any key")
     q, k, v, g = (n.normal(2, 33, 3, 24).transpose(1, 2) for _ in range(4))
-    out, lse = _attended(q, k, v, True)
+    out, lse = _attend(q, k, v, True)
     yield Call(op=forward, args=(q, k, v, 0.0, True), why="strided")
     yield Call(op=backward, args=(g, q, k, v, out, lse, 0.0, True), why="strided", phase="backward")
     yield Call(op=forward, args=(q, k, v, 0.0, True), kwargs={"scale": 0.3}, why="a scale of its own")
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
@@ -246,19 +248,19 @@ def lookups(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.embedding_dense_backward.default, args=args, why="padding row", phase="backward")
     yield Call(op=A.index_add.default, args=(n.normal(50, 48), 0, where, n.normal(96, 48)), why="duplicates")
     yield Call(op=A.gather.default, args=(table, 1, n.places(50, 7, below=48)))
-    spread = n.places(96, 48, below=50)
-    yield Call(op=A.scatter_add.default, args=(n.normal(50, 48), 0, spread, n.normal(96, 48)), why="duplicates")
+    places = n.places(96, 48, below=50)
+    yield Call(op=A.scatter_add.default, args=(n.normal(50, 48), 0, places, n.normal(96, 48)), why="duplicates")
     tied = n.normal(32, 40).round()
     yield Call(op=A.topk.default, args=(tied, 4), why="ties")
     yield Call(op=A.topk.default, args=(n.normal(32, 64), 8))
-    yield Call(op=A.cat.default, args=([n.normal(8, 30), n.strided(8, 12)], 1), why="strided")
+    yield Call(op=A.cat.default, args=([n.normal(8, 30), n.strided_matrix(8, 12)], 1), why="strided")
     yield Call(op=A.where.self, args=(n.normal(16, 40) > 0, n.normal(16, 40), n.normal(1, 40)))
-    yield Call(op=A.clone.default, args=(n.strided(24, 40),), why="strided")
+    yield Call(op=A.clone.default, args=(n.strided_matrix(24, 40),), why="strided")
     yield Call(op=A.masked_fill.Scalar, args=(n.normal(16, 40), n.normal(16, 40) > 0, -1e4))
     yield Call(op=A.cumsum.default, args=(n.normal(8, 64), 1))
     yield Call(op=A.cumsum.default, args=(n.normal(37, 6), 0), why="along columns")
-    one = n.places(40, below=50)
-    yield Call(op=A.index_put.default, args=(n.normal(50, 48), [one], n.normal(40, 48), True), why="duplicates")
+    row_places = n.places(40, below=50)
+    yield Call(op=A.index_put.default, args=(n.normal(50, 48), [row_places], n.normal(40, 48), True), why="duplicates")
     once = torch.randperm(50, generator=n.source)[:20]
     yield Call(op=A.index_put.default, args=(n.normal(50, 48), [once], n.normal(20, 48), False), why="replaces")
     yield Call(op=A.scatter.src, args=(n.normal(50, 48), 0, once[:, None].expand(20, 48), n.normal(20, 48)))
@@ -271,7 +273,7 @@ def lookups(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.topk.default, args=(torch.softmax(n.normal(64, 128) * 0.02, -1), 8), why="near ties, experts")
     edge = torch.tensor([0, 49, 49, 0, 25, 48, 1])
     yield Call(op=A.embedding.default, args=(table, edge), why="first and last row")
-    yield Call(op=A.embedding.default, args=(n.dressed(n.normal(21, 16)), edge % 21), why="rows apart")
+    yield Call(op=A.embedding.default, args=(n.vary_layout(n.normal(21, 16)), edge % 21), why="rows apart")
     same = torch.full((40,), 7)
     yield Call(
         op=A.embedding_dense_backward.default,

@@ -16,8 +16,8 @@ def copies(n: Numbers) -> Iterator[Call]:
     """Copies of every layout, also to the device and back."""
     layouts = {
         "contiguous": n.normal(24, 40),
-        "strided": n.strided(24, 40),
-        "rows apart": n.dressed(n.normal(13, 37)),
+        "strided": n.strided_matrix(24, 40),
+        "rows apart": n.vary_layout(n.normal(13, 37)),
         "one column for all": n.normal(24, 1).expand(24, 17),
         "backwards in four dims": n.normal(3, 5, 4, 7).permute(3, 1, 0, 2),
     }
@@ -28,15 +28,15 @@ def copies(n: Numbers) -> Iterator[Call]:
         )
         yield Call(op=A.copy_.default, args=(torch.zeros(x.shape, dtype=n.dtype), x), why=why)
         yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": torch.float64}, why=f"{why}, to fp64")
-    yield Call(op=A.copy_.default, args=(n.strided(24, 40), n.normal(24, 40)), why="into strides")
+    yield Call(op=A.copy_.default, args=(n.strided_matrix(24, 40), n.normal(24, 40)), why="into strides")
     yield Call(op=A.copy_.default, args=(n.normal(24, 40), n.normal(40)), why="one row for all")
-    other = torch.bfloat16 if n.dtype == torch.float32 else torch.float32
-    yield Call(op=A.copy_.default, args=(torch.zeros(24, 40, dtype=other), n.strided(24, 40)), why="casts")
+    other_dtype = torch.bfloat16 if n.dtype == torch.float32 else torch.float32
+    yield Call(op=A.copy_.default, args=(torch.zeros(24, 40, dtype=other_dtype), n.strided_matrix(24, 40)), why="casts")
 
 
-def rearranged(n: Numbers) -> Iterator[Call]:
+def rearrangements(n: Numbers) -> Iterator[Call]:
     """Joined, cut, turned, repeated, masked."""
-    x, s = n.normal(16, 40), n.strided(16, 40)
+    x, s = n.normal(16, 40), n.strided_matrix(16, 40)
     for why, parts, dim in (
         ("halves of a rotation", [n.normal(2, 3, 9, 16), n.normal(2, 3, 9, 16)], -1),
         ("tails", [x, n.normal(16, 13), s], 1),
@@ -45,7 +45,7 @@ def rearranged(n: Numbers) -> Iterator[Call]:
         yield Call(op=A.cat.default, args=(parts, dim), why=why)
     yield Call(op=A.stack.default, args=([x, s, n.normal(16, 40)], 1), why="strided")
     for why, t in (("contiguous", x), ("strided", s)):
-        for op, args in _shaped(n, t):
+        for op, args in _shape_changes(n, t):
             yield Call(op=op, args=args, why=why)
     yield Call(op=A.where.self, args=(n.normal(16, 1) > 0, s, n.normal(40)), why="one row and column for all")
     yield Call(op=A.masked_fill.Scalar, args=(x, n.normal(40) > 0, -torch.inf), why="one row for all")
@@ -68,7 +68,7 @@ def rearranged(n: Numbers) -> Iterator[Call]:
     yield Call(op=A.roll.default, args=(x, [3], [1]))
 
 
-def _shaped(n: Numbers, t: torch.Tensor) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _shape_changes(n: Numbers, t: torch.Tensor) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Views, each of which must show the numbers that it names."""
     yield A.t.default, (t,)
     yield A.transpose.int, (t, 0, 1)
@@ -94,7 +94,7 @@ def _shaped(n: Numbers, t: torch.Tensor) -> Iterator[tuple[Any, tuple[Any, ...]]
     yield A.alias.default, (t,)
 
 
-def made(n: Numbers) -> Iterator[Call]:
+def factories(n: Numbers) -> Iterator[Call]:
     """Numbers that the device makes: positions, constants, random ones."""
     at: dict[str, Any] = {"device": HERE, "dtype": n.dtype}
     x = n.normal(9, 21)
@@ -169,12 +169,12 @@ def casts(n: Numbers) -> Iterator[Call]:
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
         why = f"to {dtype}, ties".replace("torch.", "")
         yield Call(op=A._to_copy.default, args=(x,), kwargs={"dtype": dtype}, why=why)
-    bounded = x.clamp(-448, 448).nan_to_num()
+    bounded_values = x.clamp(-448, 448).nan_to_num()
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int64, torch.bool):
         why = f"to {dtype}, ties".replace("torch.", "")
-        yield Call(op=A._to_copy.default, args=(bounded,), kwargs={"dtype": dtype}, why=why)
-    yield Call(op=A._to_copy.default, args=(n.strided(24, 41),), kwargs={"dtype": torch.bfloat16}, why="strided")
+        yield Call(op=A._to_copy.default, args=(bounded_values,), kwargs={"dtype": dtype}, why=why)
+    yield Call(op=A._to_copy.default, args=(n.strided_matrix(24, 41),), kwargs={"dtype": torch.bfloat16}, why="strided")
     yield Call(op=A._to_copy.default, args=(n.places(50, below=5000),), kwargs={"dtype": torch.float32}, why="integers")
 
 
-MOVES = copies, rearranged, made, casts
+MOVES = copies, rearrangements, factories, casts

@@ -27,26 +27,28 @@ def scaled_products(n: Numbers) -> Iterator[Call]:
         return
     for pair, (first, second) in PAIRS.items():
         for m, k, w in SHAPES:
-            one, other = cast(n.normal(m, k), first), cast(n.normal(w, k, size=0.02), second)
-            yield _call(one, other, f"{pair}, {m} x {k} x {w}")
-    one, other = cast(n.normal(32, 256), VALUES), cast(n.normal(64, 256), VALUES)
-    yield _call(one, other, "fast accumulation", use_fast_accum=True)
-    yield _call(one, other, "a bias", bias=n.normal(64, size=8.0))
+            left_operand, right_operand = cast(n.normal(m, k), first), cast(n.normal(w, k, size=0.02), second)
+            yield _call(left_operand, right_operand, f"{pair}, {m} x {k} x {w}")
+    left_operand, right_operand = cast(n.normal(32, 256), VALUES), cast(n.normal(64, 256), VALUES)
+    yield _call(left_operand, right_operand, "fast accumulation", use_fast_accum=True)
+    yield _call(left_operand, right_operand, "a bias", bias=n.normal(64, size=8.0))
     half, x = n.normal(32, 128), n.normal(48, 128)
     yield _call(cast(torch.cat((half, half), 1), VALUES), cast(torch.cat((x, -x), 1), VALUES), "cancels")
-    alone = n.normal(32, 256)
-    alone[5] *= 1000  # the rest of the tensor is denormal in its scale
-    yield _call(cast(alone, VALUES), other, "one large row")
-    yield _call(cast(alone, VALUES, rows=True), cast(n.normal(64, 256), VALUES, rows=True), "a scale for each row")
-    one, other = cast(n.normal(17, 144), VALUES, rows=True), cast(n.normal(48, 144), VALUES, rows=True)
-    yield _call(one, other, "a scale for each row, 17 x 144 x 48")
+    wide_operand = n.normal(32, 256)
+    wide_operand[5] *= 1000  # the rest of the tensor is denormal in its scale
+    yield _call(cast(wide_operand, VALUES), right_operand, "one large row")
+    yield _call(
+        cast(wide_operand, VALUES, rows=True), cast(n.normal(64, 256), VALUES, rows=True), "a scale for each row"
+    )
+    left_operand, right_operand = cast(n.normal(17, 144), VALUES, rows=True), cast(n.normal(48, 144), VALUES, rows=True)
+    yield _call(left_operand, right_operand, "a scale for each row, 17 x 144 x 48")
 
 
 def cast(x: Tensor, format: torch.dtype, *, rows: bool = False) -> Cast:
     """[m, k] in 8 bits with what it was divided by: one number, or one a row."""
     top, wide = torch.finfo(format).max, x.float()
-    most = wide.abs().amax(-1, keepdim=True) if rows else wide.abs().amax()
-    return (wide / (most / top)).clamp(-top, top).to(format), most / top
+    largest = wide.abs().amax(-1, keepdim=True) if rows else wide.abs().amax()
+    return (wide / (largest / top)).clamp(-top, top).to(format), largest / top
 
 
 def _call(one: Cast, other: Cast, why: str, **named: Any) -> Call:

@@ -74,14 +74,14 @@ def lists(n: Numbers) -> Iterator[Call]:
         yield Call(op=op, args=args, why="a list", phase="optimizer")
 
 
-def fused(n: Numbers) -> Iterator[Call]:
+def fused_optimizers(n: Numbers) -> Iterator[Call]:
     """AdamW in one op, at its first step and later."""
     for why, step, decay in (("first step", 0.0, 0.01), ("later", 7.0, 0.1)):
         shapes = (17, 24), (9,), (3, 5, 7)
         params, gradients, moments = ([n.normal(*s, size=z) for s in shapes] for z in (0.02, 1.0, 0.3))
         squares = [n.normal(*s, size=0.3).square() for s in shapes]
         steps = [torch.tensor(step + 1.0) for _ in shapes]
-        named = {
+        options = {
             "lr": 1e-3,
             "beta1": 0.9,
             "beta2": 0.95,
@@ -92,7 +92,7 @@ def fused(n: Numbers) -> Iterator[Call]:
         }
         for op in (A._fused_adamw_.default, A._fused_adam_.default):
             fresh = [[x.clone() for x in part] for part in (params, gradients, moments, squares)]
-            yield Call(op=op, args=(*fresh, [], steps), kwargs=named, why=why, phase="optimizer")
+            yield Call(op=op, args=(*fresh, [], steps), kwargs=options, why=why, phase="optimizer")
 
 
-TRAINING = in_place, lists, fused
+TRAINING = in_place, lists, fused_optimizers

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.capture import Modules, Place, entry_of, signature_of
-from ridgeline.runtime.bringup.contracts import is_view, judged
+from ridgeline.runtime.bringup.contracts import has_contract, is_view
 from ridgeline.runtime.bringup.guard import Guard, host_result
 from ridgeline.runtime.bringup.subject import Subject
 from ridgeline.runtime.bringup.tensors import on_host
@@ -57,14 +57,14 @@ class Light(TorchDispatchMode):  # type: ignore[misc]
 
 def heals(func: Any) -> bool:
     """Whether the host can stand in for an op: not for memory that is only made or handed on."""
-    return judged(func) and not is_view(func) and func._schema.name.startswith("aten::")
+    return has_contract(func) and not is_view(func) and func._schema.name.startswith("aten::")
 
 
-def traced(subject: Subject, *, backward: bool = True, paths: tuple[str, ...] = ()) -> dict[str, Tensor]:
+def trace_values(subject: Subject, *, backward: bool = True, paths: tuple[str, ...] = ()) -> dict[str, Tensor]:
     """Outputs of the named modules, of the whole, the loss and every parameter's gradient."""
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     handles = [
-        module.register_forward_hook(_keeper(found, path))
+        module.register_forward_hook(_keeper(values, path))
         for path, module in subject.module.named_modules()
         if path in paths
     ]
@@ -72,19 +72,19 @@ def traced(subject: Subject, *, backward: bool = True, paths: tuple[str, ...] = 
         outputs = subject.forward()
         logits = first_tensor(outputs)
         if logits is not None:
-            found["output"] = on_host(logits)
+            values["output"] = on_host(logits)
         if backward:
             loss = subject.loss(outputs)
-            found["loss"] = on_host(loss)
+            values["loss"] = on_host(loss)
             loss.backward()
     finally:
         for handle in handles:
             handle.remove()
     for name, parameter in subject.module.named_parameters():
         if parameter.grad is not None:
-            found[f"gradient of {name}"] = on_host(parameter.grad)
+            values[f"gradient of {name}"] = on_host(parameter.grad)
             parameter.grad = None
-    return found
+    return values
 
 
 def first_tensor(outputs: Any) -> Tensor | None:
@@ -105,7 +105,7 @@ def _keeper(found: dict[str, Tensor], path: str) -> Callable[[nn.Module, Any, An
     return keep
 
 
-def trained(
+def train_steps(
     subject: Subject, steps: int, optimizer: torch.optim.Optimizer | None = None,
     mode: AbstractContextManager[Any] | None = None, modules: Modules | None = None,
 ) -> list[Tensor]:  # fmt: skip

@@ -26,7 +26,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.bringup.cut import left_out, one_of_each
-from ridgeline.runtime.bringup.generation import Within, decode, prefill, sampled
+from ridgeline.runtime.bringup.generation import Within, decode, prefill, sample_token
 from ridgeline.runtime.bringup.target import OwnModule, Target
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
 from ridgeline.runtime.train.layout import make_layout
@@ -68,14 +68,19 @@ class Subject:
 def subject_of(target: Target, dtype: str, device: str, seed: int = 0) -> Subject:
     """What is brought up, in one format."""
     if isinstance(target, OwnModule):
-        return _own(target, dtype, device, seed)
+        return _own_subject(target, dtype, device, seed)
     small = one_of_each(target)
-    made = stage_subject(small, dtype, device, seed)
+    subject = stage_subject(small, dtype, device, seed)
     counts = {f"layers.{index}": target.order.count(order) for index, order in enumerate(small.order)}
     return Subject(
-        module=made.module, inputs=made.inputs, loss=made.loss, generate=made.generate, tokens=True, times=counts,
+        module=subject.module,
+        inputs=subject.inputs,
+        loss=subject.loss,
+        generate=subject.generate,
+        tokens=True,
+        times=counts,
         cut=left_out(target, small),
-    )  # fmt: skip
+    )
 
 
 def stage_subject(
@@ -89,7 +94,7 @@ def stage_subject(
         fuses=frozenset(),
     )  # fmt: skip
     layout = make_layout(plan, experts=False)
-    stage = moved(assemble(blueprint, layout).stages[0], device)
+    stage = move_module(assemble(blueprint, layout).stages[0], device)
     source = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, model.vocab, (tokens[0], tokens[1] + 1), generator=source)
     x, y = drawn[:, :-1].contiguous().to(device), drawn[:, 1:].contiguous().to(device)
@@ -104,48 +109,48 @@ def stage_subject(
         with torch.no_grad():
             logits, cache = prefill(stage, x[:, : max(1, tokens[1] // 2)], within)
             for _ in range(DECODED):
-                logits, cache = decode(stage, sampled(logits, source), cache, within)
+                logits, cache = decode(stage, sample_token(logits, source), cache, within)
             return logits
 
     return Subject(module=stage, inputs=(x,), loss=loss, generate=generate, tokens=True, share=share)
 
 
-def _own(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
+def _own_subject(target: OwnModule, dtype: str, device: str, seed: int) -> Subject:
     """A user's module: its inputs as given, a loss that weighs every output, generation where it has a method."""
     torch.manual_seed(seed)
-    module, given = made_module(target)
+    module, example = made_module(target)
     form = TORCH_DTYPES[dtype]
-    module = moved(module.to(dtype=form), device)
+    module = move_module(module.to(dtype=form), device)
     move = lambda x: (x.to(form) if x.is_floating_point() else x).to(device) if isinstance(x, Tensor) else x  # noqa: E731
-    inputs, named = tree_map(move, split_inputs(given))
-    ids = next((x for x in (*inputs, *named.values()) if isinstance(x, Tensor) and not x.is_floating_point()), None)
+    inputs, keywords = tree_map(move, split_inputs(example))
+    ids = next((x for x in (*inputs, *keywords.values()) if isinstance(x, Tensor) and not x.is_floating_point()), None)
 
     def loss(outputs: Any) -> Tensor:
-        own = getattr(outputs, "loss", None)
-        return own if isinstance(own, Tensor) else weighed(outputs, seed)
+        own_loss = getattr(outputs, "loss", None)
+        return own_loss if isinstance(own_loss, Tensor) else weighted_sum(outputs, seed)
 
     def generate(_within: Within) -> Tensor:
         with torch.no_grad():
             return module.generate(ids, max_new_tokens=DECODED, do_sample=False)
 
     able = callable(getattr(module, "generate", None)) and ids is not None
-    return Subject(module=module, inputs=inputs, named=named, loss=loss, generate=generate if able else None)
+    return Subject(module=module, inputs=inputs, named=keywords, loss=loss, generate=generate if able else None)
 
 
-def moved(module: nn.Module, device: str) -> nn.Module:
+def move_module(module: nn.Module, device: str) -> nn.Module:
     """A module on a device; parameters that are one stay one, which torch undoes where tensors change their class."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     module = module.to(device)
-    for first, *others in names.values():
-        for other in others:
+    for first, *further_names in names.values():
+        for other in further_names:
             path, _, last = other.rpartition(".")
             setattr(module.get_submodule(path), last, module.get_parameter(first))
     return module
 
 
-def weighed(outputs: Any, seed: int = 0) -> Tensor:
+def weighted_sum(outputs: Any, seed: int = 0) -> Tensor:
     """A number that every floating output matters to: its mean product with fixed random weights."""
     values = outputs if not hasattr(outputs, "to_tuple") else outputs.to_tuple()
     source, total = torch.Generator().manual_seed(seed + 1), None
@@ -155,8 +160,8 @@ def weighed(outputs: Any, seed: int = 0) -> Tensor:
             part = (y.float() * weights).mean()
             total = part if total is None else total + part
     if total is None:
-        expected = "outputs that are floating tensors and depend on its parameters"
-        raise InputError(Problem(path="MODEL", given=type(outputs).__name__, expected=expected))
+        expected_text = "outputs that are floating tensors and depend on its parameters"
+        raise InputError(Problem(path="MODEL", given=type(outputs).__name__, expected=expected_text))
     return total
 
 
@@ -170,23 +175,25 @@ def split_inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def made_module(target: OwnModule) -> tuple[nn.Module, Any]:
     """The module, and what it is called with; an `InputError` where the function is not as expected."""
     if target.held is not None:
-        module, given = copy.deepcopy(target.held)
+        module, example = copy.deepcopy(target.held)
     elif target.pickled:
-        module, given = pickle.loads(target.pickled)
+        module, example = pickle.loads(target.pickled)
     else:
-        made = _called(target.reference)
-        module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        result = _call_reference(target.reference)
+        module, example = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(module, nn.Module):
-        expected = "a function that returns a torch.nn.Module, or a module and its example inputs"
-        raise InputError(Problem(path="MODEL", given=f"{target.reference}: {type(module).__name__}", expected=expected))
-    given = getattr(module, "example_inputs", None) if given is None else given
-    if given is None:
-        expected = "example inputs: return (module, inputs), or give the module an attribute example_inputs"
-        raise InputError(Problem(path="MODEL", given=f"{target.reference} without inputs", expected=expected))
-    return module, given
+        expected_text = "a function that returns a torch.nn.Module, or a module and its example inputs"
+        raise InputError(
+            Problem(path="MODEL", given=f"{target.reference}: {type(module).__name__}", expected=expected_text)
+        )
+    example = getattr(module, "example_inputs", None) if example is None else example
+    if example is None:
+        expected_text = "example inputs: return (module, inputs), or give the module an attribute example_inputs"
+        raise InputError(Problem(path="MODEL", given=f"{target.reference} without inputs", expected=expected_text))
+    return module, example
 
 
-def _called(reference: str) -> Any:
+def _call_reference(reference: str) -> Any:
     name, _, function = reference.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -195,17 +202,17 @@ def _called(reference: str) -> Any:
         if name.endswith(".py"):
             import runpy
 
-            held = runpy.run_path(name)
+            namespace = runpy.run_path(name)
         else:
             module = importlib.import_module(name)
-            held = {**vars(module), **({function: getattr(module, function)} if hasattr(module, function) else {})}
-        if function not in held:
-            named = [key for key, one in held.items() if callable(one) and not key.startswith("_")]
-            raise InputError(not_among("MODEL", function, named, f"name a function of {name}"))
-        return held[function]()
+            namespace = {**vars(module), **({function: getattr(module, function)} if hasattr(module, function) else {})}
+        if function not in namespace:
+            function_names = [key for key, value in namespace.items() if callable(value) and not key.startswith("_")]
+            raise InputError(not_among("MODEL", function, function_names, f"name a function of {name}"))
+        return namespace[function]()
     except InputError:
         raise
     except Exception as error:
-        given = f"{reference}: {type(error).__name__}: {error}".partition("\n")[0]
-        expected = "module:function, a function without arguments that makes a torch module"
-        raise InputError(Problem(path="MODEL", given=given, expected=expected)) from error
+        given_text = f"{reference}: {type(error).__name__}: {error}".partition("\n")[0]
+        expected_text = "module:function, a function without arguments that makes a torch module"
+        raise InputError(Problem(path="MODEL", given=given_text, expected=expected_text)) from error

@@ -21,8 +21,14 @@ from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.capture import Modules, Place, Watch
 from ridgeline.runtime.bringup.cut import one_of_each
 from ridgeline.runtime.bringup.devices import environment, likely_chip
-from ridgeline.runtime.bringup.inventory import Recorder, decomposed, graph_breaks, inventory_of, unsupported
-from ridgeline.runtime.bringup.observations import Remark, joined, rates_of, remarks
+from ridgeline.runtime.bringup.inventory import (
+    Recorder,
+    decomposed_ops,
+    graph_breaks,
+    inventory_of,
+    unsupported_formats,
+)
+from ridgeline.runtime.bringup.observations import Remark, join_inventories, rates_of, remarks
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.speed import Timer, speed_of
 from ridgeline.runtime.bringup.subject import Subject, stage_subject, subject_of
@@ -34,15 +40,15 @@ TIMED_FORMAT = "bf16"
 
 
 @contextmanager
-def warned() -> Iterator[list[str]]:
+def collect_warnings() -> Iterator[list[str]]:
     """The texts of warnings that are given inside."""
-    found: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            yield found
+            yield messages
         finally:
-            found += [str(one.message) for one in caught]
+            messages += [str(warning.message) for warning in caught]
 
 
 def step_under(mode: Any, modules: Modules, subject: Subject) -> None:
@@ -62,26 +68,29 @@ def step_under(mode: Any, modules: Modules, subject: Subject) -> None:
 
 def took(session: Session, watch: Watch, messages: Iterable[str] = ()) -> None:
     """What a watch saw, into the run's inventory."""
-    session.found.inventory = joined(session.found.inventory, inventory_of(watch, session.device, messages))
+    session.found.inventory = join_inventories(session.found.inventory, inventory_of(watch, session.device, messages))
 
 
 def look_around(session: Session) -> None:
     """What the device does otherwise than the host, and what it cannot do at all."""
     session.tell("what the device lacks")
-    held = session.found.inventory
+    inventory = session.found.inventory
     session.found.environment = environment(session.device)
-    split = decomposed(held.rows, on_host(session)) if session.device.partition(":")[0] != "cpu" else ()
+    split = decomposed_ops(inventory.rows, on_host(session)) if session.device.partition(":")[0] != "cpu" else ()
     absent = [
         Remark(op=op, module="standing set", phase="", calls=times)
         for op, times in session.found.missing.items()
-        if all(op != one.op for one in held.missing) and "_for_cpu" not in op  # what only a host is asked for
+        if all(op != remark.op for remark in inventory.missing)
+        and "_for_cpu" not in op  # what only a host is asked for
     ]
-    held = replace(held, missing=(*held.missing, *absent))
-    held = replace(held, decomposed=remarks((*held.decomposed, *split)), unsupported=unsupported(session.device))
+    inventory = replace(inventory, missing=(*inventory.missing, *absent))
+    inventory = replace(
+        inventory, decomposed=remarks((*inventory.decomposed, *split)), unsupported=unsupported_formats(session.device)
+    )
     if session.graph_breaks:
         subject = subject_of(session.target, "fp32", "cpu", session.seed)
-        held = replace(held, graph_breaks=graph_breaks(subject.module, subject.inputs, subject.named))
-    session.found.inventory = held
+        inventory = replace(inventory, graph_breaks=graph_breaks(subject.module, subject.inputs, subject.named))
+    session.found.inventory = inventory
 
 
 def on_host(session: Session) -> Mapping[Place, list[str]]:
@@ -98,9 +107,9 @@ def time_ops(session: Session) -> None:
         return
     session.tell("how fast each op is")
     rates = session.rates
-    guessed = likely_chip(session.device) if rates is None else None
-    if guessed is not None:
-        rates = rates_of(chip(guessed))
+    likely = likely_chip(session.device) if rates is None else None
+    if likely is not None:
+        rates = rates_of(chip(likely))
     tokens = TIMED_TOKENS.get(session.device.partition(":")[0], TIMED)
     if isinstance(session.target, OwnModule):
         subject, tokens = subject_of(session.target, TIMED_FORMAT, session.device, session.seed), (0, 0)

@@ -46,14 +46,14 @@ def target_of(given: Any, example_inputs: Any = None) -> Target:
     if not hasattr(given, "named_parameters"):
         return read_model(given)
     if example_inputs is None and getattr(given, "example_inputs", None) is None:
-        expected = "example_inputs: a tensor, a tuple or a dict that the module is called with"
-        raise InputError(Problem(path="example_inputs", given="none", expected=expected))
+        expected_text = "example_inputs: a tensor, a tuple or a dict that the module is called with"
+        raise InputError(Problem(path="example_inputs", given="none", expected=expected_text))
     return OwnModule(
-        reference=type(given).__name__, pickled=_pickled(given, example_inputs), held=(given, example_inputs)
+        reference=type(given).__name__, pickled=_pickle_module(given, example_inputs), held=(given, example_inputs)
     )
 
 
-def _pickled(module: Any, inputs: Any) -> bytes:
+def _pickle_module(module: Any, inputs: Any) -> bytes:
     """Both as bytes; none where pickle cannot, or another process would not find their classes."""
     if type(module).__module__ == "__main__":
         return b""

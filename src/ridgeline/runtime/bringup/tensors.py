@@ -24,8 +24,8 @@ def on_host(value: Any) -> Any:
         return torch.device("cpu")
     if not isinstance(value, Tensor):
         return value
-    held = value.raw if isinstance(value, RidgeTensor) else value  # no op of the fake device is needed to read it
-    return _moved(held.detach(), torch.device("cpu"))
+    raw_value = value.raw if isinstance(value, RidgeTensor) else value  # no op of the fake device is needed to read it
+    return _move_tensor(raw_value.detach(), torch.device("cpu"))
 
 
 def on_device(value: Any, device: Any) -> Any:
@@ -34,12 +34,12 @@ def on_device(value: Any, device: Any) -> Any:
         return value
     if torch.device(device).type == NAME:
         return RidgeTensor(on_host(value))
-    return _moved(value.detach(), torch.device(device))
+    return _move_tensor(value.detach(), torch.device(device))
 
 
-def _moved(x: Tensor, device: torch.device) -> Tensor:
+def _move_tensor(x: Tensor, device: torch.device) -> Tensor:
     """The memory that a view spans, copied as it lies, and the same view of it."""
-    if x.layout != torch.strided or x.numel() == 0 or (x.is_contiguous() and x.storage_offset() == 0):
+    if x.layout != torch.strided_matrix or x.numel() == 0 or (x.is_contiguous() and x.storage_offset() == 0):
         return x.to(device, copy=True)
     span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     before = min(x.storage_offset(), MOST_OFFSET)
@@ -51,8 +51,8 @@ def _moved(x: Tensor, device: torch.device) -> Tensor:
 
 def floating_dtype(values: Any) -> torch.dtype | None:
     """The format of the first floating tensor in any nest of values."""
-    found = (x.dtype for x in tree_leaves(values) if isinstance(x, Tensor) and x.is_floating_point())
-    return next(found, None)
+    dtypes = (x.dtype for x in tree_leaves(values) if isinstance(x, Tensor) and x.is_floating_point())
+    return next(dtypes, None)
 
 
 def equal_bits(ours: list[Any], theirs: list[Any] | None) -> bool:

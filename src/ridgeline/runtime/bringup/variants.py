@@ -27,8 +27,8 @@ def collect(samples: Samples, func: Any, host: tuple[Any, Any], module: str, pha
     """Keep a call if it is the first of its kind."""
     tensors = [x for x in tree_leaves(host) if isinstance(x, Tensor)]
     key = str(func), tuple((x.dtype, x.dim()) for x in tensors)
-    fused = "attention" in key[0]  # takes sizes and offsets of its own, and in the backward what the forward gave
-    if key in samples or not tensors or fused or is_random(func):
+    is_fused = "attention" in key[0]  # takes sizes and offsets of its own, and in the backward what the forward gave
+    if key in samples or not tensors or is_fused or is_random(func):
         return
     args, kwargs = tree_map(_small, host)
     samples[key] = Call(op=func, args=args, kwargs=kwargs, why=module, phase=phase)
@@ -50,7 +50,7 @@ def hard_variants(samples: Samples) -> Iterator[Call]:
     """Every call in every way that changes it."""
     for call in list(samples.values()):
         for why, change in CHANGES.items():
-            change = _apart_aligned if change is _apart and name_of(call.op) in ALIGNED else change
+            change = _apart_aligned if change is _separate_copy and name_of(call.op) in ALIGNED else change
             args, kwargs = tree_map(change, (call.args, call.kwargs))
             if why == "small sizes" or _differ((args, kwargs), (call.args, call.kwargs)):
                 yield Call(
@@ -67,7 +67,7 @@ def _same(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _apart(value: Any) -> Any:
+def _separate_copy(value: Any) -> Any:
     """The same numbers in memory with gaps, beginning inside it."""
     if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[-1] == 1 or not value.is_floating_point():
         return _same(value)  # statistics of rows are packed in every kernel
@@ -86,7 +86,7 @@ def _apart_aligned(value: Any) -> Any:
     return wide[..., 16 : 16 + size]
 
 
-def _turned(value: Any) -> Any:
+def _transposed_copy(value: Any) -> Any:
     """The same numbers with the last two dims exchanged in memory."""
     turns = isinstance(value, Tensor) and value.dim() >= 2 and value.is_floating_point()
     return value.mT.contiguous().mT if turns else _same(value)
@@ -117,6 +117,11 @@ def _indices(value: Any) -> bool:
 
 
 CHANGES = {
-    "small sizes": _same, "in memory with gaps": _apart, "transposed in memory": _turned, "eight times": _times(8.0),
-    "a 4096th": _times(2.0**-12), "indices that meet": _meet, "indices at their ends": _ends,
-}  # fmt: skip
+    "small sizes": _same,
+    "in memory with gaps": _separate_copy,
+    "transposed in memory": _transposed_copy,
+    "eight times": _times(8.0),
+    "a 4096th": _times(2.0**-12),
+    "indices that meet": _meet,
+    "indices at their ends": _ends,
+}

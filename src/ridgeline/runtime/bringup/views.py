@@ -32,10 +32,10 @@ def seen_through(func: Any, args: Any, kwargs: Any, result: Any) -> Verdict:
     memory = _memory(base)
     if memory and all(_memory(x) == memory and _layout(x) == _layout(y) for x, y in zip(views, shapes, strict=True)):
         return RIGHT
-    own = tree_map(on_host, (args, kwargs))
-    expected = [x for x in tree_leaves(func(*own[0], **own[1])) if isinstance(x, Tensor)]
+    host_call = tree_map(on_host, (args, kwargs))
+    expected_outputs = [x for x in tree_leaves(func(*host_call[0], **host_call[1])) if isinstance(x, Tensor)]
     worst = RIGHT
-    for ours, theirs in zip(views, expected, strict=True):
+    for ours, theirs in zip(views, expected_outputs, strict=True):
         worst = worse(worst, unequal(on_host(ours), theirs))
     return worst
 
@@ -44,8 +44,8 @@ def _without_numbers(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     reach = 1 + value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    whole = torch.empty((max(reach, 1),), dtype=value.dtype, device="meta")
-    return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+    storage = torch.empty((max(reach, 1),), dtype=value.dtype, device="meta")
+    return storage.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _memory(x: Tensor) -> int:
@@ -59,7 +59,7 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
     return tuple(x.shape), x.stride(), x.storage_offset(), x.dtype
 
 
-def untouched(func: Any, args: Any, kwargs: Any, host: tuple[Any, Any]) -> bool:
+def leaves_inputs(func: Any, args: Any, kwargs: Any, host: tuple[Any, Any]) -> bool:
     """Whether an op left alone the arguments that it does not write; what is large and far away is not read again."""
     writes = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
     names = [a.name for a in func._schema.arguments]
@@ -68,12 +68,12 @@ def untouched(func: Any, args: Any, kwargs: Any, host: tuple[Any, Any]) -> bool:
         if name in writes:
             continue
         for now, then in zip(tree_leaves(ours), tree_leaves(before), strict=True):
-            if isinstance(now, Tensor) and not _unchanged(now, then):
+            if isinstance(now, Tensor) and not _same_bits(now, then):
                 return False
     return True
 
 
-def _unchanged(now: Tensor, then: Tensor) -> bool:
+def _same_bits(now: Tensor, then: Tensor) -> bool:
     near = now.raw if isinstance(now, RidgeTensor) else now if now.device.type == "cpu" else None
     if near is None and now.numel() > FAR:
         return True

@@ -47,8 +47,8 @@ class Job:
 
 def put(stream: BinaryIO, value: Any) -> None:
     """Write one value."""
-    held = pickle.dumps(value)
-    stream.write(LENGTH.pack(len(held)) + held)
+    payload = pickle.dumps(value)
+    stream.write(LENGTH.pack(len(payload)) + payload)
     stream.flush()
 
 
@@ -58,5 +58,5 @@ def take(stream: BinaryIO) -> Any:
     if len(head) < LENGTH.size:
         return None
     (length,) = LENGTH.unpack(head)
-    held = stream.read(length)
-    return pickle.loads(held) if len(held) == length else None
+    payload = stream.read(length)
+    return pickle.loads(payload) if len(payload) == length else None

@@ -82,7 +82,7 @@ def run(job: Job, fault: Fault | None, answers: BinaryIO) -> None:
         lacks=read_lacks(Path(job.faults)) if job.faults else Lacks(),
     )  # fmt: skip
 
-    def kept(at: int) -> None:
+    def checkpoint(at: int) -> None:
         put(answers, ("kept", at, session.position, session.found, session.room))
 
-    go_on(session, job.at, kept, job.only)
+    go_on(session, job.at, checkpoint, job.only)

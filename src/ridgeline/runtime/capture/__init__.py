@@ -32,27 +32,27 @@ def capture(module: nn.Module, example_inputs: Any, *, id: str = "") -> ModelSpe
     import torch
 
     from ridgeline.runtime.capture.assemble import spec_of
-    from ridgeline.runtime.capture.recording import failed, recorded
+    from ridgeline.runtime.capture.recording import capture_problem, record_forward
 
     if isinstance(module, torch.jit.ScriptModule):
-        expected, todo = "a module of Python code", "give the module that was scripted or traced"
-        raise InputError(Problem(path="module", given="a TorchScript module", expected=expected, todo=todo))
-    args, named = _arguments(example_inputs)
+        expected_text, todo = "a module of Python code", "give the module that was scripted or traced"
+        raise InputError(Problem(path="module", given="a TorchScript module", expected=expected_text, todo=todo))
+    args, keywords = _arguments(example_inputs)
     empty = _on_meta(module)
     wrongs: list[Exception] = []
-    for decided in (False, True):
+    for by_decision in (False, True):
         try:
-            given = {**{str(place): one for place, one in enumerate(args)}, **named}
-            recording = recorded(empty, lambda _: empty(*args, **named), given, decided=decided)
+            inputs = {**{str(place): argument for place, argument in enumerate(args)}, **keywords}
+            recording = record_forward(empty, lambda _: empty(*args, **keywords), inputs, decided=by_decision)
         except InputError:
             raise
         except Exception as wrong:
             wrongs.append(wrong)
             continue
         kind = id or type(module).__name__
-        by, tokens, seen = f"torch {torch.__version__}", _lengths(args, named), _seen(given)
-        return spec_of(recording, empty, id=kind, by=by, tokens=tokens, seen=seen)
-    raise InputError(failed(type(module).__name__, wrongs[0])) from None
+        by, tokens, media = f"torch {torch.__version__}", _lengths(args, keywords), _media_of(inputs)
+        return spec_of(recording, empty, id=kind, by=by, tokens=tokens, seen=media)
+    raise InputError(capture_problem(type(module).__name__, wrongs[0])) from None
 
 
 def capture_config(data: Mapping[str, Any], *, id: str = "", tokens: int = TOKENS) -> ModelSpec:
@@ -78,16 +78,16 @@ def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     import torch
     from torch.utils._pytree import tree_map
 
-    def emptied(x: Any) -> Any:
+    def empty_tensor(x: Any) -> Any:
         return x.to("meta") if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
-    given = tree_map(emptied, dict(given) if isinstance(given, Mapping) else given)
+    given = tree_map(empty_tensor, dict(given) if isinstance(given, Mapping) else given)
     if isinstance(given, dict):
         return (), given
     return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
 
 
-def _seen(given: Mapping[str, Any]) -> Seen | None:
+def _media_of(given: Mapping[str, Any]) -> Seen | None:
     """The image among inputs, if one of them looks like it."""
     from ridgeline.runtime.capture.assemble import Seen
     from ridgeline.runtime.capture.towers import Shown
@@ -100,11 +100,11 @@ def _on_meta(module: nn.Module) -> nn.Module:
     """A copy of a module without its values."""
     import torch
 
-    weights = {id(one): one for one in (*module.parameters(), *module.buffers())}
+    weights = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     memo: dict[int, Any] = {}
-    for key, one in weights.items():
-        empty = torch.empty_like(one, device="meta")
-        memo[key] = torch.nn.Parameter(empty, one.requires_grad) if isinstance(one, torch.nn.Parameter) else empty
+    for key, tensor in weights.items():
+        empty = torch.empty_like(tensor, device="meta")
+        memo[key] = torch.nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else empty
     return copy.deepcopy(module, memo).eval()
 
 

@@ -22,17 +22,17 @@ def main() -> None:
     """Answer one request."""
     out, sys.stdout = sys.stdout, sys.stderr
     try:
-        answer: dict[str, Any] = {"table": dimensions_of(_captured(json.load(sys.stdin)))}
+        answer: dict[str, Any] = {"table": dimensions_of(_capture_request(json.load(sys.stdin)))}
     except InputError as wrong:
         answer = {"problems": [asdict(problem) for problem in wrong.problems]}
     except Exception as wrong:
-        told = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:200]}"
-        expected = "a model whose forward can be recorded"
-        answer = {"problems": [asdict(Problem(path="model", given=told, expected=expected))]}
+        message = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:200]}"
+        expected_text = "a model whose forward can be recorded"
+        answer = {"problems": [asdict(Problem(path="model", given=message, expected=expected_text))]}
     out.write(json.dumps(answer))
 
 
-def _captured(request: dict[str, Any]) -> Any:
+def _capture_request(request: dict[str, Any]) -> Any:
     from ridgeline.runtime.capture import capture, capture_config
 
     if "reference" in request:

@@ -65,9 +65,9 @@ def heads_of(graph: LayerGraph, place: int) -> Heads:
 
 def attention_at(graph: LayerGraph, place: int, hidden: int) -> Found | None:
     """What the attention at a place is; None where its products say otherwise."""
-    behind = [graph.by_place[one] for one in graph.behind(place) if one in graph.by_place]
+    behind = [graph.by_place[node] for node in graph.behind(place) if node in graph.by_place]
     heads = heads_of(graph, place)
-    outs = [one for one in behind if one.inputs == heads.heads * heads.deep and one.outputs == hidden]
+    outs = [product for product in behind if product.inputs == heads.heads * heads.deep and product.outputs == hidden]
     if len(outs) != 1:
         return None
     sources = [_products(graph, [source]) for source in graph.nodes[place].inputs[:3]]
@@ -77,34 +77,38 @@ def attention_at(graph: LayerGraph, place: int, hidden: int) -> Found | None:
 
 
 def _products(graph: LayerGraph, places: Sequence[int]) -> tuple[Multiplied, ...]:
-    found = graph.before(places)
-    return tuple(graph.by_place[one] for one in found) if all(one in graph.by_place for one in found) else ()
+    places_before = graph.before(places)
+    return (
+        tuple(graph.by_place[node] for node in places_before)
+        if all(node in graph.by_place for node in places_before)
+        else ()
+    )
 
 
 def _softmax(
     graph: LayerGraph, place: int, hidden: int, sources: list[tuple[Multiplied, ...]], out: Multiplied
 ) -> Found | None:
-    heads, into = heads_of(graph, place), {one.node: one for source in sources for one in source}
-    if any(one.inputs != hidden for one in into.values()):
+    heads, into = heads_of(graph, place), {product.node: product for source in sources for product in source}
+    if any(product.inputs != hidden for product in into.values()):
         return None
-    solved = _grouped(heads, sources)
-    if solved is None:
+    grouping = _solve_grouping(heads, sources)
+    if grouping is None:
         return None
-    kv_heads, gate, shared = solved
-    others = [gate for gate in _gates(graph, out, place) if gate.node not in into]
-    if not gate and len(others) == 1 and others[0].outputs == heads.heads * heads.deep:
-        gate, into = True, {**into, others[0].node: others[0]}
+    kv_heads, gate, shared = grouping
+    other_gates = [gate for gate in _gates(graph, out, place) if gate.node not in into]
+    if not gate and len(other_gates) == 1 and other_gates[0].outputs == heads.heads * heads.deep:
+        gate, into = True, {**into, other_gates[0].node: other_gates[0]}
     query, key = graph.nodes[place].inputs[:2]
     between = graph.between([query, key])
     vectors = [graph.shapes[name] for at in sorted(between) for name in graph.nodes[at].weights]
     sizes = {shape[-1] for shape in vectors if shape}
     qk_norm = "head" if heads.wide in sizes else "full" if heads.heads * heads.wide in sizes else "none"
-    turned = {graph.nodes[at].op for at in between} & TURNS
+    rotations = {graph.nodes[at].op for at in between} & TURNS
     sinks = any(len(graph.shapes[name]) == 1 for name in graph.nodes[place].weights)
     part = heads.attention(
         kv_heads, gate=gate, keys_as_values=shared, qk_norm=qk_norm, sinks=sinks,
-        positions="rope" if turned else "none",
-        qkv_bias=all(one.bias for one in into.values()), out_bias=bool(out.bias),
+        positions="rope" if rotations else "none",
+        qkv_bias=all(product.bias for product in into.values()), out_bias=bool(out.bias),
     )  # fmt: skip
     return Found(
         part=part, used=frozenset({*into, out.node}), enters=tuple(into), leaves=out.node, norms=between
@@ -113,28 +117,32 @@ def _softmax(
 
 def _gates(graph: LayerGraph, out: Multiplied, place: int) -> tuple[Multiplied, ...]:
     """Products beside attention that its output is multiplied with."""
-    found = graph.before(graph.nodes[out.node].inputs)
-    return tuple(graph.by_place[one] for one in found if one in graph.by_place and one != place)
+    places_before = graph.before(graph.nodes[out.node].inputs)
+    return tuple(graph.by_place[node] for node in places_before if node in graph.by_place and node != place)
 
 
-def _grouped(heads: Heads, sources: list[tuple[Multiplied, ...]]) -> tuple[int, bool, bool] | None:
+def _solve_grouping(heads: Heads, sources: list[tuple[Multiplied, ...]]) -> tuple[int, bool, bool] | None:
     """Key-value heads, whether queries come with a gate, and whether values are keys; from widths of products."""
-    query, key, value = ({one.node: one.outputs for one in source} for source in sources)
-    wide, both = heads.heads * heads.wide, heads.wide + heads.deep
+    query, key, value = ({product.node: product.outputs for product in source} for source in sources)
+    wide, key_and_value = heads.heads * heads.wide, heads.wide + heads.deep
     if query.keys() == key.keys() == value.keys():
-        rest = sum(query.values()) - wide
+        surplus = sum(query.values()) - wide
         for gate in (False, True):
-            left = rest - gate * wide
-            if left > 0 and left % both == 0 and heads.heads % (left // both) == 0:
-                return left // both, gate, False
+            shared_width = surplus - gate * wide
+            if (
+                shared_width > 0
+                and shared_width % key_and_value == 0
+                and heads.heads % (shared_width // key_and_value) == 0
+            ):
+                return shared_width // key_and_value, gate, False
         return None
     gate = sum(query.values()) == 2 * wide
     if sum(query.values()) != wide * (1 + gate):
         return None
     keys = sum(key.values())
     if key.keys() == value.keys():
-        shared = (keys == heads.keys * heads.wide and keys % both != 0) or keys == heads.keys * heads.wide
-        size = heads.wide if shared else both
+        shared = (keys == heads.keys * heads.wide and keys % key_and_value != 0) or keys == heads.keys * heads.wide
+        size = heads.wide if shared else key_and_value
         return (keys // size, gate, shared) if keys % size == 0 and heads.heads % (keys // size) == 0 else None
     if keys % heads.wide or sum(value.values()) * heads.wide != keys * heads.deep:
         return None
@@ -155,20 +163,20 @@ def _latent(
         return None
     down, nope = downs[0], up.outputs // heads.heads - heads.deep
     rope = heads.wide - nope
-    if down.outputs != up.inputs + rope or not {one.node for one in key} <= {up.node, down.node} or nope < 1:
+    if down.outputs != up.inputs + rope or not {product.node for product in key} <= {up.node, down.node} or nope < 1:
         return None
     used = {query[0].node, up.node, down.node, out.node}
-    rank, biased = 0, [down, out]
+    rank, biased_products = 0, [down, out]
     if query[0].inputs != hidden or _products(graph, graph.nodes[query[0].node].inputs):
         ahead = _products(graph, graph.nodes[query[0].node].inputs)
         if len(ahead) != 1 or ahead[0].inputs != hidden:
             return None
-        rank, used, biased = query[0].inputs, used | {ahead[0].node}, [*biased, ahead[0]]
+        rank, used, biased_products = query[0].inputs, used | {ahead[0].node}, [*biased_products, ahead[0]]
     part = LatentAttention(
         heads=heads.heads, q_rank=rank, kv_rank=up.inputs, nope_dim=nope, rope_dim=rope, v_dim=heads.deep,
-        bias=all(one.bias for one in biased),
+        bias=all(product.bias for product in biased_products),
     )  # fmt: skip
-    enters = tuple(one for one in used if graph.by_place[one].inputs == hidden and one != out.node)
+    enters = tuple(node for node in used if graph.by_place[node].inputs == hidden and node != out.node)
     chain = graph.between(
         [*graph.nodes[place].inputs, *graph.nodes[up.node].inputs, *graph.nodes[query[0].node].inputs]
     )

@@ -52,11 +52,11 @@ def block_of(within: Within, layer: LayerCall) -> Block:
     total = sum(prod(within.shapes[name]) for name in layer.params)
     if layer.width == within.hidden:
         parts = _parts(within, graph, layer)
-        block = _assembled(within, graph, layer, parts, total)
+        block = _assemble_block(within, graph, layer, parts, total)
         if block is not None and (block.mixer or block.ffn):
             return block
-    rest = remainder(graph, within.tokens, (), total, streams=True) or Captured(params=total)
-    return Block(mixer=None, ffn=None, norms=0, captured=rest)
+    remainder_ = remainder(graph, within.tokens, (), total, streams=True) or Captured(params=total)
+    return Block(mixer=None, ffn=None, norms=0, captured=remainder_)
 
 
 def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
@@ -67,24 +67,24 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
         inside = {place for place in graph.nodes if f"{graph.path(place)}.".startswith(f"{state.path}.")}
         parts.used |= {product.node for product in graph.products if product.node in inside}
         parts.ignored |= inside
-        weighted = [product.node for product in graph.products if product.node in inside and product.weight]
-        parts.leaves = max(weighted, default=-1)
+        weighted_nodes = [product.node for product in graph.products if product.node in inside and product.weight]
+        parts.leaves = max(weighted_nodes, default=-1)
     for place in graph.attentions:
-        found = attention_at(graph, place, within.hidden) if parts.mixer is None else None
-        if found is not None:
-            parts.mixer, parts.leaves = found.part, found.leaves
-            parts.used |= found.used
+        attention = attention_at(graph, place, within.hidden) if parts.mixer is None else None
+        if attention is not None:
+            parts.mixer, parts.leaves = attention.part, attention.leaves
+            parts.used |= attention.used
             parts.attended.add(place)
-            parts.ignored |= found.norms
+            parts.ignored |= attention.norms
     if parts.mixer is None:
         parts.mixer, parts.beside = parts.beside, None
-    unused = [product for product in graph.products if product.node not in parts.used and product.weight]
-    routed = experts(graph, within.hidden, unused, within.lists)
-    if routed is not None:
-        parts.ffn, parts.enters = routed.part, routed.enters
-        parts.used |= routed.used
+    unused_products = [product for product in graph.products if product.node not in parts.used and product.weight]
+    expert_part = experts(graph, within.hidden, unused_products, within.lists)
+    if expert_part is not None:
+        parts.ffn, parts.enters = expert_part.part, expert_part.enters
+        parts.used |= expert_part.used
         return parts
-    dense = mlps(graph, within.hidden, unused)
+    dense = mlps(graph, within.hidden, unused_products)
     if dense:
         widest = max(dense, key=lambda one: one.part.hidden)
         parts.ffn, parts.enters = widest.part, widest.enters
@@ -92,7 +92,7 @@ def _parts(within: Within, graph: LayerGraph, layer: LayerCall) -> _Parts:
     return parts
 
 
-def _assembled(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts, total: int) -> Block | None:
+def _assemble_block(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts, total: int) -> Block | None:
     norm, norms = _norms(within, graph, layer, parts)
     parallel = bool(parts.mixer and parts.ffn and parts.leaves >= 0 and parts.leaves not in graph.above(parts.enters))
     block = Block(
@@ -102,32 +102,32 @@ def _assembled(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Part
     if fitting is None:
         return None
     block = fitting
-    rest = total - block_params(block, within.hidden)
-    left = {
+    missing_params = total - block_params(block, within.hidden)
+    unused_names = {
         name for product in graph.products if product.node not in parts.used for name in (product.weight, product.bias)
     }
-    owned = sum(prod(within.shapes[name]) for name in left if name in layer.params)
-    taken = min(owned, rest)
-    captured = remainder(
+    owned_params = sum(prod(within.shapes[name]) for name in unused_names if name in layer.params)
+    taken_params = min(owned_params, missing_params)
+    captured_part = remainder(
         _without(graph, parts.ignored - parts.attended),
         within.tokens,
         parts.used,
-        taken,
+        taken_params,
         streams=False,
         attended=parts.attended,
     )
-    if captured is None or not (captured.products or captured.mixes):
-        captured, taken = None, 0
-    return replace(block, captured=captured, extra=rest - taken)
+    if captured_part is None or not (captured_part.products or captured_part.mixes):
+        captured_part, taken_params = None, 0
+    return replace(block, captured=captured_part, extra=missing_params - taken_params)
 
 
 def _without(graph: LayerGraph, ignored: set[int]) -> LayerGraph:
     """The graph less what a part explains that is no product."""
-    kept = [place for place in graph.nodes if place not in ignored]
-    other = LayerGraph(graph.recording, (), graph.shapes)
-    other.nodes = {place: graph.nodes[place] for place in kept}
-    other.scored = graph.scored
-    return other
+    kept_places = [place for place in graph.nodes if place not in ignored]
+    graph_without = LayerGraph(graph.recording, (), graph.shapes)
+    graph_without.nodes = {place: graph.nodes[place] for place in kept_places}
+    graph_without.scored = graph.scored
+    return graph_without
 
 
 def _within_its_parameters(block: Block, hidden: int, total: int) -> Block | None:
@@ -136,7 +136,7 @@ def _within_its_parameters(block: Block, hidden: int, total: int) -> Block | Non
     if isinstance(block.mixer, Attention):
         plain = replace(block.mixer, qk_norm="none")
         tries += [replace(block, mixer=plain), replace(block, mixer=replace(plain, qkv_bias=False, out_bias=False))]
-    return next((one for one in tries if block_params(one, hidden) <= total), None)
+    return next((block for block in tries if block_params(block, hidden) <= total), None)
 
 
 def _norms(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts) -> tuple[Norm, int]:
@@ -145,17 +145,17 @@ def _norms(within: Within, graph: LayerGraph, layer: LayerCall, parts: _Parts) -
         graph.nodes[place].calls[-1] for place in parts.ignored if place in graph.nodes and graph.nodes[place].calls
     }
     calls = {call for place in layer.places for call in within.recording.nodes[place].calls}
-    found = [
+    norms = [
         call for number, call in ((call, within.recording.calls[call]) for call in sorted(calls))
         if "norm" in call.kind.lower() and call.read[-1:] == (within.hidden,)
         and number not in inner and call.path != layer.path
     ]  # fmt: skip
-    paths = list(dict.fromkeys(call.path for call in found))
+    paths = list(dict.fromkeys(call.path for call in norms))
     if not paths:
         return Norm(), 0
     weight = any(f"{path}.weight" in within.shapes for path in paths)
     bias = any(f"{path}.bias" in within.shapes for path in paths)
-    return Norm(kind=norm_kind(found[0].kind, bias), bias=bias, weight=weight), len(paths)
+    return Norm(kind=norm_kind(norms[0].kind, bias), bias=bias, weight=weight), len(paths)
 
 
 def norm_kind(name: str, bias: bool) -> Literal["rms", "layer"]:

@@ -33,33 +33,33 @@ def ends_of(recording: Recording, layers: Layers, shapes: Shapes, hidden: int, t
     """The two ends of a recorded model."""
     first, last = _span(layers, len(recording.nodes))
     graph = LayerGraph(recording, layers.outside, shapes)
-    owned = {name for layer in layers.calls for name in layer.params}
-    rows = _rows(graph, shapes, owned)
-    asked = {
+    layer_params = {name for layer in layers.calls for name in layer.params}
+    rows = _rows(graph, shapes, layer_params)
+    end_params = {
         name
         for node in graph.nodes.values()
         if node.op == "embedding" and node.inputs[-1] >= 0
         for name in node.weights
     }
-    table = max(rows, key=lambda name: (name in asked, shapes[name][0]), default="")
+    table = max(rows, key=lambda name: (name in end_params, shapes[name][0]), default="")
     vocab, width = shapes[table] if table else (0, 0)
     head = next((product for product in reversed(graph.products) if product.outputs == vocab and product.weight), None)
     if not table:
         head = next((product for product in reversed(graph.products) if product.node > last and product.weight), None)
         vocab = head.outputs if head else 1
     used = {head.node} if head else set()
-    joined = _projections(graph, width, hidden, (first, last), used) if table and width != hidden else ()
-    used |= {one.node for one in joined}
+    projections = _projections(graph, width, hidden, (first, last), used) if table and width != hidden else ()
+    used |= {product.node for product in projections}
     embedding = Embedding(
         tied=head is None or not table or head.weight == table,
-        width=width if joined else 0,
+        width=width if projections else 0,
         positions=sum(shapes[name][0] for name in rows if name != table and shapes[name][1] == hidden),
         norm=_norm(recording, layers, shapes, hidden, range(first)),
         head_bias=bool(head and head.bias and table),
     )
     norm = _norm(recording, layers, shapes, hidden, range(last, len(recording.nodes)))
     sides = [
-        _rest(recording, [place for place in layers.outside if (place < last) is ahead], shapes, tokens, used)
+        _remaining_ends(recording, [place for place in layers.outside if (place < last) is ahead], shapes, tokens, used)
         for ahead in (True, False)
     ]
     return Ends(
@@ -95,7 +95,7 @@ def _projections(
         for product in graph.products
         if (product.inputs, product.outputs) == (hidden, width) and product.node >= span[1]
     ]
-    pair = (*into[:1], *(one for one in out[:1] if one.node not in used))
+    pair = (*into[:1], *(product for product in out[:1] if product.node not in used))
     return pair if len(pair) == 2 else ()
 
 
@@ -114,12 +114,12 @@ def _norm(
     return None
 
 
-def _rest(
+def _remaining_ends(
     recording: Recording, places: Sequence[int], shapes: Shapes, tokens: int, used: set[int]
 ) -> Captured | None:  # fmt: skip
     graph = LayerGraph(recording, places, shapes)
-    left = {product.weight for product in graph.products if product.node not in used and product.weight}
-    left |= {product.bias for product in graph.products if product.node not in used and product.bias}
-    params = sum(prod(shapes[name]) for name in left if name in shapes)
-    found = remainder(graph, tokens, used, params, streams=False)
-    return found if found and (found.products or found.mixes) else None
+    unused_names = {product.weight for product in graph.products if product.node not in used and product.weight}
+    unused_names |= {product.bias for product in graph.products if product.node not in used and product.bias}
+    params = sum(prod(shapes[name]) for name in unused_names if name in shapes)
+    remainder_ = remainder(graph, tokens, used, params, streams=False)
+    return remainder_ if remainder_ and (remainder_.products or remainder_.mixes) else None

@@ -36,11 +36,11 @@ def text_of(module: nn.Module, tokens: int) -> dict[str, Any]:
     books, rows = (getattr(config, name, None) for name in ("num_codebooks", "codebook_vocab_size"))
     if isinstance(books, int) and isinstance(rows, int):
         ids = ids[..., None].expand(-1, -1, books + 1) % max(1, rows - 1)  # a column of text, one of each codebook
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if getattr(config, "is_encoder_decoder", False):
         books = getattr(getattr(config, "decoder", None), "num_codebooks", None)
-        given["decoder_input_ids"] = ids.expand(books, -1).clone() if isinstance(books, int) else ids.clone()
-    return given
+        inputs["decoder_input_ids"] = ids.expand(books, -1).clone() if isinstance(books, int) else ids.clone()
+    return inputs
 
 
 def _text(config: Any) -> Any:
@@ -55,30 +55,32 @@ def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
     """Inputs that a forward may take, the plainest first."""
     text = text_of(module, tokens)
     yield text
-    taken = inspect.signature(module.forward).parameters
+    parameters = inspect.signature(module.forward).parameters
     config = getattr(module, "config", None)
-    made = {name: make(config, tokens) for name, make in MAKERS.items() if name in taken}
-    more = {name: value for name, value in made.items() if value is not None}
+    made_inputs = {name: make(config, tokens) for name, make in MAKERS.items() if name in parameters}
+    more = {name: value for name, value in made_inputs.items() if value is not None}
     if not more:
         return
-    shown = {**text, **_placed(config, text), **more}
-    yield shown
+    media_inputs = {**text, **_place_tokens(config, text), **more}
+    yield media_inputs
     if "pixel_values" in more:
-        yield {**shown, "pixel_values": more["pixel_values"][None]}
+        yield {**media_inputs, "pixel_values": more["pixel_values"][None]}
     for ids in (None, "decoder_input_ids"):
-        if ids is None or ids in taken:
-            kept = {name: value for name, value in shown.items() if name not in ("input_ids", "inputs_embeds")}
-            yield kept | ({ids: text["input_ids"]} if ids else {})
+        if ids is None or ids in parameters:
+            embedding_inputs = {
+                name: value for name, value in media_inputs.items() if name not in ("input_ids", "inputs_embeds")
+            }
+            yield embedding_inputs | ({ids: text["input_ids"]} if ids else {})
     if "inputs_embeds" in more:
         yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **_states(more)}
 
 
 def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """What features of one image are asked for with: pixels, or patches with their grid."""
-    asked = features.forward if isinstance(features, nn.Module) else features
-    config, taken = getattr(module, "config", None), inspect.signature(asked).parameters
+    function = features.forward if isinstance(features, nn.Module) else features
+    config, parameters = getattr(module, "config", None), inspect.signature(function).parameters
     vision, image = _inner(config, SEES) or config, image_of(config)
-    grid = next((name for name in ("image_grid_thw", "grid_thw") if name in taken), "")
+    grid = next((name for name in ("image_grid_thw", "grid_thw") if name in parameters), "")
     patch = _patch(vision)
     side = image.shape[-1] if image is not None else USUAL_SIDE
     if grid and patch:
@@ -95,11 +97,13 @@ def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[
     if image is None:
         return
     more: dict[str, Any] = {}
-    if "image_sizes" in taken:
+    if "image_sizes" in parameters:
         more["image_sizes"] = torch.tensor([[side, side]])
-    if "qformer_input_ids" in taken:
+    if "qformer_input_ids" in parameters:
         more["qformer_input_ids"] = torch.full((1, ASKED), FIRST_ID)
-    first = next((name for name in taken if name in ("pixel_values", "flattened_patches")), next(iter(taken), ""))
+    first = next(
+        (name for name in parameters if name in ("pixel_values", "flattened_patches")), next(iter(parameters), "")
+    )
     if first == "flattened_patches":
         yield {first: _patches(config, 0)}
         return
@@ -136,11 +140,11 @@ def _ids(tokens: int, vocab: int) -> Tensor:
     return (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
 
 
-def _placed(config: Any, text: Mapping[str, Any]) -> dict[str, Any]:
+def _place_tokens(config: Any, text: Mapping[str, Any]) -> dict[str, Any]:
     """Token ids with as many places of an image's tokens in front as the config says that an image has."""
     names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
-    token = next((one for one in (getattr(config, name, None) for name in names) if isinstance(one, int)), None)
-    many = next((one for one in (_found(config, name) for name in QUERIES) if isinstance(one, int)), 0)
+    token = next((value for value in (getattr(config, name, None) for name in names) if isinstance(value, int)), None)
+    many = next((value for value in (_config_value(config, name) for name in QUERIES) if isinstance(value, int)), 0)
     ids = text["input_ids"].clone()
     if token is None or not many or many >= ids.shape[1]:
         return {}
@@ -148,23 +152,23 @@ def _placed(config: Any, text: Mapping[str, Any]) -> dict[str, Any]:
     return {"input_ids": ids}
 
 
-def _found(config: Any, name: str) -> Any:
+def _config_value(config: Any, name: str) -> Any:
     """A key of a config or of one of the configs in it."""
     inner = [getattr(config, part, None) for part in (*SEES, "text_config", "qformer_config")]
-    return next((getattr(one, name) for one in (config, *inner) if getattr(one, name, None) is not None), None)
+    return next((getattr(part, name) for part in (config, *inner) if getattr(part, name, None) is not None), None)
 
 
 def _inner(config: Any, names: tuple[str, ...]) -> Any:
     """The config of a tower, also one level further in."""
-    found = next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
-    deeper = getattr(found, names[0], None)
-    return deeper if deeper is not None else found
+    inner = next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
+    deeper = getattr(inner, names[0], None)
+    return deeper if deeper is not None else inner
 
 
 def image_of(config: Any, _tokens: int = 0) -> Tensor | None:
     """One image of the size that the config of a model or of its tower says."""
     vision = _inner(config, SEES) or config
-    sizes = (getattr(one, "image_size", None) for one in (vision, config))
+    sizes = (getattr(part, "image_size", None) for part in (vision, config))
     size = next((size for size in sizes if size is not None), USUAL_SIDE)
     sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, (list, tuple)) else ()
     channels = next((getattr(vision, name) for name in ("num_channels", "in_channels") if hasattr(vision, name)), 3)
@@ -192,7 +196,7 @@ def _sound(config: Any, tokens: int) -> Tensor | None:
 def _places(config: Any, tokens: int) -> Tensor:
     """Which tokens an image's tokens stand in the place of: the first."""
     mask = torch.zeros((1, tokens), dtype=torch.bool)
-    mask[:, : int(_found(config, "latent_query_num") or 0)] = True
+    mask[:, : int(_config_value(config, "latent_query_num") or 0)] = True
     return mask
 
 
@@ -218,8 +222,8 @@ def _shared(config: Any, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None
     layers = dict(zip(text.layer_types, getattr(text, "per_layer_config", [text] * len(text.layer_types)), strict=True))
     pairs = {}
     for kind, layer in layers.items():
-        own = ("global_head_dim", "num_global_key_value_heads") if kind == "full_attention" else ("", "")
-        sizes = [getattr(layer, name, None) for name in own]
+        names = ("global_head_dim", "num_global_key_value_heads") if kind == "full_attention" else ("", "")
+        sizes = [getattr(layer, name, None) for name in names]
         wide, few = sizes[0] or layer.head_dim, sizes[1] or layer.num_key_value_heads
         state = torch.zeros((1, few, tokens, wide), dtype=torch.bfloat16, device="meta")
         pairs[kind] = (state, torch.zeros_like(state))

@@ -40,8 +40,8 @@ class FoundMoe:
 
 def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[FoundMlp]:
     """Every pair of up and down products of the hidden width."""
-    found: list[FoundMlp] = []
-    free = {one.node for one in unused}
+    mlps_: list[FoundMlp] = []
+    free = {product.node for product in unused}
     for down in unused:
         if down.outputs != hidden or down.groups != 1 or down.depthwise:
             continue
@@ -53,34 +53,34 @@ def mlps(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied]) -> list[F
         if any(up.depthwise for up in ups) or wide not in (down.inputs, 2 * down.inputs):
             continue
         part = Mlp(
-            hidden=down.inputs, gated=wide == 2 * down.inputs, bias=all(one.bias for one in (*ups, down)),
+            hidden=down.inputs, gated=wide == 2 * down.inputs, bias=all(product.bias for product in (*ups, down)),
             activation=activation(graph, down.node),
         )  # fmt: skip
         used = frozenset({down.node, *(up.node for up in ups)})
-        found.append(FoundMlp(part=part, used=used, enters=tuple(up.node for up in ups), leaves=down.node))
-    return found
+        mlps_.append(FoundMlp(part=part, used=used, enters=tuple(up.node for up in ups), leaves=down.node))
+    return mlps_
 
 
 def activation(graph: LayerGraph, down: int) -> str:
     """The name of what stands between up and down."""
     ops = {graph.nodes[at].op.rstrip("_") for at in graph.between(graph.nodes[down].inputs)}
-    found = next((name for name in ACTIVATIONS if name in ops), "")
-    if found == "relu" and {"pow", "square"} & ops:
+    name = next((name for name in ACTIVATIONS if name in ops), "")
+    if name == "relu" and {"pow", "square"} & ops:
         return "relu2"
-    if found == "tanh" and ({"pow"} & ops or {"mul", "add"} <= ops):
+    if name == "tanh" and ({"pow"} & ops or {"mul", "add"} <= ops):
         return "gelu_new"
-    if found == "sigmoid":
+    if name == "sigmoid":
         return "silu"
-    return found or "identity"
+    return name or "identity"
 
 
 def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists: Lists) -> FoundMoe | None:
     """The mixture of experts of a layer, if there is one, with its shared part."""
-    own = {one.node: size for one in unused if (size := _experts_of(graph, one, lists)) > 1}
-    if not own or len(set(own.values())) != 1:
+    experts_of_node = {product.node: size for product in unused if (size := _experts_of(graph, product, lists)) > 1}
+    if not experts_of_node or len(set(experts_of_node.values())) != 1:
         return None
-    count = next(iter(own.values()))
-    products = [graph.by_place[node] for node in own]
+    count = next(iter(experts_of_node.values()))
+    products = [graph.by_place[node] for node in experts_of_node]
     first = min(products, key=lambda one: one.node)
     inner = first.inputs
     downs = [product for product in products if product.outputs == inner and product.node != first.node]
@@ -90,27 +90,37 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
     wide, width = sum(up.outputs for up in ups), downs[0].inputs
     if wide not in (width, 2 * width):
         return None
-    routers = [one for one in unused if one.outputs == count and one.inputs == hidden and one.node not in own]
+    routers = [
+        product
+        for product in unused
+        if product.outputs == count and product.inputs == hidden and product.node not in experts_of_node
+    ]
     routers = [router for router in routers if _leads_to_choice(graph, router.node)] or routers
     if not routers:
         return None
-    used = {*own, routers[0].node}
+    used = {*experts_of_node, routers[0].node}
     latent = 0
     if inner != hidden:
-        around = [one for one in unused if {one.inputs, one.outputs} == {hidden, inner} and one.node not in used]
-        if len(around) != 2:
+        latent_products = [
+            product
+            for product in unused
+            if {product.inputs, product.outputs} == {hidden, inner} and product.node not in used
+        ]
+        if len(latent_products) != 2:
             return None
-        latent, used = inner, used | {one.node for one in around}
+        latent, used = inner, used | {product.node for product in latent_products}
     topk, groups, group_topk = _chosen(graph, count, routers[0], products)
-    shared = mlps(graph, hidden, [one for one in unused if one.node not in used])
-    gates = [one for one in unused if one.outputs == 1 and one.inputs == hidden and one.node not in used]
+    shared = mlps(graph, hidden, [product for product in unused if product.node not in used])
+    gates = [
+        product for product in unused if product.outputs == 1 and product.inputs == hidden and product.node not in used
+    ]
     part = Moe(
         experts=count,
         topk=topk,
         hidden=width,
         gated=wide == 2 * width,
         latent=latent,
-        shared_hidden=sum(one.part.hidden for one in shared),
+        shared_hidden=sum(mlp.part.hidden for mlp in shared),
         shared_gate=bool(shared and gates),
         activation=activation(graph, downs[0].node),
         bias=all(product.bias for product in products) or _stacked_biases(graph, count, products),
@@ -118,7 +128,7 @@ def experts(graph: LayerGraph, hidden: int, unused: Sequence[Multiplied], lists:
         groups=groups,
         group_topk=group_topk,
     )
-    used |= {node for one in shared for node in one.used} | ({gates[0].node} if part.shared_gate else set())
+    used |= {node for mlp in shared for node in mlp.used} | ({gates[0].node} if part.shared_gate else set())
     return FoundMoe(part=part, used=frozenset(used), enters=(routers[0].node,))
 
 
@@ -142,19 +152,19 @@ def _rows(graph: LayerGraph) -> int:
 def _stacked_biases(graph: LayerGraph, count: int, products: Sequence[Multiplied]) -> bool:
     """Whether vectors of all experts in one parameter, as wide as what they make, are looked up."""
     widths = {(count, product.outputs) for product in products}
-    held = {product.weight for product in graph.products}
-    names = {name for node in graph.nodes.values() for name in node.weights} - held
+    product_weights = {product.weight for product in graph.products}
+    names = {name for node in graph.nodes.values() for name in node.weights} - product_weights
     return any(graph.shapes.get(name) in widths for name in names)
 
 
 def _leads_to_choice(graph: LayerGraph, place: int) -> bool:
     """Whether a top-k follows a product without another product between them."""
-    ahead, seen = list(graph.readers.get(place, ())), set[int]()
+    ahead, visited_nodes = list(graph.readers.get(place, ())), set[int]()
     while ahead:
         here = ahead.pop()
-        if here in seen or here in graph.by_place:
+        if here in visited_nodes or here in graph.by_place:
             continue
-        seen.add(here)
+        visited_nodes.add(here)
         if "k" in graph.nodes[here].facts:
             return True
         ahead += graph.readers.get(here, ())
@@ -164,10 +174,10 @@ def _leads_to_choice(graph: LayerGraph, place: int) -> bool:
 def _chosen(graph: LayerGraph, count: int, router: Multiplied, products: Sequence[Multiplied]) -> tuple[int, int, int]:
     """Experts of a token; groups of experts, and how many of them are chosen first."""
     picks = [(node.shapes[0], int(node.facts["k"])) for node in graph.nodes.values() if "k" in node.facts]
-    grouped = [(shape[-1], k) for shape, k in picks if len(shape) == 2 and 1 < shape[-1] < count and k < shape[-1]]
-    groups, group_topk = next(((size, k) for size, k in grouped if count % size == 0), (1, 1))
-    dispatched = max(product.rows for product in products) // max(1, router.rows)
-    if all(graph.nodes[product.node].op in GROUPED for product in products) and 0 < dispatched <= count:
-        return dispatched, groups, group_topk
-    whole = next((k for shape, k in reversed(picks) if shape[-1] == count), 0)
-    return whole or min(max(1, dispatched), count), groups, group_topk
+    group_picks = [(shape[-1], k) for shape, k in picks if len(shape) == 2 and 1 < shape[-1] < count and k < shape[-1]]
+    groups, group_topk = next(((size, k) for size, k in group_picks if count % size == 0), (1, 1))
+    rows_per_token = max(product.rows for product in products) // max(1, router.rows)
+    if all(graph.nodes[product.node].op in GROUPED for product in products) and 0 < rows_per_token <= count:
+        return rows_per_token, groups, group_topk
+    expert_picks = next((k for shape, k in reversed(picks) if shape[-1] == count), 0)
+    return expert_picks or min(max(1, rows_per_token), count), groups, group_topk

@@ -39,34 +39,46 @@ class Multiplied:
         return 2.0 * self.rows * self.inputs * self.outputs
 
 
-def multiplied(place: int, node: Node, shapes: Shapes) -> Multiplied:
+def multiply_node(place: int, node: Node, shapes: Shapes) -> Multiplied:
     """The numbers of a product; of a convolution those of the product that it is."""
     tensors = list(zip(node.shapes, node.inputs, strict=True))
     bias = ""
     if node.op in ("addmm", "baddbmm", "addbmm"):
         bias = next((name for name in node.weights if len(shapes.get(name, ())) == 1), "") if tensors[0][1] < 0 else ""
         tensors = tensors[1:]
-    named = next((name for name in node.weights if name != bias), "")
+    weight_name = next((name for name in node.weights if name != bias), "")
     if node.op == "convolution":
-        (read, _), (kernel, held) = tensors[:2]
+        (read, _), (kernel, kernel_weight) = tensors[:2]
         groups = max(1, read[1] // kernel[1])
         rows, size = node.out[0] * prod(node.out[2:]), kernel[1] * prod(kernel[2:])
         bias = next((name for name in node.weights if len(shapes.get(name, ())) == 1), "")
         return Multiplied(
             node=place, rows=rows * groups, inputs=size, outputs=max(1, node.out[1] // groups), groups=groups,
-            weight=named if held < 0 else "", bias=bias, depthwise=groups > 1 and groups == read[1],
+            weight=weight_name if kernel_weight < 0 else "", bias=bias, depthwise=groups > 1 and groups == read[1],
         )  # fmt: skip
-    (left, first), (right, second) = tensors[:2]
+    (left_shape, first), (right, second) = tensors[:2]
     if node.op in ("_grouped_mm", "grouped_mm_fallback"):
         return Multiplied(
-            node=place, rows=left[0], inputs=right[-2], outputs=right[-1], groups=right[0], weight=named, bias=bias
+            node=place,
+            rows=left_shape[0],
+            inputs=right[-2],
+            outputs=right[-1],
+            groups=right[0],
+            weight=weight_name,
+            bias=bias,
         )
-    groups = left[0] if len(left) == 3 else 1
-    weight = named if first < 0 or second < 0 else ""
+    groups = left_shape[0] if len(left_shape) == 3 else 1
+    weight = weight_name if first < 0 or second < 0 else ""
     if first < 0 and weight:  # the matrix stands left
-        left, right = (*right[:-2], right[-1], right[-2]), (*left[:-2], left[-1], left[-2])
+        left_shape, right = (*right[:-2], right[-1], right[-2]), (*left_shape[:-2], left_shape[-1], left_shape[-2])
     return Multiplied(
-        node=place, rows=groups * left[-2], inputs=left[-1], outputs=right[-1], groups=groups, weight=weight, bias=bias
+        node=place,
+        rows=groups * left_shape[-2],
+        inputs=left_shape[-1],
+        outputs=right[-1],
+        groups=groups,
+        weight=weight,
+        bias=bias,
     )
 
 
@@ -82,18 +94,18 @@ class LayerGraph:
     @cached_property
     def readers(self) -> Mapping[int, tuple[int, ...]]:
         """Who reads a result, inside the layer."""
-        found: dict[int, list[int]] = {}
+        readers_of: dict[int, list[int]] = {}
         for place, node in self.nodes.items():
             for source in node.inputs:
                 if source in self.nodes:
-                    found.setdefault(source, []).append(place)
-        return {place: tuple(own) for place, own in found.items()}
+                    readers_of.setdefault(source, []).append(place)
+        return {place: tuple(readers_) for place, readers_ in readers_of.items()}
 
     @cached_property
     def products(self) -> tuple[Multiplied, ...]:
         """Products that are no part of an attention, in order."""
         return tuple(
-            multiplied(place, node, self.shapes)
+            multiply_node(place, node, self.shapes)
             for place, node in self.nodes.items()
             if node.op in PRODUCTS and place not in self.scored
         )
@@ -140,12 +152,12 @@ class LayerGraph:
         return () if self._stops(place) else self.nodes[place].inputs
 
     def _walk(self, places: Iterable[int], step: object, stop: bool) -> Iterator[int]:
-        ahead, seen = [place for place in places if place in self.nodes], set[int]()
+        ahead, visited_nodes = [place for place in places if place in self.nodes], set[int]()
         while ahead:
             place = ahead.pop()
-            if place in seen:
+            if place in visited_nodes:
                 continue
-            seen.add(place)
+            visited_nodes.add(place)
             if stop and self._stops(place):
                 yield place
                 continue
@@ -176,31 +188,31 @@ class LayerGraph:
 
     def _scores_before(self, place: int) -> int | None:
         """The product of queries and keys before a softmax, through pointwise ops."""
-        ahead, seen = [place], set[int]()
+        ahead, visited_nodes = [place], set[int]()
         while ahead:
             here = ahead.pop()
-            if here in seen or here not in self.nodes:
+            if here in visited_nodes or here not in self.nodes:
                 continue
-            seen.add(here)
+            visited_nodes.add(here)
             node = self.nodes[here]
             if node.op in PRODUCTS:
                 return here if not node.weights and all(source >= 0 for source in node.inputs[-2:]) else None
-            if len(seen) > 40:
+            if len(visited_nodes) > 40:
                 return None
             ahead += [source for source in node.inputs if source >= 0]
         return None
 
     def _values_behind(self, place: int) -> int | None:
-        ahead, seen = list(self.readers.get(place, ())), set[int]()
+        ahead, visited_nodes = list(self.readers.get(place, ())), set[int]()
         while ahead:
             here = ahead.pop()
-            if here in seen:
+            if here in visited_nodes:
                 continue
-            seen.add(here)
+            visited_nodes.add(here)
             node = self.nodes[here]
             if node.op in PRODUCTS:
                 return here if not node.weights else None
-            if len(seen) > 40:
+            if len(visited_nodes) > 40:
                 return None
             ahead += self.readers.get(here, ())
         return None

@@ -38,25 +38,25 @@ class Layers:
 
 def lists_of(module: nn.Module) -> Mapping[str, int]:
     """Paths of lists of modules that have parts, with their lengths; sequences count where they repeat one."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for path, part in module.named_modules():
         if isinstance(part, nn.ModuleList) and any(next(child.children(), None) is not None for child in part):
-            found[path] = len(part)
+            lengths[path] = len(part)
         elif isinstance(part, nn.Sequential) and len(part) > 1:
             kinds = Counter(type(child) for child in part)
             if len(kinds) == 1 and any(next(child.children(), None) is not None for child in part):
-                found[path] = len(part)
-    return found
+                lengths[path] = len(part)
+    return lengths
 
 
 def layers_of(recording: Recording, module: nn.Module, shapes: Shapes) -> Layers:
     """The layers of a recorded forward."""
     lists = lists_of(module)
-    listed = _gathered(recording, shapes, lambda path: _in_list(path, lists))
-    if listed.calls:
-        return listed
+    in_lists = _gather_layers(recording, shapes, lambda path: _in_list(path, lists))
+    if in_lists.calls:
+        return in_lists
     parts = _parts_of(module)
-    return _gathered(recording, shapes, lambda path: path in parts)
+    return _gather_layers(recording, shapes, lambda path: path in parts)
 
 
 def _parts_of(module: nn.Module) -> frozenset[str]:
@@ -71,7 +71,7 @@ def _parts_of(module: nn.Module) -> frozenset[str]:
     )
 
 
-def _gathered(recording: Recording, shapes: Shapes, is_layer: Callable[[str], bool]) -> Layers:
+def _gather_layers(recording: Recording, shapes: Shapes, is_layer: Callable[[str], bool]) -> Layers:
     """Calls of modules whose path is a layer's, the outermost ones, that multiply with weights."""
     inside: dict[int, list[int]] = {}
     outside: list[int] = []
@@ -87,10 +87,10 @@ def _gathered(recording: Recording, shapes: Shapes, is_layer: Callable[[str], bo
         if any(recording.nodes[at].op in PRODUCTS and recording.nodes[at].weights for at in places)
     }
     outside += [place for call, places in inside.items() if call not in weighty for place in places]
-    claimed: set[str] = set()
-    ordered = sorted(weighty, key=lambda one: inside[one][0])
-    found = tuple(_layer(recording, call, inside[call], shapes, claimed) for call in ordered)
-    return Layers(calls=found, outside=tuple(sorted(outside)))
+    claimed_params: set[str] = set()
+    by_first_node = sorted(weighty, key=lambda one: inside[one][0])
+    layers = tuple(_layer(recording, call, inside[call], shapes, claimed_params) for call in by_first_node)
+    return Layers(calls=layers, outside=tuple(sorted(outside)))
 
 
 def _in_list(path: str, lists: Mapping[str, int]) -> bool:
@@ -102,8 +102,8 @@ def _layer(recording: Recording, call: int, places: list[int], shapes: Shapes, c
     """A call with the parameters of its module, and those from elsewhere that it uses; each belongs to one layer."""
     path, out = recording.calls[call].path, recording.calls[call].out
     under = [name for name in shapes if name.startswith(f"{path}.")]
-    reached = [name for place in places for name in recording.nodes[place].weights]
-    params = tuple(name for name in dict.fromkeys((*under, *reached)) if name in shapes and name not in claimed)
+    weight_names = [name for place in places for name in recording.nodes[place].weights]
+    params = tuple(name for name in dict.fromkeys((*under, *weight_names)) if name in shapes and name not in claimed)
     claimed.update(params)
     rows = 1
     for size in out[:-1]:
@@ -118,5 +118,5 @@ def signature(recording: Recording, layer: LayerCall, shapes: Shapes) -> tuple[o
         for at in layer.places
         if not recording.nodes[at].view
     )
-    owned = tuple(sorted((name.removeprefix(layer.path), shapes[name]) for name in layer.params))
-    return layer.width, layer.rows, ops, owned
+    owned_shapes = tuple(sorted((name.removeprefix(layer.path), shapes[name]) for name in layer.params))
+    return layer.width, layer.rows, ops, owned_shapes

@@ -104,20 +104,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.alive: list[Any] = []  # a tensor that is gone would lend its number to another
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         name = func.overloadpacket.__name__
-        tensors = [x for x in tree_leaves((args, given)) if isinstance(x, Tensor)]
-        answer = self._answered(name, tensors)
+        tensors = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
+        answer = self._answer_query(name, tensors)
         if answer is not None:
             return answer[0]
-        inner, given = self._placed(name, tensors, args, given)
-        result = _grouped(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **given)
+        inner, keywords = self._place_op(name, tensors, args, keywords)
+        result = _grouped_product(inner) if name in GROUPED and tensors[0].is_meta else func(*inner, **keywords)
         if self.decided:
-            result = _decided(name, tensors, result)
+            result = _decide_result(name, tensors, result)
         self._note(func, name, tensors, result, args)
         return result
 
-    def _answered(self, name: str, tensors: list[Tensor]) -> tuple[Any] | None:
+    def _answer_query(self, name: str, tensors: list[Tensor]) -> tuple[Any] | None:
         """What a meta tensor cannot tell: numbers are 0, comparisons are no, the first element is the one."""
         if not tensors or not tensors[0].is_meta:
             return None
@@ -132,7 +132,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return (torch.empty((1, tensors[0].dim()), dtype=torch.int64, device="meta"),)
         return None
 
-    def _placed(self, name: str, tensors: list[Tensor], args: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _place_op(
+        self, name: str, tensors: list[Tensor], args: Any, given: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         """Arguments on one device: all on meta where one is, and small new tensors real."""
         if any(x.is_meta for x in tensors):
             if name in PICKS and any(_masks(x) for x in args[1]):
@@ -143,7 +145,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 given["device"] = torch.device("meta")
             if name in PICKS and any(x.is_meta and x.dtype == torch.bool for x in tensors[1:]):
                 self.recording.guessed.add("masks made of activations are taken to pick everything")
-                args = _picked(args)
+                args = _index_shape(args)
             return _one_format(name, args), given
         if not tensors and name in FACTORIES and str(given.get("device")) == "meta":
             sizes = args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]
@@ -157,25 +159,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if not outputs or name == "new_empty":
             return
         sources = [self.made.get(id(x), -1) for x in tensors]
-        held = tuple(dict.fromkeys(one for x in tensors for one in self.weights.get(id(x), ())))
-        if not any(source >= 0 for source in sources) and held and name != "embedding":
-            self.weights.update({id(x): held for x in outputs})
+        weight_names = tuple(dict.fromkeys(name_ for x in tensors for name_ in self.weights.get(id(x), ())))
+        if not any(source >= 0 for source in sources) and weight_names and name != "embedding":
+            self.weights.update({id(x): weight_names for x in outputs})
             return
         view = bool(func.is_view)
         if view and tensors:
             self.bases.update({id(x): id(tensors[0]) for x in outputs if x is not tensors[0]})
-        if all(source < 0 for source in sources) and not held:
+        if all(source < 0 for source in sources) and not weight_names:
             return
         facts = {"k": args[1]} if name == "topk" and len(args) > 1 else {}
-        self.add(name, sources, held, tensors, outputs, facts, view=view)
+        self.add(name, sources, weight_names, tensors, outputs, facts, view=view)
         if name.endswith("_"):
             self._written_through(id(outputs[0]))
 
     def _written_through(self, view: int) -> None:
         """What is written into a view is written into what it is a view of."""
-        base, seen = self.bases.get(view), {view}
-        while base is not None and base not in seen:
-            seen.add(base)
+        base, visited_views = self.bases.get(view), {view}
+        while base is not None and base not in visited_views:
+            visited_views.add(base)
             self.made[base] = len(self.recording.nodes) - 1
             base = self.bases.get(base)
 
@@ -195,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             )
         self.made.update({id(x): len(self.recording.nodes) - 1 for x in outputs})
 
-    def entered(self, inputs: Any) -> None:
+    def note_inputs(self, inputs: Any) -> None:
         """What the forward is given: activations that no op made."""
         for name, value in inputs.items() if isinstance(inputs, Mapping) else (("", inputs),):
             for x in tree_leaves(value):
@@ -209,8 +211,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
         self.alive.append((query, key, value, out))
         tensors = [query, key, value]
-        held = tuple(one for x in (facts.pop("sinks", None),) if x is not None for one in self.weights.get(id(x), ()))
-        self.add(ATTEND, [self.made.get(id(x), -1) for x in tensors], held, tensors, [out], facts)
+        sink_names = tuple(
+            name_ for x in (facts.pop("sinks", None),) if x is not None for name_ in self.weights.get(id(x), ())
+        )
+        self.add(ATTEND, [self.made.get(id(x), -1) for x in tensors], sink_names, tensors, [out], facts)
         return out
 
 
@@ -225,10 +229,10 @@ def _sort(name: str, x: Tensor) -> str:
     return "image" if x.is_floating_point() and x.dim() > 3 else "text"
 
 
-def _grouped(args: Any) -> Tensor:
+def _grouped_product(args: Any) -> Tensor:
     """The result of a product by groups, whose kernel would ask for aligned rows."""
-    left, right = args[:2]
-    return torch.empty((left.shape[0], right.shape[-1]), dtype=left.dtype, device="meta")
+    left_operand, right = args[:2]
+    return torch.empty((left_operand.shape[0], right.shape[-1]), dtype=left_operand.dtype, device="meta")
 
 
 def _masks(x: Any) -> bool:
@@ -241,7 +245,7 @@ def _places(masks: Any) -> list[Tensor | None]:
     return [place for x in masks for place in (x.nonzero(as_tuple=True) if _masks(x) else (x,))]
 
 
-def _decided(name: str, tensors: list[Tensor], result: Any) -> Any:
+def _decide_result(name: str, tensors: list[Tensor], result: Any) -> Any:
     """A decision of activations with values: choices one after the other, comparisons no."""
     if not tensors or not tensors[0].is_meta or not tensors[0].is_floating_point():
         return result
@@ -255,12 +259,12 @@ def _decided(name: str, tensors: list[Tensor], result: Any) -> Any:
     return result
 
 
-def _picked(args: Any) -> Any:
+def _index_shape(args: Any) -> Any:
     """A mask that picks elements, without values: it picks all of them."""
     places: list[Tensor | None] = []
-    for one in args[1]:
-        masks = isinstance(one, Tensor) and one.dtype == torch.bool
-        places += [torch.empty((one.numel(),), dtype=torch.int64, device="meta")] * one.dim() if masks else [one]
+    for index in args[1]:
+        masks = isinstance(index, Tensor) and index.dtype == torch.bool
+        places += [torch.empty((index.numel(),), dtype=torch.int64, device="meta")] * index.dim() if masks else [index]
     return (args[0], places, *args[2:])
 
 
@@ -273,7 +277,7 @@ def _one_format(name: str, args: Any) -> Any:
 
 
 @contextmanager
-def _followed(module: nn.Module, recorder: Recorder) -> Iterator[None]:
+def _follow_modules(module: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Keep the stack of calls through every forward of a module and its parts."""
 
     def enter(path: str, part: nn.Module, args: Any, kwargs: Any) -> None:
@@ -302,7 +306,7 @@ def _followed(module: nn.Module, recorder: Recorder) -> Iterator[None]:
 def _whole_attention(recorder: Recorder) -> Iterator[None]:
     """torch's attention is one op while this lasts."""
     functional = nn.functional
-    own: Callable[..., Tensor] = functional.scaled_dot_product_attention
+    own_attention: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: Any, **named: Any) -> Tensor:
         mask = named.get("attn_mask", mask)
@@ -316,7 +320,7 @@ def _whole_attention(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = own
+        functional.scaled_dot_product_attention = own_attention
         torch.backends.mha.set_fastpath_enabled(fast)
         torch.distributions.Distribution.set_default_validate_args(checks)
 
@@ -325,13 +329,13 @@ class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
     """Sends what asks for an accelerator to the meta device: none is needed where there are no values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func is Tensor.cuda:
             return args[0].to("meta")
         args = tuple(_meta_for(x) for x in args) if args and any(map(_accelerator, args[1:])) else args
-        if _accelerator(given.get("device")):
-            given["device"] = "meta"
-        return func(*args, **given)
+        if _accelerator(keywords.get("device")):
+            keywords["device"] = "meta"
+        return func(*args, **keywords)
 
 
 def _accelerator(x: Any) -> bool:
@@ -347,44 +351,44 @@ def _meta_for(x: Any) -> Any:
 @contextmanager
 def _whole_recurrences() -> Iterator[None]:
     """torch's recurrent networks take a first state from where their inputs are, while this lasts."""
-    own = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+    own_functions = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
-    def moved(name: str) -> Callable[..., Any]:
+    def moved_function(name: str) -> Callable[..., Any]:
         def run(x: Tensor, state: Any, *rest: Any) -> Any:
-            return own[name](
+            return own_functions[name](
                 x, tree_map(lambda one: one.to(x.device) if isinstance(one, Tensor) else one, state), *rest
             )
 
         return run
 
-    for name in own:
-        setattr(torch._VF, name, moved(name))
+    for name in own_functions:
+        setattr(torch._VF, name, moved_function(name))
     try:
         yield
     finally:
-        for name in own:
+        for name in own_functions:
             delattr(torch._VF, name)
 
 
-def recorded(
+def record_forward(
     module: nn.Module, run: Callable[[Recorder], Any], inputs: Any, *, decided: bool = False
 ) -> Recording:  # fmt: skip
     """One forward of a module on the meta device, written down; `run` calls it under the recorder."""
     names = {id(weight): name for name, weight in module.named_parameters()}
     recorder = Recorder(names, decided)
-    with torch.no_grad(), _followed(module, recorder), _whole_attention(recorder), _whole_recurrences():
-        recorder.entered(inputs)
+    with torch.no_grad(), _follow_modules(module, recorder), _whole_attention(recorder), _whole_recurrences():
+        recorder.note_inputs(inputs)
         with recorder, Elsewhere():
             run(recorder)
     return recorder.recording
 
 
-def failed(name: str, wrong: Exception) -> Problem:
+def capture_problem(name: str, wrong: Exception) -> Problem:
     """Why a forward could not be recorded."""
-    told = " ".join(str(wrong).split())[:200]
+    message = " ".join(str(wrong).split())[:200]
     return Problem(
         path="module",
-        given=f"{name}: {type(wrong).__name__}: {told}",
+        given=f"{name}: {type(wrong).__name__}: {message}",
         expected="a forward that runs without values, on the meta device",
         todo="give example_inputs that its forward takes; it can read no numbers out of tensors",
     )

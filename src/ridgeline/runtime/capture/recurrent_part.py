@@ -35,7 +35,7 @@ def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, h
             continue
         total = sum(prod(shape) for name, shape in shapes.items() if name.startswith(f"{path}."))
         for form in FORMS:
-            part = next((one for one in form(module) if total == mixer_parts(one, hidden).params), None)
+            part = next((mixer for mixer in form(module) if total == mixer_parts(mixer, hidden).params), None)
             if part is not None:
                 return FoundState(part=part, path=path)
     return None
@@ -43,16 +43,16 @@ def recurrent_in(modules: Mapping[str, nn.Module], layer: str, shapes: Shapes, h
 
 def _sizes(module: nn.Module, *names: tuple[str, ...]) -> list[int]:
     """The first attribute of each tuple of names; nothing where one is no count."""
-    found: list[int] = []
+    sizes: list[int] = []
     for options in names:
         value: Any = next((getattr(module, option) for option in options if hasattr(module, option)), None)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             return []
-        found.append(value)
-    return found
+        sizes.append(value)
+    return sizes
 
 
-def _biased(module: nn.Module, *names: str) -> bool:
+def _has_bias(module: nn.Module, *names: str) -> bool:
     """Whether the first of its parts with such a name has a bias."""
     part = next((getattr(module, name) for name in names if isinstance(getattr(module, name, None), nn.Module)), None)
     return getattr(part, "bias", None) is not None
@@ -73,7 +73,7 @@ def _mamba2(module: nn.Module) -> Iterator[State]:
     for norm in (True, False):
         yield Mamba2(
             heads=heads, head_dim=head_dim, state=state, groups=groups, conv=kernel, gated_norm=norm,
-            conv_bias=_biased(module, "conv1d"), proj_bias=_biased(module, "in_proj"), chunk=_chunk(module, 128),
+            conv_bias=_has_bias(module, "conv1d"), proj_bias=_has_bias(module, "in_proj"), chunk=_chunk(module, 128),
         )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _selective(module: nn.Module) -> Iterator[State]:
     for norms in (False, True):
         yield Recurrence(
             form="selective", heads=inner, key_dim=state, rank=rank, conv=kernel, inner_norms=norms,
-            conv_bias=_biased(module, "conv1d"), bias=_biased(module, "in_proj"),
+            conv_bias=_has_bias(module, "conv1d"), bias=_has_bias(module, "in_proj"),
         )  # fmt: skip
 
 

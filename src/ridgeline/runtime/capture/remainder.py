@@ -24,69 +24,75 @@ def remainder(
 
     params    parameters of what is left; streams: whether pointwise ops count, which known parts have their own of
     """
-    left = [product for product in graph.products if product.node not in used]
-    looped = _looped(graph, tokens)
-    products = tuple(_weighted(left, tokens))
-    pairs, rows, scanned = _unweighted(left, tokens, looped)
+    unused_products = [product for product in graph.products if product.node not in used]
+    loop_nodes = _loop_nodes(graph, tokens)
+    products = tuple(_weighted_products(unused_products, tokens))
+    pairs, rows, scan_flops = _unweighted_products(unused_products, tokens, loop_nodes)
     scores = tuple(_scores(graph, place) for place in graph.attentions if place not in attended)
-    written = [place for place in _written(graph) if place not in looped] if streams else []
-    scan = sum(graph.nodes[place].elements for place in looped if graph.nodes[place].op not in PRODUCTS) / tokens
-    mixing = bool(scores or pairs or rows or scanned or scan or any(one.depthwise for one in left))
+    written = [place for place in _written(graph) if place not in loop_nodes] if streams else []
+    scan = sum(graph.nodes[place].elements for place in loop_nodes if graph.nodes[place].op not in PRODUCTS) / tokens
+    mixing = bool(
+        scores or pairs or rows or scan_flops or scan or any(product.depthwise for product in unused_products)
+    )
     if not (products or rows or mixing or params):
         return None
     return Captured(
         products=(*products, *rows),
         scores=scores,
         pair_flops=pairs,
-        scan_flops=scan + scanned,
+        scan_flops=scan + scan_flops,
         streams=sum(graph.nodes[place].elements for place in written) / tokens,
         kernels=float(len(written)),
         params=params,
-        saved=_saved(graph, left) / tokens,
+        saved=_saved_elements(graph, unused_products) / tokens,
         cached=sum(score.kv_heads * (score.head_dim + score.value_dim) for score in scores),
         mixes=mixing,
     )
 
 
-def _weighted(left: Sequence[Multiplied], tokens: int) -> Iterable[Product]:
+def _weighted_products(left: Sequence[Multiplied], tokens: int) -> Iterable[Product]:
     """Products with a weight, those of one weight together, equal ones as groups of one."""
-    merged: dict[str, list[Multiplied]] = {}
-    for one in left:
-        if one.weight:
-            merged.setdefault(one.weight, []).append(one)
-    found: Counter[tuple[int, int, float, int, str]] = Counter()
-    for name, own in merged.items():
-        first = own[0]
-        rows = sum(one.rows for one in own) / first.groups / tokens
-        found[(first.inputs, first.outputs, rows, first.groups, name.rpartition(".")[0].rpartition(".")[2])] += 1
-    for (inputs, outputs, rows, groups, label), times in found.items():
+    products_of_weight: dict[str, list[Multiplied]] = {}
+    for product in left:
+        if product.weight:
+            products_of_weight.setdefault(product.weight, []).append(product)
+    products: Counter[tuple[int, int, float, int, str]] = Counter()
+    for name, same_weight in products_of_weight.items():
+        first = same_weight[0]
+        rows = sum(product.rows for product in same_weight) / first.groups / tokens
+        products[(first.inputs, first.outputs, rows, first.groups, name.rpartition(".")[0].rpartition(".")[2])] += 1
+    for (inputs, outputs, rows, groups, label), times in products.items():
         yield Product(label=label or "product", inputs=inputs, outputs=outputs, rows=rows, groups=groups * times)
 
 
-def _unweighted(
+def _unweighted_products(
     left: Sequence[Multiplied], tokens: int, looped: Collection[int]
 ) -> tuple[float, tuple[Product, ...], float]:
     """Flops a pair of tokens, products that grow with tokens, and flops a token inside recurrences."""
-    pairs = scanned = 0.0
+    pairs = scan_flops = 0.0
     rows: list[Product] = []
-    for one in left:
-        if one.weight:
+    for product in left:
+        if product.weight:
             continue
-        if one.node in looped:
-            scanned += one.flops / tokens
+        if product.node in looped:
+            scan_flops += product.flops / tokens
             continue
-        sizes = (one.groups, one.rows // one.groups, one.inputs, one.outputs)
+        sizes = (product.groups, product.rows // product.groups, product.inputs, product.outputs)
         if sum(size % tokens == 0 for size in sizes) >= 2:
-            pairs += one.flops / tokens**2
+            pairs += product.flops / tokens**2
         else:
-            each = one.rows / one.groups / tokens
+            rows_per_group = product.rows / product.groups / tokens
             rows.append(
                 Product(
-                    label="activations", inputs=one.inputs, outputs=one.outputs, rows=each, groups=one.groups,
+                    label="activations",
+                    inputs=product.inputs,
+                    outputs=product.outputs,
+                    rows=rows_per_group,
+                    groups=product.groups,
                     weights=False,
                 )
-            )  # fmt: skip
-    return pairs, tuple(rows), scanned
+            )
+    return pairs, tuple(rows), scan_flops
 
 
 def _scores(graph: LayerGraph, place: int) -> Attention:
@@ -95,13 +101,15 @@ def _scores(graph: LayerGraph, place: int) -> Attention:
     return heads.attention(kv_heads, positions="none")
 
 
-def _looped(graph: LayerGraph, tokens: int) -> frozenset[int]:
+def _loop_nodes(graph: LayerGraph, tokens: int) -> frozenset[int]:
     """Ops that ran once a token: as many equal ones in one module as there are tokens."""
-    alike: dict[tuple[object, ...], list[int]] = {}
+    nodes_by_shape: dict[tuple[object, ...], list[int]] = {}
     for place, node in graph.nodes.items():
         if not node.view:
-            alike.setdefault((node.op, node.out, node.shapes, node.calls[-1:]), []).append(place)
-    return frozenset(place for places in alike.values() if len(places) >= max(8, tokens - 1) for place in places)
+            nodes_by_shape.setdefault((node.op, node.out, node.shapes, node.calls[-1:]), []).append(place)
+    return frozenset(
+        place for places in nodes_by_shape.values() if len(places) >= max(8, tokens - 1) for place in places
+    )
 
 
 def _written(graph: LayerGraph) -> Iterable[int]:
@@ -115,7 +123,7 @@ def _written(graph: LayerGraph) -> Iterable[int]:
             yield place
 
 
-def _saved(graph: LayerGraph, left: Sequence[Multiplied]) -> float:
+def _saved_elements(graph: LayerGraph, left: Sequence[Multiplied]) -> float:
     """Elements that gradients read: what products multiply, each once."""
-    read = {source for one in left for source in graph.nodes[one.node].inputs if source >= 0}
+    read = {source for product in left for source in graph.nodes[product.node].inputs if source >= 0}
     return float(sum(graph.recording.nodes[source].elements for source in read))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.capture.assemble import Seen
 from ridgeline.runtime.capture.example_inputs import images_of, sets_of, shown_in
-from ridgeline.runtime.capture.recording import PRODUCTS, Recorder, Recording, failed, recorded
+from ridgeline.runtime.capture.recording import PRODUCTS, Recorder, Recording, capture_problem, record_forward
 
 NAME = "ridgeline"
 TOWERS = ("vision_tower", "vision_model", "visual", "image_encoder", "vision_encoder", "vision_embed_tokens")
@@ -43,23 +43,30 @@ def config_of(data: Mapping[str, Any]) -> Any:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        expected = f"a type that transformers {transformers.__version__} knows"
-        raise InputError(Problem(path="model_type", given=str(kind)[:60], expected=expected))
-    plain = {key: _decoded(value) for key, value in data.items() if key not in ("auto_map", "quantization_config")}
+        expected_text = f"a type that transformers {transformers.__version__} knows"
+        raise InputError(Problem(path="model_type", given=str(kind)[:60], expected=expected_text))
+    plain = {
+        key: _decode_config(value) for key, value in data.items() if key not in ("auto_map", "quantization_config")
+    }
     try:
         return CONFIG_MAPPING[kind].from_dict(plain)
     except Exception as wrong:
-        raise _refused("config", wrong) from None
+        raise _refuse_type("config", wrong) from None
 
 
 def built(config: Any, *, told: bool = True) -> nn.Module:
     """The module that a config describes, on the meta device and in bf16; `told`: with attention told whole."""
     import transformers
 
-    named = [getattr(transformers, str(name), None) for name in getattr(config, "architectures", None) or ()]
-    own = [kind for kind in named if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)]
+    classes = [getattr(transformers, str(name), None) for name in getattr(config, "architectures", None) or ()]
+    model_classes = [
+        kind for kind in classes if isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+    ]
     last: Exception | None = None
-    for make in (*(kind._from_config for kind in own), *(getattr(transformers, auto).from_config for auto in AUTOS)):
+    for make in (
+        *(kind._from_config for kind in model_classes),
+        *(getattr(transformers, auto).from_config for auto in AUTOS),
+    ):
         try:
             with warnings.catch_warnings(), torch.device("meta"), _format(torch.bfloat16):
                 warnings.simplefilter("ignore")
@@ -68,7 +75,7 @@ def built(config: Any, *, told: bool = True) -> nn.Module:
                 return module.eval()
         except Exception as wrong:
             last = last if "Unrecognized configuration class" in str(wrong) and last is not None else wrong
-    raise _refused("model", last)
+    raise _refuse_type("model", last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +92,21 @@ def forward_of(config: Any, tokens: int, *, told: bool) -> Forward:
     holder: list[Recorder] = []
     with whole_attention(holder):
         module = built(config, told=told)
-        called = speaking(module)
+        text_module = speaking(module)
         wrongs: list[Exception] = []
-        for decided in (False, True):
-            for named in sets_of(called, tokens):
+        for by_decision in (False, True):
+            for inputs in sets_of(text_module, tokens):
                 try:
-                    recording = _run(module, called, named, holder, decided)
+                    recording = _run(module, text_module, inputs, holder, by_decision)
                 except InputError:
                     raise
                 except Exception as wrong:
                     wrongs.append(wrong)
                     continue
-                shown = shown_in(called, named)
-                seen = Seen(shown=shown) if shown else _seen_alone(module, called, holder)
-                return Forward(module=module, recording=recording, seen=seen)
-        raise InputError(failed(type(module).__name__, wrongs[min(1, len(wrongs) - 1)])) from None
+                media = shown_in(text_module, inputs)
+                media_seen = Seen(shown=media) if media else _seen_alone(module, text_module, holder)
+                return Forward(module=module, recording=recording, seen=media_seen)
+        raise InputError(capture_problem(type(module).__name__, wrongs[min(1, len(wrongs) - 1)])) from None
 
 
 def _run(
@@ -109,21 +116,21 @@ def _run(
         holder.append(recorder)
         called(**named)
 
-    return recorded(module, run, named, decided=decided)
+    return record_forward(module, run, named, decided=decided)
 
 
 def _seen_alone(module: nn.Module, called: nn.Module, holder: list[Recorder]) -> Seen | None:
     """A forward of the image encoder: whole, or as far as it ran; None where the module has none."""
     best: Seen | None = None
     for features in _seeing(called):
-        for named in images_of(called, features):
-            shown = shown_in(called, named)
-            if shown is None:
+        for inputs in images_of(called, features):
+            media = shown_in(called, inputs)
+            if media is None:
                 continue
             try:
-                return Seen(shown=shown, recording=_run(module, features, named, holder, False))
+                return Seen(shown=media, recording=_run(module, features, inputs, holder, False))
             except Exception:
-                partial = Seen(shown=shown, recording=holder[-1].recording)
+                partial = Seen(shown=media, recording=holder[-1].recording)
             best = partial if best is None or _work(partial) > _work(best) else best
     if best is None or not _work(best) or best.recording is None:
         return None
@@ -164,11 +171,11 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **named: Any) -> tuple[Any, None]:
-        window, chunked = _seen(module, named)
+        window, is_chunked = _attention_window(module, named)
         causal = named.get("is_causal")
         causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
         out = holder[-1].attend(
-            query, key, value, window=window, chunked=chunked, causal=causal, sinks=named.get("s_aux")
+            query, key, value, window=window, chunked=is_chunked, causal=causal, sinks=named.get("s_aux")
         )
         return out.transpose(1, 2).contiguous(), None
 
@@ -181,16 +188,16 @@ def whole_attention(holder: list[Recorder]) -> Iterator[None]:
             type(table)._global_mapping.pop(NAME, None)
 
 
-def _decoded(value: Any) -> Any:
+def _decode_config(value: Any) -> Any:
     """A value of a config as transformers wrote it: floats that JSON has no word for are tables of one."""
     if isinstance(value, Mapping):
         if set(value) == {"__float__"}:
             return float(str(value["__float__"]))
-        return {key: _decoded(one) for key, one in value.items()}
-    return [_decoded(one) for one in value] if isinstance(value, list) else value
+        return {key: _decode_config(entry) for key, entry in value.items()}
+    return [_decode_config(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _seen(module: nn.Module, named: Mapping[str, Any]) -> tuple[int, bool]:
+def _attention_window(module: nn.Module, named: Mapping[str, Any]) -> tuple[int, bool]:
     """Tokens a query sees, 0 for all of them, and whether they are a fixed chunk of the sequence."""
     config = getattr(module, "config", None)
     kinds, place = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
@@ -213,15 +220,17 @@ def _format(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _refused(what: str, wrong: Exception | None) -> InputError:
+def _refuse_type(what: str, wrong: Exception | None) -> InputError:
     import transformers
 
-    told = " ".join(str(wrong).split())
-    missing = re.search(r"requires the (\w+) library", told)
+    message = " ".join(str(wrong).split())
+    missing = re.search(r"requires the (\w+) library", message)
     if missing:
         library = missing[1]
         todo = f"pip install {library}, in a build that fits the installed torch {torch.__version__}"
         return InputError(Problem(path=what, given=f"no module {library}", expected=library, todo=todo))
-    expected = f"a {what} that transformers {transformers.__version__} can build"
+    expected_text = f"a {what} that transformers {transformers.__version__} can build"
     todo = "compare its keys with those of a published config of the type"
-    return InputError(Problem(path=what, given=f"{type(wrong).__name__}: {told[:200]}", expected=expected, todo=todo))
+    return InputError(
+        Problem(path=what, given=f"{type(wrong).__name__}: {message[:200]}", expected=expected_text, todo=todo)
+    )

@@ -14,7 +14,7 @@ from ridgeline.runtime.probe.grid import GROUPS
 from ridgeline.runtime.probe.many_ranks import measure_ranks
 from ridgeline.runtime.probe.ranks import find_world
 from ridgeline.runtime.probe.session import measure_device
-from ridgeline.runtime.probe.supervisor import Refused, Settings, unwatched
+from ridgeline.runtime.probe.supervisor import Refused, Settings, ignore_progress
 
 
 def main() -> int:
@@ -31,31 +31,36 @@ def main() -> int:
         "--backend", default="", help="of torch.distributed under torchrun; the device's own if left out"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs")
-    told = parser.parse_args()
-    only = tuple(part for part in told.only.split(",") if part)
+    options_ = parser.parse_args()
+    only = tuple(part for part in options_.only.split(",") if part)
     for part in only:
         if part not in GROUPS:
             parser.error(f"--only: got {part!r}, expected some of {', '.join(GROUPS)}")
-    if not 0 < told.minutes <= 24 * 60:
-        parser.error(f"--minutes: got {told.minutes}, expected a number above 0 and up to 1440")
-    if not told.output.absolute().parent.is_dir():
-        parser.error(f"-o: got {told.output}, expected a file in a folder that exists")
+    if not 0 < options_.minutes <= 24 * 60:
+        parser.error(f"--minutes: got {options_.minutes}, expected a number above 0 and up to 1440")
+    if not options_.output.absolute().parent.is_dir():
+        parser.error(f"-o: got {options_.output}, expected a file in a folder that exists")
     if importlib.util.find_spec("torch") is None:
         parser.error("torch is not installed for this Python; measuring needs torch and numpy")
-    settings = Settings(device=told.device, minutes=told.minutes, imports=tuple(told.imports), seed=told.seed)
+    settings = Settings(
+        device=options_.device, minutes=options_.minutes, imports=tuple(options_.imports), seed=options_.seed
+    )
     world = find_world()
-    options: dict[str, Any] = {"resume": told.resume, "only": only, "chip": told.chip}
-    options["watch"] = _Plain(told.minutes) if world.rank == 0 else unwatched
+    options: dict[str, Any] = {"resume": options_.resume, "only": only, "chip": options_.chip}
+    options["watch"] = _Plain(options_.minutes) if world.rank == 0 else ignore_progress
     try:
         if world.ranks > 1:
-            found = measure_ranks(settings, told.output, world, group_backend=told.backend, **options)
+            outcome = measure_ranks(settings, options_.output, world, group_backend=options_.backend, **options)
         else:
-            found = measure_device(settings, told.output, **options)
+            outcome = measure_device(settings, options_.output, **options)
     except Refused as wrong:
         parser.error(f"--device: {wrong}")
     if world.rank:
         return 0
-    print(f"{told.output}: {len(found.rows)} rows, {len(found.failures)} of them failing, {found.left} cases left out")
+    print(
+        f"{options_.output}: {len(outcome.rows)} rows, {len(outcome.failures)} of them failing, "
+        f"{outcome.left} cases left out"
+    )
     return 0
 
 

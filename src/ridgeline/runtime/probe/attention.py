@@ -35,7 +35,7 @@ def forward(case: Case, bench: Bench) -> Prepared:
     run = _runner(case)
     sets = [_inputs(case, bench) for _ in range(sets_for(bench, case.kernel.bytes))]
     return Prepared(
-        calls=[_bind(run, one) for one in sets],
+        calls=[_bind(run, inputs) for inputs in sets],
         set_bytes=case.kernel.bytes,
         check=lambda: _check_forward(run(*sets[0]), *sets[0], causal=case["causal"]),
         tolerance=tolerance_of(case.kernel.dtype),
@@ -45,19 +45,19 @@ def forward(case: Case, bench: Bench) -> Prepared:
 def backward(case: Case, bench: Bench) -> Prepared:
     """Gradients of q, k and v given that of the output; the forward is not counted."""
     run = _runner(case)
-    made = []
+    backward_sets = []
     for _ in range(sets_for(bench, 2 * case.kernel.bytes)):
-        leaves = [one.detach().requires_grad_() for one in _inputs(case, bench)]
+        leaves = [tensor.detach().requires_grad_() for tensor in _inputs(case, bench)]
         out = run(*leaves)
-        made.append((out, leaves, torch.randn_like(out)))
+        backward_sets.append((out, leaves, torch.randn_like(out)))
 
     def bind(out: Any, leaves: Any, grad: Any) -> Callable[[], Any]:
         return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
     return Prepared(
-        calls=[bind(*one) for one in made],
+        calls=[bind(*backward_set) for backward_set in backward_sets],
         set_bytes=case.kernel.bytes,
-        check=lambda: _check_backward(case, *made[0]),
+        check=lambda: _check_backward(case, *backward_sets[0]),
         tolerance=2 * tolerance_of(case.kernel.dtype),
     )
 
@@ -80,16 +80,16 @@ def _inputs(case: Case, bench: Bench) -> list[Any]:
 
 
 def _runner(case: Case) -> Callable[..., Any]:
-    causal, grouped = case["causal"], case["heads"] != case["kv_heads"]
+    causal, is_grouped = case["causal"], case["heads"] != case["kv_heads"]
     if case.kernel.impl == "flex":
-        return _flex(causal, grouped)
+        return _flex(causal, is_grouped)
     try:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         chosen = getattr(SDPBackend, BACKENDS[case.kernel.impl.removesuffix(HEADS_FIRST)])
     except (ImportError, AttributeError):
         raise Lacking(f"torch {torch.__version__} has no attention backend {case.kernel.impl!r}") from None
-    extra = {"enable_gqa": True} if grouped else {}
+    extra = {"enable_gqa": True} if is_grouped else {}
 
     def run(q: Any, k: Any, v: Any) -> Any:
         with sdpa_kernel([chosen]):
@@ -105,14 +105,14 @@ def _causal_mask(_batch: Any, _head: Any, query: Any, key: Any) -> Any:
 def _flex(causal: bool, grouped: bool) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    compiled = torch.compile(flex_attention, dynamic=False)
+    flex = torch.compile(flex_attention, dynamic=False)
     masks: dict[tuple[int, int], Any] = {}
 
     def run(q: Any, k: Any, v: Any) -> Any:
         size = (q.shape[2], k.shape[2])
         if causal and size not in masks:
             masks[size] = create_block_mask(_causal_mask, None, None, *size, device=str(q.device))
-        return compiled(q, k, v, block_mask=masks.get(size), enable_gqa=grouped)
+        return flex(q, k, v, block_mask=masks.get(size), enable_gqa=grouped)
 
     return run
 
@@ -143,19 +143,19 @@ def _probabilities(q: Any, k: Any, rows: list[int], causal: bool) -> tuple[float
 
 def _check_backward(case: Case, out: Any, leaves: Any, grad: Any) -> float:
     """Gradient of sampled queries in fp64, and of all keys and values of one head where the square is affordable."""
-    q, k, v = (one.detach() for one in leaves)
-    found = torch.autograd.grad(out, leaves, grad, retain_graph=True)
-    if not all(bool(torch.isfinite(one).all()) for one in found):
+    q, k, v = (tensor.detach() for tensor in leaves)
+    gradients = torch.autograd.grad(out, leaves, grad, retain_graph=True)
+    if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
         return math.inf
     head, kv = _head(case["heads"], case["kv_heads"])
     rows = sorted({0, q.shape[2] // 2, q.shape[2] - 1})
     scale, p = _probabilities(q[-1, head], k[-1, kv], rows, case["causal"])
     down = grad[-1, head][rows].double()
-    shifted = down @ v[-1, kv].double().t()
-    score_grad = p * (shifted - (shifted * p).sum(-1, keepdim=True))
-    error = relative_error(found[0][-1, head][rows], score_grad @ k[-1, kv].double() * scale)
+    value_scores = down @ v[-1, kv].double().t()
+    score_grad = p * (value_scores - (value_scores * p).sum(-1, keepdim=True))
+    error = relative_error(gradients[0][-1, head][rows], score_grad @ k[-1, kv].double() * scale)
     if case["key"] <= LONGEST_WHOLE_CHECK:
-        error = max(error, _whole_head(case, (q, k, v), grad, found))
+        error = max(error, _whole_head(case, (q, k, v), grad, gradients))
     return error
 
 
@@ -164,7 +164,7 @@ def _whole_head(case: Case, inputs: Any, grad: Any, found: Any) -> float:
     q, k, v = inputs
     share = case["heads"] // case["kv_heads"]
     with contextlib.suppress(torch.OutOfMemoryError), torch.enable_grad():
-        keys, values = (one[-1, -1].float().requires_grad_() for one in (k, v))
+        keys, values = (tensor[-1, -1].float().requires_grad_() for tensor in (k, v))
         total = torch.zeros((), device=q.device)
         for head in range(case["heads"] - share, case["heads"]):
             scores = q[-1, head].float() @ keys.t() / math.sqrt(q.shape[-1])
@@ -172,6 +172,6 @@ def _whole_head(case: Case, inputs: Any, grad: Any, found: Any) -> float:
                 above = torch.ones(scores.shape, device=q.device, dtype=torch.bool).triu(1)
                 scores = scores.masked_fill(above, -math.inf)
             total = total + ((scores.softmax(-1) @ values) * grad[-1, head].float()).sum()
-        wanted = torch.autograd.grad(total, (keys, values))
-        return max(relative_error(one[-1, -1], ref) for one, ref in zip(found[1:], wanted, strict=True))
+        references = torch.autograd.grad(total, (keys, values))
+        return max(relative_error(gradient[-1, -1], ref) for gradient, ref in zip(found[1:], references, strict=True))
     return 0.0

@@ -88,7 +88,7 @@ def open_backend(name: str, imports: Iterable[str] = ()) -> Backend:
     if kind != "cpu" and hasattr(module, "Stream") and hasattr(module, "set_stream"):
         stream = module.Stream()
         module.set_stream(stream)
-    graph = next((getattr(module, each) for each in GRAPHS if hasattr(module, each)), None)
+    graph = next((getattr(module, graph_name) for graph_name in GRAPHS if hasattr(module, graph_name)), None)
     return Backend(
         name=name,
         type=kind,
@@ -117,9 +117,9 @@ def _event_maker(module: Any, kind: str) -> Callable[[], Any] | None:
 
 def _cache_bytes(module: Any, kind: str, index: int) -> int:
     with contextlib.suppress(Exception):
-        told = getattr(module.get_device_properties(index), "L2_cache_size", 0)
-        if told:
-            return int(told)
+        cache_bytes = getattr(module.get_device_properties(index), "L2_cache_size", 0)
+        if cache_bytes:
+            return int(cache_bytes)
     if kind == "cpu":
         with contextlib.suppress(OSError, ValueError), open("/sys/devices/system/cpu/cpu0/cache/index3/size") as file:
             return int(file.read().strip().rstrip("K")) << 10

@@ -54,9 +54,9 @@ def make_case(
     *, op: str, impl: str, dtype: str, dims: Iterable[tuple[str, Any]], group: str, tier: int = 0, limit_s: float = 60.0
 ) -> Case:
     """A case from its sizes and words in the order they are written."""
-    listed = dict(dims)
-    words = {name: value for name, value in listed.items() if isinstance(value, str)}
-    sizes = {name: value for name, value in listed.items() if name not in words}
+    dims_by_name = dict(dims)
+    words = {name: value for name, value in dims_by_name.items() if isinstance(value, str)}
+    sizes = {name: value for name, value in dims_by_name.items() if name not in words}
     kernel = Kernel(op=op, impl=impl, dtype=dtype, dims=sizes, words=words)
     return Case(kernel=kernel, group=group, tier=tier, limit_s=limit_s)
 

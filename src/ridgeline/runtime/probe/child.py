@@ -37,27 +37,27 @@ def main() -> int:
     faulthandler.enable()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not be taken for a row
-    told = json.loads(sys.stdin.readline())["open"]
+    request = json.loads(sys.stdin.readline())["open"]
     try:
-        backend = open_backend(told["device"], told["imports"])
+        backend = open_backend(request["device"], request["imports"])
     except Exception as wrong:
         _tell(answers, {"refused": registry.reason(wrong)})
         return 0
-    bench = open_bench(backend, told["seconds"], told["seed"])
+    bench = open_bench(backend, request["seconds"], request["seed"])
     ready = {
         "head": describe(backend, bench.meter),
         "cache_bytes": backend.cache_bytes,
         "free_bytes": backend.free_bytes(),
         "timer": "graph" if backend.graph is not None else "events" if backend.event else "host",
         "rates": rates(backend),
-        "extra": [one.message() for one in registry.EXTRA],
+        "extra": [case.message() for case in registry.EXTRA],
     }
     _tell(answers, {"ready": ready})
     gc.freeze()  # what is imported stays: collecting after every case looks at its own tensors only
     for line in sys.stdin:
-        row, poisoned = run(read_case(json.loads(line)["case"]), bench)
-        _tell(answers, {"row": row, "poisoned": poisoned})
-        if poisoned:
+        row, is_poisoned = run(read_case(json.loads(line)["case"]), bench)
+        _tell(answers, {"row": row, "poisoned": is_poisoned})
+        if is_poisoned:
             return POISONED
     return 0
 
@@ -73,18 +73,18 @@ def run(case: Case, bench: Bench) -> tuple[dict[str, Any], bool]:
     """The row of a case, and whether the device is unusable after it."""
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        found = registry.take(case, bench)
+        row = registry.take(case, bench)
         bench.backend.synchronize()
     except Exception as wrong:
         why = registry.reason(wrong)
-        found = {"ok": False, "why": why}
+        row = {"ok": False, "why": why}
         del wrong
-    poisoned = not _alive(bench.backend)
-    if not poisoned:
+    is_poisoned = not _alive(bench.backend)
+    if not is_poisoned:
         gc.collect()
         if bench.backend.free_bytes() < CROWDED * bench.backend.memory_bytes():
             bench.backend.empty_cache()
-    return {**case.identity(), **found}, poisoned
+    return {**case.identity(), **row}, is_poisoned
 
 
 def _alive(backend: Backend) -> bool:
@@ -101,7 +101,7 @@ def rates(backend: Backend) -> dict[str, float]:
     side, dtype = (PROBE_SIDE, torch.float32) if backend.event is None else (8 * PROBE_SIDE, torch.bfloat16)
     a = torch.randn(side, side, device=backend.name, dtype=dtype)
     b = torch.randn(PROBE_BYTES // 4, device=backend.name)
-    found = {}
+    peaks = {}
     jobs: tuple[tuple[str, Callable[[], Any], float], ...] = (
         ("flops", lambda: a @ a, 2.0 * side**3),
         ("bytes", lambda: b.clone(), 2.0 * PROBE_BYTES),
@@ -113,8 +113,8 @@ def rates(backend: Backend) -> dict[str, float]:
         for _ in range(5):
             call()
         backend.synchronize()
-        found[name] = work * 5 / (time.perf_counter() - began)
-    return found
+        peaks[name] = work * 5 / (time.perf_counter() - began)
+    return peaks
 
 
 def _tell(answers: TextIO, value: dict[str, Any]) -> None:

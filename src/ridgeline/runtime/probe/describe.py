@@ -52,13 +52,13 @@ def cpu_name() -> str:
 
 def software(backend: Backend) -> dict[str, Any]:
     """Versions that decide which kernels run."""
-    found: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
+    versions: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
     built = {"cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
-    found |= {key: value for key, value in built.items() if value}
+    versions |= {key: value for key, value in built.items() if value}
     with contextlib.suppress(Exception):
         if backend.type == "cuda" and torch.backends.cudnn.is_available():
-            found["cudnn"] = torch.backends.cudnn.version()
+            versions["cudnn"] = torch.backends.cudnn.version()
     with contextlib.suppress(Exception):
-        found["triton"] = __import__("triton").__version__
-    found["threads"] = torch.get_num_threads()
-    return found
+        versions["triton"] = __import__("triton").__version__
+    versions["threads"] = torch.get_num_threads()
+    return versions

@@ -28,15 +28,15 @@ COMPILE_LIMIT_S = 180.0
 
 def cases(cache_bytes: int, only: Sequence[str] = (), kind: str = "") -> list[Case]:
     """Every case in the order in which they are taken; `only` keeps some groups, `kind` is the type of the device."""
-    made = list(_host_gemms()) if kind == "cpu" else []
-    made += [*_gemms(), *_grouped(), *_attention(), *_decode(), *_rows(), *_optimizer()]
-    made += device_cases(cache_bytes)
-    seen: dict[str, Case] = {}
-    for case in made:
+    grid = list(_host_gemms()) if kind == "cpu" else []
+    grid += [*_gemms(), *_grouped_gemms(), *_attention(), *_decode(), *_rows(), *_optimizer()]
+    grid += device_cases(cache_bytes)
+    case_by_key: dict[str, Case] = {}
+    for case in grid:
         late = kind == "cpu" and case.kernel.impl == "compiled"  # half a minute each
         if not only or case.group in only:
-            seen.setdefault(case.key(), replace(case, tier=3) if late else case)
-    return _in_turns(seen.values())
+            case_by_key.setdefault(case.key(), replace(case, tier=3) if late else case)
+    return _in_turns(case_by_key.values())
 
 
 def _host_gemms() -> Iterator[Case]:
@@ -52,11 +52,11 @@ def _in_turns(made: Iterable[Case]) -> list[Case]:
     of_group: dict[tuple[int, str], list[Case]] = {}
     for case in made:
         of_group.setdefault((case.tier, case.group), []).append(case)
-    placed = []
-    for (tier, group), each in of_group.items():
+    ordered_cases = []
+    for (tier, group), group_cases in of_group.items():
         order = GROUPS.index(group)
-        placed += [(tier, (at + 0.5) / len(each), order, case) for at, case in enumerate(each)]
-    return [case for *_, case in sorted(placed, key=lambda one: one[:3])]
+        ordered_cases += [(tier, (at + 0.5) / len(group_cases), order, case) for at, case in enumerate(group_cases)]
+    return [case for *_, case in sorted(ordered_cases, key=lambda one: one[:3])]
 
 
 def _gemm(dtype: str, m: int, n: int, k: int, tier: int, impl: str = "", **state: bool) -> Case:
@@ -143,7 +143,7 @@ def _vocabulary() -> Iterator[Case]:
         yield _gemm("bf16", n, k, 4096, 2, "torch_nt")
 
 
-def _grouped() -> Iterator[Case]:
+def _grouped_gemms() -> Iterator[Case]:
     experts = (
         (8, 14336, 4096),
         (32, 2048, 7168),
@@ -175,30 +175,30 @@ LAYOUTS = ((32, 8, 128), (32, 32, 128), (64, 8, 128), (16, 16, 64), (16, 16, 256
 
 
 def _attention() -> Iterator[Case]:
-    both = ("attention_forward", "attention_backward")
-    for op, impl in product(both, ("cudnn", "flash", "efficient", "math")):
+    directions = ("attention_forward", "attention_backward")
+    for op, impl in product(directions, ("cudnn", "flash", "efficient", "math")):
         yield from (_attend(op, impl, 1, (8, 8, 64), seq, seq, True, 0) for seq in (512, 1024))
-    for op, impl, seq in product(both, ("cudnn", "flash"), (4096, 1024)):
+    for op, impl, seq in product(directions, ("cudnn", "flash"), (4096, 1024)):
         yield _attend(op, impl, 8192 // seq, LAYOUTS[0], seq, seq, True, 0)
     for seq, layout, op, impl in product(
-        (2048, 8192, 512, 4096, 16384, 1024, 32768), LAYOUTS, both, ("cudnn", "flash")
+        (2048, 8192, 512, 4096, 16384, 1024, 32768), LAYOUTS, directions, ("cudnn", "flash")
     ):
-        late = layout in LAYOUTS[5:] or (seq == 32768 and op == both[1])
+        late = layout in LAYOUTS[5:] or (seq == 32768 and op == directions[1])
         yield _attend(op, impl, max(1, 8192 // seq), layout, seq, seq, True, 2 if late else 1)
-    for seq, layout, op in product((1024, 4096, 16384), (LAYOUTS[1], LAYOUTS[3]), both):
+    for seq, layout, op in product((1024, 4096, 16384), (LAYOUTS[1], LAYOUTS[3]), directions):
         yield _attend(op, "efficient", max(1, 8192 // seq), layout, seq, seq, True, 1)
         yield from (_attend(op, impl, max(1, 8192 // seq), layout, seq, seq, False, 2) for impl in ("cudnn", "flash"))
-    for seq, op, impl in product((2048, 4096, 512), both, ("cudnn", "flash")):
+    for seq, op, impl in product((2048, 4096, 512), directions, ("cudnn", "flash")):
         yield _attend(op, impl, 1, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 4, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 32768 // seq, LAYOUTS[0], seq, seq, True, 2)
         yield _attend(op, impl, 2, (8, 1, 128), seq, seq, True, 2)
-    for seq, layout, op in product((4096, 1024, 16384), LAYOUTS[:3], both):
+    for seq, layout, op in product((4096, 1024, 16384), LAYOUTS[:3], directions):
         for impl in ("cudnn_bhsd", "flash_bhsd"):
             yield _attend(op, impl, max(1, 8192 // seq), layout, seq, seq, True, 1)
-    for seq, op in product((1024, 2048), both):
+    for seq, op in product((1024, 2048), directions):
         yield _attend(op, "math", 4, LAYOUTS[1], seq, seq, True, 2)
-    for seq, op in product((2048, 8192), both):
+    for seq, op in product((2048, 8192), directions):
         yield _attend(op, "flex", 8192 // seq, LAYOUTS[0], seq, seq, True, 3)
 
 

@@ -52,7 +52,7 @@ def _calls(bench: Bench) -> dict[str, Callable[[], Any]]:
     def autograd() -> None:
         (x * w).backward(y)
 
-    found: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Callable[[], Any]] = {
         "kernel": lambda: x.add_(1.0),
         "matmul": lambda: torch.mm(a, a),
         "linear": lambda: linear(a),
@@ -63,11 +63,11 @@ def _calls(bench: Bench) -> dict[str, Callable[[], Any]]:
         "roundtrip": roundtrip,
     }
     if bench.backend.type != "cpu":
-        found["sync"] = bench.backend.synchronize
+        calls["sync"] = bench.backend.synchronize
     if bench.backend.event is not None:
         mark = bench.backend.event()
-        found["event"] = mark.record
-    return found
+        calls["event"] = mark.record
+    return calls
 
 
 def _host_seconds(call: Callable[[], Any], bench: Bench, inner: int) -> list[float]:
@@ -78,9 +78,9 @@ def _host_seconds(call: Callable[[], Any], bench: Bench, inner: int) -> list[flo
         began = time.perf_counter()
         for _ in range(inner):
             call()
-        elapsed = time.perf_counter() - began
+        run_seconds = time.perf_counter() - began
         if run >= 2:
-            samples.append(elapsed / inner)
+            samples.append(run_seconds / inner)
     bench.backend.synchronize()
     return samples
 
@@ -107,21 +107,21 @@ def graph(case: Case, bench: Bench) -> dict[str, Any]:
     for _ in range(3):
         x.add_(1.0)
     bench.backend.synchronize()
-    made = bench.backend.graph()
+    graph_ = bench.backend.graph()
     count = NODES if case["kind"] == "node" else 1
-    with bench.backend.module.graph(made, stream=bench.backend.stream):
+    with bench.backend.module.graph(graph_, stream=bench.backend.stream):
         for _ in range(count):
             x.add_(1.0)
-    made.replay()
+    graph_.replay()
     bench.backend.synchronize()
     if case["kind"] == "launch":
-        return _row(_host_seconds(made.replay, bench, 50))
+        return _row(_host_seconds(graph_.replay, bench, 50))
     assert bench.backend.event is not None
     samples = []
     for _ in range(RUNS):
         first, last = bench.backend.event(), bench.backend.event()
         first.record()
-        made.replay()
+        graph_.replay()
         last.record()
         bench.backend.synchronize()
         samples.append(first.elapsed_time(last) * 1e-3 / count)
@@ -129,5 +129,5 @@ def graph(case: Case, bench: Bench) -> dict[str, Any]:
 
 
 def _row(samples: list[float]) -> dict[str, Any]:
-    middle, spread = summary(samples)
-    return {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": len(samples), "ok": True}
+    middle, relative_spread = summary(samples)
+    return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}

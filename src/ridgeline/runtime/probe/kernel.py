@@ -11,7 +11,7 @@ import torch
 
 from ridgeline.runtime.probe.backend import Backend
 from ridgeline.runtime.probe.power import Meter
-from ridgeline.runtime.probe.timing import Call, timed
+from ridgeline.runtime.probe.timing import Call, time_calls
 
 DTYPES: dict[str, Any] = {
     "fp64": torch.float64,
@@ -61,9 +61,9 @@ class Prepared:
 
 def sets_for(bench: Bench, set_bytes: float) -> int:
     """Buffer sets that together exceed the cache three times, as far as memory and patience allow."""
-    wanted = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
+    wanted_sets = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
     fits = int(0.5 * bench.backend.free_bytes() / max(set_bytes, 1))
-    return max(1, min(wanted, MOST_SETS, fits))
+    return max(1, min(wanted_sets, MOST_SETS, fits))
 
 
 def is_cold(bench: Bench, prepared: Prepared) -> bool:
@@ -76,15 +76,15 @@ def measure(prepared: Prepared, bench: Bench) -> dict[str, Any]:
     error = prepared.check()
     if not error <= prepared.tolerance:
         return {"ok": False, "why": f"wrong result: relative error {error:.3g}"}
-    found = timed(
+    timing = time_calls(
         prepared.calls, bench.backend, seconds=bench.seconds, graph=prepared.graph, clock=bench.meter.clock_mhz
     )
-    if found.waited > UNTRUE and torch.get_num_threads() > 1:
+    if timing.waited > UNTRUE and torch.get_num_threads() > 1:
         return {"ok": False, "why": "threads waited for a core in most runs: other work has it"}
-    row = {**found.row(), "ok": True, "error": float(f"{error:.2g}"), "cold": is_cold(bench, prepared)}
+    row = {**timing.row(), "ok": True, "error": float(f"{error:.2g}"), "cold": is_cold(bench, prepared)}
     default = "graph" if bench.backend.graph is not None else "events" if bench.backend.event else "host"
-    if found.timer != default:
-        row["timer"] = found.timer
+    if timing.timer != default:
+        row["timer"] = timing.timer
     return row
 
 
@@ -105,19 +105,19 @@ def random(bench: Bench, *shape: int, dtype: Any, scale: float = 1.0) -> Any:
     drawn = torch.float32 if dtype.itemsize < 2 else dtype
     count = math.prod(shape)
     if bench.backend.type == "cpu" and count > DRAWN:
-        made = torch.randn(DRAWN, dtype=drawn).repeat(-(-count // DRAWN))[:count].view(shape)
+        values = torch.randn(DRAWN, dtype=drawn).repeat(-(-count // DRAWN))[:count].view(shape)
     else:
-        made = torch.randn(shape, device=bench.backend.name, dtype=drawn)
+        values = torch.randn(shape, device=bench.backend.name, dtype=drawn)
     if scale != 1.0:
-        made *= scale
-    return made.to(dtype)
+        values *= scale
+    return values.to(dtype)
 
 
 def some(size: int, count: int) -> Any:
     """A few indices below size, the last one among them: tails are where kernels go wrong."""
-    picked = torch.randperm(size)[:count] if size <= 1 << 20 else torch.randint(size, (count,))
-    picked[0] = size - 1
-    return picked
+    places = torch.randperm(size)[:count] if size <= 1 << 20 else torch.randint(size, (count,))
+    places[0] = size - 1
+    return places
 
 
 def tolerance_of(dtype: str) -> float:

@@ -41,20 +41,20 @@ def main() -> int:
         answers.write(json.dumps(value) + "\n")
         answers.flush()
 
-    told = json.loads(sys.stdin.readline())["open"]
+    request = json.loads(sys.stdin.readline())["open"]
     try:
-        backend = open_backend(told["device"], told["imports"])
-        name, store, attempt = join(backend, told["attempt"], told["group_backend"])
+        backend = open_backend(request["device"], request["imports"])
+        name, store, attempt = join(backend, request["attempt"], request["group_backend"])
     except Exception as wrong:
         tell({"refused": registry.reason(wrong)})
         return 0
     tell({"ready": {"attempt": attempt, "backend": name}})
-    bench = open_bench(backend, told["seconds"], told["seed"])
+    bench = open_bench(backend, request["seconds"], request["seed"])
     if dist.get_rank() == 0:
         _lead(bench, store, tell)
     else:
         _follow(bench, store)
-    tell({"profiles": _gather(store, told["profile"])})
+    tell({"profiles": _gather(store, request["profile"])})
     return 0
 
 
@@ -69,10 +69,10 @@ def join(backend: Backend, attempt: int, name: str) -> tuple[str, Any, int]:
         while int(store.get("characterize/attempt")) < attempt and time.monotonic() < until:
             time.sleep(0.2)
         attempt = int(store.get("characterize/attempt"))
-    own = dist.PrefixStore(f"characterize/{attempt}", store)
+    prefix_store = dist.PrefixStore(f"characterize/{attempt}", store)
     limit = datetime.timedelta(seconds=LIMIT_S)
-    dist.init_process_group(name, store=own, rank=rank, world_size=ranks, timeout=limit)
-    return name, own, attempt
+    dist.init_process_group(name, store=prefix_store, rank=rank, world_size=ranks, timeout=limit)
+    return name, prefix_store, attempt
 
 
 def _lead(bench: Bench, store: Any, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -130,23 +130,23 @@ def collective(op: str, size: int, bench: Bench) -> tuple[Callable[[], Any], Cal
     ranks, rank = dist.get_world_size(), dist.get_rank()
     count = max(1, size // 2 // ranks) * ranks
     options = {"device": bench.backend.name, "dtype": torch.bfloat16}
-    whole, part = torch.full((count,), rank + 1.0, **options), torch.full((count // ranks,), rank + 1.0, **options)
+    vector, part = torch.full((count,), rank + 1.0, **options), torch.full((count // ranks,), rank + 1.0, **options)
     total = ranks * (ranks + 1) / 2
     shares = torch.arange(1, ranks + 1, **options).repeat_interleave(count // ranks)
     if op == "all_reduce":
-        fresh = whole.clone()
-        return lambda: dist.all_reduce(whole), lambda: bool((fresh.fill_(total) == whole).all())
+        fresh = vector.clone()
+        return lambda: dist.all_reduce(vector), lambda: bool((fresh.fill_(total) == vector).all())
     if op == "all_gather":
         gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        return lambda: gather(whole, part), lambda: bool(torch.equal(whole, shares))
+        return lambda: gather(vector, part), lambda: bool(torch.equal(vector, shares))
     if op == "reduce_scatter":
         scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-        return lambda: scatter(part, whole), lambda: bool((part == total).all())
+        return lambda: scatter(part, vector), lambda: bool((part == total).all())
     if op == "all_to_all":
-        out = torch.empty_like(whole)
-        return lambda: dist.all_to_all_single(out, whole), lambda: bool(torch.equal(out, shares))
+        out = torch.empty_like(vector)
+        return lambda: dist.all_to_all_single(out, vector), lambda: bool(torch.equal(out, shares))
     if op == "broadcast":
-        return lambda: dist.broadcast(whole, 0), lambda: bool((whole == 1.0).all())
+        return lambda: dist.broadcast(vector, 0), lambda: bool((vector == 1.0).all())
     raise Lacking(f"no collective {op!r}")
 
 
@@ -169,14 +169,14 @@ def time_together(call: Callable[[], Any], bench: Bench) -> dict[str, Any]:
             call()
         bench.backend.synchronize()
         samples.append((time.perf_counter() - began) / inner)
-    middle, spread = summary(samples)
-    return {"s": float(f"{_slowest(middle, bench):.5g}"), "spread": round(spread, 4), "runs": RUNS, "ok": True}
+    middle, relative_spread = summary(samples)
+    return {"s": float(f"{_slowest(middle, bench):.5g}"), "spread": round(relative_spread, 4), "runs": RUNS, "ok": True}
 
 
 def _slowest(value: float, bench: Bench) -> float:
-    told = torch.tensor([value], device=bench.backend.name, dtype=torch.float32)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return float(told[0])
+    seconds = torch.tensor([value], device=bench.backend.name, dtype=torch.float32)
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return float(seconds[0])
 
 
 def _send_recv(case: Case, bench: Bench) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def _send_recv(case: Case, bench: Bench) -> dict[str, Any]:
     rank = dist.get_rank()
     samples = ping_pong(0, peer, case["bytes"], bench) if rank in (0, peer) else [0.0]
     dist.barrier()
-    middle, spread = summary(samples)
-    return {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": RUNS, "ok": True}
+    middle, relative_spread = summary(samples)
+    return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": RUNS, "ok": True}
 
 
 def ping_pong(first: int, second: int, size: int, bench: Bench) -> list[float]:
@@ -219,10 +219,10 @@ def _gather(store: Any, path: str) -> list[str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     with open(path, encoding="utf-8") as file:
         store.set(f"profile/{rank}", file.read())
-    found = [store.get(f"profile/{peer}").decode() for peer in range(ranks)] if rank == 0 else []
+    profiles = [store.get(f"profile/{peer}").decode() for peer in range(ranks)] if rank == 0 else []
     store.set(f"read/{rank}", "1")
     store.wait(["read/0"], datetime.timedelta(seconds=STORE_LIMIT_S))
-    return found
+    return profiles
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from typing import Any
 
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.grid_links import link_cases
-from ridgeline.runtime.probe.merge import merged
+from ridgeline.runtime.probe.merge import merge_rows
 from ridgeline.runtime.probe.profile_file import write_profile
 from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.probe.session import Outcome, measure_device
-from ridgeline.runtime.probe.supervisor import START_LIMIT_S, Child, Settings, Watch, start_child, unwatched
+from ridgeline.runtime.probe.supervisor import START_LIMIT_S, Child, Settings, Watch, ignore_progress, start_child
 
 LINKS = "ridgeline.runtime.probe.links"
 OWN_SHARE = 0.7  # of the minutes that each rank spends on its own device
@@ -38,30 +38,32 @@ def measure_ranks(
     only: Sequence[str] = (),
     chip: str | None = None,
     group_backend: str = "",
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
 ) -> Outcome:
     """Measure every rank and the links between them; the outcome is the rank's own, at rank 0 that of all."""
     began = time.monotonic()
-    own = replace(settings, device=world.device(settings.device), minutes=settings.minutes * OWN_SHARE)
+    rank_settings = replace(settings, device=world.device(settings.device), minutes=settings.minutes * OWN_SHARE)
     path = rank_path(output, world.rank)
     skip_own = tuple(only) == ("interconnect",)
-    found = measure_device(own, path, resume=resume, only=only, chip=chip, watch=watch, chosen=() if skip_own else None)
+    found = measure_device(
+        rank_settings, path, resume=resume, only=only, chip=chip, watch=watch, chosen=() if skip_own else None
+    )
     rows: list[dict[str, Any]] = []
     profiles: list[str] = []
     if not only or "interconnect" in only:
         until = began + settings.minutes * 60
-        rows, profiles = _links(own, world, path, until, group_backend, watch)
+        rows, profiles = _links(rank_settings, world, path, until, group_backend, watch)
     if world.rank != 0:
         return found
-    texts = profiles or [one.read_text("utf-8") for one in _beside(output, world.ranks)]
+    texts = profiles or [file.read_text("utf-8") for file in _rank_files(output, world.ranks)]
     tables = [json.loads(text) for text in texts]
-    head, every = merged([_head(table) for table in tables], [table["rows"] for table in tables])
-    outcome = Outcome(head=head, rows=(*every, *rows), left=found.left)
+    head, all_rows = merge_rows([_head(table) for table in tables], [table["rows"] for table in tables])
+    outcome = Outcome(head=head, rows=(*all_rows, *rows), left=found.left)
     write_profile(output, head, outcome.rows)
     return outcome
 
 
-def _beside(output: Path, ranks: int) -> list[Path]:
+def _rank_files(output: Path, ranks: int) -> list[Path]:
     return [path for path in (rank_path(output, rank) for rank in range(ranks)) if path.exists()]
 
 
@@ -74,20 +76,20 @@ def _links(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of the links and every rank's profile as text, at rank 0; nothing at the others."""
     rows: list[dict[str, Any]] = []
-    left: list[Case] | None = None
+    remaining_cases: list[Case] | None = None
     attempt = 1
     while attempt <= MOST_ATTEMPTS:
         child = start_child(LINKS, dict(world.environment))
-        told = {**asdict(settings), "attempt": attempt, "group_backend": group_backend, "profile": str(path)}
-        child.send({"open": told})
+        request = {**asdict(settings), "attempt": attempt, "group_backend": group_backend, "profile": str(path)}
+        child.send({"open": request})
         answer = child.receive(START_LIMIT_S if world.rank == 0 else PATIENCE_S)
         if isinstance(answer, str) or "refused" in answer:
             child.close()
             why = answer if isinstance(answer, str) else answer["refused"]
             return [*rows, {"op": "all_reduce", "impl": "torch", "dtype": "bf16", "ok": False, "why": why}], []
         backend = answer["ready"]["backend"]
-        left = link_cases(world.ranks, world.nodes, backend) if left is None else left
-        profiles = _lead(child, left, rows, until, watch) if world.rank == 0 else _wait(child)
+        remaining_cases = link_cases(world.ranks, world.nodes, backend) if remaining_cases is None else remaining_cases
+        profiles = _lead(child, remaining_cases, rows, until, watch) if world.rank == 0 else _wait(child)
         child.close()
         if profiles is not None:
             return rows, profiles
@@ -125,6 +127,6 @@ Reader = Callable[[Path], dict[str, Any]]
 def merge_files(paths: Iterable[Path], output: Path, read: Reader) -> Outcome:
     """Rank profiles that were written apart, as one."""
     tables = [read(path) for path in paths]
-    head, rows = merged([_head(table) for table in tables], [table["rows"] for table in tables])
+    head, rows = merge_rows([_head(table) for table in tables], [table["rows"] for table in tables])
     write_profile(output, head, rows)
     return Outcome(head=head, rows=tuple(rows), left=0)

@@ -42,7 +42,7 @@ def gemm(case: Case, bench: Bench) -> Prepared:
     first = make(case, bench)
     sets = [first, *(make(case, bench) for _ in range(count - 1))]
     return Prepared(
-        calls=[each[0] for each in sets],
+        calls=[pair[0] for pair in sets],
         set_bytes=case.kernel.bytes,
         check=lambda: _check(*first),
         tolerance=tolerance_of(case.kernel.dtype),
@@ -54,10 +54,10 @@ def _plain_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
     m, n, k, dtype = case["m"], case["n"], case["k"], DTYPES[case.kernel.dtype]
     x = random(bench, *((k, m) if case.kernel.impl == "torch_nt" else (m, k)), dtype=dtype)
     w = random(bench, *((n, k) if case.kernel.impl == "torch" else (k, n)), dtype=dtype)
-    left = x.t() if case.kernel.impl == "torch_nt" else x
+    left_operand = x.t() if case.kernel.impl == "torch_nt" else x
     right = w.t() if case.kernel.impl == "torch" else w
     out = torch.full((m, n), float("nan"), device=bench.backend.name, dtype=dtype)
-    return (lambda: torch.mm(left, right, out=out)), out, left, right
+    return (lambda: torch.mm(left_operand, right, out=out)), out, left_operand, right
 
 
 def _scaled_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
@@ -65,11 +65,13 @@ def _scaled_set(case: Case, bench: Bench) -> tuple[Any, Any, Any, Any]:
         raise Lacking(f"torch {torch.__version__} has no scaled product of fp8")
     m, n, k = case["m"], case["n"], case["k"]
     x, w = (random(bench, *shape, dtype=DTYPES["fp8"]) for shape in ((m, k), (n, k)))
-    one = torch.ones((), device=bench.backend.name)
+    unit_scale = torch.ones((), device=bench.backend.name)
     out = torch.full((m, n), float("nan"), device=bench.backend.name, dtype=torch.bfloat16)
 
     def call() -> Any:
-        return torch._scaled_mm(x, w.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True, out=out)
+        return torch._scaled_mm(
+            x, w.t(), unit_scale, unit_scale, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+        )
 
     return call, out, x, w.t()
 
@@ -88,10 +90,12 @@ def _check(call: Any, out: Any, left: Any, right: Any) -> float:
     if out.is_floating_point() and not bool(torch.isfinite(out).all()):
         return float("inf")
     rows, columns = some(out.shape[0], SAMPLED_ROWS).to(out.device), some(out.shape[1], SAMPLED_COLUMNS).to(out.device)
-    return relative_error(out[rows][:, columns], _wide(_picked(left, rows)) @ _wide(_picked(right.t(), columns)).t())
+    return relative_error(
+        out[rows][:, columns], _wide(_pick_rows(left, rows)) @ _wide(_pick_rows(right.t(), columns)).t()
+    )
 
 
-def _picked(values: Any, rows: Any) -> Any:
+def _pick_rows(values: Any, rows: Any) -> Any:
     """Some rows; formats of one byte go by way of bytes, which every backend can index."""
     return values.view(torch.uint8)[rows].view(values.dtype) if values.dtype.itemsize == 1 else values[rows]
 
@@ -136,5 +140,5 @@ def grouped_gemm(case: Case, bench: Bench) -> Prepared:
         reference = _wide(x[at * m : (at + 1) * m][rows]) @ _wide(w[at]).t()
         return relative_error(out[at * m : (at + 1) * m][rows], reference)
 
-    calls = [each[0] for each in sets]
+    calls = [pair[0] for pair in sets]
     return Prepared(calls=calls, set_bytes=case.kernel.bytes, check=check, tolerance=tolerance_of(case.kernel.dtype))

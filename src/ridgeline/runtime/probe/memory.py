@@ -17,7 +17,7 @@ import torch
 
 from ridgeline.runtime.probe.case import Case
 from ridgeline.runtime.probe.kernel import Bench, Lacking, Prepared, is_cold, measure, sets_for
-from ridgeline.runtime.probe.timing import Call, summary, timed
+from ridgeline.runtime.probe.timing import Call, summary, time_calls
 
 SUM_ERROR = 1e-2  # of a sum of normal numbers, over the root of their count
 
@@ -30,41 +30,41 @@ def traffic(case: Case, bench: Bench) -> dict[str, Any]:
     sources = [torch.randn(size, device=bench.backend.name) for _ in range(count)]
     calls: list[Call]
     if case.kernel.op == "copy":
-        targets = [torch.full_like(one, float("nan")) for one in sources]
-        calls = [partial(torch.mul, one, 1.0, out=out) for one, out in zip(sources, targets, strict=True)]
+        targets = [torch.full_like(source, float("nan")) for source in sources]
+        calls = [partial(torch.mul, source, 1.0, out=out) for source, out in zip(sources, targets, strict=True)]
         calls[0]()
         right = bool(torch.equal(sources[0], targets[0]))
     elif case.kernel.op == "read":
-        calls = [one.sum for one in sources]
-        wanted = float(sources[0].double().sum()) if bench.backend.type != "mps" else float(sources[0].sum())
-        right = abs(float(calls[0]()) - wanted) < SUM_ERROR * max(size**0.5, 1.0)
+        calls = [source.sum for source in sources]
+        wanted_sum = float(sources[0].double().sum()) if bench.backend.type != "mps" else float(sources[0].sum())
+        right = abs(float(calls[0]()) - wanted_sum) < SUM_ERROR * max(size**0.5, 1.0)
     else:
-        calls = [partial(one.fill_, 1.5) for one in sources]
+        calls = [partial(source.fill_, 1.5) for source in sources]
         right = bool((calls[0]() == 1.5).all())
     error = 0.0 if right else float("inf")
-    prepared = Prepared(calls=calls, set_bytes=per_set, check=lambda: error, tolerance=0.0)
-    found = measure(prepared, bench)
-    found.pop("cold", None)
-    if case["cold"] and not is_cold(bench, prepared):
-        found["ok"], found["why"] = False, "too small to keep out of the cache by taking turns"
-    return found
+    preparation = Prepared(calls=calls, set_bytes=per_set, check=lambda: error, tolerance=0.0)
+    row = measure(preparation, bench)
+    row.pop("cold", None)
+    if case["cold"] and not is_cold(bench, preparation):
+        row["ok"], row["why"] = False, "too small to keep out of the cache by taking turns"
+    return row
 
 
 def host_copy(case: Case, bench: Bench) -> dict[str, Any]:
     """The row of a copy between host and device."""
     if bench.backend.type == "cpu":
         raise Lacking("host and device share their memory")
-    size, pinned = case["bytes"], case["pinned"]
+    size, is_pinned = case["bytes"], case["pinned"]
     host = torch.randint(0, 255, (size,), dtype=torch.uint8)
-    host = host.pin_memory() if pinned else host
+    host = host.pin_memory() if is_pinned else host
     device = torch.randint(0, 255, (size,), dtype=torch.uint8, device=bench.backend.name)
     source, target = (host, device) if case.kernel.op == "h2d" else (device, host)
     target.copy_(source)
     bench.backend.synchronize()
     if not torch.equal(host, device.cpu()):
         return {"ok": False, "error": 1.0, "why": "wrong result: the copy differs from its source"}
-    if pinned:
-        row = timed(
+    if is_pinned:
+        row = time_calls(
             [lambda: target.copy_(source, non_blocking=True)], bench.backend, seconds=bench.seconds, graph=False
         ).row()
         return {**row, "ok": True, "error": 0.0, "cold": True}
@@ -75,6 +75,6 @@ def host_copy(case: Case, bench: Bench) -> dict[str, Any]:
         target.copy_(source)
         bench.backend.synchronize()
         samples.append(time.perf_counter() - began)
-    middle, spread = summary(samples)
-    found = {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": len(samples)}
-    return {**found, "ok": True, "error": 0.0, "cold": True}
+    middle, relative_spread = summary(samples)
+    copy_row = {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples)}
+    return {**copy_row, "ok": True, "error": 0.0, "cold": True}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def merged(
+def merge_rows(
     heads: Sequence[dict[str, Any]], rows: Sequence[Iterable[dict[str, Any]]]
 ) -> tuple[dict[str, Any], list[Any]]:
     """The head and rows of a system's profile, from those of its ranks in order.
@@ -19,7 +19,7 @@ def merged(
         device = head.get("device", {})
         members.append({"rank": rank, "node": head.get("host", {}).get("node", ""), "name": device.get("name", "")})
         members[-1] |= {key: device[key] for key in ("driver", "power_limit_w") if key in device}
-    found = []
+    merged_rows = []
     for rank, part in enumerate(rows):
-        found += [row if "rank" in row or "ranks" in row else {**row, "rank": rank} for row in part]
-    return {**heads[0], "ranks": members}, found
+        merged_rows += [row if "rank" in row or "ranks" in row else {**row, "rank": rank} for row in part]
+    return {**heads[0], "ranks": members}, merged_rows

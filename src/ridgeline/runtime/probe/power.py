@@ -72,14 +72,14 @@ def _nvml_facts(library: Any, handle: Any, read: Callable[..., int]) -> dict[str
     text = ctypes.create_string_buffer(96)
     driver = text.value.decode() if library.nvmlSystemGetDriverVersion(text, 96) == 0 else ""
     current, pending = ctypes.c_uint(), ctypes.c_uint()
-    told = library.nvmlDeviceGetEccMode(handle, ctypes.byref(current), ctypes.byref(pending)) == 0
+    has_ecc = library.nvmlDeviceGetEccMode(handle, ctypes.byref(current), ctypes.byref(pending)) == 0
     return {
         "driver": driver,
         "power_limit_w": read("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
         "power_default_w": read("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
         "clock_mhz": read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, SM_CLOCK),
         "memory_clock_mhz": read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, MEMORY_CLOCK),
-        "ecc": bool(current.value) if told else None,
+        "ecc": bool(current.value) if has_ecc else None,
         "persistence": bool(read("nvmlDeviceGetPersistenceMode")),
         "pcie_generation": read("nvmlDeviceGetCurrPcieLinkGeneration"),
         "pcie_generation_max": read("nvmlDeviceGetMaxPcieLinkGeneration"),

@@ -29,8 +29,8 @@ class Journal:
 
     def __init__(self, path: Path, resume: bool) -> None:
         self.path = path
-        held = dict(_read_rows(path)) if resume else {}
-        self.keys, self.rows = set(held), list(held.values())
+        done_rows = dict(_read_rows(path)) if resume else {}
+        self.keys, self.rows = set(done_rows), list(done_rows.values())
         if not resume:
             path.unlink(missing_ok=True)
 
@@ -47,9 +47,9 @@ def _read_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             with contextlib.suppress(json.JSONDecodeError):
-                held = json.loads(line)
-                if isinstance(held, dict) and isinstance(held.get("row"), dict) and "op" in held["row"]:
-                    yield str(held.get("case")), held["row"]
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("row"), dict) and "op" in row["row"]:
+                    yield str(row.get("case")), row["row"]
 
 
 def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:

@@ -37,10 +37,16 @@ def find_world(environment: Mapping[str, str] | None = None) -> World:
     >>> find_world({"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}).nodes
     2
     """
-    told = dict(os.environ if environment is None else environment)
-    if "RANK" in told and "WORLD_SIZE" in told:
-        return _of(told["RANK"], told["WORLD_SIZE"], told.get("LOCAL_RANK", "0"), told.get("LOCAL_WORLD_SIZE", "1"), {})
-    return _of_slurm(told) or World()
+    variables = dict(os.environ if environment is None else environment)
+    if "RANK" in variables and "WORLD_SIZE" in variables:
+        return _of(
+            variables["RANK"],
+            variables["WORLD_SIZE"],
+            variables.get("LOCAL_RANK", "0"),
+            variables.get("LOCAL_WORLD_SIZE", "1"),
+            {},
+        )
+    return _of_slurm(variables) or World()
 
 
 def _of_slurm(told: Mapping[str, str]) -> World | None:
@@ -60,21 +66,21 @@ def _of_slurm(told: Mapping[str, str]) -> World | None:
     ranks = told.get("SLURM_STEP_NUM_TASKS", "1")
     if int(ranks) < 2 or "SLURM_PROCID" not in told:
         return None
-    each = re.match(r"\d+", told.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    tasks = re.match(r"\d+", told.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     port = FIRST_PORT + (int(told.get("SLURM_JOB_ID", "0")) + int(told.get("SLURM_STEP_ID", "0"))) % PORTS
     meet = {"MASTER_ADDR": told.get("MASTER_ADDR") or _first_host(told.get("SLURM_STEP_NODELIST", ""))}
     meet["MASTER_PORT"] = told.get("MASTER_PORT") or str(port)
-    return _of(told["SLURM_PROCID"], ranks, told.get("SLURM_LOCALID", "0"), each[0] if each else "1", meet)
+    return _of(told["SLURM_PROCID"], ranks, told.get("SLURM_LOCALID", "0"), tasks[0] if tasks else "1", meet)
 
 
 def _of(rank: str, ranks: str, local_rank: str, local_ranks: str, more: Mapping[str, str]) -> World:
-    own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_ranks, **more}
+    variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_ranks, **more}
     return World(
         rank=int(rank),
         ranks=int(ranks),
         local_rank=int(local_rank),
         local_ranks=int(local_ranks),
-        environment=tuple(own.items()),
+        environment=tuple(variables.items()),
     )
 
 
@@ -85,9 +91,9 @@ def _first_host(nodes: str) -> str:
     'gpu012'
     """
     try:
-        told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=10)
-        if told.returncode == 0 and told.stdout.split():
-            return told.stdout.split()[0]
+        answer = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=10)
+        if answer.returncode == 0 and answer.stdout.split():
+            return answer.stdout.split()[0]
     except (OSError, subprocess.TimeoutExpired):
         pass
     first = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)

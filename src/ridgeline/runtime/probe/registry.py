@@ -27,7 +27,7 @@ MEASURES: dict[str, Callable[[Case, Bench], dict[str, Any]]] = {
     "launch": host.launch,
     "graph": host.graph,
     "overlap": together.overlap,
-    "sustained": together.sustained,
+    "sustained": together.sustained_rate,
 }
 
 

@@ -99,7 +99,7 @@ def row_op(case: Case, bench: Bench) -> Prepared:
         return lambda: run(*inputs)
 
     return Prepared(
-        calls=[bind(each) for each in sets],
+        calls=[bind(inputs) for inputs in sets],
         set_bytes=case.kernel.bytes,
         check=lambda: _check(case, run(*sets[0]), sets[0]),
         tolerance=tolerance_of(case.kernel.dtype),
@@ -133,31 +133,33 @@ def _check(case: Case, found: Any, inputs: Sequence[Any]) -> float:
     if case.kernel.op == "embedding":
         return relative_error(found[-1], inputs[0][inputs[1][-1]])
     rows = some(case["rows"], min(16, case["rows"])).to(inputs[0].device)
-    picked = [one[rows].float() if one.dim() > 1 else one.float() for one in inputs]
-    wanted = FUNCTIONS[case.kernel.op](*picked)
-    pairs = zip(found, wanted, strict=True) if isinstance(found, tuple) else [(found, wanted)]
-    return max(relative_error(one[rows], reference) for one, reference in pairs)
+    sample_inputs = [tensor[rows].float() if tensor.dim() > 1 else tensor.float() for tensor in inputs]
+    references = FUNCTIONS[case.kernel.op](*sample_inputs)
+    pairs = zip(found, references, strict=True) if isinstance(found, tuple) else [(found, references)]
+    return max(relative_error(output[rows], reference) for output, reference in pairs)
 
 
 def adamw(case: Case, bench: Bench) -> Prepared:
     """One step of AdamW over tensors that sum to `parameters`; states have the format of the parameters."""
     size, dtype = case["parameters"] // PARAMETER_TENSORS, DTYPES[case.kernel.dtype]
-    made = [random(bench, size, dtype=dtype, scale=0.02).requires_grad_() for _ in range(PARAMETER_TENSORS)]
-    for one in made:
-        one.grad = torch.randn_like(one)
-    fused = case.kernel.impl == "fused"
+    parameters = [random(bench, size, dtype=dtype, scale=0.02).requires_grad_() for _ in range(PARAMETER_TENSORS)]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    is_fused = case.kernel.impl == "fused"
     settings: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
     capturable = bench.backend.graph is not None
     try:
-        optimizer = torch.optim.AdamW(made, fused=fused, foreach=not fused, capturable=capturable, **settings)
+        optimizer = torch.optim.AdamW(
+            parameters, fused=is_fused, foreach=not is_fused, capturable=capturable, **settings
+        )
     except RuntimeError as wrong:
         raise Lacking(str(wrong)) from None
-    before, gradient = made[-1].detach()[-256:].double(), made[-1].grad[-256:].double()
+    before, gradient = parameters[-1].detach()[-256:].double(), parameters[-1].grad[-256:].double()
 
     def check() -> float:
         optimizer.step()
-        wanted = before * (1 - 1e-3 * 0.1) - 1e-3 * gradient / (gradient.abs() + 1e-8)
-        return relative_error(made[-1].detach()[-256:], wanted)
+        wanted_weights = before * (1 - 1e-3 * 0.1) - 1e-3 * gradient / (gradient.abs() + 1e-8)
+        return relative_error(parameters[-1].detach()[-256:], wanted_weights)
 
     return Prepared(
         calls=[optimizer.step], set_bytes=case.kernel.bytes, check=check, tolerance=tolerance_of(case.kernel.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.runtime.probe.case import Case, read_case
 from ridgeline.runtime.probe.grid import cases
 from ridgeline.runtime.probe.profile_file import Journal, journal_path, write_profile
-from ridgeline.runtime.probe.supervisor import Settings, Watch, supervise, unwatched
+from ridgeline.runtime.probe.supervisor import Settings, Watch, ignore_progress, supervise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def measure_device(
     resume: bool = False,
     only: Sequence[str] = (),
     chip: str | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     chosen: Sequence[Case] | None = None,
 ) -> Outcome:
     """Measure a device and write its profile; `chosen` replaces the grid."""
@@ -44,9 +44,11 @@ def measure_device(
     journal = Journal(journal_path(output), resume)
 
     def plan(ready: dict[str, Any]) -> Sequence[Case]:
-        extra = [read_case(one) for one in ready["extra"]]
-        own = list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
-        return [*extra, *own]
+        extra = [read_case(text) for text in ready["extra"]]
+        own_cases = (
+            list(chosen) if chosen is not None else cases(ready["cache_bytes"], only, ready["head"]["device"]["type"])
+        )
+        return [*extra, *own_cases]
 
     run = supervise(settings, plan, keep=journal.append, done=journal.keys, watch=watch)
     head = head_of(run.ready, settings, chip, (time.monotonic() - began) / 60)
@@ -58,10 +60,10 @@ def measure_device(
 
 def head_of(ready: dict[str, Any], settings: Settings, chip: str | None, minutes: float) -> dict[str, Any]:
     """The keys of a profile before its rows."""
-    told = dict(ready["head"])
+    head = dict(ready["head"])
     return {
-        **told,
-        "chip": chip or told["chip"],
+        **head,
+        "chip": chip or head["chip"],
         "timer": ready["timer"],
         "cache_bytes": ready["cache_bytes"],
         "taken": datetime.date.today().isoformat(),

@@ -33,7 +33,7 @@ def unkept(key: str, row: dict[str, Any]) -> None:
     """Nobody keeps a row before the end."""
 
 
-def unwatched(count: int, total: int, case: Case) -> None:
+def ignore_progress(count: int, total: int, case: Case) -> None:
     """Nobody is told how far a run is."""
 
 
@@ -168,7 +168,7 @@ def supervise(
     *,
     keep: Keep = unkept,
     done: Iterable[str] = (),
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
 ) -> Run:
     """Take cases in order until they or the minutes are up.
 
@@ -179,15 +179,15 @@ def supervise(
     began = time.monotonic()
     run = Run(settings=settings, keep=keep, done=set(done))
     child: Child | None = run.open()
-    planned = [case for case in plan(run.ready) if case.key() not in run.done and affordable(case, run)]
-    taken = 0
+    planned_cases = [case for case in plan(run.ready) if case.key() not in run.done and affordable(case, run)]
+    measured_cases = 0
     try:
-        for taken, case in enumerate(planned):
+        for measured_cases, case in enumerate(planned_cases):
             if time.monotonic() - began > settings.minutes * 60:
                 break
             if not run.wanted(case):
                 continue
-            watch(taken, len(planned), case)
+            watch(measured_cases, len(planned_cases), case)
             child = child or run.open()
             child.send({"case": case.message()})
             answer = child.receive(case.limit_s)
@@ -200,11 +200,11 @@ def supervise(
                     child.close()
                     child = None
         else:
-            taken = len(planned)
+            measured_cases = len(planned_cases)
     finally:
         if child is not None:
             child.close()
-    run.left = len(planned) - taken
+    run.left = len(planned_cases) - measured_cases
     return run
 
 

@@ -46,16 +46,16 @@ class Timing:
 
     def row(self) -> dict[str, Any]:
         """As keys of a row."""
-        found: dict[str, Any] = {"s": float(f"{self.s:.5g}"), "spread": round(self.spread, 4), "runs": self.runs}
+        row: dict[str, Any] = {"s": float(f"{self.s:.5g}"), "spread": round(self.spread, 4), "runs": self.runs}
         if self.clock_mhz:
-            found["clock_mhz"] = self.clock_mhz
+            row["clock_mhz"] = self.clock_mhz
         if abs(self.burst_s - self.s) > BURST * self.s and self.burst_s:
-            found["burst_s"] = float(f"{self.burst_s:.5g}")
+            row["burst_s"] = float(f"{self.burst_s:.5g}")
         if self.left_out:
-            found["left_out"] = self.left_out
+            row["left_out"] = self.left_out
         if self.waited:
-            found["waited"] = round(self.waited, 3)
-        return found
+            row["waited"] = round(self.waited, 3)
+        return row
 
 
 def summary(samples: Sequence[float]) -> tuple[float, float]:
@@ -71,7 +71,7 @@ def summary(samples: Sequence[float]) -> tuple[float, float]:
     return middle, (high - low) / middle
 
 
-def timed(
+def time_calls(
     calls: Sequence[Call],
     backend: Backend,
     *,
@@ -115,16 +115,16 @@ def _capture(calls: Sequence[Call], backend: Backend, once: float) -> tuple[Call
     nodes = max(len(calls), min(MOST_NODES // 4, math.ceil(GRAPH_S / once)))
     nodes = min(MOST_NODES, math.ceil(nodes / len(calls)) * len(calls))
     try:
-        made = backend.graph()
-        with backend.module.graph(made, stream=backend.stream):
+        graph = backend.graph()
+        with backend.module.graph(graph, stream=backend.stream):
             for at in range(nodes):
                 calls[at % len(calls)]()
-        made.replay()
+        graph.replay()
         backend.synchronize()
     except Exception:  # not every op may be captured; it is timed by events then
         backend.synchronize()
         return None, 0
-    return made.replay, nodes
+    return graph.replay, nodes
 
 
 def _by_events(
@@ -160,9 +160,9 @@ def _by_events(
     mhz = clock()
     backend.synchronize()
     samples = [a.elapsed_time(b) * 1e-3 / (nodes * inner) for a, b in pairs]
-    middle, spread = summary(samples[runs // 2 :])
+    middle, relative_spread = summary(samples[runs // 2 :])
     burst, _ = summary(samples[: max(1, runs // 4)])
-    return Timing(s=middle, spread=spread, runs=runs - runs // 2, timer=timer, clock_mhz=mhz, burst_s=burst)
+    return Timing(s=middle, spread=relative_spread, runs=runs - runs // 2, timer=timer, clock_mhz=mhz, burst_s=burst)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,31 +176,36 @@ class _Run:
 def _by_host(calls: Sequence[Call], backend: Backend, seconds: float, once: float) -> Timing:
     """Runs by the host's clock; on a busy machine more of them, until enough had their cores to themselves."""
     inner = max(1, min(1000, int(2e-3 / once)))
-    wanted = max(3, min(MOST_RUNS, int(seconds / (once * inner))))
+    wanted_runs = max(3, min(MOST_RUNS, int(seconds / (once * inner))))
     delay = RunDelay(backend)
-    until = time.perf_counter() + PATIENCE * max(seconds, wanted * once * inner)
+    until = time.perf_counter() + PATIENCE * max(seconds, wanted_runs * once * inner)
     runs: list[_Run] = []
     quiet = turn = 0
-    while len(runs) < wanted or (quiet < wanted and time.perf_counter() < until):
+    while len(runs) < wanted_runs or (quiet < wanted_runs and time.perf_counter() < until):
         before, began = delay.read(), time.perf_counter()
         for _ in range(inner):
             calls[turn % len(calls)]()
             turn += 1
         backend.synchronize()
-        elapsed = time.perf_counter() - began
-        waited = longest_wait(before, delay.read())
-        runs.append(_Run(s=max(elapsed - waited, 0.0) / inner, waited=waited / elapsed))
-        quiet += waited <= DISTURBED * elapsed
+        run_seconds = time.perf_counter() - began
+        wait_seconds = longest_wait(before, delay.read())
+        runs.append(_Run(s=max(run_seconds - wait_seconds, 0.0) / inner, waited=wait_seconds / run_seconds))
+        quiet += wait_seconds <= DISTURBED * run_seconds
     delay.close()
-    kept = undisturbed(runs)
-    middle, spread = summary([run.s for run in kept])
-    still = sum(run.waited > DISTURBED for run in kept) / len(kept)
+    quiet_runs = undisturbed_runs(runs)
+    middle, relative_spread = summary([run.s for run in quiet_runs])
+    still = sum(run.waited > DISTURBED for run in quiet_runs) / len(quiet_runs)
     return Timing(
-        s=middle, spread=spread, runs=len(kept), timer="host", left_out=len(runs) - len(kept), waited=still
-    )  # fmt: skip
+        s=middle,
+        spread=relative_spread,
+        runs=len(quiet_runs),
+        timer="host",
+        left_out=len(runs) - len(quiet_runs),
+        waited=still,
+    )
 
 
-def undisturbed(runs: Sequence[_Run]) -> Sequence[_Run]:
+def undisturbed_runs(runs: Sequence[_Run]) -> Sequence[_Run]:
     """The runs whose threads had their cores; where hardly any had, those that waited least."""
     quiet = [run for run in runs if run.waited <= DISTURBED]
     few = max(3, len(runs) // 4)

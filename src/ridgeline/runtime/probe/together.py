@@ -25,13 +25,13 @@ TOGETHER_S = 0.05
 REPEATS = 5
 
 
-def alone(value: float) -> float:
+def as_measured(value: float) -> float:
     """Seconds as this rank measured them."""
     return value
 
 
 def overlap(
-    case: Case, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = alone
+    case: Case, bench: Bench, partner: Call | None = None, agree: Callable[[float], float] = as_measured
 ) -> dict[str, Any]:
     """What a product and its partner lose to each other; `partner` enqueues on the current stream.
 
@@ -44,18 +44,18 @@ def overlap(
     x, w = random(bench, m, k, dtype=dtype), random(bench, k, n, dtype=dtype)
     out = torch.empty(m, n, device=backend.name, dtype=dtype)
     partner = partner or _copy(case, bench)
-    other = backend.module.Stream()
+    side_stream = backend.module.Stream()
 
     def product() -> Any:
         return torch.mm(x, w, out=out)
 
-    product_s, partner_s = (agree(_alone(one, backend)) for one in (product, partner))
-    first = [_both(product, product_s, partner, partner_s, other, backend) for _ in range(REPEATS)]
-    second = [_both(partner, partner_s, product, product_s, other, backend) for _ in range(REPEATS)]
-    middle, spread = summary(first)
+    product_s, partner_s = (agree(_single_seconds(call, backend)) for call in (product, partner))
+    first = [_seconds_of_both(product, product_s, partner, partner_s, side_stream, backend) for _ in range(REPEATS)]
+    second = [_seconds_of_both(partner, partner_s, product, product_s, side_stream, backend) for _ in range(REPEATS)]
+    middle, relative_spread = summary(first)
     return {
         "s": float(f"{middle:.5g}"),
-        "spread": round(spread, 4),
+        "spread": round(relative_spread, 4),
         "runs": REPEATS,
         "ok": True,
         "slowdown": round(middle / product_s, 4),
@@ -69,15 +69,15 @@ def _copy(case: Case, bench: Bench) -> Call:
     if case["beside"] == "copy":
         target = torch.empty_like(source)
         return lambda: target.copy_(source)
-    pinned = torch.randint(0, 255, (size,), dtype=torch.uint8).pin_memory()
+    pinned_buffer = torch.randint(0, 255, (size,), dtype=torch.uint8).pin_memory()
     if case["beside"] == "h2d":
-        return lambda: source.copy_(pinned, non_blocking=True)
+        return lambda: source.copy_(pinned_buffer, non_blocking=True)
     if case["beside"] == "d2h":
-        return lambda: pinned.copy_(source, non_blocking=True)
+        return lambda: pinned_buffer.copy_(source, non_blocking=True)
     raise Lacking(f"{case['beside']} needs a process group")
 
 
-def _alone(call: Call, backend: Any) -> float:
+def _single_seconds(call: Call, backend: Any) -> float:
     for _ in range(3):
         call()
     backend.synchronize()
@@ -93,14 +93,14 @@ def _alone(call: Call, backend: Any) -> float:
     return summary(samples)[0]
 
 
-def _both(timed: Call, timed_s: float, other: Call, other_s: float, stream: Any, backend: Any) -> float:
+def _seconds_of_both(timed: Call, timed_s: float, other: Call, other_s: float, stream: Any, backend: Any) -> float:
     """Seconds of a call of `timed` while `other` keeps a second stream busy from before to after."""
     count = max(3, int(TOGETHER_S / timed_s))
-    beside = max(4, int(2.5 * count * timed_s / other_s) + 2)
+    partner_calls = max(4, int(2.5 * count * timed_s / other_s) + 2)
     backend.synchronize()
     first, last = backend.event(), backend.event()
     with backend.module.stream(stream):
-        for _ in range(min(beside, 400)):
+        for _ in range(min(partner_calls, 400)):
             other()
     first.record()
     for _ in range(count):
@@ -110,7 +110,7 @@ def _both(timed: Call, timed_s: float, other: Call, other_s: float, stream: Any,
     return float(first.elapsed_time(last)) * 1e-3 / count
 
 
-def sustained(case: Case, bench: Bench) -> dict[str, Any]:
+def sustained_rate(case: Case, bench: Bench) -> dict[str, Any]:
     """A product or a copy from rest, or for seconds on end."""
     calls = _long_calls(case, bench)
     backend, meter = bench.backend, bench.meter
@@ -122,12 +122,12 @@ def sustained(case: Case, bench: Bench) -> dict[str, Any]:
         for _ in range(3):
             time.sleep(REST_S)
             samples += _loop(calls, bench, BURST_S)[0]
-        middle, spread = summary(samples)
-        return {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": len(samples), "ok": True}
+        middle, relative_spread = summary(samples)
+        return {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}
     _loop(calls, bench, STEADY_S - COUNTED_S)
     samples, joules, seconds, count, mhz = _loop(calls, bench, COUNTED_S)
-    middle, spread = summary(samples)
-    row = {"s": float(f"{middle:.5g}"), "spread": round(spread, 4), "runs": len(samples), "ok": True}
+    middle, relative_spread = summary(samples)
+    row = {"s": float(f"{middle:.5g}"), "spread": round(relative_spread, 4), "runs": len(samples), "ok": True}
     if joules > 0:
         row |= {"power_w": round(joules / seconds, 1), "energy_j": float(f"{joules / count:.4g}")}
     elif meter.power_w() > 0:
@@ -144,11 +144,11 @@ def _long_calls(case: Case, bench: Bench) -> list[Call]:
         return [lambda: torch.mul(source, 1.0, out=target)]
     impl = {"fp8": "scaled_mm", "int8": "int_mm"}.get(case.kernel.dtype, "torch")
     product = replace(case, kernel=replace(case.kernel, op="gemm", impl=impl))
-    prepared = gemm(product, bench)
-    if not prepared.check() <= prepared.tolerance:
+    preparation = gemm(product, bench)
+    if not preparation.check() <= preparation.tolerance:
         raise Lacking("wrong result of the product")
     assert product.kernel.bytes > 0
-    return list(prepared.calls[:2])
+    return list(preparation.calls[:2])
 
 
 def _loop(calls: list[Call], bench: Bench, seconds: float) -> tuple[list[float], float, float, int, int]:
@@ -164,9 +164,9 @@ def _loop(calls: list[Call], bench: Bench, seconds: float) -> tuple[list[float],
             calls[at % len(calls)]()
         mhz = meter.clock_mhz() or mhz
         backend.synchronize()
-        each = (time.perf_counter() - spent) / inner
-        samples.append(each)
+        call_seconds = (time.perf_counter() - spent) / inner
+        samples.append(call_seconds)
         count += inner
-        inner = max(1, min(1000, int(min(0.02, seconds / 4) / each)))
-    whole = time.perf_counter() - began
-    return samples, meter.energy_j() - joules, whole, count, mhz
+        inner = max(1, min(1000, int(min(0.02, seconds / 4) / call_seconds)))
+    total_seconds = time.perf_counter() - began
+    return samples, meter.energy_j() - joules, total_seconds, count, mhz

@@ -33,10 +33,10 @@ def register() -> None:
 
 
 def _creator(create: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    def made(asked: Any, _options: Any) -> Any:
+    def make_group(asked: Any, _options: Any) -> Any:
         seconds = asked.timeout.total_seconds()
         ranks = list(asked.global_ranks_in_group)
-        own = ranks[asked.group_rank] if ranks else asked.group_rank
-        return create(asked.store, asked.group_rank, asked.group_size, seconds, own)
+        rank = ranks[asked.group_rank] if ranks else asked.group_rank
+        return create(asked.store, asked.group_rank, asked.group_size, seconds, rank)
 
-    return made
+    return make_group

@@ -52,17 +52,17 @@ STALE_S = 3600.0  # no build takes so long
 def load_extension() -> ModuleType:
     """The backend's module, built if this machine has not yet built it."""
     if sys.platform != "linux":
-        raise _refused(sys.platform, "Linux", "take gloo here")
+        raise _refuse_build(sys.platform, "Linux", "take gloo here")
     place = cache_directory() / _key()
     path = place / f"{NAME}.so"
     if not path.exists():
-        with _locked(place):
+        with _lock_folder(place):
             if not path.exists():
                 _build(place)
     loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-    found = importlib.util.spec_from_file_location(NAME, str(path), loader=loader)
-    assert found is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(NAME, str(path), loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
 
@@ -70,14 +70,14 @@ def load_extension() -> ModuleType:
 def _key() -> str:
     import torch
 
-    hashed = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cpp", ".hpp", ".inc"):
-            hashed.update(path.name.encode() + path.read_bytes())
+            digest.update(path.name.encode() + path.read_bytes())
     for part in (*FLAGS, os.environ.get("CXX", ""), platform.machine(), _processor()):
-        hashed.update(part.encode() + b"\0")
+        digest.update(part.encode() + b"\0")
     version = str(torch.__version__).replace("+", "-")
-    return f"shm-torch{version}-py{sys.version_info.major}{sys.version_info.minor}-{hashed.hexdigest()}"
+    return f"shm-torch{version}-py{sys.version_info.major}{sys.version_info.minor}-{digest.hexdigest()}"
 
 
 def _processor() -> str:
@@ -90,13 +90,13 @@ def _processor() -> str:
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
+def _lock_folder(place: Path) -> Iterator[None]:
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = open(place.with_name(place.name + ".lock"), "w", encoding="utf-8")  # noqa: SIM115
     except OSError as wrong:
         todo = "set RIDGELINE_CACHE to a directory of yours"
-        raise _refused(f"{place.parent}: {wrong.strerror}", "a directory that can be written", todo) from None
+        raise _refuse_build(f"{place.parent}: {wrong.strerror}", "a directory that can be written", todo) from None
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -109,7 +109,7 @@ def _build(place: Path) -> None:
     compiler = os.environ.get("CXX") or "c++"
     if shutil.which(compiler) is None:
         todo = "install g++ 11 or newer (apt install g++), or set CXX; gloo needs none"
-        raise _refused(f"no C++ compiler {compiler!r}", "one, to build the backend on its first use", todo)
+        raise _refuse_build(f"no C++ compiler {compiler!r}", "one, to build the backend on its first use", todo)
     sys.stderr.write(f"ridge_shm: building the backend for this torch and processor, once, into {place}\n")
     _remove_stale(place.parent)
     fresh = Path(tempfile.mkdtemp(prefix=BUILDING, dir=place.parent))
@@ -127,7 +127,7 @@ def _build(place: Path) -> None:
     except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as wrong:
         tail = f"{wrong}"[-TAIL:]
         todo = "the compiler's words are above; gloo needs no build"
-        raise _refused(f"the build failed: {tail}", "a compiler for C++20 and torch's headers", todo) from wrong
+        raise _refuse_build(f"the build failed: {tail}", "a compiler for C++20 and torch's headers", todo) from wrong
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -142,7 +142,7 @@ def _ninja_in_path() -> Iterator[None]:
         if not cpp_extension.is_ninja_available():
             os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
         if not cpp_extension.is_ninja_available():
-            raise _refused("no ninja", "ninja, which torch's extension loader builds with", "`pip install ninja`")
+            raise _refuse_build("no ninja", "ninja, which torch's extension loader builds with", "`pip install ninja`")
         yield
     finally:
         os.environ["PATH"] = before
@@ -150,11 +150,11 @@ def _ninja_in_path() -> Iterator[None]:
 
 def _remove_stale(parent: Path) -> None:
     """What builds that were killed have left."""
-    for left in parent.glob(f"{BUILDING}*"):
+    for leftover in parent.glob(f"{BUILDING}*"):
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > STALE_S:
-                shutil.rmtree(left, ignore_errors=True)
+            if time.time() - leftover.stat().st_mtime > STALE_S:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _refused(given: str, expected: str, todo: str) -> InputError:
+def _refuse_build(given: str, expected: str, todo: str) -> InputError:
     return InputError(Problem(path=NAME, given=given, expected=expected, todo=todo))

@@ -66,7 +66,7 @@ def test_an_op_in_place_is_altered_in_place() -> None:
         return result * 2
 
     x = torch.ones(3).to("ridge")
-    with ridge.altered(doubled):
+    with ridge.alter_results(doubled):
         x.add_(1.0)
     assert x.cpu().tolist() == [4.0, 4.0, 4.0]
     assert seen[0].tolist() == [1.0, 1.0, 1.0]

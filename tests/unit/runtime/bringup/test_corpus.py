@@ -18,16 +18,16 @@ from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of  # noqa: 
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
 from ridgeline.runtime.bringup.personality import PERSONALITIES, split  # noqa: E402
 from ridgeline.runtime.bringup.probing import probe, there  # noqa: E402
-from ridgeline.runtime.bringup.replay import Replay, recorded  # noqa: E402
+from ridgeline.runtime.bringup.replay import Replay, record_calls  # noqa: E402
 from ridgeline.runtime.bringup.standing import losses, norms, products  # noqa: E402
-from ridgeline.runtime.bringup.standing_moves import rearranged  # noqa: E402
+from ridgeline.runtime.bringup.standing_moves import rearrangements  # noqa: E402
 from ridgeline.runtime.bringup.standing_training import lists  # noqa: E402
 from ridgeline.runtime.bringup.variants import collect, hard_variants  # noqa: E402
 
 A = torch.ops.aten
 BUILT = (
     (products, torch.bfloat16), (products, torch.float32), (norms, torch.bfloat16), (losses, torch.float32),
-    (rearranged, torch.float32), (lists, torch.float32),
+    (rearrangements, torch.float32), (lists, torch.float32),
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def called() -> None:
 @pytest.fixture(scope="module")
 def replay() -> Replay:
     ridge.register()
-    return Replay(recorded(called))
+    return Replay(record_calls(called))
 
 
 def test_the_frozen_half_is_named_and_is_half() -> None:
@@ -96,7 +96,7 @@ def test_a_view_that_shows_other_numbers_is_wrong() -> None:
 
     for alter, expected in ((None, []), (late, ["aten.slice.Tensor"])):
         watch = Watch()
-        with ridge.altered(alter or (lambda *_: None)), watch:
+        with ridge.alter_results(alter or (lambda *_: None)), watch:
             A.slice.Tensor(x, 1, 1, 3)
         assert [one.op for one in watch.wrong] == expected
 
@@ -116,7 +116,7 @@ def test_what_is_wrong_the_second_time_is_wrong_and_so_is_a_written_argument() -
     x = Numbers(torch.float32, 0).normal(8, 16)
     call = Call(op=A.mul.Tensor, args=(x, x))
     for alter, statistic in ((second, ("beyond", "power", "bias")), (scribbles, ("argument",))):
-        with ridge.altered(alter):
+        with ridge.alter_results(alter):
             wrong = probe(call, "ridge").wrong
         assert len(wrong) == 1
         assert wrong[0].verdict.statistic in statistic
@@ -159,7 +159,7 @@ def test_the_fingerprint_tells_the_personalities_apart() -> None:
     assert plain.notes() == ()
     found = {}
     for name, alter in PERSONALITIES.items():
-        with ridge.altered(alter):
+        with ridge.alter_results(alter):
             found[name] = fingerprint("ridge")
     assert found["tf32"].products["fp32"].factor_bits == 11
     assert found["bf16-sums"].products["bf16"].bits < 12
@@ -184,7 +184,7 @@ def test_an_accumulator_that_cuts_off_is_seen_and_allowed_for() -> None:
             total = torch.where(over, (near.view(torch.int32) - 1).view(torch.float32), near).double()
         return total.to(result.dtype)
 
-    with ridge.altered(cuts):
+    with ridge.alter_results(cuts):
         found = fingerprint("ridge")
     assert found.products["bf16"].sums == "toward zero"
     assert unit_of(found).cuts_off

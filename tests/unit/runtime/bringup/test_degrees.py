@@ -31,7 +31,7 @@ def verification(loss: float = 5.0, **differences: float) -> Verification:
 
 
 def test_reasons_why_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(degrees, "compared", lambda *_: pytest.fail("processes were started"))
+    monkeypatch.setattr(degrees, "compare_ranks", lambda *_: pytest.fail("processes were started"))
     own = OwnModule(reference="mine:make")
     monkeypatch.setattr(degrees.os, "sched_getaffinity", lambda _: [0, 1])
     told = {
@@ -61,8 +61,8 @@ def test_a_model_that_the_trainer_cannot_split_is_told_with_its_reason(monkeypat
         asked.append(len(requests))
         return tuple(verification(a=1e-7) for _ in requests)
 
-    monkeypatch.setattr(degrees, "compared", answered)
-    monkeypatch.setattr(degrees, "refused", lambda _: "")
+    monkeypatch.setattr(degrees, "compare_ranks", answered)
+    monkeypatch.setattr(degrees, "refusal_of", lambda _: "")
     whole = model("qwen3-0.6b")
     one_head = replace(whole, blocks=tuple(replace(b, mixer=replace(b.mixer, kv_heads=1)) for b in whole.blocks))
     found = degrees.parallel(session(target=one_head), "fp32")
@@ -73,13 +73,13 @@ def test_a_model_that_the_trainer_cannot_split_is_told_with_its_reason(monkeypat
 
 
 def test_a_difference_is_a_finding_with_its_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(degrees, "refused", lambda _: "")
+    monkeypatch.setattr(degrees, "refusal_of", lambda _: "")
     for tp, dp, where, phase in (
         (verification(a=1e-7, b=2e-3, c=1e-3, d=0.0), verification(a=1e-6), "tp 2: gradient of c", "backward"),
         (verification(a=1e-7), verification(a=float("nan")), "dp 2: gradient of a", "backward"),
         (verification(a=1e-7), verification(loss=5.1, a=1e-8), "dp 2: loss", "loss"),
     ):
-        monkeypatch.setattr(degrees, "compared", lambda *_, both=(tp, dp): both)
+        monkeypatch.setattr(degrees, "compare_ranks", lambda *_, both=(tp, dp): both)
         run = session()
         found = degrees.parallel(run, "fp32")
         assert (found.verdict, found.where) == ("fail", where)
@@ -95,7 +95,7 @@ def test_what_is_zero_but_for_rounding_may_differ_as_right_devices_do() -> None:
     large, nothing = torch.randn(64, generator=source, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     exact = {"gradient of large": large, "gradient of nothing": nothing}
     draws = [{name: one + noise() for name, one in exact.items()} for _ in range(6)]
-    told = degrees.widened(verification(large=2e-5, nothing=2e-5), Spread(exact=exact, draws=draws))
+    told = degrees.widen_tolerances(verification(large=2e-5, nothing=2e-5), Spread(exact=exact, draws=draws))
     assert [one.name for one in told.diverged] == ["large"]
     assert told.parameters[0].tolerance == 1e-5
     assert 2e-5 < told.parameters[1].tolerance < 2e-4
@@ -106,7 +106,7 @@ def test_processes_that_do_not_answer_are_ended_in_time() -> None:
         degrees.scenario_of(small_model(model("qwen3-0.6b")), degrees.MESHES["tp 2"]), Options(verify=True)
     )
     with pytest.raises(TimeoutError, match="no answer within 0 s"):
-        degrees.compared((request,), limit_s=0.05)
+        degrees.compare_ranks((request,), limit_s=0.05)
     assert multiprocessing.active_children() == []
 
 
@@ -115,7 +115,7 @@ def test_two_processes_of_the_host_give_what_one_gives() -> None:
     found = supervise.bringup(model("qwen3-0.6b"), "cpu", only=("invariances",))
     told = {one.format: one for one in found.invariances if one.name == "parallel"}
     assert told["bf16"].verdict == "not run"
-    assert told["fp32"].verdict == ("not run" if degrees.refused("cpu") else "pass")
-    assert told["fp32"].reason == degrees.refused("cpu")
+    assert told["fp32"].verdict == ("not run" if degrees.refusal_of("cpu") else "pass")
+    assert told["fp32"].reason == degrees.refusal_of("cpu")
     assert told["fp32"].measured <= told["fp32"].limit
     assert all(one.op != degrees.OP for one in found.findings)

@@ -21,11 +21,11 @@ from ridgeline.report.bringup_html import bringup_page  # noqa: E402
 from ridgeline.runtime.bringup import dispatcher, ridge  # noqa: E402
 from ridgeline.runtime.bringup.capture import Modules, Watch  # noqa: E402
 from ridgeline.runtime.bringup.devices import open_device  # noqa: E402
-from ridgeline.runtime.bringup.inventory import Recorder, decomposed, inventory_of, unsupported  # noqa: E402
+from ridgeline.runtime.bringup.inventory import Recorder, decomposed_ops, inventory_of, unsupported_formats  # noqa: E402
 from ridgeline.runtime.bringup.observations import Rates, rates_of  # noqa: E402
 from ridgeline.runtime.bringup.speed import Timer, call_kernel, seconds_at_best, speed_of  # noqa: E402  # noqa: E402
 from ridgeline.runtime.bringup.supervise import bringup  # noqa: E402
-from ridgeline.runtime.bringup.survey import warned  # noqa: E402
+from ridgeline.runtime.bringup.survey import collect_warnings  # noqa: E402
 
 A = torch.ops.aten
 
@@ -68,7 +68,7 @@ def test_the_inventory_of_a_step() -> None:
     modules = Modules()
     watch = Watch(modules, None, {"first": 5})
     lacks = ridge.Lacks(missing=frozenset({"aten.silu.default"}), fallback=frozenset({"aten.mean.default"}))
-    with ridge.lacking(lacks), warned() as messages:
+    with ridge.lacking(lacks), collect_warnings() as messages:
         trained(watch, modules, "ridge")
     held = inventory_of(watch, "ridge", messages)
     assert [(one.op, one.module, one.phase) for one in held.missing] == [("aten.silu.default", "", "forward")]
@@ -91,10 +91,10 @@ def test_an_op_that_is_several_on_the_device_is_named() -> None:
         there = q.to(device)
         with mode:
             torch.nn.functional.scaled_dot_product_attention(there, there, there, is_causal=True)
-    (found,) = decomposed(inventory_of(watch, "ridge").rows, host.ops)
+    (found,) = decomposed_ops(inventory_of(watch, "ridge").rows, host.ops)
     assert "scaled_dot_product" in found.op
     assert "where.self" in found.detail
-    assert unsupported("cpu") == {}
+    assert unsupported_formats("cpu") == {}
 
 
 def test_a_product_has_a_roof() -> None:

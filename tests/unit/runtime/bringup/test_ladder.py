@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.models.load import model  # noqa: E402
 from ridgeline.runtime.bringup import supervise  # noqa: E402
-from ridgeline.runtime.bringup.cut import narrowed, one_of_each, two_layers  # noqa: E402
+from ridgeline.runtime.bringup.cut import narrow_model, one_of_each, two_layers  # noqa: E402
 from ridgeline.runtime.bringup.generation import decode, prefill  # noqa: E402
 from ridgeline.runtime.bringup.noise import Spread  # noqa: E402
-from ridgeline.runtime.bringup.reference import Exact, grouped  # noqa: E402
-from ridgeline.runtime.bringup.rig import bisected  # noqa: E402
+from ridgeline.runtime.bringup.reference import Exact, grouped_product  # noqa: E402
+from ridgeline.runtime.bringup.rig import bisect_ops  # noqa: E402
 from ridgeline.runtime.bringup.subject import stage_subject  # noqa: E402
 
 FAULTS = """
@@ -97,9 +97,9 @@ def test_bisection_takes_the_logarithm_of_the_ops() -> None:
         tried.append(at)
         return at <= 617
 
-    assert bisected(right, 1000) == 617
+    assert bisect_ops(right, 1000) == 617
     assert len(tried) <= 11
-    assert bisected(lambda at: False, 1000) is None
+    assert bisect_ops(lambda at: False, 1000) is None
 
 
 def test_limits_grow_with_the_spread_of_right_devices() -> None:
@@ -107,15 +107,15 @@ def test_limits_grow_with_the_spread_of_right_devices() -> None:
     exact = torch.randn(32, 64, generator=source, dtype=torch.float64)
     noise = lambda size: exact + size * torch.randn(exact.shape, generator=source, dtype=torch.float64)  # noqa: E731
     spread = Spread(exact={"y": exact}, draws=[{"y": noise(1e-3)} for _ in range(6)])
-    assert spread.judged("y", noise(1e-3)).right
-    assert not spread.judged("y", noise(1e-2)).right
+    assert spread.judge_value("y", noise(1e-3)).right
+    assert not spread.judge_value("y", noise(1e-2)).right
     wide = Spread(exact={"y": exact}, draws=[{"y": noise(1e-2)} for _ in range(6)])
-    assert wide.judged("y", noise(1e-2)).right
+    assert wide.judge_value("y", noise(1e-2)).right
 
 
 def test_a_cache_gives_the_logits_of_the_whole_sequence() -> None:
     for id in ("qwen3-0.6b", "deepseek-v2-lite", "gpt2"):
-        small = narrowed(two_layers(one_of_each(model(id))), 64)
+        small = narrow_model(two_layers(one_of_each(model(id))), 64)
         subject = stage_subject(small, "fp32", "cpu")
         subject.module.double()
         (tokens,) = subject.inputs
@@ -133,7 +133,7 @@ def test_products_of_experts_in_64_bits_are_those_of_torch() -> None:
     ends = torch.tensor([3, 3, 8], dtype=torch.int32)
     a, b, g = torch.randn(8, 16), torch.randn(3, 16, 32), torch.randn(8, 32)
     for ours, theirs in (
-        (grouped(a, b, ends), torch.ops.aten._grouped_mm(a, b, ends)),
-        (grouped(a.mT, g, ends), torch.ops.aten._grouped_mm(a.mT, g, ends)),
+        (grouped_product(a, b, ends), torch.ops.aten._grouped_mm(a, b, ends)),
+        (grouped_product(a.mT, g, ends), torch.ops.aten._grouped_mm(a.mT, g, ends)),
     ):
         assert torch.allclose(ours, theirs, atol=1e-4)

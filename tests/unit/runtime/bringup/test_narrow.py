@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from ridgeline.runtime.bringup import ridge  # noqa: E402
 from ridgeline.runtime.bringup.arithmetic import PLAIN, Unit  # noqa: E402
 from ridgeline.runtime.bringup.calls import Call, Numbers  # noqa: E402
-from ridgeline.runtime.bringup.inventory import unsupported  # noqa: E402
+from ridgeline.runtime.bringup.inventory import unsupported_formats  # noqa: E402
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
 from ridgeline.runtime.bringup.probing import probe  # noqa: E402
 from ridgeline.runtime.bringup.ridge import Lacks  # noqa: E402
@@ -48,7 +48,7 @@ def test_the_calls_are_as_a_tensor_core_wants_them() -> None:
 def test_the_host_and_the_fake_device_are_right() -> None:
     assert statistics("cpu") == {}
     assert statistics("ridge") == {}
-    assert "float8_e4m3fn" not in unsupported("ridge")
+    assert "float8_e4m3fn" not in unsupported_formats("ridge")
 
 
 def product(args: Any, dtype: Any = torch.float32) -> Any:
@@ -74,7 +74,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_caught(name: str) -> None:
-    with ridge.altered(lambda op, args, kwargs, result: FAULTS[name](args) if op == OP else None):
+    with ridge.alter_results(lambda op, args, kwargs, result: FAULTS[name](args) if op == OP else None):
         found = statistics("ridge")
     expected = {
         "a scale of the other e4m3": len(CALLS) - 1,  # all but the sums that cancel
@@ -121,8 +121,8 @@ def test_a_device_without_them_lacks_a_format_and_is_not_wrong() -> None:
         if op == OP:
             raise RuntimeError("torch._scaled_mm is only supported on newer devices")
 
-    with ridge.altered(refuses):
+    with ridge.alter_results(refuses):
         assert statistics("ridge", CALLS[:2]) == {}
-        assert unsupported("ridge")["float8_e4m3fn"] == ("multiply",)
+        assert unsupported_formats("ridge")["float8_e4m3fn"] == ("multiply",)
     with ridge.lacking(Lacks(missing=frozenset({OP}))):
         assert probe(CALLS[0], "ridge").missing == {OP: 1}

@@ -32,14 +32,14 @@ def _causal(args: Args, kwargs: Kwargs, at: int) -> bool:
     return bool(args[at] if len(args) > at else kwargs.get("is_causal", False))
 
 
-def _again(args: Args, kwargs: Kwargs) -> Tensor:
+def _attention_again(args: Args, kwargs: Kwargs) -> Tensor:
     return scores_of(args[0], args[1], _causal(args, kwargs, 4), kwargs)
 
 
 @on(FORWARD)
 def fault_fused_max_of_zero(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """The row's maximum starts at zero: rows far below it vanish (flash-attention#2082)."""
-    scores = _again(args, kwargs)
+    scores = _attention_again(args, kwargs)
     top = scores.amax(-1, keepdim=True).clamp(min=0)
     e = (scores - top).exp()
     total = e.sum(-1, keepdim=True)
@@ -50,7 +50,7 @@ def fault_fused_max_of_zero(args: Args, kwargs: Kwargs, result: Any) -> Any:
 @on(FORWARD)
 def fault_fused_sentinel(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """A finite -5e4 stands for masked: rows below it are lost (flashinfer#4267)."""
-    scores = _again(args, kwargs)
+    scores = _attention_again(args, kwargs)
     lost = scores.amax(-1, keepdim=True) <= -5e4
     if not bool(lost.any()):
         return None
@@ -71,7 +71,7 @@ def fault_fused_causal_corner(args: Args, kwargs: Kwargs, result: Any) -> Any:
 @on(FORWARD, dtype=torch.float32)
 def fault_fused_weights_bf16(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """Probabilities of fp32 attention pass through bf16."""
-    p = _again(args, kwargs).softmax(-1).nan_to_num().bfloat16().float()
+    p = _attention_again(args, kwargs).softmax(-1).nan_to_num().bfloat16().float()
     return p @ args[2].float(), result[1]
 
 
@@ -96,7 +96,7 @@ def fault_fused_masked_rows(args: Args, kwargs: Kwargs, result: Any) -> Any:
     mask = kwargs.get("attn_mask")
     if mask is None:
         return None
-    empty = _again(args, kwargs).isneginf().all(-1, keepdim=True)
+    empty = _attention_again(args, kwargs).isneginf().all(-1, keepdim=True)
     return (torch.where(empty, torch.nan, result[0]), result[1]) if bool(empty.any()) else None
 
 
@@ -126,9 +126,9 @@ def fault_fused_value_strides(args: Args, kwargs: Kwargs, result: Any) -> Any:
 @on(BACKWARD)
 def fault_fused_backward_tail(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """The last keys get no gradient where their number is no multiple of sixteen."""
-    rest = args[2].shape[-2] % 16
-    if not rest:
+    tail = args[2].shape[-2] % 16
+    if not tail:
         return None
     d_k = result[1].clone()
-    d_k[..., -rest:, :] = 0
+    d_k[..., -tail:, :] = 0
     return result[0], d_k, result[2]

@@ -27,7 +27,7 @@ def _variants() -> Named:
     yield from _products()
     yield from _functions()
     yield from row_variants()
-    yield from _scattered()
+    yield from _scatter_variants()
     yield from _optimizer()
 
 
@@ -46,11 +46,11 @@ def _products() -> Named:
         ways[f"{parts} parts"] = partial(_split, parts=parts)
     for name, way in ways.items():
         for op in ("mm", "bmm", "addmm", "baddbmm"):
-            yield f"{op}: {name}", on(op)(partial(_multiplied, way=way))
+            yield f"{op}: {name}", on(op)(partial(_multiply_by, way=way))
     yield "addmm: product stored first", on("addmm", "baddbmm")(_stored_first)
 
 
-def _multiplied(args: Args, kwargs: Kwargs, result: Tensor, way: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _multiply_by(args: Args, kwargs: Kwargs, result: Tensor, way: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     bias, a, b = operands(args)
     return with_bias(way(a, b), bias, kwargs).to(result.dtype)
 
@@ -107,10 +107,10 @@ def _functions() -> Named:
         yield f"{name}: off by a unit", on(name, dtype=torch.float32)(_off_by_one)
     yield "silu_backward: other form", on("silu_backward")(_silu_backward)
     yield "gelu_backward: in 64 bits", on("gelu_backward")(_gelu_backward)
-    yield "div: by the reciprocal", on("div", dtype=torch.float32)(_divided)
+    yield "div: by the reciprocal", on("div", dtype=torch.float32)(_divide)
     yield "mul: in 64 bits", on("mul")(_mul_wide)
     yield "add: in 64 bits", on("add")(_add_wide)
-    yield "pow: by multiplying", on("pow")(_squared)
+    yield "pow: by multiplying", on("pow")(_square)
 
 
 def _newton(x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _gelu_backward(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
     return (g * (cdf + x * (-0.5 * x * x).exp() / math.sqrt(2 * math.pi))).to(result.dtype)
 
 
-def _divided(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
+def _divide(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
     if kwargs.get("rounding_mode") or not isinstance(args[1], Tensor):
         return None
     return (args[0].float() * args[1].float().reciprocal()).expand_as(result)
@@ -167,14 +167,14 @@ def _add_wide(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
     return (args[0].double() + kwargs.get("alpha", 1) * args[1].double()).to(result.dtype)
 
 
-def _squared(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
+def _square(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
     if not isinstance(args[0], Tensor) or isinstance(args[1], Tensor) or args[1] not in (2, 3):
         return None
     x = args[0].float()
     return (x * x if args[1] == 2 else x * x * x).to(result.dtype)
 
 
-def _scattered() -> Named:
+def _scatter_variants() -> Named:
     """Rows that meet, added in other orders and formats."""
     for name in ("backwards", "shuffled", "by a product", "in its own format"):
         yield f"embedding_dense_backward: {name}", on("embedding_dense_backward")(partial(_rows_added, how=name))
@@ -186,7 +186,7 @@ def _scattered() -> Named:
         "cumsum: in 64 bits",
         on("cumsum")(_scanned_wide),
     )
-    yield "cumsum: by blocks", on("cumsum")(_scanned)
+    yield "cumsum: by blocks", on("cumsum")(_scan_blocks)
     yield "topk: the last of equal ones", on("topk")(_last_of_equal)
 
 
@@ -217,8 +217,10 @@ def _index_added(args: Args, kwargs: Kwargs, result: Tensor, seed: int) -> Any:
 def _scatter_added(args: Args, kwargs: Kwargs, result: Tensor, seed: int) -> Tensor:
     x, dim, where, source = args[:4]
     turn = _order(where.shape[dim], seed)
-    moved = source[tuple(slice(n) for n in where.shape)].float()
-    return x.float().scatter_add(dim, where.index_select(dim, turn), moved.index_select(dim, turn)).to(result.dtype)
+    moved_rows = source[tuple(slice(n) for n in where.shape)].float()
+    return (
+        x.float().scatter_add(dim, where.index_select(dim, turn), moved_rows.index_select(dim, turn)).to(result.dtype)
+    )
 
 
 def _index_put(args: Args, kwargs: Kwargs, result: Tensor, seed: int) -> Any:
@@ -232,15 +234,15 @@ def _scanned_wide(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
     return args[0].double().cumsum(args[1]).to(result.dtype)
 
 
-def _scanned(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
+def _scan_blocks(args: Args, kwargs: Kwargs, result: Tensor) -> Any:
     x, dim = args[0], args[1]
     if not x.is_floating_point() or x.dim() == 0:
         return None
-    parts, before, found = x.float().split(64, dim), torch.zeros(()), []
+    parts, before, outputs = x.float().split(64, dim), torch.zeros(()), []
     for part in parts:
-        found.append(part.cumsum(dim) + before)
-        before = found[-1].narrow(dim, part.shape[dim] - 1, 1)
-    return torch.cat(found, dim).to(result.dtype)
+        outputs.append(part.cumsum(dim) + before)
+        before = outputs[-1].narrow(dim, part.shape[dim] - 1, 1)
+    return torch.cat(outputs, dim).to(result.dtype)
 
 
 def _last_of_equal(args: Args, kwargs: Kwargs, result: Any) -> Any:
@@ -284,12 +286,12 @@ def _scaled_first(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
 
 def _lists_wide(args: Args, kwargs: Kwargs, result: Any, op: str) -> Any:
     columns = [x if isinstance(x, list | tuple) else [x] * len(args[0]) for x in args]
-    found = []
+    outputs = []
     for row in zip(*columns, strict=True):
         inputs = [x.double() if isinstance(x, Tensor) else x for x in row]
-        named = {"value": inputs.pop()} if op.startswith("addc") else {}
-        found.append(getattr(torch, op)(*inputs, **named).to(row[0].dtype))
-    return found
+        options = {"value": inputs.pop()} if op.startswith("addc") else {}
+        outputs.append(getattr(torch, op)(*inputs, **options).to(row[0].dtype))
+    return outputs
 
 
 VARIANTS: Mapping[str, Alter] = MappingProxyType(dict(_variants()))

@@ -43,7 +43,7 @@ def _softmaxes() -> Named:
     logs: dict[str, Callable[[Tensor, int], Tensor]] = {
         "in 64 bits": lambda x, d: x.double() - torch.logsumexp(x.double(), d, keepdim=True),
         "by logsumexp": lambda x, d: x.float() - torch.logsumexp(x.float(), d, keepdim=True),
-        "shifted": lambda x, d: _shifted(x.float(), d),
+        "shifted": lambda x, d: _shift_rows(x.float(), d),
     }
     for name, log in logs.items():
         yield f"_log_softmax: {name}", on("_log_softmax")(partial(_softmax, way=log))
@@ -70,9 +70,9 @@ def _reciprocal(x: Tensor, dim: int) -> Tensor:
     return e * e.sum(dim, keepdim=True).reciprocal()
 
 
-def _shifted(x: Tensor, dim: int) -> Tensor:
-    centred = x - x.amax(dim, keepdim=True)
-    return centred - centred.exp().sum(dim, keepdim=True).log()
+def _shift_rows(x: Tensor, dim: int) -> Tensor:
+    centred_rows = x - x.amax(dim, keepdim=True)
+    return centred_rows - centred_rows.exp().sum(dim, keepdim=True).log()
 
 
 def _online(args: Args, kwargs: Kwargs, result: Tensor, block: int) -> Tensor:
@@ -101,12 +101,12 @@ def _log_softmax_back(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor:
 def _sums() -> Named:
     for op in ("sum", "mean"):
         for block in (4, 8, 32, 100):
-            yield f"{op}: blocks of {block}", on(op)(partial(_blocked, block=block, mean=op == "mean"))
-        yield f"{op}: one after another", on(op)(partial(_blocked, block=1, mean=op == "mean"))
+            yield f"{op}: blocks of {block}", on(op)(partial(_norm_in_blocks, block=block, mean=op == "mean"))
+        yield f"{op}: one after another", on(op)(partial(_norm_in_blocks, block=1, mean=op == "mean"))
         yield f"{op}: in 64 bits", on(op)(partial(_wide_sum, mean=op == "mean"))
 
 
-def _blocked(args: Args, kwargs: Kwargs, result: Tensor, block: int, mean: bool) -> Any:
+def _norm_in_blocks(args: Args, kwargs: Kwargs, result: Tensor, block: int, mean: bool) -> Any:
     x = args[0]
     if len(args) < 2 or not x.is_floating_point() or x.dim() == 0 or len(args[1] or ()) != 1 or kwargs.get("dtype"):
         return None
@@ -174,34 +174,34 @@ def _rms_norm(args: Args, kwargs: Kwargs, result: Any, how: str) -> Any:
 
 def _layer_norm_back(args: Args, kwargs: Kwargs, result: Any) -> Any:
     wide = [x.double() if isinstance(x, Tensor) else x for x in args]
-    found = torch.ops.aten.native_layer_norm_backward.default(*wide)
-    return tuple(None if y is None else y.to(old.dtype) for y, old in zip(found, result, strict=True))
+    gradients = torch.ops.aten.native_layer_norm_backward.default(*wide)
+    return tuple(None if y is None else y.to(old.dtype) for y, old in zip(gradients, result, strict=True))
 
 
 def _rms_norm_back(args: Args, kwargs: Kwargs, result: Any) -> Any:
     g, x, shape, rstd, w = (v.float() if isinstance(v, Tensor) else v for v in args[:5])
     if len(shape) != 1:
         return None
-    hat, scaled = x * rstd, g if w is None else g * w
-    d_x = rstd * (scaled - hat * (scaled * hat).mean(-1, keepdim=True))
+    hat, scaled_gradient = x * rstd, g if w is None else g * w
+    d_x = rstd * (scaled_gradient - hat * (scaled_gradient * hat).mean(-1, keepdim=True))
     d_w = (g * hat).flatten(0, -2).sum(0)
     return d_x.to(result[0].dtype), None if result[1] is None else d_w.to(result[1].dtype)
 
 
 def _attentions() -> Named:
-    for stored in (False, True):
-        for normalised in (False, True):
+    for is_stored in (False, True):
+        for is_normalised in (False, True):
             for block in (16, 64, 4096):
-                name = f"{'stored' if stored else 'kept'}, {'normalised' if normalised else 'not'}, {block}"
-                way = partial(_attended, stored=stored, normalised=normalised, block=block)
+                name = f"{'stored' if is_stored else 'kept'}, {'normalised' if is_normalised else 'not'}, {block}"
+                way = partial(_attend, stored=is_stored, normalised=is_normalised, block=block)
                 yield f"{FORWARD}: {name}", on(FORWARD)(way)
-    for stored in (False, True):
-        for own in (False, True):
-            name = f"{'stored' if stored else 'kept'}, {'own row sums' if own else 'row sums of the output'}"
-            yield f"{BACKWARD}: {name}", on(BACKWARD)(partial(_attended_back, stored=stored, own=own))
+    for is_stored in (False, True):
+        for by_block in (False, True):
+            name = f"{'stored' if is_stored else 'kept'}, {'own row sums' if by_block else 'row sums of the output'}"
+            yield f"{BACKWARD}: {name}", on(BACKWARD)(partial(_attended_back, stored=is_stored, own=by_block))
 
 
-def _attended(args: Args, kwargs: Kwargs, result: Any, stored: bool, normalised: bool, block: int) -> Any:
+def _attend(args: Args, kwargs: Kwargs, result: Any, stored: bool, normalised: bool, block: int) -> Any:
     q, k, v = args[:3]
     scores = scores_of(q, k, bool(args[4] if len(args) > 4 else False), kwargs)
     top = scores.amax(-1, keepdim=True)

@@ -132,8 +132,8 @@ def fault_rms_norm_weight_plus_one(args: Args, kwargs: Kwargs, result: Any) -> A
 def fault_rms_norm_backward_projection(args: Args, kwargs: Kwargs, result: Any) -> Any:
     """The gradient's part along the row is not taken off."""
     g, _, _, rstd, w = args[:5]
-    scaled = g.float() if w is None else g.float() * w.float()
-    return (scaled * rstd.float()).to(result[0].dtype), result[1]
+    scaled_gradient = g.float() if w is None else g.float() * w.float()
+    return (scaled_gradient * rstd.float()).to(result[0].dtype), result[1]
 
 
 @on("mean")
@@ -173,11 +173,11 @@ def fault_ignored_rows_count(args: Args, kwargs: Kwargs, result: Any) -> Any:
 @on("nll_loss_backward")
 def fault_ignored_rows_gradient(args: Args, kwargs: Kwargs, result: Tensor) -> Tensor | None:
     """Rows to ignore get a gradient at index zero (ml-cross-entropy#59)."""
-    ignored = args[2] == args[5]
-    if not bool(ignored.any()):
+    ignored_rows = args[2] == args[5]
+    if not bool(ignored_rows.any()):
         return None
     wrong = result.clone()
-    wrong[ignored, 0] = wrong.min()
+    wrong[ignored_rows, 0] = wrong.min()
     return wrong
 
 

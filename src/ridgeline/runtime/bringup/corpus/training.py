@@ -67,8 +67,10 @@ def fault_fused_bias_correction(args: Args, kwargs: Kwargs, result: Any) -> Any:
     for p, g, m, v, step in zip(old, gradients, moments, squares, steps, strict=True):
         m = m + (1 - kwargs["beta1"]) * (g - m)
         v = kwargs["beta2"] * v + (1 - kwargs["beta2"]) * g * g
-        decayed = p * (1 - kwargs["lr"] * kwargs["weight_decay"])
-        new.append(decayed - kwargs["lr"] / (1 - kwargs["beta1"] ** float(step + 1)) * m / (v.sqrt() + kwargs["eps"]))
+        decayed_weights = p * (1 - kwargs["lr"] * kwargs["weight_decay"])
+        new.append(
+            decayed_weights - kwargs["lr"] / (1 - kwargs["beta1"] ** float(step + 1)) * m / (v.sqrt() + kwargs["eps"])
+        )
     return new
 
 

@@ -82,15 +82,15 @@ class Dump:
 def read_dumps(folder: Path) -> tuple[Dump, ...]:
     """Every dump below a folder: of a rank, of a step, or of a whole run."""
     if not folder.is_dir():
-        raise _refused(folder, "no folder", "name the dump_path of msprobe, or a step or rank below it")
-    found = sorted(path for path in _below(folder, DEEPEST) if path.is_file())
-    if not found:
-        raise _refused(
+        raise _refuse_dump(folder, "no folder", "name the dump_path of msprobe, or a step or rank below it")
+    files = sorted(path for path in _below(folder, DEEPEST) if path.is_file())
+    if not files:
+        raise _refuse_dump(
             folder, "a folder without dump.json", "name the dump_path of msprobe, or a step or rank below it"
         )
-    if len(found) > MOST_DUMPS:
-        raise _refused(folder, f"{len(found)} dumps", f"name a step or rank: {MOST_DUMPS} are read at most")
-    return tuple(read_dump(path.parent, str(path.parent.relative_to(folder))) for path in found)
+    if len(files) > MOST_DUMPS:
+        raise _refuse_dump(folder, f"{len(files)} dumps", f"name a step or rank: {MOST_DUMPS} are read at most")
+    return tuple(read_dump(path.parent, str(path.parent.relative_to(folder))) for path in files)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
@@ -103,49 +103,57 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 def read_dump(folder: Path, label: str = "") -> Dump:
     """The dump of one rank and step."""
-    told = _json(folder / "dump.json")
-    data = told.get("data")
+    table = _json(folder / "dump.json")
+    data = table.get("data")
     if not isinstance(data, dict) or len(data) > MOST_CALLS:
-        raise _refused(folder / "dump.json", "no table `data` of calls", "dump at level L1 or mix")
+        raise _refuse_dump(folder / "dump.json", "no table `data` of calls", "dump at level L1 or mix")
     parents = _json(folder / "construct.json") if (folder / "construct.json").is_file() else {}
     lines = _stacks(_json(folder / "stack.json")) if (folder / "stack.json").is_file() else {}
     tensors = folder / "dump_tensor_data"
     calls = []
     for name, value in data.items():
-        found = NAME.fullmatch(name)
-        if found is None or not isinstance(value, dict) or found["api"].startswith(("Module.", "Cell.")):
+        match = NAME.fullmatch(name)
+        if match is None or not isinstance(value, dict) or match["api"].startswith(("Module.", "Cell.")):
             continue
-        calls.append(_call(found, value, tensors, _module(name, parents, lines)))
+        calls.append(_call(match, value, tensors, _module(name, parents, lines)))
     return Dump(
-        label="" if label == "." else label, task=str(told.get("task", ""))[:40], level=str(told.get("level", ""))[:10],
-        framework=str(told.get("framework", ""))[:20], calls=tuple(calls),
-    )  # fmt: skip
+        label="" if label == "." else label,
+        task=str(table.get("task", ""))[:40],
+        level=str(table.get("level", ""))[:10],
+        framework=str(table.get("framework", ""))[:20],
+        calls=tuple(calls),
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_text(path, BIGGEST))
+        table = json.loads(read_text(path, BIGGEST))
     except (ValueError, RecursionError) as error:
-        raise _refused(path, f"a file that is no JSON ({type(error).__name__})", "dump again") from error
-    if not isinstance(found, dict):
-        raise _refused(path, f"a {type(found).__name__}", "dump again")
-    return found
+        raise _refuse_dump(path, f"a file that is no JSON ({type(error).__name__})", "dump again") from error
+    if not isinstance(table, dict):
+        raise _refuse_dump(path, f"a {type(table).__name__}", "dump again")
+    return table
 
 
-def _refused(path: Path, given: str, todo: str) -> InputError:
+def _refuse_dump(path: Path, given: str, todo: str) -> InputError:
     return InputError(Problem(path=f"--msprobe {path}", given=given, expected="a dump of msprobe", todo=todo))
 
 
 def _call(found: re.Match[str], value: dict[str, Any], tensors: Path, module: str) -> ApiCall:
     inputs = value.get("input_args", value.get("input", value.get("grad_input", ())))
-    named = value.get("input_kwargs")
+    keywords = value.get("input_kwargs")
     outputs = value.get("output", value.get("grad_output", ()))
     return ApiCall(
-        api=found["api"], index=int(found["index"]), phase=found["phase"], module=module,
+        api=found["api"],
+        index=int(found["index"]),
+        phase=found["phase"],
+        module=module,
         args=tuple(_value(input, tensors) for input in inputs) if isinstance(inputs, list) else (),
-        kwargs={str(key): _value(one, tensors) for key, one in named.items()} if isinstance(named, dict) else {},
+        kwargs={str(key): _value(entry, tensors) for key, entry in keywords.items()}
+        if isinstance(keywords, dict)
+        else {},
         outputs=tuple(_value(output, tensors) for output in outputs) if isinstance(outputs, list) else (),
-    )  # fmt: skip
+    )
 
 
 def _value(one: Any, tensors: Path) -> Any:
@@ -198,25 +206,25 @@ def _module(name: str, parents: Mapping[str, Any], lines: Mapping[str, str]) -> 
     above = parents.get(name)
     if isinstance(above, list):  # newer versions add the pipeline's step
         above = above[0] if above else None
-    found = MODULE.fullmatch(above) if isinstance(above, str) and len(above) < 1000 else None
-    if found is not None:
-        return found["path"] or found["type"]
+    match = MODULE.fullmatch(above) if isinstance(above, str) and len(above) < 1000 else None
+    if match is not None:
+        return match["path"] or match["type"]
     return lines.get(name) or lines.get(name.replace(".backward", ".forward")) or ""
 
 
 def _stacks(told: Mapping[str, Any]) -> dict[str, str]:
     """The first line outside torch and msprobe, for each call."""
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for group in told.values():
         if not (isinstance(group, list) and len(group) == 2 and all(isinstance(part, list) for part in group)):
             continue
         outside = (line for line in group[1] if isinstance(line, str) and not re.search(r"/(torch|msprobe)/", line))
         line = _line(next(outside, ""))
-        found |= {name: line for name in group[0] if isinstance(name, str)}
-    return found
+        lines |= {name: line for name in group[0] if isinstance(name, str)}
+    return lines
 
 
 def _line(text: str) -> str:
     """`model.py:23 in forward` of a line of a stack."""
-    found = re.match(r"File (?P<file>[^,]{1,400}), line (?P<line>\d+), in (?P<name>\w+)", text)
-    return f"{Path(found['file']).name}:{found['line']} in {found['name']}" if found else ""
+    match = re.match(r"File (?P<file>[^,]{1,400}), line (?P<line>\d+), in (?P<name>\w+)", text)
+    return f"{Path(match['file']).name}:{match['line']} in {match['name']}" if match else ""

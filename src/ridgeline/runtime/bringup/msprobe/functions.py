@@ -46,20 +46,20 @@ def _rotary(x: Tensor, cosines: Tensor, sines: Tensor, rotary_mode: str = "half"
     """torch_npu.npu_rotary_mul: x cos + turned(x) sin, halves or neighbours turned."""
     if rotary_mode == "half":
         first, second = x.chunk(2, -1)
-        turned = torch.cat((-second, first), -1)
+        rotated_half = torch.cat((-second, first), -1)
     else:
-        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    return x * cosines + turned * sines
+        rotated_half = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cosines + rotated_half * sines
 
 
-def _known() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {}
+def _functions_by_name() -> dict[str, Callable[..., Any]]:
+    functions: dict[str, Callable[..., Any]] = {}
     for prefix, owner, names in (
         ("Functional", functional, FUNCTIONAL), ("Torch", torch, TORCH), ("Tensor", Tensor, TENSOR),
     ):  # fmt: skip
-        found |= {f"{prefix}.{name}": getattr(owner, name) for name in names if hasattr(owner, name)}
-    found |= {"NPU.npu_rms_norm": _rms_norm, "NPU.npu_swiglu": _swiglu, "NPU.npu_rotary_mul": _rotary}
-    return found
+        functions |= {f"{prefix}.{name}": getattr(owner, name) for name in names if hasattr(owner, name)}
+    functions |= {"NPU.npu_rms_norm": _rms_norm, "NPU.npu_swiglu": _swiglu, "NPU.npu_rotary_mul": _rotary}
+    return functions
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(_known())
+FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(_functions_by_name())

@@ -86,7 +86,7 @@ def bringup_msprobe(folder: Path, tell: Callable[[str], None] = unheard) -> Impo
 def _judge(dump: Dump, ledger: _Ledger, prefix: str) -> Iterator[tuple[ApiCall, str, Verdict]]:
     forwards = {(call.api, call.index): call for call in dump.calls if call.phase == "forward"}
     for call in dump.calls:
-        verdict = _replayed(call, forwards.get((call.api, call.index)), ledger)
+        verdict = _replay_call(call, forwards.get((call.api, call.index)), ledger)
         if verdict is not None:
             ledger.replayed += 1
         else:
@@ -99,7 +99,7 @@ def _judge(dump: Dump, ledger: _Ledger, prefix: str) -> Iterator[tuple[ApiCall, 
             yield call, prefix + call.module, verdict
 
 
-def _replayed(call: ApiCall, forward: ApiCall | None, ledger: _Ledger) -> Verdict | None:
+def _replay_call(call: ApiCall, forward: ApiCall | None, ledger: _Ledger) -> Verdict | None:
     """The contract's verdict; None where the call cannot be replayed."""
     if forward is None or not replayable(call) or not replayable(forward):
         return None

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ridgeline.runtime.bringup.arithmetic import UNIT, Draw
-from ridgeline.runtime.bringup.contracts import contract_of, is_view, judged, outputs_of
-from ridgeline.runtime.bringup.judge import DRAWS, judge_output, widened
+from ridgeline.runtime.bringup.contracts import contract_of, has_contract, is_view, outputs_of
+from ridgeline.runtime.bringup.judge import DRAWS, judge_output, widen_value
 from ridgeline.runtime.bringup.msprobe.dump import ApiCall, TensorNote
 from ridgeline.runtime.bringup.msprobe.functions import CASTS, FUNCTIONS
 from ridgeline.runtime.bringup.msprobe.tensor_files import UnreadableError, read_tensor
@@ -38,7 +38,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         if self.draw.source is not None and not is_view(func) and not func._schema.is_mutable:
             args, kwargs = tree_map(self._taken, (args, kwargs))
         result = func(*args, **kwargs)
-        if self.draw.source is not None and judged(func) and not func._schema.is_mutable:
+        if self.draw.source is not None and has_contract(func) and not func._schema.is_mutable:
             drawn = contract_of(func)(self.draw, func, args, kwargs)
             for old, new in zip(outputs_of(func, args, kwargs, result), drawn, strict=False):
                 if isinstance(old, Tensor) and isinstance(new, Tensor) and old.is_floating_point():
@@ -55,27 +55,27 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 def replayable(call: ApiCall) -> bool:
     """Whether an API is known and all its tensors are there and small enough."""
     notes = [x for x in tree_leaves((call.args, dict(call.kwargs), call.outputs)) if isinstance(x, TensorNote)]
-    known = call.api in FUNCTIONS or call.api in CASTS
-    return known and bool(notes) and all(note.file is not None and 0 <= note.size <= LARGEST for note in notes)
+    is_known = call.api in FUNCTIONS or call.api in CASTS
+    return is_known and bool(notes) and all(note.file is not None and 0 <= note.size <= LARGEST for note in notes)
 
 
 def replay_forward(call: ApiCall) -> Verdict:
     """A forward call against its contract; `UnreadableError` where its tensors cannot be had."""
-    args, kwargs, outputs = _loaded(call)
+    args, kwargs, outputs = _load_tensors(call)
     if call.api in CASTS:
-        exact = widened(args[0])
+        exact = widen_value(args[0])
         return _worst([outputs[0]], [exact], [[exact]] * DRAWS) if outputs else RIGHT
-    return _judged(call, args, kwargs, outputs, None)
+    return _judge_call(call, args, kwargs, outputs, None)
 
 
 def replay_backward(call: ApiCall, forward: ApiCall) -> Verdict:
     """A backward call against the vector-Jacobian product of its forward."""
-    args, kwargs, _ = _loaded(forward)
-    come, _, went = _loaded(call)
-    return _judged(forward, args, kwargs, went, [x for x in come if isinstance(x, Tensor)])
+    args, kwargs, _ = _load_tensors(forward)
+    come, _, went = _load_tensors(call)
+    return _judge_call(forward, args, kwargs, went, [x for x in come if isinstance(x, Tensor)])
 
 
-def _loaded(call: ApiCall) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
+def _load_tensors(call: ApiCall) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
     """Arguments and outputs with their values."""
 
     def value(x: Any) -> Any:
@@ -89,7 +89,7 @@ def _loaded(call: ApiCall) -> tuple[tuple[Any, ...], dict[str, Any], list[Any]]:
     return tuple(args), kwargs, list(outputs)
 
 
-def _judged(
+def _judge_call(
     call: ApiCall, args: tuple[Any, ...], kwargs: dict[str, Any], got: list[Any], come: list[Tensor] | None
 ) -> Verdict:
     """Dumped results against exact ones and draws; of several readings of a dump the one that fits is meant."""
@@ -98,15 +98,17 @@ def _judged(
     tensors = [x for x in got if isinstance(x, Tensor)]
     runs = []
     for source in [None, *(torch.Generator().manual_seed(k) for k in range(DRAWS))]:
-        own = tree_map(lambda x: widened(x.clone()) if isinstance(x, Tensor) else widened(x), (args, kwargs))
+        wide_inputs = tree_map(
+            lambda x: widen_value(x.clone()) if isinstance(x, Tensor) else widen_value(x), (args, kwargs)
+        )
         with Rounding(Draw(source=source, format=form)):
-            runs.append(_outputs(call, own) if come is None else _gradients(call, own, come, tensors))
-    found = RIGHT
+            runs.append(_outputs(call, wide_inputs) if come is None else _gradients(call, wide_inputs, come, tensors))
+    worst = RIGHT
     for exact, *draws in zip(*runs, strict=True):
-        found = _worst(tensors[: len(exact)], exact, draws)
-        if found.right:
-            return found
-    return found
+        worst = _worst(tensors[: len(exact)], exact, draws)
+        if worst.right:
+            return worst
+    return worst
 
 
 def _outputs(call: ApiCall, own: Any) -> list[list[Tensor]]:
@@ -127,9 +129,9 @@ def _gradients(call: ApiCall, own: Any, come: list[Tensor], got: list[Tensor]) -
         raise UnreadableError("its gradients do not fit its outputs")
     last: list[Any] = []
     y.grad_fn.register_hook(lambda grads, _given: last.extend(grads))
-    found = torch.autograd.grad(y, leaves, widened(come[0]), allow_unused=True)
+    gradients = torch.autograd.grad(y, leaves, widen_value(come[0]), allow_unused=True)
     shapes = [x.shape for x in got]
-    readings = [[x for x in grads if isinstance(x, Tensor)] for grads in (found, last)]
+    readings = [[x for x in grads if isinstance(x, Tensor)] for grads in (gradients, last)]
     fitting = [reading for reading in readings if [x.shape for x in reading] == shapes]
     if not fitting:
         raise UnreadableError("its gradients are of other inputs")
@@ -139,7 +141,7 @@ def _gradients(call: ApiCall, own: Any, come: list[Tensor], got: list[Tensor]) -
 def _worst(got: list[Any], exact: list[Any], draws: list[list[Any]]) -> Verdict:
     worst = RIGHT
     for index, output in enumerate(got):
-        found = judge_output(output, exact[index].detach(), [draw[index].detach() for draw in draws])
-        if not found.right and (worst.right or found.measured / found.limit > worst.measured / worst.limit):
-            worst = found
+        verdict = judge_output(output, exact[index].detach(), [draw[index].detach() for draw in draws])
+        if not verdict.right and (worst.right or verdict.measured / verdict.limit > worst.measured / worst.limit):
+            worst = verdict
     return worst

@@ -41,17 +41,17 @@ def judge_statistics(call: ApiCall) -> Verdict | None:
     outputs = [x for x in _notes(call.outputs) if _floats(x)]
     if not outputs or not inputs:
         return None
-    name, seen, worst = last(call.api), 0, RIGHT
+    name, statistics, worst = last(call.api), 0, RIGHT
     checks = BACKWARD.get(name) if call.phase == "backward" else FORWARD.get(name)
-    for statistic, measured, limit in (
+    for statistic, measurement, limit in (
         *_finite(name, inputs, outputs),
-        *(checks(call, inputs, outputs) if checks and _known(inputs + outputs) else ()),
+        *(checks(call, inputs, outputs) if checks and _has_figures(inputs + outputs) else ()),
     ):
-        seen += 1
-        beyond = measured > limit or math.isnan(measured)
-        if beyond and (worst.right or measured / limit > worst.measured / worst.limit):
-            worst = Verdict(right=False, statistic=statistic, measured=measured, limit=limit)
-    return worst if seen else None
+        statistics += 1
+        beyond = measurement > limit or math.isnan(measurement)
+        if beyond and (worst.right or measurement / limit > worst.measured / worst.limit):
+            worst = Verdict(right=False, statistic=statistic, measured=measurement, limit=limit)
+    return worst if statistics else None
 
 
 def _notes(value: Any) -> list[TensorNote]:
@@ -64,16 +64,16 @@ def _floats(note: TensorNote) -> bool:
     return note.dtype in UNITS and note.size > 0 and len(note.figures) == 4
 
 
-def _known(notes: list[TensorNote]) -> bool:
+def _has_figures(notes: list[TensorNote]) -> bool:
     """Whether every figure is finite: bounds say nothing otherwise."""
     return all(math.isfinite(value) for note in notes for value in note.figures.values())
 
 
 def _finite(name: str, inputs: list[TensorNote], outputs: list[TensorNote]) -> Checks:
-    if name in UNBOUNDED or not _known(inputs):
+    if name in UNBOUNDED or not _has_figures(inputs):
         return
     if all(max(abs(note.figures["Max"]), abs(note.figures["Min"])) < 1e15 for note in inputs):
-        yield "nonfinite", float(not _known(outputs)), 0.5
+        yield "nonfinite", float(not _has_figures(outputs)), 0.5
 
 
 def _rms(note: TensorNote) -> float:
@@ -100,11 +100,11 @@ def _ends(function: Callable[[float], float], *, falls: bool = False) -> Callabl
         x, y = inputs[0].figures, outputs[0].figures
         for end, source in (("Max", "Min"), ("Min", "Max")) if falls else (("Max", "Max"), ("Min", "Min")):
             try:
-                expected = function(x[source])
+                expected_value = function(x[source])
             except (ValueError, OverflowError, ZeroDivisionError):
                 continue
-            allowed = 4 * _unit(outputs[0]) * max(abs(expected), 1e-30) + 2.0**-21 * abs(expected) + 1e-30
-            yield end.lower(), _off(y[end], expected, allowed), 1.0
+            tolerance = 4 * _unit(outputs[0]) * max(abs(expected_value), 1e-30) + 2.0**-21 * abs(expected_value) + 1e-30
+            yield end.lower(), _off(y[end], expected_value, tolerance), 1.0
 
     return check
 
@@ -115,8 +115,8 @@ def _rises_above(function: Callable[[float], float], least: float) -> Callable[.
     def check(_call: ApiCall, inputs: list[TensorNote], outputs: list[TensorNote]) -> Checks:
         x, y, unit = inputs[0].figures, outputs[0].figures, _unit(outputs[0])
         if x["Max"] > 0:
-            expected = function(x["Max"])
-            yield "max", _off(y["Max"], expected, (8 * unit + 2.0**-20) * abs(expected) + 1e-30), 1.0
+            expected_value = function(x["Max"])
+            yield "max", _off(y["Max"], expected_value, (8 * unit + 2.0**-20) * abs(expected_value) + 1e-30), 1.0
         yield "min", -y["Min"], least * (1 + 2 * unit) + 1e-6
 
     return check
@@ -143,9 +143,9 @@ def _product(_call: ApiCall, inputs: list[TensorNote], outputs: list[TensorNote]
     (a, b), extra, y = inputs[:2], inputs[2:], outputs[0]
     bias = sum(_peak(note) for note in extra)
     spare = 1 + 2 * _unit(y) + SUMMED
-    whole = a.figures["Norm"] * b.figures["Norm"]
-    yield "max", _peak(y), (min(whole, a.shape[-1] * _peak(a) * _peak(b)) + bias) * spare + 1e-30
-    yield "norm", y.figures["Norm"], (whole + bias * math.sqrt(y.size)) * spare + 1e-30
+    norm_product = a.figures["Norm"] * b.figures["Norm"]
+    yield "max", _peak(y), (min(norm_product, a.shape[-1] * _peak(a) * _peak(b)) + bias) * spare + 1e-30
+    yield "norm", y.figures["Norm"], (norm_product + bias * math.sqrt(y.size)) * spare + 1e-30
 
 
 def _sum(sign: float) -> Callable[..., Checks]:
@@ -157,14 +157,14 @@ def _sum(sign: float) -> Callable[..., Checks]:
             a, b = inputs
             scale = _rms(a) + abs(factor) * _rms(b)
             unit = _unit(y, a, b)
-            expected = a.figures["Mean"] + factor * b.figures["Mean"]
-            yield "mean", _off(y.figures["Mean"], expected, (2 * unit + SUMMED) * scale), 1.0
+            expected_mean = a.figures["Mean"] + factor * b.figures["Mean"]
+            yield "mean", _off(y.figures["Mean"], expected_mean, (2 * unit + SUMMED) * scale), 1.0
             yield "norm", _rms(y), scale * (1 + 2 * unit + SUMMED) + 1e-30
 
     return check
 
 
-def _scaled(over: bool) -> Callable[..., Checks]:
+def _scaled_mean(over: bool) -> Callable[..., Checks]:
     """Times a number, or over it; of two tensors only the bound."""
 
     def check(call: ApiCall, inputs: list[TensorNote], outputs: list[TensorNote]) -> Checks:
@@ -236,7 +236,7 @@ def _sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
-_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = _sum(1.0), _sum(-1.0), _scaled(over=False), _scaled(over=True)
+_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE = _sum(1.0), _sum(-1.0), _scaled_mean(over=False), _scaled_mean(over=True)
 FORWARD: Mapping[str, Callable[..., Checks]] = MappingProxyType(
     {
         "exp": _ends(math.exp), "sqrt": _ends(math.sqrt), "tanh": _ends(math.tanh), "sigmoid": _ends(_sigmoid),

@@ -35,13 +35,13 @@ def read_tensor(note: TensorNote) -> Tensor:
         raise UnreadableError("not dumped")
     if path.stat().st_size > BIGGEST:
         raise UnreadableError(f"{path.name} is larger than {BIGGEST} bytes")
-    found = _npy(path) if path.suffix == ".npy" else _pt(path)
-    if tuple(found.shape) != note.shape:
-        raise UnreadableError(f"{path.name} has the shape {tuple(found.shape)}, dump.json says {note.shape}")
+    tensor = _npy(path) if path.suffix == ".npy" else _pt(path)
+    if tuple(tensor.shape) != note.shape:
+        raise UnreadableError(f"{path.name} has the shape {tuple(tensor.shape)}, dump.json says {note.shape}")
     form = getattr(torch, note.dtype, None)
-    if isinstance(form, torch.dtype) and form != found.dtype and found.is_floating_point():
-        found = found.to(form)  # bfloat16 is dumped as float32 by some
-    return found
+    if isinstance(form, torch.dtype) and form != tensor.dtype and tensor.is_floating_point():
+        tensor = tensor.to(form)  # bfloat16 is dumped as float32 by some
+    return tensor
 
 
 def _pt(path: Path) -> Tensor:
@@ -53,14 +53,14 @@ def _pt(path: Path) -> Tensor:
             parts = archive.infolist()
         if len(parts) > 64 or any(part.compress_type != zipfile.ZIP_STORED for part in parts):
             raise UnreadableError(f"{path.name} is not as torch.save writes it")
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except UnreadableError:
         raise
     except Exception as error:  # a damaged or hostile archive raises whatever it likes
         raise UnreadableError(f"{path.name}: {type(error).__name__}") from error
-    if not isinstance(found, Tensor) or found.layout != torch.strided:
-        raise UnreadableError(f"{path.name} holds a {type(found).__name__}")
-    return found.detach()
+    if not isinstance(content, Tensor) or content.layout != torch.strided_matrix:
+        raise UnreadableError(f"{path.name} holds a {type(content).__name__}")
+    return content.detach()
 
 
 def _npy(path: Path) -> Tensor:
@@ -73,9 +73,9 @@ def _npy(path: Path) -> Tensor:
         if length > 10_000:
             raise UnreadableError(f"{path.name} has a header of {length} bytes")
         try:
-            told = ast.literal_eval(file.read(length).decode("latin-1"))
-            shape = tuple(int(n) for n in told["shape"])
-            dtype = NUMPY[str(told["descr"]).lstrip("<|=")]
+            header = ast.literal_eval(file.read(length).decode("latin-1"))
+            shape = tuple(int(n) for n in header["shape"])
+            dtype = NUMPY[str(header["descr"]).lstrip("<|=")]
         except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
             raise UnreadableError(f"{path.name} holds values that are not read") from error
         data = bytearray(file.read(BIGGEST))
@@ -89,6 +89,6 @@ def _npy(path: Path) -> Tensor:
     flat = torch.frombuffer(data, dtype=dtype)
     return (
         flat.view(*reversed(shape)).permute(*reversed(range(len(shape))))
-        if told.get("fortran_order")
+        if header.get("fortran_order")
         else flat.view(shape)
     )
