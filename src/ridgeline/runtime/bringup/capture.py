@@ -299,7 +299,7 @@ def _copy_value(value: Any) -> Any:
 
 def _describe_value(value: Any) -> Any:
     if isinstance(value, Tensor):
-        offset = value.storage_offset() if value.layout == torch.strided_matrix else 0
+        offset = value.storage_offset() if value.layout == torch.strided else 0
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), value.stride(), offset
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -108,7 +108,7 @@ def save(folder: Path, recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, 
 def _describe_argument(value: Any, tensors: list[Tensor]) -> Any:
     """A value as JSON; tensors become their place in the file."""
     if isinstance(value, Tensor):
-        dense = value.layout == torch.strided_matrix and value.numel()
+        dense = value.layout == torch.strided and value.numel()
         span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) if dense else 0
         offset = int(value.storage_offset()) if dense else 0
         tensors.append(value.as_strided((offset + span,), (1,), 0) if dense else value.flatten())

@@ -39,7 +39,7 @@ def on_device(value: Any, device: Any) -> Any:
 
 def _move_tensor(x: Tensor, device: torch.device) -> Tensor:
     """The memory that a view spans, copied as it lies, and the same view of it."""
-    if x.layout != torch.strided_matrix or x.numel() == 0 or (x.is_contiguous() and x.storage_offset() == 0):
+    if x.layout != torch.strided or x.numel() == 0 or (x.is_contiguous() and x.storage_offset() == 0):
         return x.to(device, copy=True)
     span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     before = min(x.storage_offset(), MOST_OFFSET)

@@ -58,7 +58,7 @@ def _pt(path: Path) -> Tensor:
         raise
     except Exception as error:  # a damaged or hostile archive raises whatever it likes
         raise UnreadableError(f"{path.name}: {type(error).__name__}") from error
-    if not isinstance(content, Tensor) or content.layout != torch.strided_matrix:
+    if not isinstance(content, Tensor) or content.layout != torch.strided:
         raise UnreadableError(f"{path.name} holds a {type(content).__name__}")
     return content.detach()
 
