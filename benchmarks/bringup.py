@@ -36,19 +36,22 @@ from ridgeline.runtime.bringup.arithmetic import UNIT
 from ridgeline.runtime.bringup.capture import host_outputs, signature_of
 from ridgeline.runtime.bringup.contracts import has_contract, outputs_of
 from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN
-from ridgeline.runtime.bringup.corpus.legitimate import VARIANTS
 from ridgeline.runtime.bringup.cut import narrow_model
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp
 from ridgeline.runtime.bringup.guard import Guard
 from ridgeline.runtime.bringup.judge import NoContractError, judge
 from ridgeline.runtime.bringup.probing import probe, there
-from ridgeline.runtime.bringup.replay import Answer, Replay, record_calls
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
 from ridgeline.runtime.bringup.subject import stage_subject, subject_of
 from ridgeline.runtime.bringup.tensors import equal_bits
 from ridgeline.runtime.bringup.verdict import step
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from bringup_corpus.legitimate import VARIANTS
+from bringup_corpus.replay import Answer, Replay, record_calls
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 128, "intermediate_size": 256,

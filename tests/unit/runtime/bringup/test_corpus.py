@@ -6,19 +6,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from bringup_corpus.legitimate import VARIANTS  # noqa: E402
+from bringup_corpus.replay import Replay, record_calls  # noqa: E402
+
 from ridgeline.core.errors import InputError  # noqa: E402
 from ridgeline.runtime.bringup import ridge  # noqa: E402
 from ridgeline.runtime.bringup.arithmetic import Unit  # noqa: E402
 from ridgeline.runtime.bringup.calls import Call, Numbers  # noqa: E402
 from ridgeline.runtime.bringup.capture import Watch  # noqa: E402
 from ridgeline.runtime.bringup.corpus import FAULTS, FROZEN  # noqa: E402
-from ridgeline.runtime.bringup.corpus.legitimate import VARIANTS  # noqa: E402
 from ridgeline.runtime.bringup.faults import CORPUS, chosen, read_faults  # noqa: E402
 from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of  # noqa: E402
 from ridgeline.runtime.bringup.judge import judge  # noqa: E402
 from ridgeline.runtime.bringup.personality import PERSONALITIES, split  # noqa: E402
 from ridgeline.runtime.bringup.probing import probe, there  # noqa: E402
-from ridgeline.runtime.bringup.replay import Replay, record_calls  # noqa: E402
 from ridgeline.runtime.bringup.standing import losses, norms, products  # noqa: E402
 from ridgeline.runtime.bringup.standing_moves import rearrangements  # noqa: E402
 from ridgeline.runtime.bringup.standing_training import lists  # noqa: E402

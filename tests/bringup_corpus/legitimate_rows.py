@@ -1,6 +1,5 @@
 """Right implementations of what spans rows: softmax online and by blocks, norms in two passes, fused attention."""
 
-# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -3,7 +3,6 @@
 VARIANTS    name -> what answers for an op, in the form of a fault
 """
 
-# ruff: noqa: ARG001  (functions of one form: what an op was given)
 from __future__ import annotations
 
 import math
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.runtime.bringup.corpus.legitimate_rows import row_variants
+from bringup_corpus.legitimate_rows import row_variants
 from ridgeline.runtime.bringup.emulation import Alter, on, operands, partial_products, product, with_bias
 
 Args = tuple[Any, ...]
