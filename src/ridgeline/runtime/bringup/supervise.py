@@ -106,26 +106,26 @@ class Attempts:
     def run(self) -> None:
         """Attempt until every part was run, or too many processes died."""
         while True:
-            ended = self._once()
-            if ended is None:
+            has_ended = self._once()
+            if has_ended is None:
                 return
             if self.job.found is None:
-                raise InputError(f"the file of faults ends the process that reads it: {_how(ended)}")
+                raise InputError(f"the file of faults ends the process that reads it: {_how(has_ended)}")
             if sum(self.deaths.values()) >= DEATHS:
                 self.job.found.not_run["the rest"] = f"{DEATHS} processes died"
                 return
 
     def _once(self) -> int | None:
         """One process to its end: None, or how it died: an op may end it with any code."""
-        one = server()
-        one.send(self.job)
-        hung, done, heard = False, False, time.monotonic()
+        process = server()
+        process.send(self.job)
+        hung, done, last_heard = False, False, time.monotonic()
         while True:
             try:
-                answer = one.answers.get(timeout=0.5)
-                heard = time.monotonic()
+                answer = process.answers.get(timeout=0.5)
+                last_heard = time.monotonic()
             except queue.Empty:
-                hung = hung or self._hangs(time.monotonic() - heard)
+                hung = hung or self._hangs(time.monotonic() - last_heard)
                 continue
             match answer:
                 case ("pid", pid):
@@ -137,17 +137,17 @@ class Attempts:
                 case ("faults", names):
                     self.names = names
                 case ("refused", why):
-                    refused: Any = why
-                    while one.answers.get()[0] not in ("ended", "gone"):
+                    refusal: Any = why
+                    while process.answers.get()[0] not in ("ended", "gone"):
                         pass
-                    raise InputError(refused)
+                    raise InputError(refusal)
                 case ("done",):
                     done = True
                 case ("ended", code):
                     return None if done else self._died(code, hung)
                 case ("gone",):
                     server.cache_clear()
-                    raise InputError(f"the process that runs the device's ops failed: {one.last_words()}")
+                    raise InputError(f"the process that runs the device's ops failed: {process.last_words()}")
 
     def _hangs(self, silent_s: float) -> bool:
         """End a process whose op does not come back."""
@@ -161,29 +161,29 @@ class Attempts:
 
     def _died(self, code: int, hung: bool) -> int:
         """Take a death in: a finding if an op was under way, and what the next process is to leave to the host."""
-        found = self.job.found
-        if found is None or not self.job.journal:
+        bring_up = self.job.found
+        if bring_up is None or not self.job.journal:
             return code
         glimpse = Journal(Path(self.job.journal)).read()
         entry = glimpse.entry
         self.deaths[entry.op] += 1
         if not glimpse.running:
-            found.not_run[f"part {self.job.at + 1}"] = (
+            bring_up.not_run[f"part {self.job.at + 1}"] = (
                 f"{_how(code)} after {entry.op or 'nothing'}: {server().last_words()}"
             )
             self.job = replace(self.job, at=self.job.at + 1, position=0)
             return code
-        said = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else _how(code))
-        found.add(OpFinding(
+        message = entry.message or (f"no result within {self.limit_s:.0f} s" if hung else _how(code))
+        bring_up.add(OpFinding(
             op=entry.op, module=entry.module or "model", phase=entry.phase, dtype=entry.dtype, measured=1.0,
-            limit=0.5, statistic="hung" if hung else "died", message=said,
+            limit=0.5, statistic="hung" if hung else "died", message=message,
         ))  # fmt: skip
-        self.job = replace(self.job, healed=self.job.healed | {_healed(entry, self.deaths[entry.op])})
+        self.job = replace(self.job, healed=self.job.healed | {_healed_text(entry, self.deaths[entry.op])})
         Journal(Path(self.job.journal), create=True)
         return code
 
 
-def _healed(entry: Entry, deaths: int) -> str:
+def _healed_text(entry: Entry, deaths: int) -> str:
     """One signature at first, then every call of the op."""
     return f"{entry.op}|{entry.signature}" if deaths < 2 else entry.op
 
@@ -218,14 +218,14 @@ def bringup(
         one_of_each(target)  # refused before anything starts
     if isinstance(target, OwnModule) and not target.portable:
         return _here(target, device, seed, tell, stored)
-    shown, (device, personality) = device, split(device)
+    device_text, (device, personality) = device, split(device)
     kind = device.partition(":")[0]
     with tempfile.TemporaryDirectory(prefix="ridgeline-bringup-") as scratch:
         journal = Path(scratch) / "journal"
         Journal(journal, create=True)
         job = Job(
             target=replace(target, held=None) if isinstance(target, OwnModule) else target, device=device, seed=seed,
-            found=BringUp(model=target.id, device=shown, isolated=True, allowed=allow, stored=stored),
+            found=BringUp(model=target.id, device=device_text, isolated=True, allowed=allow, stored=stored),
             journal=str(journal), room=MOST_BYTES,
             faults=_file(faults), fault=fault, personality=personality,
             folder=str(Path(folder).resolve()) if folder else "", cwd=str(Path.cwd()), paths=tuple(sys.path),

@@ -1,4 +1,4 @@
-"""Bring a model up on a device: steps with every op judged, the standing set, the ladder, invariances, repeated runs.
+"""Bring a model up on a device: steps with every op judged, the standing set, the ladder, invariances, repeat_runs runs.
 
 bringup(model, device)                       an architecture, or a torch module, on a torch device, in this process
 bringup(model, "ridge", fault=f)             the same on the fake device with a fault in it
@@ -15,21 +15,21 @@ from ridgeline.core.errors import InputError
 from ridgeline.runtime.bringup import ridge
 from ridgeline.runtime.bringup.calls import Call
 from ridgeline.runtime.bringup.capture import Modules, Watch
-from ridgeline.runtime.bringup.determinism import repeated
+from ridgeline.runtime.bringup.determinism import repeat_runs
 from ridgeline.runtime.bringup.devices import open_device
 from ridgeline.runtime.bringup.faults import Fault
 from ridgeline.runtime.bringup.findings import BringUp, OpFinding, unheard
 from ridgeline.runtime.bringup.fingerprint import fingerprint, unit_of
 from ridgeline.runtime.bringup.guard import Guard
-from ridgeline.runtime.bringup.invariances import tried
-from ridgeline.runtime.bringup.ladder import climbed
+from ridgeline.runtime.bringup.invariances import check_invariances
+from ridgeline.runtime.bringup.ladder import run_rungs
 from ridgeline.runtime.bringup.personality import PERSONALITIES
 from ridgeline.runtime.bringup.prints import Fingerprint
 from ridgeline.runtime.bringup.probing import PROBE, probe
 from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.standing import standing_calls
 from ridgeline.runtime.bringup.subject import subject_of
-from ridgeline.runtime.bringup.survey import look_around, step_under, time_ops, took, warned
+from ridgeline.runtime.bringup.survey import collect_warnings, look_around, step_under, time_ops, took
 from ridgeline.runtime.bringup.target import Target
 from ridgeline.runtime.bringup.variants import hard_variants
 
@@ -44,8 +44,8 @@ def bringup(
     stored: Fingerprint | None = None,
 ) -> BringUp:  # fmt: skip
     """Judge every op of a training step of a model, and the standing set, on a device, in this process."""
-    found = BringUp(model=model.id, device=device, stored=stored)
-    return go_on(Session(target=model, device=device, found=found, seed=seed, fault=fault, tell=tell))
+    bring_up = BringUp(model=model.id, device=device, stored=stored)
+    return go_on(Session(target=model, device=device, found=bring_up, seed=seed, fault=fault, tell=tell))
 
 
 def unkept(at: int) -> None:
@@ -57,22 +57,22 @@ def go_on(session: Session, at: int = 0, kept: Callable[[int], None] = unkept, o
     open_device(session.device, faulted=session.fault is not None)
     session.guard.saw = session.saw
     session.guard.samples = {}
-    fired = session.found.fired or 0
-    as_other = ridge.altered(PERSONALITIES[session.personality]) if session.personality else nullcontext()
-    altered = ridge.altered(session.fault) if session.fault is not None else nullcontext()
-    with as_other, altered, ridge.lacking(session.lacks):
+    fired_before = session.found.fired or 0
+    as_other = ridge.alter_results(PERSONALITIES[session.personality]) if session.personality else nullcontext()
+    alteration = ridge.alter_results(session.fault) if session.fault is not None else nullcontext()
+    with as_other, alteration, ridge.lacking(session.lacks):
         for index, (kind, name, part) in enumerate(PARTS):
             if index < at or (only and kind not in only):
                 continue
 
             def keep(index: int = index) -> None:
                 if session.fault is not None:
-                    session.found.fired = fired + session.fault.fired
+                    session.found.fired = fired_before + session.fault.fired
                 kept(index)
 
             session.kept = keep
-            known = session.found.stored or session.found.fingerprint
-            session.guard.unit = unit_of(known, frozenset(session.found.allowed))
+            fingerprint_ = session.found.stored or session.found.fingerprint
+            session.guard.unit = unit_of(fingerprint_, frozenset(session.found.allowed))
             try:
                 part(session)
             except InputError:
@@ -97,7 +97,7 @@ def step(session: Session, format: str) -> None:
     watch = Watch(Modules(), session.guard, subject.times)
     messages: list[str] = []
     try:
-        with warned() as messages:
+        with collect_warnings() as messages:
             step_under(watch, watch.modules, subject)
     finally:
         session.found.cut = subject.cut
@@ -126,17 +126,17 @@ def generation(session: Session, format: str) -> None:
 def standing(session: Session) -> None:
     """Every call of the standing set."""
     session.tell("the standing set")
-    _probed(session, standing_calls(session.seed, session.device), f"{PROBE}: ")
+    _probe_calls(session, standing_calls(session.seed, session.device), f"{PROBE}: ")
 
 
-def captured(session: Session) -> None:
+def capture_ops(session: Session) -> None:
     """Hard variants of every op and format that the steps and the generation called."""
     session.tell("hard variants of captured calls")
     samples, session.guard.samples = session.guard.samples or {}, None
-    _probed(session, hard_variants(samples), "")
+    _probe_calls(session, hard_variants(samples), "")
 
 
-def _probed(session: Session, calls: Iterable[Call], within: str) -> None:
+def _probe_calls(session: Session, calls: Iterable[Call], within: str) -> None:
     for index, call in enumerate(calls):
         if index < session.position:
             continue
@@ -153,26 +153,26 @@ def _probed(session: Session, calls: Iterable[Call], within: str) -> None:
 def ladder(session: Session, format: str) -> None:
     """Module, two layers, whole model, logits, training, resume."""
     session.tell(f"the ladder in {format}")
-    session.found.ladder = (*session.found.ladder, *climbed(session, format))
+    session.found.ladder = (*session.found.ladder, *run_rungs(session, format))
 
 
 def invariances(session: Session, format: str) -> None:
     """Batch, padding, causal, rotary, microbatch, recompute, compiled, decode, parallel."""
     session.tell(f"invariances in {format}")
-    session.found.invariances = (*session.found.invariances, *tried(session, format))
+    session.found.invariances = (*session.found.invariances, *check_invariances(session, format))
 
 
 def determinism(session: Session) -> None:
     """The same step some times."""
     session.tell("the same step again")
-    session.found.determinism = repeated(session)
+    session.found.determinism = repeat_runs(session)
 
 
 PARTS: tuple[tuple[str, str, Part], ...] = (
     ("fingerprint", "the fingerprint", take_print),
     *(("steps", f"a training step in {format}", partial(step, format=format)) for format in FORMATS),
     *(("generation", f"generation in {format}", partial(generation, format=format)) for format in FORMATS),
-    ("captured", "hard variants", captured),
+    ("captured", "hard variants", capture_ops),
     ("standing", PROBE, standing),
     *(("ladder", f"the ladder in {format}", partial(ladder, format=format)) for format in FORMATS),
     *(("invariances", f"invariances in {format}", partial(invariances, format=format)) for format in FORMATS),
@@ -184,19 +184,19 @@ PARTS: tuple[tuple[str, str, Part], ...] = (
 
 def _took(session: Session, watch: Watch) -> None:
     """What a watch saw, into the run's account."""
-    found = session.found
-    found.signatures += len(watch.calls)
-    for called in watch.calls.values():
-        found.ops[called.op] = found.ops.get(called.op, 0) + called.count
-    for told, seen in ((found.unjudged, watch.unjudged), (found.missing, watch.missing)):
-        for op, times in seen.items():
-            told[op] = told.get(op, 0) + times
+    bring_up = session.found
+    bring_up.signatures += len(watch.calls)
+    for call in watch.calls.values():
+        bring_up.ops[call.op] = bring_up.ops.get(call.op, 0) + call.count
+    for counts, observed_counts in ((bring_up.unjudged, watch.unjudged), (bring_up.missing, watch.missing)):
+        for op, times in observed_counts.items():
+            counts[op] = counts.get(op, 0) + times
     session.note(watch.wrong)
-    for called in watch.calls.values():
-        if called.op in watch.missing:  # the model does not run there without the host's help
-            found.add(OpFinding(
-                op=called.op, module=called.place.module, phase=called.place.phase, dtype=called.dtype, measured=1.0,
-                limit=0.5, statistic="missing", times=called.count, message="the device has no kernel for it",
+    for call in watch.calls.values():
+        if call.op in watch.missing:  # the model does not run there without the host's help
+            bring_up.add(OpFinding(
+                op=call.op, module=call.place.module, phase=call.place.phase, dtype=call.dtype, measured=1.0,
+                limit=0.5, statistic="missing", times=call.count, message="the device has no kernel for it",
             ))  # fmt: skip
 
 

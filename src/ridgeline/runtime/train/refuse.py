@@ -31,10 +31,10 @@ def _workload(scenario: Scenario) -> Iterator[Problem]:
     if not isinstance(workload, Train):
         yield Problem(path="workload.kind", given=workload.kind, expected="train", todo="`run` trains")
         return
-    yield from _declared(scenario)
+    yield from _undeclared_values(scenario)
     if workload.document_tokens < workload.seq:
-        given, expected = str(workload.document), "absent: a document fills its sequence"
-        yield Problem(path="workload.document", given=given, expected=expected, todo="leave it out")
+        given_text, expected_text = str(workload.document), "absent: a document fills its sequence"
+        yield Problem(path="workload.document", given=given_text, expected=expected_text, todo="leave it out")
 
 
 @cache
@@ -44,14 +44,14 @@ def capability() -> Capability:
     return read_capability(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
 
 
-def _declared(scenario: Scenario) -> Iterator[Problem]:
+def _undeclared_values(scenario: Scenario) -> Iterator[Problem]:
     """The rows of the table that the plan breaks."""
     facts = PlanFacts.of(scenario)
     for limit, broken in capability().broken(facts):
         if broken:
             path = limit.decision if limit.decision.startswith("workload.") else f"plan.{limit.decision}"
-            given = str(facts.values[limit.decision])
-            yield Problem(path=path, given=given, expected=limit.expected, todo=limit.todo)
+            given_text = str(facts.values[limit.decision])
+            yield Problem(path=path, given=given_text, expected=limit.expected, todo=limit.todo)
 
 
 def _model(scenario: Scenario) -> Iterator[Problem]:
@@ -82,14 +82,18 @@ def _prediction(scenario: Scenario, mtp: Mtp) -> Iterator[Problem]:
     """Multi-token prediction looks tokens up a second time, by their rows alone."""
     embedding, todo = scenario.model.embedding, "use --set model.mtp=0"
     if embedding.positions or embedding.norm:
-        given = "learned positions" if embedding.positions else "a norm behind the embedding"
-        yield Problem(path="model.mtp", given=f"{mtp.depth} with {given}", expected="an embedding of rows", todo=todo)
+        given_text = "learned positions" if embedding.positions else "a norm behind the embedding"
+        yield Problem(
+            path="model.mtp", given=f"{mtp.depth} with {given_text}", expected="an embedding of rows", todo=todo
+        )
     schedule = scenario.plan.schedule.name
     several = "a tied embedding" if embedding.tied else f"depth {mtp.depth}" if mtp.depth > 1 else ""
     if several and scenario.plan.mesh.pp > 1 and SCHEDULES[schedule].splits_backward:
-        expected = "a whole backward: torch's split one knows no weight that is read at two depths of a stage"
+        expected_text = "a whole backward: torch's split one knows no weight that is read at two depths of a stage"
         todo = 'set plan.schedule = "1f1b" or "interleaved"'
-        yield Problem(path="plan.schedule", given=f"{schedule} with {several} and mtp", expected=expected, todo=todo)
+        yield Problem(
+            path="plan.schedule", given=f"{schedule} with {several} and mtp", expected=expected_text, todo=todo
+        )
 
 
 def _block(block: Block) -> Iterator[str]:
@@ -120,22 +124,26 @@ def _block(block: Block) -> Iterator[str]:
 
 def _formats(scenario: Scenario) -> Iterator[Problem]:
     precision = scenario.plan.precision
-    apart = precision.compute.id not in (precision.weights.id, "fp8-e4m3")
-    if apart or precision.activations.id != precision.weights.id:
-        given = f"compute {precision.compute.id}, weights {precision.weights.id}"
-        yield Problem(path="plan.precision", given=given, expected="one format; a wider master is the optimizer's")
+    is_mixed = precision.compute.id not in (precision.weights.id, "fp8-e4m3")
+    if is_mixed or precision.activations.id != precision.weights.id:
+        given_text = f"compute {precision.compute.id}, weights {precision.weights.id}"
+        yield Problem(path="plan.precision", given=given_text, expected="one format; a wider master is the optimizer's")
 
 
 def _tensor(scenario: Scenario) -> Iterator[Problem]:
     tp, model = scenario.plan.mesh.tp, scenario.model
     if model.vocab % tp:
-        given, expected = str(model.vocab), f"a multiple of tp ({tp}): the vocabulary is split"
+        given_text, expected_text = str(model.vocab), f"a multiple of tp ({tp}): the vocabulary is split"
         todo = f"use --set model.vocab={-(-model.vocab // tp) * tp}"
-        yield Problem(path="model.vocab", given=given, expected=expected, todo=todo)
+        yield Problem(path="model.vocab", given=given_text, expected=expected_text, todo=todo)
     for block in all_blocks(model):
         if isinstance(block.mixer, Attention) and block.mixer.kv_heads % tp:
-            expected = f"a divisor of key-value heads ({block.mixer.kv_heads}): copies of heads are not implemented"
-            yield Problem(path="plan.tp", given=str(tp), expected=expected, todo=f"use tp = {block.mixer.kv_heads}")
+            expected_text = (
+                f"a divisor of key-value heads ({block.mixer.kv_heads}): copies of heads are not implemented"
+            )
+            yield Problem(
+                path="plan.tp", given=str(tp), expected=expected_text, todo=(f"use tp = {block.mixer.kv_heads}")
+            )
 
 
 def _memory(scenario: Scenario) -> Iterator[Problem]:
@@ -144,8 +152,8 @@ def _memory(scenario: Scenario) -> Iterator[Problem]:
     if "selective" in kinds:
         for part in recompute.parts:
             if part not in PARTS:
-                expected = f"some of {', '.join(PARTS)}"
-                yield Problem(path="plan.recompute.parts", given=part, expected=expected)
+                expected_text = f"some of {', '.join(PARTS)}"
+                yield Problem(path="plan.recompute.parts", given=part, expected=expected_text)
 
 
 def _graph(scenario: Scenario) -> Iterator[Problem]:
@@ -161,10 +169,10 @@ def _graph(scenario: Scenario) -> Iterator[Problem]:
         "fp16, whose scale the host moves": plan.precision.weights.id == "fp16",
         "a host without an accelerator": scenario.system.chip.vendor == "host",
     }
-    for given, so in reasons.items():
+    for given_text, so in reasons.items():
         if so:
-            expected = "a full graph of one rank on a CUDA device, without experts and offload"
-            yield Problem(path="plan.graph", given=given, expected=expected, todo='set plan.graph = "none"')
+            expected_text = "a full graph of one rank on a CUDA device, without experts and offload"
+            yield Problem(path="plan.graph", given=given_text, expected=expected_text, todo='set plan.graph = "none"')
 
 
 RULES: tuple[Callable[[Scenario], Iterator[Problem]], ...] = (
