@@ -1,4 +1,4 @@
-"""Bring a model up on a device: steps with every op judged, the standing set, the ladder, invariances, repeat_runs runs.
+"""Bring a model up on a device: steps with every op judged, the standing set, the ladder, invariances, repeated runs.
 
 bringup(model, device)                       an architecture, or a torch module, on a torch device, in this process
 bringup(model, "ridge", fault=f)             the same on the fake device with a fault in it
