@@ -34,10 +34,10 @@ def test_a_ranks_own_profile_stands_beside_the_whole() -> None:
 @pytest.mark.parametrize(("ranks", "nodes", "spans"), [(2, 1, {1}), (16, 2, {1, 2}), (4, 4, {2})])
 def test_sends_go_where_there_are_links(ranks: int, nodes: int, spans: set[int]) -> None:
     made = link_cases(ranks, nodes, "nccl")
-    sends = [case for case in made if case.op == "send_recv"]
+    sends = [case for case in made if case.kernel.op == "send_recv"]
     assert {case["nodes"] for case in sends} == spans
     assert {case["ranks"] for case in sends} == {2}
-    assert {case.op for case in made} == {"send_recv", "overlap", *COLLECTIVES}
+    assert {case.kernel.op for case in made} == {"send_recv", "overlap", *COLLECTIVES}
     assert len({case.key() for case in made}) == len(made)
 
 
