@@ -10,7 +10,6 @@ from ridgeline.api import profile as profile
 from ridgeline.api import recommend as recommend
 from ridgeline.api import roofline as roofline
 from ridgeline.api import scenario_of as scenario_of
-from ridgeline.calibrate.anchor import anchored as anchored
 from ridgeline.calibrate.cross_validate import fit_with as fit_with
 from ridgeline.calibrate.cross_validate import refit
 from ridgeline.calibrate.explain import diff as diff

@@ -65,9 +65,9 @@ def calibration_of(
     runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(one) for one in anchor]
     if not runs:
         return prior
-    from ridgeline.calibrate.anchor import anchored
+    from ridgeline.calibrate.anchor import anchor_calibration
 
-    return anchored(prior, runs)
+    return anchor_calibration(prior, runs)
 
 
 def predict(

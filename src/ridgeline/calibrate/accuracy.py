@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from ridgeline.calibrate.collective_times import is_large
-from ridgeline.calibrate.folds import bundled, takes_part
+from ridgeline.calibrate.folds import bundled_rows, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
 from ridgeline.calibrate.validate import Parameters
 from ridgeline.calibrate.validation import Case, Errors, Validation, errors_of
@@ -51,8 +51,8 @@ def runs_known(parameters: Parameters) -> Counter[str]:
 
 def likely(case: Case, known: Counter[str], most: int = 2) -> str:
     """The first few reasons that apply, most telling first."""
-    found = [reason for rule in RULES for reason in rule(case, known)]
-    return "; ".join(found[:most]) or "nothing unusual about it: mostly matrix products"
+    reasons = [reason for rule in RULES for reason in rule(case, known)]
+    return "; ".join(reasons[:most]) or "nothing unusual about it: mostly matrix products"
 
 
 def _notes(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
@@ -76,8 +76,8 @@ def _rare(case: Case, known: Counter[str]) -> Iterator[str]:
 
 
 def _shares(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
-    whole = sum(case.parts.values()) or 1.0
-    shares = {name: case.parts.get(name, 0.0) / whole for name in SUSPECTS}
+    total = sum(case.parts.values()) or 1.0
+    shares = {name: case.parts.get(name, 0.0) / total for name in SUSPECTS}
     over = [name for name, share in shares.items() if share >= SUSPECTS[name][0]]
     for name in sorted(over, key=lambda name: -shares[name] / SUSPECTS[name][0]):
         yield f"{SUSPECTS[name][1]} {shares[name]:.0%} of the prediction"
@@ -135,7 +135,7 @@ def _arch(*names: str) -> Callable[[Case], bool]:
 
 @cache
 def _fitted_sources() -> frozenset[str]:
-    return frozenset(row.source for row in bundled().values() if takes_part(row))
+    return frozenset(row.source for row in bundled_rows().values() if takes_part(row))
 
 
 # what a headline does not tell: every set over all rows that are predicted, headline or not
@@ -168,12 +168,12 @@ COVERED = (0.87, 0.93)
 ANCHORED = 0.09  # mean on the rest of a source that was left out, after one run of the same software and machine
 
 
-def beside(validation: Validation) -> dict[str, Errors]:
+def errors_by_set(validation: Validation) -> dict[str, Errors]:
     """All rows, and each set that is some of them: the headline beside what it leaves out."""
     cases = validation.cases
     among = COLLECTIVES_BESIDE if validation.kind == "collectives" else BESIDE
     sets = {name: [case for case in cases if holds(case)] for name, holds in among.items()}
-    some = {name: errors_of(held) for name, held in sets.items() if 0 < len(held) < len(cases)}
+    some = {name: errors_of(set_cases) for name, set_cases in sets.items() if 0 < len(set_cases) < len(cases)}
     return {"all": errors_of(cases), **some}
 
 
@@ -190,7 +190,7 @@ class ValidationReport:
 
     @property
     def sets(self) -> dict[str, Errors]:
-        return beside(self.validation)
+        return errors_by_set(self.validation)
 
 
 def figures(validation: Validation) -> list[Sheet]:
@@ -225,15 +225,15 @@ def line(name: str, rows: int, measure: Measure, target: tuple[float, float], va
     True
     """
     met = value is not None and target[0] <= value <= target[1]
-    reached = None if value is None else round(value, 4)
-    return {"set": name, "rows": rows, "measure": measure, "target": list(target), "reached": reached, "met": met}
+    rounded_value = None if value is None else round(value, 4)
+    return {"set": name, "rows": rows, "measure": measure, "target": list(target), "reached": rounded_value, "met": met}
 
 
 def parameter_sheet(calibration: Calibration, known: Sequence[Owners]) -> list[Sheet]:
     """Every fitted parameter: common value, and the range over the chips and engines that took part."""
     lines = []
     for name, item in PARAMETERS.items():
-        values = [calibration.owner_value(name, own) for own in dict.fromkeys(known)]
+        values = [calibration.owner_value(name, owner) for owner in dict.fromkeys(known)]
         lines.append(
             {
                 "name": name,
@@ -257,22 +257,24 @@ def _short(value: float) -> float:
 def accuracy_of(validation: Validation, parameters: Parameters) -> Sheet:
     """The part of `docs/accuracy.json` that follows from the shipped files."""
     cases = validation.cases
-    fitted = [case for case in cases if takes_part(case.row)]
+    fitted_cases = [case for case in cases if takes_part(case.row)]
     return {
         "source": parameters.full.source,
         "rows": len(cases) + len(validation.skipped),
         "predicted": len(cases),
-        "fitted": len(fitted),
+        "fitted": len(fitted_cases),
         "sets": figures(validation),
-        "beside": [_beside_line(name, errors) for name, errors in beside(validation).items()],
+        "beside": [_beside_line(name, errors) for name, errors in errors_by_set(validation).items()],
         "groups": {
             grouping: {
                 name: {"n": item.n, "mape": round(item.mape or 0.0, 4)}
-                for name, item in Validation(kind="training", cases=tuple(fitted), skipped=()).by(grouping).items()
+                for name, item in Validation(kind="training", cases=tuple(fitted_cases), skipped=())
+                .by(grouping)
+                .items()
             }
             for grouping in ("accelerator", "source", "framework", "arch")
         },
-        "parameters": parameter_sheet(parameters.full, [case.known_as for case in fitted if case.known_as]),
+        "parameters": parameter_sheet(parameters.full, [case.known_as for case in fitted_cases if case.known_as]),
     }
 
 

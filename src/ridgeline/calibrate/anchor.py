@@ -58,40 +58,40 @@ def rows_of(text: str) -> tuple[Row, ...]:
     path = Path(text)
     if not path.exists() and "@" in text:
         trace, _, scenario = text.rpartition("@")
-        return (_traced(Path(trace), Path(scenario)),)
+        return (_trace_row(Path(trace), Path(scenario)),)
     if text.lower().endswith(".csv"):
         rows = tuple(row for row in read_rows(path) if not is_bundled(row) or is_frozen(row))
         if not rows:
-            given, expected = f"{path}: bundled runs alone", "runs of your own"
-            raise InputError(Problem(path="--anchor", given=given, expected=expected))
+            given_text, expected_text = f"{path}: bundled runs alone", "runs of your own"
+            raise InputError(Problem(path="--anchor", given=given_text, expected=expected_text))
         return rows
     if text.lower().endswith(SUFFIXES):
-        return (_stated(path),)
+        return (_scenario_row(path),)
     todo = "`ridgeline explain SCENARIO TRACE -o FILE.csv` writes residuals"
     raise InputError(Problem(path="--anchor", given=repr(text[:80]), expected=KINDS, todo=todo))
 
 
-def _traced(trace: Path, scenario: Path) -> Row:
+def _trace_row(trace: Path, scenario: Path) -> Row:
     """A trace and its scenario as `ridgeline explain` compares them."""
     if not trace.exists():
-        given = f"no file {str(trace)[:80]!r}"
-        raise InputError(Problem(path="--anchor", given=given, expected="TRACE@SCENARIO, both there"))
+        given_text = f"no file {str(trace)[:80]!r}"
+        raise InputError(Problem(path="--anchor", given=given_text, expected="TRACE@SCENARIO, both there"))
     parts = list(residual_rows(explain(scenario, trace)))
     (run,) = runs_of(parts, str(trace))
     return _row(run["id"], trace.name, run)
 
 
-def _stated(path: Path) -> Row:
+def _scenario_row(path: Path) -> Row:
     """A scenario that says what was measured."""
     table = scenario_table(path)
-    measured = read_table(path).data.get("measured")
+    measured_table = read_table(path).data.get("measured")
     where = str(path)
-    if not isinstance(measured, Mapping):
+    if not isinstance(measured_table, Mapping):
         todo = "add [measured] with step_time_s = 9.4, or name a trace: TRACE@SCENARIO"
         raise InputError(
             Problem(path="measured", given="nothing", expected="a table [measured]", todo=todo, where=where)
         )
-    metric, value = _measured(measured, where)
+    metric, value = _measured_entry(measured_table, where)
     scenario = read_scenario(path)
     table.pop("measured", None)
     seconds = value if metric == "step_time_s" else scenario.workload.tokens / (value * scenario.system.chips)
@@ -103,31 +103,33 @@ def _stated(path: Path) -> Row:
     return _row(run["id"], path.name, run)
 
 
-def _measured(table: Mapping[str, Any], where: str) -> tuple[str, float]:
+def _measured_entry(table: Mapping[str, Any], where: str) -> tuple[str, float]:
     """Which metric a [measured] table states, and its value."""
     problems = [not_among(f"measured.{key}", str(key), KEYS, "remove it") for key in table if key not in KEYS]
-    stated = [key for key in KEYS[:2] if key in table]
-    if len(stated) != 1:
-        expected = "one of step_time_s and tokens_per_s_per_chip"
-        given = " and ".join(stated) or "neither"
-        problems.append(Problem(path="measured", given=given, expected=expected, where=where))
-    for key in stated:
+    keys = [key for key in KEYS[:2] if key in table]
+    if len(keys) != 1:
+        expected_text = "one of step_time_s and tokens_per_s_per_chip"
+        given_text = " and ".join(keys) or "neither"
+        problems.append(Problem(path="measured", given=given_text, expected=expected_text, where=where))
+    for key in keys:
         value = table[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
-            expected = "seconds of a step, above 0" if key == "step_time_s" else "tokens/s of one chip, above 0"
-            problems.append(Problem(path=f"measured.{key}", given=repr(value)[:40], expected=expected, where=where))
+            expected_text = "seconds of a step, above 0" if key == "step_time_s" else "tokens/s of one chip, above 0"
+            problems.append(
+                Problem(path=f"measured.{key}", given=repr(value)[:40], expected=expected_text, where=where)
+            )
     if problems:
         raise InputError(problems)
-    value = float(table[stated[0]])
+    value = float(table[keys[0]])
     assert math.isfinite(value)
-    return stated[0], value
+    return keys[0], value
 
 
 def _row(id: str, table: str, cells: Mapping[str, str]) -> Row:
     return Row(id=id, table=table, cells=MappingProxyType(dict(cells)))
 
 
-def named(rows: Iterable[Row]) -> str:
+def row_names(rows: Iterable[Row]) -> str:
     """Ids of some runs in a few words."""
     ids = [row.id for row in rows]
     return ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
@@ -139,7 +141,7 @@ LONGEST_ID = 80
 def residual_rows(found: Explanation) -> Iterator[dict[str, str]]:
     """One row a phase and class, in the schema of `COLUMNS`."""
     scenario, sources = found.scenario, found.analysis.timeline.about.sources
-    told = json.dumps(found.table, separators=(",", ":")) if found.table else ""
+    table_text = json.dumps(found.table, separators=(",", ":")) if found.table else ""
     for part in found.parts:
         yield {
             "run": run_id(sources or (scenario.name,)),
@@ -157,7 +159,7 @@ def residual_rows(found: Explanation) -> Iterator[dict[str, str]]:
             "bound": part.bound or "",
             "change": part.change,
             "source": " ".join(sources),
-            "scenario": told,
+            "scenario": table_text,
         }
 
 
@@ -186,7 +188,7 @@ DOUBTED = 4  # rounds in which runs are doubted
 LEAST = 0.02  # of its weight that a run keeps
 
 
-def anchored(calibration: Calibration | None, runs: str | Iterable[str]) -> Calibration:
+def anchor_calibration(calibration: Calibration | None, runs: str | Iterable[str]) -> Calibration:
     """The calibration that runs anchor, `InputError` where one cannot be used.
 
     calibration   the prior; absent: the shipped one
@@ -202,30 +204,32 @@ def anchored(calibration: Calibration | None, runs: str | Iterable[str]) -> Cali
     >>> after.interval.high / after.interval.low < before.interval.high / before.interval.low
     True
     """
-    given = [runs] if isinstance(runs, str) else list(runs)
-    rows = [row for text in given for row in rows_of(text)]
+    sources = [runs] if isinstance(runs, str) else list(runs)
+    rows = [row for text in sources for row in rows_of(text)]
     table = dataset_of(rows, None if calibration is None else calibration.profiles)
     if not table.rows:
-        told = "; ".join(f"{one.id}: {one.reason}" for one in table.skipped[:3]) or "no runs"
-        raise InputError(Problem(path="--anchor", given=told, expected="at least one run that can be predicted"))
+        reasons = "; ".join(f"{skip.id}: {skip.reason}" for skip in table.skipped[:3]) or "no runs"
+        raise InputError(Problem(path="--anchor", given=reasons, expected="at least one run that can be predicted"))
     return anchored_by(default_calibration() if calibration is None else calibration, table)
 
 
 def anchored_by(prior: Calibration, table: Dataset) -> Calibration:
     """The calibration that the runs of a table anchor; those that anchored the prior before count with them."""
-    known = prior.anchored.runs if prior.anchored else ()
-    if len(known) + len(table.rows) > MOST_RUNS:
-        given = f"{len(known) + len(table.rows)} runs"
-        raise InputError(Problem(path="--anchor", given=given, expected=f"at most {MOST_RUNS}", todo="leave some out"))
+    known_runs = prior.anchored.runs if prior.anchored else ()
+    if len(known_runs) + len(table.rows) > MOST_RUNS:
+        given_text = f"{len(known_runs) + len(table.rows)} runs"
+        raise InputError(
+            Problem(path="--anchor", given=given_text, expected=f"at most {MOST_RUNS}", todo="leave some out")
+        )
     start = before_anchors(prior)
-    moved: Mapping[str, float] = {}
+    offsets: Mapping[str, float] = {}
     runs: tuple[AnchorRun, ...] = ()
     for _ in range(ROUNDS):
-        runs = posterior((*known, *_runs(table, start, moved)), prior.components)
-        moved = offsets_of(runs, prior.components)
-    own = Anchored(components=prior.components, runs=runs, moved=MappingProxyType(dict(sorted(moved.items()))))
+        runs = posterior((*known_runs, *_runs(table, start, offsets)), prior.components)
+        offsets = offsets_of(runs, prior.components)
+    anchors = Anchored(components=prior.components, runs=runs, moved=MappingProxyType(dict(sorted(offsets.items()))))
     source = f"{start.source}, anchored on {len(runs)} run{'s' if len(runs) > 1 else ''}"
-    return replace(_with(start, moved), source=source, anchored=own)
+    return replace(_with(start, offsets), source=source, anchored=anchors)
 
 
 def _with(calibration: Calibration, moved: Mapping[str, float]) -> Calibration:
@@ -239,17 +243,17 @@ def _runs(table: Dataset, start: Calibration, moved: Mapping[str, float]) -> lis
     """The runs of a table, their slopes where the offsets have moved to, their gaps as seen from the start."""
     here = _with(start, moved)
     slopes = sensitivities(table.batch, table.scenarios, here)
-    before, now = (table.predict(each) for each in (start, here))
+    before, now = (table.predict(calibration) for calibration in (start, here))
     return [
         AnchorRun(
             id=row.id,
             measured_s=float(table.measured_s[index]),
             predicted_s=float(before[index]),
-            sensitivity=own,
-            gap=float(np.log(table.measured_s[index] / now[index])) + _along(own, moved),
+            sensitivity=sensitivity,
+            gap=float(np.log(table.measured_s[index] / now[index])) + _along(sensitivity, moved),
             noise=start.components.noise,
         )
-        for index, (row, own) in enumerate(zip(table.rows, slopes, strict=True))
+        for index, (row, sensitivity) in enumerate(zip(table.rows, slopes, strict=True))
     ]
 
 
@@ -268,13 +272,13 @@ def _along(own: Sensitivity, moved: Mapping[str, float]) -> float:
 
 def posterior(runs: Sequence[AnchorRun], components: Components) -> tuple[AnchorRun, ...]:
     """The runs with the noise and the weight that each has beside the others."""
-    own = [run.sensitivity for run in runs]
+    sensitivities = [run.sensitivity for run in runs]
     gaps = np.array([run.gap for run in runs])
-    weight, noise = conditioned(covariance(own, own, components), gaps, components.noise)
+    weight, noise = condition_on(covariance(sensitivities, sensitivities, components), gaps, components.noise)
     return weigh_runs(runs, weight.tolist(), noise.tolist())
 
 
-def conditioned(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:
+def condition_on(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:
     """Weights (K + noise^2)^-1 gap of runs, and the noise of each.
 
     A run's noise grows with how far it lies from what the others say of it, in standard deviations z:
@@ -288,8 +292,10 @@ def conditioned(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]:
     variance = np.full(len(gaps), noise**2)
     inverse = np.linalg.inv(among + np.diag(variance))
     for _ in range(DOUBTED if len(gaps) else 0):
-        alone = (inverse @ gaps) / np.sqrt(np.diag(inverse))  # leave-one-out residual over its standard deviation
-        trust = np.clip((FREEDOM + 1) / (FREEDOM + alone**2), LEAST, 1.0)
+        leave_one_out = (inverse @ gaps) / np.sqrt(
+            np.diag(inverse)
+        )  # leave-one-out residual over its standard deviation
+        trust = np.clip((FREEDOM + 1) / (FREEDOM + leave_one_out**2), LEAST, 1.0)
         variance = noise**2 / trust
         inverse = np.linalg.inv(among + np.diag(variance))
     return inverse @ gaps, np.sqrt(variance)

@@ -63,12 +63,12 @@ def fit_collectives(progress: Progress | None = None) -> Parameters:
     systems = sorted({item.row["system"] for item in rows})
     tell = progress or (lambda *_: None)
     tell("all systems", 0, len(systems) + 1)
-    whole = _fitted(rows, prior_values())
+    full_fit = _fit_values(rows, prior_values())
     folds = {}
     for index, system in enumerate(systems):
         tell(f"without {system}", index + 1, len(systems) + 1)
-        folds[system] = _fitted(_without(rows, system), whole)
-    return Parameters(values=whole, folds=folds)
+        folds[system] = _fit_values(_without(rows, system), full_fit)
+    return Parameters(values=full_fit, folds=folds)
 
 
 def write_collectives(found: Parameters, path: Path = SHIPPED) -> None:
@@ -85,15 +85,15 @@ def write_collectives(found: Parameters, path: Path = SHIPPED) -> None:
 def in_sample(found: Parameters) -> dict[str, float]:
     """Mean |residual| of the rows that were fitted: what is left where a system is known."""
     rows = [item for item in bundled_collectives() if describes(item.system)]
-    predicted = library_seconds(columns_of([item.question for item in rows]), found.values)
-    off = np.abs(predicted / np.array([item.seconds for item in rows]) - 1)
+    predicted_s = library_seconds(columns_of([item.question for item in rows]), found.values)
+    off = np.abs(predicted_s / np.array([item.seconds for item in rows]) - 1)
     large = np.array([item.size > LARGE for item in rows])
     return {"known, above 1 MB": float(off[large].mean()), "known, to 1 MB": float(off[~large].mean())}
 
 
 def _without(rows: Sequence[Measured], system: str) -> list[Measured]:
-    told = {_figure(item) for item in rows if item.row["system"] == system}
-    return [item for item in rows if item.row["system"] != system and _figure(item) not in told]
+    figures = {_figure(item) for item in rows if item.row["system"] == system}
+    return [item for item in rows if item.row["system"] != system and _figure(item) not in figures]
 
 
 def _figure(item: Measured) -> tuple[object, ...]:
@@ -101,26 +101,26 @@ def _figure(item: Measured) -> tuple[object, ...]:
     return (question.kind, question.software, question.ranks, question.size, item.seconds)
 
 
-def _fitted(rows: Sequence[Measured], start: Mapping[str, float]) -> dict[str, float]:
+def _fit_values(rows: Sequence[Measured], start: Mapping[str, float]) -> dict[str, float]:
     from scipy.optimize import least_squares
 
     columns = columns_of([item.question for item in rows])
-    measured = np.log([item.seconds for item in rows])
-    known = names()
-    prior = _Pulled(known)
+    log_seconds = np.log([item.seconds for item in rows])
+    parameter_names = names()
+    prior = _Pulled(parameter_names)
 
     def residuals(x: Array) -> Array:
-        return np.concatenate([_off(columns, known, x) / SCATTER - measured / SCATTER, prior(x)])
+        return np.concatenate([_off(columns, parameter_names, x) / SCATTER - log_seconds / SCATTER, prior(x)])
 
-    begin = np.log([start[name] for name in known])
-    found = least_squares(residuals, begin, loss="soft_l1", f_scale=1.0, max_nfev=60)
-    return {name: float(f"{value:.{DIGITS}g}") for name, value in zip(known, np.exp(found.x), strict=True)}
+    begin = np.log([start[name] for name in parameter_names])
+    solution = least_squares(residuals, begin, loss="soft_l1", f_scale=1.0, max_nfev=60)
+    return {name: float(f"{value:.{DIGITS}g}") for name, value in zip(parameter_names, np.exp(solution.x), strict=True)}
 
 
 def _off(columns: QuestionColumns, known: Sequence[str], x: Array) -> NDArray[np.float64]:
     values = dict(zip(known, np.exp(x).tolist(), strict=True))
-    found: NDArray[np.float64] = np.log(library_seconds(columns, values))
-    return found
+    log_predicted: NDArray[np.float64] = np.log(library_seconds(columns, values))
+    return log_predicted
 
 
 class _Pulled:
@@ -163,41 +163,41 @@ class Timed:
 
 def timed_of(read: Sequence[Measured]) -> tuple[tuple[Timed, ...], tuple[Skipped, ...]]:
     """Every collective with its prediction, and those that tell nothing about a collective, each with why."""
-    refused = {**_warming(read), **_hidden(read)}
-    known = [item for item in read if id(item) not in refused]
-    predicted, left_out = predictions(known)
-    spread = _spread()
-    timed = tuple(
+    refusals = {**_warming(read), **_hidden(read)}
+    usable = [item for item in read if id(item) not in refusals]
+    predicted_s, left_out = predictions(usable)
+    intervals = _bundled_spread()
+    answers = tuple(
         Timed(measured=item, seconds=float(seconds), low=float(seconds) * low, high=float(seconds) * high, left_out=out)
-        for item, seconds, out in zip(known, predicted, left_out, strict=True)
-        for low, high in (spread.around(item),)
+        for item, seconds, out in zip(usable, predicted_s, left_out, strict=True)
+        for low, high in (intervals.around(item),)
     )
-    return timed, tuple(refused.values())
+    return answers, tuple(refusals.values())
 
 
 def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
     """Seconds of each collective, and whether its system took no part in the fit of the numbers used."""
     fit = shipped_parameters()
     known = bundled_ids()
-    found, left_out = np.zeros(len(read)), [False] * len(read)
+    seconds, left_out = np.zeros(len(read)), [False] * len(read)
     by_fold: dict[str | None, list[int]] = defaultdict(list)
     for index, item in enumerate(read):
         if not describes(item.system):
             by_fold[None].append(index)
             continue
         system = item.row["system"]
-        held = item.row.id in known and fit.without(system) is not None and not _only_here(item, fit.values)
-        left_out[index] = held
-        by_fold[system if held else ""].append(index)
+        is_left_out = item.row.id in known and fit.without(system) is not None and not _only_here(item, fit.values)
+        left_out[index] = is_left_out
+        by_fold[system if is_left_out else ""].append(index)
     for fold, rows in by_fold.items():
         some = [read[index] for index in rows]
         if fold is None:
-            found[rows] = bare_link_seconds([item.question for item in some])
+            seconds[rows] = bare_link_seconds([item.question for item in some])
         else:
             values = fit.without(fold) if fold else fit.values
             assert values is not None
-            found[rows] = library_seconds(columns_of([item.question for item in some]), values)
-    return found, left_out
+            seconds[rows] = library_seconds(columns_of([item.question for item in some]), values)
+    return seconds, left_out
 
 
 def expected_seconds(question: Question) -> tuple[float, float, float]:
@@ -211,7 +211,7 @@ def expected_seconds(question: Question) -> tuple[float, float, float]:
     blank = Row(id="", table="", cells=MappingProxyType({}))
     item = Measured(row=blank, question=question, seconds=1.0, notes=())
     seconds = float(predictions([item])[0][0])
-    low, high = _spread().around(item)
+    low, high = _bundled_spread().around(item)
     return seconds, seconds * low, seconds * high
 
 
@@ -254,32 +254,34 @@ def _warming(read: Iterable[Measured]) -> dict[int, Skipped]:
     series: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
     for item in read:
         series[item.series].append(item)
-    found = {}
+    reasons = {}
     for items in series.values():
         items.sort(key=lambda item: -item.size)
         best, at = float("inf"), 0.0
         for item in items:
             if item.seconds > WARMING * best and item.size < at:
-                told = f"{item.seconds * 1e6:.0f} us, and {best * 1e6:.0f} us for {at / item.size:.0f} times the bytes"
-                found[id(item)] = Skipped(id=item.row.id, reason=f"latency_us: {told}: the run was warming up")
+                reason = (
+                    f"{item.seconds * 1e6:.0f} us, and {best * 1e6:.0f} us for {at / item.size:.0f} times the bytes"
+                )
+                reasons[id(item)] = Skipped(id=item.row.id, reason=f"latency_us: {reason}: the run was warming up")
             elif item.seconds < best:
                 best, at = item.seconds, item.size
-    return found
+    return reasons
 
 
 def _hidden(read: Sequence[Measured]) -> dict[int, Skipped]:
     """Rows of a host-driven profiler whose collective is shorter than its own launches."""
-    mine = [item for item in read if item.question.harness == "profiler" and describes(item.system)]
-    if not mine:
+    profiler_rows = [item for item in read if item.question.harness == "profiler" and describes(item.system)]
+    if not profiler_rows:
         return {}
     values = shipped_parameters().values
-    columns = columns_of([item.question for item in mine])
+    columns = columns_of([item.question for item in profiler_rows])
     floor = harness_floor(columns, values)
-    bare = library_seconds(columns_of([replace(item.question, harness="") for item in mine]), values)
+    bare = library_seconds(columns_of([replace(item.question, harness="") for item in profiler_rows]), values)
     why = "source: a host-driven profiler, whose launches take longer ({:.0f} us) than this collective ({:.0f} us)"
     return {
         id(item): Skipped(id=item.row.id, reason=why.format(least * 1e6, device * 1e6))
-        for item, least, device in zip(mine, floor, bare, strict=True)
+        for item, least, device in zip(profiler_rows, floor, bare, strict=True)
         if device < least
     }
 
@@ -309,10 +311,10 @@ class _Spread:
 
     def __init__(self) -> None:
         read = bundled_collectives()
-        refused = {**_warming(read), **_hidden(read)}
-        self.items = [item for item in read if id(item) not in refused]
-        predicted, _ = predictions(self.items)
-        self.logs = np.log([item.seconds for item in self.items]) - np.log(predicted)
+        refusals = {**_warming(read), **_hidden(read)}
+        self.items = [item for item in read if id(item) not in refusals]
+        predicted_s, _ = predictions(self.items)
+        self.logs = np.log([item.seconds for item in self.items]) - np.log(predicted_s)
         self.systems = np.array([item.row["system"] for item in self.items])
         self.classes = np.array([_interval_class(item) for item in self.items])
         self._known: dict[tuple[str, str], tuple[float, float]] = {}
@@ -321,9 +323,9 @@ class _Spread:
         """Where nine of ten measurements lie around a prediction of 1 s: bundled ones of other systems."""
         key = (_interval_class(item), item.row["system"])
         if key not in self._known:
-            others = self.logs[(self.classes == key[0]) & (self.systems != key[1])]
-            others = others if len(others) >= FEW else self.logs[self.systems != key[1]]
-            low, high = np.exp(np.quantile(others, [0.05, 0.95]))
+            other_logs = self.logs[(self.classes == key[0]) & (self.systems != key[1])]
+            other_logs = other_logs if len(other_logs) >= FEW else self.logs[self.systems != key[1]]
+            low, high = np.exp(np.quantile(other_logs, [0.05, 0.95]))
             self._known[key] = (float(low), float(high))
         return self._known[key]
 
@@ -335,5 +337,5 @@ def _interval_class(item: Measured) -> str:
 
 
 @cache
-def _spread() -> _Spread:
+def _bundled_spread() -> _Spread:
     return _Spread()

@@ -53,11 +53,11 @@ def experts_of(cells: RowCells, kind: str, software: Software) -> Experts:
 
 
 def _number(cells: RowCells, pattern: re.Pattern[str], text: str, what: str, default: int) -> float:
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         cells.note(f"{what} = {default}: not stated")
         return float(default)
-    value = float(next(part for part in found.groups() if part))
+    value = float(next(part for part in match.groups() if part))
     if value <= 0:
         raise Unusable("notes", f"got {what} of 0")
     return value
@@ -65,16 +65,16 @@ def _number(cells: RowCells, pattern: re.Pattern[str], text: str, what: str, def
 
 def _tokens(cells: RowCells, text: str, copies_bytes: float, software: Software) -> float:
     """Tokens of a rank: stated, or from rate times time where the rate counts every copy, or as usual."""
-    found = _TOKENS.search(text)
-    if found is not None:
-        plain, short, kilo = found.groups()
+    match = _TOKENS.search(text)
+    if match is not None:
+        plain, short, kilo = match.groups()
         tokens = float(plain or short) * (1024 if kilo else 1)
         if tokens > 0:
             return tokens
-    rate, taken = cells.number("algbw_GBps"), cells.number("latency_us")
-    if software == "deepep-ll" and rate is not None and taken is not None:
+    rate, latency = cells.number("algbw_GBps"), cells.number("latency_us")
+    if software == "deepep-ll" and rate is not None and latency is not None:
         cells.note("tokens from rate times time")
-        return rate * DECIMAL["G"] * taken * DECIMAL["u"] / copies_bytes
+        return rate * DECIMAL["G"] * latency * DECIMAL["u"] / copies_bytes
     cells.note(f"tokens = {TOKENS}: not stated")
     return float(TOKENS)
 
@@ -147,9 +147,9 @@ class Measured:
     @property
     def series(self) -> tuple[str, ...]:
         """What rows of one run over sizes share."""
-        told = [self.row[name] for name in ("source", "system", "ranks", "nodes", "collective", "x_chip")]
+        identity = [self.row[name] for name in ("source", "system", "ranks", "nodes", "collective", "x_chip")]
         question = self.question
-        return (*told, question.software, str(question.in_switch), str(question.experts is not None))
+        return (*identity, question.software, str(question.in_switch), str(question.experts is not None))
 
 
 def measured_of(row: Row) -> Measured | Skipped:
@@ -175,13 +175,15 @@ def _read(cells: RowCells) -> Measured:
     if nodes > 1 and re.search(r"slow fabric", row["notes"]):
         raise Unusable("notes", "measured over another network than the chip's usual one")
     size = _size(cells) if kind not in EXPERT_KINDS else 1.0
-    found, dies = _system(cells, ranks, nodes)
-    if ranks > found.chips * dies:
-        raise Unusable("ranks", f"got {ranks}, expected at most one per chip of {found.name} ({found.chips})")
+    built_system, dies = _system(cells, ranks, nodes)
+    if ranks > built_system.chips * dies:
+        raise Unusable(
+            "ranks", f"got {ranks}, expected at most one per chip of {built_system.name} ({built_system.chips})"
+        )
     question = Question(
-        kind=kind, software=software, size=size, ranks=ranks, system=found, share=1 / dies,
+        kind=kind, software=software, size=size, ranks=ranks, system=built_system, share=1 / dies,
         # ranks fill a node; fewer than its chips lie apart only when every node has one
-        stride=found.node if ranks == nodes > 1 else 1,
+        stride=built_system.node if ranks == nodes > 1 else 1,
         in_switch="NVLS_ENABLE=0" not in row["notes"], old=_is_old(row),
         network="efa" if re.search(r"\bEFA", row["system"]) else "",
         harness=next((harness for text, harness in HARNESS_OF if text in row["source"]), ""),
@@ -219,10 +221,10 @@ def _size(cells: RowCells) -> float:
 
 
 def _is_old(row: Row) -> bool:
-    found = _VERSION.search(row["notes"])
-    if found is None:
+    match = _VERSION.search(row["notes"])
+    if match is None:
         return "microsoft/vidur" in row["source"]
-    return (int(found.group(1)), int(found.group(2))) < OLD
+    return (int(match.group(1)), int(match.group(2))) < OLD
 
 
 def _with_experts(cells: RowCells, question: Question) -> Question:
@@ -238,13 +240,13 @@ def _seconds(cells: RowCells, question: Question) -> float:
 
     factor    all-reduce 2 (R-1)/R,  the others (R-1)/R; a rate of dispatch or combine counts bytes as DeepEP does
     """
-    taken, plain, bus = (cells.number(column) for column in ("latency_us", "algbw_GBps", "busbw_GBps"))
+    latency, plain, bus = (cells.number(column) for column in ("latency_us", "algbw_GBps", "busbw_GBps"))
     ranks, size = question.ranks, question.size
     if question.experts is not None:
         size, bus = float(counted_bytes(columns_of([question]))[0]), None
     factor = (2 if question.kind == "all-reduce" else 1) * (ranks - 1) / ranks
-    if taken is not None:
-        seconds = taken * MICRO
+    if latency is not None:
+        seconds = latency * MICRO
     elif plain is not None:
         seconds = size / (plain * GIGA)
     elif bus is not None:
@@ -259,10 +261,10 @@ def _seconds(cells: RowCells, question: Question) -> float:
 def _system(cells: RowCells, ranks: int, nodes: int) -> tuple[System, int]:
     """The system a row ran on, and ranks to a chip."""
     chip = cells.text("x_chip")
-    for (id, text), other in READ_AS.items():
+    for (id, text), system_name in READ_AS.items():
         if chip == id and cells.text("system") == text:
-            cells.note(f"x_chip = {other}: {text!r} is not a system of {chip}")
-            chip = other
+            cells.note(f"x_chip = {system_name}: {text!r} is not a system of {chip}")
+            chip = system_name
     if chip not in CHIPS:
         close = near(chip, list(CHIPS)) if chip else ()
         raise Unusable("x_chip", f"got {chip[:40]!r}, expected {' or '.join(close) or 'a chip of the catalog'}")
@@ -286,9 +288,9 @@ def _built(chip: str, chips: int, rate: str) -> System:
         table["domain"] = domain
     if rate and len(tiers) > 1:
         table["tier"] = {tiers[1].name: {"bandwidth": rate}}
-    made = system(table)
-    machines_of([made])  # a rate that nobody published is named here
-    return made
+    built_system = system(table)
+    machines_of([built_system])  # a rate that nobody published is named here
+    return built_system
 
 
 @cache

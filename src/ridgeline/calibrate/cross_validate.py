@@ -120,20 +120,20 @@ def fit_with(*runs: Path | str, calibration: Calibration | None = None, progress
     rows = [row for text in runs for row in rows_of(str(text))]
     table, prior = dataset_of(rows), default_calibration() if calibration is None else calibration
     if not table.rows:
-        told = "; ".join(f"{one.id}: {one.reason}" for one in table.skipped[:3]) or "no rows beside bundled ones"
-        raise InputError(Problem(path="--with", given=told, expected="at least one run that can be predicted"))
+        reasons = "; ".join(f"{skip.id}: {skip.reason}" for skip in table.skipped[:3]) or "no rows beside bundled ones"
+        raise InputError(Problem(path="--with", given=reasons, expected="at least one run that can be predicted"))
     kinds = [configuration(scenario) for scenario in table.scenarios]
-    each = list(dict.fromkeys(kinds))[:MOST_HELD]
-    progress("all runs", 0, 1 + len(each))
-    found = anchored_by(prior, table)
-    held = table.predict(found)
-    for done, kind in enumerate(each, 1):
-        progress("without one configuration", done, 1 + len(each))
-        mine = np.array([own == kind for own in kinds])
-        others = [row for row, own in zip(table.rows, kinds, strict=True) if own != kind]
-        again = anchored_by(prior, dataset_of(others)) if others else prior
-        held[mine] = table.predict(again)[mine]
-    return OwnFit(calibration=found, cases=tuple(_cases(table, prior, held, found)), skipped=table.skipped)
+    distinct_kinds = list(dict.fromkeys(kinds))[:MOST_HELD]
+    progress("all runs", 0, 1 + len(distinct_kinds))
+    anchors = anchored_by(prior, table)
+    left_out_s = table.predict(anchors)
+    for done, kind in enumerate(distinct_kinds, 1):
+        progress("without one configuration", done, 1 + len(distinct_kinds))
+        of_kind = np.array([row_kind == kind for row_kind in kinds])
+        other_rows = [row for row, row_kind in zip(table.rows, kinds, strict=True) if row_kind != kind]
+        refit_calibration = anchored_by(prior, dataset_of(other_rows)) if other_rows else prior
+        left_out_s[of_kind] = table.predict(refit_calibration)[of_kind]
+    return OwnFit(calibration=anchors, cases=tuple(_cases(table, prior, left_out_s, anchors)), skipped=table.skipped)
 
 
 def _cases(table: Dataset, prior: Calibration, held: Array, calibration: Calibration) -> list[OwnCase]:
@@ -183,8 +183,8 @@ def dealt(members: Sequence[str], folds: int) -> Index:
     >>> dealt(["a"] * 5 + ["b"] * 3 + ["c"] * 2 + ["d"], 2).tolist()
     [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0]
     """
-    often = Counter(members)
-    order = sorted(often, key=lambda member: (-often[member], member))
+    counts = Counter(members)
+    order = sorted(counts, key=lambda member: (-counts[member], member))
     turn = [*range(folds), *reversed(range(folds))]
     place = {member: turn[at % len(turn)] for at, member in enumerate(order)}
     return np.array([place[member] for member in members], dtype=np.int64)
@@ -194,28 +194,28 @@ def nested_choice(
     members: Sequence[str], measured_s: Array, fitted: Fit, candidates: Mapping[str, Prior] = CANDIDATES
 ) -> Nested:
     """The choice made again for every outer fold, by inner folds of what it leaves."""
-    outer, predicted, chosen = dealt(members, OUTER), np.zeros(len(members)), []
+    outer, predicted_s, chosen = dealt(members, OUTER), np.zeros(len(members)), []
     for fold in range(OUTER):
-        judged = outer == fold
-        if not judged.any():
+        in_fold = outer == fold
+        if not in_fold.any():
             continue
-        rest = np.flatnonzero(~judged)
-        inner = dealt([members[int(row)] for row in rest], INNER)
-        best = min(candidates, key=lambda name: _error(candidates[name], rest, inner, measured_s, fitted))
+        training_rows = np.flatnonzero(~in_fold)
+        inner = dealt([members[int(row)] for row in training_rows], INNER)
+        best = min(candidates, key=lambda name: _error(candidates[name], training_rows, inner, measured_s, fitted))
         chosen.append(best)
-        predicted[judged] = fitted(~judged, candidates[best])[judged]
-    return Nested(predicted_s=predicted, chosen=tuple(chosen))
+        predicted_s[in_fold] = fitted(~in_fold, candidates[best])[in_fold]
+    return Nested(predicted_s=predicted_s, chosen=tuple(chosen))
 
 
 def _error(prior: Prior, rest: Index, inner: Index, measured_s: Array, fitted: Fit) -> float:
     """Mean absolute error of a candidate on inner folds, each by a fit without it and without the outer one."""
     off: list[float] = []
     for fold in range(INNER):
-        judged = rest[inner == fold]
-        if len(judged):
-            kept = np.zeros(len(measured_s), dtype=np.bool_)
-            kept[rest[inner != fold]] = True
-            off += (np.abs(fitted(kept, prior)[judged] / measured_s[judged] - 1)).tolist()
+        test_rows = rest[inner == fold]
+        if len(test_rows):
+            training_mask = np.zeros(len(measured_s), dtype=np.bool_)
+            training_mask[rest[inner != fold]] = True
+            off += (np.abs(fitted(training_mask, prior)[test_rows] / measured_s[test_rows] - 1)).tolist()
     return float(np.mean(off))
 
 
@@ -226,7 +226,7 @@ def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> S
     total, done, sheet = 3 * OUTER * (INNER * len(CANDIDATES) + 1), 0, {}
     best = headline_of(data)
 
-    def fitted(kept: Mask, prior: Prior) -> Array:
+    def fit_without(kept: Mask, prior: Prior) -> Array:
         nonlocal done
         progress("priors chosen inside folds", done, total)
         done += 1
@@ -235,13 +235,13 @@ def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> S
 
     lefts: tuple[Left, ...] = ("source", "engine", "family")
     for what in lefts:
-        found = nested_choice(members_of(data, what), data.measured_s, fitted)
-        off = np.abs(found.predicted_s / data.measured_s - 1)
+        choice = nested_choice(members_of(data, what), data.measured_s, fit_without)
+        off = np.abs(choice.predicted_s / data.measured_s - 1)
         name = f"each fold of {PLURAL[what]} left out, priors chosen inside"
         sheet[PLURAL[what]] = {
             "figure": line(name, int(best.sum()), "mape", (0, LEFT_OUT[what]), float(off[best].mean())),
             "all": line(f"{name}, all rows", len(off), "mape", (0, LEFT_OUT[what]), float(off.mean())),
-            "chosen": list(found.chosen),
+            "chosen": list(choice.chosen),
         }
     return {"candidates": list(CANDIDATES), "outer": OUTER, "inner": INNER, **sheet}
 
@@ -292,8 +292,8 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
 
     quick = fewer rounds, and neither sources nor parameter groups are left out.
     """
-    given = [row for row in (read_rows() if rows is None else rows) if not is_frozen(row)]
-    table = dataset_of([row for row in given if takes_part(row)])
+    fitted_rows = [row for row in (read_rows() if rows is None else rows) if not is_frozen(row)]
+    table = dataset_of([row for row in fitted_rows if takes_part(row)])
     groups = () if quick else tuple(dict.fromkeys(item.group for item in PARAMETERS.values()))
     lefts: tuple[Left, ...] = () if quick else ("source", "engine", "family")
     ticks = _Ticks(progress, 1 + FOLDS + sum(len(set(members_of(table, what))) for what in lefts) + FOLDS * len(groups))
@@ -302,23 +302,23 @@ def refit(rows: tuple[Row, ...] | None = None, *, quick: bool = False, progress:
     layout, offsets = fit(table, np.ones(len(table.rows), dtype=np.bool_), rounds=rounds)
     fold = np.array([fold_of(row.group) for row in table.rows], dtype=np.int64)
     task = _Task(table=table, fold=fold, layout=layout, offsets=offsets, rounds=rounds)
-    calibrations, held = _folded(task, ticks)
+    calibrations, left_out_s = _fit_folds(task, ticks)
     sources: list[Unseen] = []
     without = {what: _left_out(task, what, ticks, sources) for what in lefts}
-    residuals = _residuals(table, held, without)
+    residuals = _residuals(table, left_out_s, without)
     parameters = replace(calibrations, residuals=tuple((run.group, run) for run in residuals))
     curve = _curve(table, sources, residuals) if sources else None
     if curve is not None:
         parameters = replace(parameters, full=replace(parameters.full, components=curve[0]))
-    validation = validation_of(dataset_of(given), parameters)
+    validation = validation_of(dataset_of(fitted_rows), parameters)
     accuracy = accuracy_of(validation, parameters)
-    for what, predicted in without.items():
-        covered = _covered(table, what, predicted, residuals)
-        accuracy[f"left_out_{PLURAL[what]}"] = _left_out_sheet(table, what, predicted, covered)
+    for what, predicted_s in without.items():
+        coverage = _is_covered(table, what, predicted_s, residuals)
+        accuracy[f"left_out_{PLURAL[what]}"] = _left_out_sheet(table, what, predicted_s, coverage)
     if curve is not None:
         accuracy["learning_curve"] = curve[1]
     if groups:
-        accuracy["ablation"] = _ablation(task, groups, held, ticks)
+        accuracy["ablation"] = _ablation(task, groups, left_out_s, ticks)
     return Refit(parameters=parameters, residuals=tuple(_residual_rows(table, residuals)), accuracy=accuracy)
 
 
@@ -334,22 +334,22 @@ class _Ticks:
         self._done += 1
 
 
-def _folded(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
+def _fit_folds(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
     """The full fit and its folds as they ship, and the seconds each row gets from the fold that left it out."""
     table = task.table
     source = f"ridgeline fit on {len(table.rows)} bundled rows in {len({row.group for row in table.rows})} groups"
     full = calibration_of(task.layout, task.offsets, source)
     calibrations: list[Calibration] = []
-    held = np.zeros(len(table.rows))
+    left_out_s = np.zeros(len(table.rows))
     for fold in range(FOLDS):
         ticks.next(f"without fold {fold}")
         calibrations.append(
             calibration_of(task.layout, task.again(task.fold != fold, rounds=task.rounds), f"without fold {fold}")
         )
-        held[task.fold == fold] = table.predict(calibrations[-1])[task.fold == fold]
+        left_out_s[task.fold == fold] = table.predict(calibrations[-1])[task.fold == fold]
     left_out = {row.group: int(fold) for row, fold in zip(table.rows, task.fold, strict=True)}
     folds = Folds(calibrations=tuple(calibrations), left_out=MappingProxyType(left_out))
-    return Parameters(full=full, folds=folds), held
+    return Parameters(full=full, folds=folds), left_out_s
 
 
 def _residuals(table: Dataset, held: Array, without: Mapping[Left, Array]) -> tuple[Residual, ...]:
@@ -390,15 +390,15 @@ def headline_of(table: Dataset) -> Mask:
 def _left_out(task: _Task, what: Left, ticks: _Ticks, sources: list[Unseen]) -> Array:
     """Seconds of every row by a fit that saw none of its source, engine or family of chips; sources are gathered."""
     members = np.array(members_of(task.table, what))
-    predicted = np.zeros(len(members))
+    predicted_s = np.zeros(len(members))
     for member in dict.fromkeys(members.tolist()):
         ticks.next(f"without {what} {member}")
-        mine = members == member
-        offsets = task.again(~mine, rounds=ROUNDS)
-        predicted[mine] = task.predicted(offsets)[mine]
+        of_member = members == member
+        offsets = task.again(~of_member, rounds=ROUNDS)
+        predicted_s[of_member] = task.predicted(offsets)[of_member]
         if what == "source":
-            sources.append(unseen(task.table, mine, task.layout, offsets))
-    return predicted
+            sources.append(unseen(task.table, of_member, task.layout, offsets))
+    return predicted_s
 
 
 def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residual]) -> tuple[Components, Sheet]:
@@ -406,10 +406,10 @@ def _curve(table: Dataset, sources: Sequence[Unseen], residuals: Sequence[Residu
     spans = _spans(table, "source", residuals)
     components, sheet = curve_sheet(sources, (np.log(spans[0]), np.log(spans[1])), headline_of(table))
     after = next(point for point in sheet["same"] if point["runs"] == 1)
-    told, target = "left-out source after one anchoring run", (0.0, ANCHORED)
-    sheet["figure"] = line(told, after["headline_rows"], "mape", target, after["headline"])
-    sheet["all"] = line(f"{told}, all rows", after["rows"], "mape", target, after["mape"])
-    sheet["coverage"] = line(f"{told}, all rows", after["rows"], "coverage90", COVERED, after["coverage90"])
+    label, target = "left-out source after one anchoring run", (0.0, ANCHORED)
+    sheet["figure"] = line(label, after["headline_rows"], "mape", target, after["headline"])
+    sheet["all"] = line(f"{label}, all rows", after["rows"], "mape", target, after["mape"])
+    sheet["coverage"] = line(f"{label}, all rows", after["rows"], "coverage90", COVERED, after["coverage90"])
     return components, sheet
 
 
@@ -428,45 +428,45 @@ def _left_out_sheet(table: Dataset, what: Left, predicted: Array, covered: Mask)
     """The error of each left-out member; the figure is the mean over headline rows, as all published ones."""
     off, members = np.abs(predicted / table.measured_s - 1), np.array(members_of(table, what))
     count, mape = _mape(table, predicted)
-    often = {member: int((members == member).sum()) for member in dict.fromkeys(members.tolist())}
-    each = {
+    row_counts = {member: int((members == member).sum()) for member in dict.fromkeys(members.tolist())}
+    entries = {
         member: {
-            "n": often[member],
+            "n": row_counts[member],
             "mape": round(float(off[members == member].mean()), 4),
             "bias": round(float((predicted / table.measured_s - 1)[members == member].mean()), 4),
         }
-        for member in sorted(often, key=lambda member: (-often[member], member))
+        for member in sorted(row_counts, key=lambda member: (-row_counts[member], member))
     }
     return {
         "figure": line(f"each {what} left out", count, "mape", (0, LEFT_OUT[what]), mape),
         "all": line(f"each {what} left out, all rows", len(off), "mape", (0, LEFT_OUT[what]), float(off.mean())),
         "coverage": line(f"each {what} left out, all rows", len(off), "coverage90", COVERED, float(covered.mean())),
-        PLURAL[what]: each,
+        PLURAL[what]: entries,
     }
 
 
-def _covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[Residual]) -> Mask:
+def _is_covered(table: Dataset, what: Left, predicted: Array, residuals: Sequence[Residual]) -> Mask:
     """Which rows lie in the interval they would get, were nothing of their source, engine or family known."""
     low, high = _spans(table, what, residuals)
-    found: Mask = (low <= table.measured_s / predicted) & (table.measured_s / predicted <= high)
-    return found
+    inside: Mask = (low <= table.measured_s / predicted) & (table.measured_s / predicted <= high)
+    return inside
 
 
 def _spans(table: Dataset, what: Left, residuals: Sequence[Residual]) -> tuple[Array, Array]:
     """Low and high end, over predicted, of the interval each row would get, were nothing of its member known."""
-    members, found = members_of(table, what), np.zeros((2, len(table.rows)))
+    members, spans = members_of(table, what), np.zeros((2, len(table.rows)))
     ranges: dict[tuple[str, str, str, str, int], tuple[float, float]] = {}
     for index, member in enumerate(members):
         scenario = table.scenarios[index]
         precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
         key = (member, table.chips[index], table.engines[index], precision, seq)
         if key not in ranges:
-            others = [run for run, its in zip(residuals, members, strict=True) if its != member]
+            other_runs = [run for run, its in zip(residuals, members, strict=True) if its != member]
             family = scenario.system.chip.family
-            one = new_source_interval(1.0, key[1], key[2], others, family=family, precision=precision, seq=seq)
-            ranges[key] = (one.low, one.high)
-        found[:, index] = ranges[key]
-    return found[0], found[1]
+            span = new_source_interval(1.0, key[1], key[2], other_runs, family=family, precision=precision, seq=seq)
+            ranges[key] = (span.low, span.high)
+        spans[:, index] = ranges[key]
+    return spans[0], spans[1]
 
 
 def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) -> list[Sheet]:
@@ -474,12 +474,12 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
     best = _mape(task.table, held)[1]
     lines = []
     for group in groups:
-        predicted = np.zeros(len(held))
+        predicted_s = np.zeros(len(held))
         for fold in range(FOLDS):
             ticks.next(f"without {group} and fold {fold}")
-            mine = task.fold == fold
-            predicted[mine] = task.predicted(task.again(~mine, frozenset({group}), rounds=ROUNDS))[mine]
-        mape = _mape(task.table, predicted)[1]
+            in_fold = task.fold == fold
+            predicted_s[in_fold] = task.predicted(task.again(~in_fold, frozenset({group}), rounds=ROUNDS))[in_fold]
+        mape = _mape(task.table, predicted_s)[1]
         names = [item.name for item in PARAMETERS.values() if item.group == group]
         lines.append({"group": group, "parameters": names, "mape": round(mape, 4), "buys": round(mape - best, 4)})
     return sorted(lines, key=lambda entry: -float(entry["buys"]))
@@ -487,7 +487,7 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
 
 def _residual_rows(table: Dataset, residuals: Sequence[Residual]) -> list[Sheet]:
     """Cross-validated residuals as `residuals.json` holds them."""
-    told = (
+    rows = (
         "group",
         "source",
         "chip",
@@ -501,7 +501,7 @@ def _residual_rows(table: Dataset, residuals: Sequence[Residual]) -> list[Sheet]
         "seq",
     )
     return [
-        {"id": row.id, "arch": row["arch"]} | {name: getattr(run, name) for name in told}
+        {"id": row.id, "arch": row["arch"]} | {name: getattr(run, name) for name in rows}
         for row, run in zip(table.rows, residuals, strict=True)
     ]
 

@@ -84,25 +84,25 @@ def diff(
     True
     """
     if after is None:
-        return _changed(before, policy, read_rules(classes), tuple(settings))
-    if settings and not any(_is_scenario(one) for one in (before, after)):
+        return _settings_diff(before, policy, read_rules(classes), tuple(settings))
+    if settings and not any(_is_scenario(side) for side in (before, after)):
         raise InputError(Problem(path="--set", given=settings[0], expected="a scenario among A and B; both are traces"))
     rules = read_rules(classes)
-    sides = [side_of(one, rules, settings) for one in (before, after)]
+    sides = [side_of(side, rules, settings) for side in (before, after)]
     labels = (_label(before, "A"), _label(after, "B"))
     return diff_timelines(sides[0], sides[1], rules, policy, labels)
 
 
-def _changed(what: Comparable, policy: str, rules: Rules, settings: tuple[str, ...]) -> Diff:
+def _settings_diff(what: Comparable, policy: str, rules: Rules, settings: tuple[str, ...]) -> Diff:
     """A scenario against itself with settings."""
     if not isinstance(what, (Path, str)) or not _is_scenario(what):
-        expected = "two of them, or a scenario file and --set"
+        expected_text = "two of them, or a scenario file and --set"
         raise InputError(
-            Problem(path="B", given="one trace alone", expected=expected, todo="name what to compare it with")
+            Problem(path="B", given="one trace alone", expected=expected_text, todo="name what to compare it with")
         )
     if not settings:
-        expected = "--set KEY=VALUE, which changes A, or another trace or scenario"
-        raise InputError(Problem(path="B", given="nothing", expected=expected))
+        expected_text = "--set KEY=VALUE, which changes A, or another trace or scenario"
+        raise InputError(Problem(path="B", given="nothing", expected=expected_text))
     sides = [side_of(what, rules, chosen) for chosen in ((), settings)]
     return diff_timelines(sides[0], sides[1], rules, policy, (_label(what, "A"), ", ".join(settings)))
 
@@ -139,10 +139,10 @@ def _says_scenario(path: Path) -> bool:
     if path.stat().st_size > BIGGEST_FILE:
         return False
     try:
-        held = read_table(path).data
+        table = read_table(path).data
     except InputError:
         return False
-    return "model" in held and bool(PARTS & set(held))
+    return "model" in table and bool(PARTS & set(table))
 
 
 def predicted_timeline(scenario: Scenario, rules: Rules, calibration: Calibration | None = None) -> Timeline:
@@ -185,16 +185,16 @@ class Reached:
     reachable: float
 
 
-def reached(found: Analysis) -> dict[str, Reached]:
+def reached_by_class(found: Analysis) -> dict[str, Reached]:
     """By coarse class: time the roofline allows over time taken, of all ops with recorded shapes."""
     line = found.timeline
-    held: dict[str, list[tuple[float, float, float, str]]] = {}
+    rates: dict[str, list[tuple[float, float, float, str]]] = {}
     for rate in found.rates:
         if rate.roof_ns is not None and rate.bound is not None:
             class_ = coarse(line, line.classes.index(rate.class_))
             roof = min(rate.roof_ns, rate.total_ns)
-            held.setdefault(class_, []).append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
-    return {class_: _together(parts) for class_, parts in held.items()}
+            rates.setdefault(class_, []).append((roof, rate.total_ns, roof / rate.reachable, rate.bound))
+    return {class_: _together(parts) for class_, parts in rates.items()}
 
 
 def _together(parts: list[tuple[float, float, float, str]]) -> Reached:
@@ -282,17 +282,19 @@ def contradictions(built: Scenario, found: Analysis) -> Iterator[Problem]:
         return
     flops, chips = _step_flops(built), built.system.chips
     ran = _products(found)
-    most = OTHER if chips == 1 and built.plan.recompute.kind == "none" else OTHER_RANK
-    if ran is not None and not flops / chips / most < ran < flops / chips * most:
-        asked = f"about {format_quantity(flops / chips, 'FLOP', 3)}, as the scenario's model and batch ask for"
-        yield _against(f"{format_quantity(ran, 'FLOP', 3)} of matrix products a chip and step", asked)
+    largest_share = OTHER if chips == 1 and built.plan.recompute.kind == "none" else OTHER_RANK
+    if ran is not None and not flops / chips / largest_share < ran < flops / chips * largest_share:
+        flops_text = f"about {format_quantity(flops / chips, 'FLOP', 3)}, as the scenario's model and batch ask for"
+        yield _against(f"{format_quantity(ran, 'FLOP', 3)} of matrix products a chip and step", flops_text)
     peak = built.system.chip.peak_flops_per_s(built.plan.precision.compute).value
     least = flops * BACKWARD_OF_INPUTS / (chips * peak)
     steps = max(1, len(found.breakdown.steps))
     took = found.breakdown.total.span_ns / steps / DECIMAL["G"]
     if took < least:
-        expected = f"at least {format_quantity(least, 's', 3)}, which the scenario's products take at the chips' peak"
-        yield _against(f"steps of {format_quantity(took, 's', 3)}", expected)
+        expected_text = (
+            f"at least {format_quantity(least, 's', 3)}, which the scenario's products take at the chips' peak"
+        )
+        yield _against(f"steps of {format_quantity(took, 's', 3)}", expected_text)
 
 
 def _against(given: str, expected: str) -> Problem:
@@ -316,33 +318,39 @@ def doubts(built: Scenario, found: Analysis) -> Iterator[str]:
 
 
 def _other_engine(engine: str, parts: Breakdown) -> Iterator[str]:
-    made, said = sum(one.spans for one in parts.names if one.name.startswith(GENERATED)), "the scenario says"
-    if made and engine == "torch-eager":
-        yield f"the trace has {made:,} kernels of torch.compile, {said} {engine}: --set plan.engine=torch-compile"
-    if not made and engine == "torch-compile":
-        yield f"the trace has no kernel of torch.compile, {said} {engine}: --set plan.engine=torch-eager"
+    generated_spans, subject = (
+        sum(part.spans for part in parts.names if part.name.startswith(GENERATED)),
+        "the scenario says",
+    )
+    if generated_spans and engine == "torch-eager":
+        yield (
+            f"the trace has {generated_spans:,} kernels of torch.compile, {subject} {engine}: --set "
+            "plan.engine=torch-compile"
+        )
+    if not generated_spans and engine == "torch-compile":
+        yield f"the trace has no kernel of torch.compile, {subject} {engine}: --set plan.engine=torch-eager"
 
 
 def _other_sizes(built: Scenario, found: Analysis) -> Iterator[str]:
     """Products of a step, by recorded shapes, against 3 x forward of the scenario; one chip, nothing recomputed."""
     if built.system.chips != 1 or built.plan.recompute.kind != "none" or not isinstance(built.workload, Train):
         return
-    ran, wanted = _products(found), _step_flops(built)
-    if ran is not None and abs(ran / wanted - 1) > APART:
-        told = f"{format_quantity(ran, 'FLOP', 3)} of matrix products a step, the scenario asks for"
-        yield f"the trace has {told} {format_quantity(wanted, 'FLOP', 3)}: another model or batch"
+    ran, step_flops = _products(found), _step_flops(built)
+    if ran is not None and abs(ran / step_flops - 1) > APART:
+        statement = f"{format_quantity(ran, 'FLOP', 3)} of matrix products a step, the scenario asks for"
+        yield f"the trace has {statement} {format_quantity(step_flops, 'FLOP', 3)}: another model or batch"
 
 
 def _step_flops(built: Scenario) -> float:
     """Matrix products of a step over all chips: 3 x forward, without the scores of attention."""
-    asked = training_flops_per_token(built.model, built.workload.seq)
-    return (asked.total - asked.scores) * built.workload.tokens
+    token_flops = training_flops_per_token(built.model, built.workload.seq)
+    return (token_flops.total - token_flops.scores) * built.workload.tokens
 
 
 def _products(found: Analysis) -> float | None:
     """Flops of matrix products of a chip in a step, by recorded shapes; None where too few are recorded."""
     rates = [rate for rate in found.rates if rate.class_ == "matmul"]
-    time = sum(one.total_ns for one in found.breakdown.classes if one.id == "matmul")
+    time = sum(class_time.total_ns for class_time in found.breakdown.classes if class_time.id == "matmul")
     if not time or sum(rate.total_ns for rate in rates) < KNOWN * time:
         return None
     steps = max(1, len(found.breakdown.steps)) * max(1, len(found.breakdown.chips))
@@ -455,19 +463,19 @@ class Explanation:
     @property
     def by_class(self) -> tuple[ClassGap, ...]:
         """The parts of each class together, the largest gap first; they sum to the gap too."""
-        held: dict[str, list[GapPart]] = {}
+        parts_of: dict[str, list[GapPart]] = {}
         for part in self.parts:
-            held.setdefault(part.class_, []).append(part)
-        found = [
+            parts_of.setdefault(part.class_, []).append(part)
+        rows = [
             ClassGap(
                 class_=class_,
                 predicted_ns=sum(part.predicted_ns for part in parts),
                 measured_ns=sum(part.measured_ns for part in parts),
                 parts=tuple(parts),
             )
-            for class_, parts in held.items()
+            for class_, parts in parts_of.items()
         ]
-        return tuple(sorted(found, key=lambda one: -abs(one.gap_ns)))
+        return tuple(sorted(rows, key=lambda one: -abs(one.gap_ns)))
 
 
 def explain(
@@ -491,19 +499,23 @@ def explain(
         raise InputError(prediction.reasons)
     if not traces:
         raise InputError("a trace is needed to compare the scenario with")
-    found = analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
-    against = tuple(contradictions(built, found))
+    analysis = analyze(*traces, policy=policy, chip=built.system.chip.id, classes=classes)
+    against = tuple(contradictions(built, analysis))
     if against and not force:
         raise InputError(against)
-    drawn = predicted_timeline(built, found.rules, used)
-    compared = diff_timelines(drawn, found.timeline, found.rules, policy, (built.name or "predicted", _source(found)))
-    sides = [_by_part(line, found.rules, policy) for line in (drawn, found.timeline)]
+    drawn = predicted_timeline(built, analysis.rules, used)
+    difference = diff_timelines(
+        drawn, analysis.timeline, analysis.rules, policy, (built.name or "predicted", _source(analysis))
+    )
+    sides = [_by_part(line, analysis.rules, policy) for line in (drawn, analysis.timeline)]
     share = (used or default_calibration()).value("memory", built.system.chip, built.engine)
-    moved = [side.get(("optimizer", "optimizer"), 0.0) for side in sides]
-    rates = reached(found) | ({} if built.plan.offload.optimizer else own_bytes(moved[0], moved[1], share))
+    optimizer_bytes = [side.get(("optimizer", "optimizer"), 0.0) for side in sides]
+    rates = reached_by_class(analysis) | (
+        {} if built.plan.offload.optimizer else own_bytes(optimizer_bytes[0], optimizer_bytes[1], share)
+    )
     return Explanation(
-        scenario=built, prediction=prediction, analysis=found, diff=compared,
-        parts=tuple(_parts(sides, compared, rates)), doubts=tuple(doubts(built, found)),
+        scenario=built, prediction=prediction, analysis=analysis, diff=difference,
+        parts=tuple(_parts(sides, difference, rates)), doubts=tuple(doubts(built, analysis)),
         table=None if isinstance(scenario, Scenario) else scenario_table(Path(scenario), settings),
     )  # fmt: skip
 
@@ -529,20 +541,20 @@ def _class(entry: TimeEntry) -> str:
 
 
 def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Mapping[str, Reached]) -> list[GapPart]:
-    whole = compared.delta_ns or 1.0
-    found = []
+    total_ns = compared.delta_ns or 1.0
+    parts = []
     for phase, class_ in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get((phase, class_), 0.0) for side in sides)
         rate = rates.get(class_)
         change, why = verdict(class_, (before, after), rate, compared.after.step_ns)
-        found.append(
+        parts.append(
             GapPart(
-                phase=phase, class_=class_, predicted_ns=before, measured_ns=after, share=(after - before) / whole,
+                phase=phase, class_=class_, predicted_ns=before, measured_ns=after, share=(after - before) / total_ns,
                 efficiency=rate.efficiency if rate else None, bound=rate.bound if rate else None, change=change,
                 why=why, action=action(change, class_.removeprefix("idle, ")),
             )
         )  # fmt: skip
-    return sorted(found, key=lambda part: -abs(part.gap_ns))
+    return sorted(parts, key=lambda part: -abs(part.gap_ns))
 
 
 def scenario_table(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:

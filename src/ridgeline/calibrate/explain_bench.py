@@ -121,8 +121,10 @@ def explain_bench(
 ) -> BenchExplanation:
     """What was measured beside what is predicted, by load."""
     if not isinstance(scenario.workload, Serve):
-        given, todo = f"a {scenario.workload.kind} scenario", 'set workload.kind = "serve"'
-        raise InputError(Problem(path="workload.kind", given=given, expected="one that serves requests", todo=todo))
+        given_text, todo = f"a {scenario.workload.kind} scenario", 'set workload.kind = "serve"'
+        raise InputError(
+            Problem(path="workload.kind", given=given_text, expected="one that serves requests", todo=todo)
+        )
     instances = instances_of(scenario, priced)
     fit = fit_request_log(_log(anchor, instances[0])) if anchor is not None else None
     groups: dict[tuple[float, int | None], list[BenchRun]] = {}
@@ -156,8 +158,8 @@ def requests_of(run: BenchRun, scenario: Scenario) -> tuple[Request, ...]:
 def _log(run: BenchRun, instance: Instance) -> RequestLog:
     """A run as a log of the engine's own clock, the front end taken off."""
     if run.sent_s is None:
-        expected = "a result that tells when requests were sent: `vllm bench serve --save-detailed`"
-        raise InputError(Problem(path="--anchor", given=run.source, expected=expected))
+        expected_text = "a result that tells when requests were sent: `vllm bench serve --save-detailed`"
+        raise InputError(Problem(path="--anchor", given=run.source, expected=expected_text))
     lengths = zip(run.sent_s.tolist(), run.prompt_tokens.tolist(), run.output_tokens.tolist(), strict=True)
     log = RequestLog(
         name=run.source,
@@ -176,25 +178,27 @@ def _log(run: BenchRun, instance: Instance) -> RequestLog:
 def _load(
     scenario: Scenario, instances: tuple[Instance, ...], runs: Sequence[BenchRun], cost: LinearStepCost | None
 ) -> BenchLoad:
-    measured = [_measured(run) for run in runs]
+    run_figures = [_run_figures(run) for run in runs]
     steps = [
-        _middle([_predicted(scenario, chosen, requests_of(run, scenario)) for run in runs])
+        _middle([_predict_figures(scenario, chosen, requests_of(run, scenario)) for run in runs])
         for chosen in _ladder(instances, cost)
     ]
-    told = _middle(measured)
+    middle = _middle(run_figures)
     names = ("decode steps", "prompt steps") if cost is not None else ()
     causes = {name: _less(steps[at + 1], steps[at]) for at, name in enumerate(names)}
-    causes["rest"] = _less(told, steps[-1])
+    causes["rest"] = _less(middle, steps[-1])
     return BenchLoad(
         request_rate=runs[0].request_rate,
         max_concurrency=runs[0].max_concurrency,
         repeats=len(runs),
         requests=sum(run.requests for run in runs),
-        measured=told,
+        measured=middle,
         cold=steps[0],
         predicted=steps[-1],
         causes=MappingProxyType(causes),
-        spread=MappingProxyType({name: _spread([one[name] for one in measured]) for name in METRICS}),
+        spread=MappingProxyType(
+            {name: _relative_range([figures[name] for figures in run_figures]) for name in METRICS}
+        ),
     )
 
 
@@ -202,31 +206,31 @@ def _ladder(instances: tuple[Instance, ...], cost: LinearStepCost | None) -> lis
     """The deployment as priced; with the anchor's decode steps; with its steps of prompts too."""
     if cost is None:
         return [instances]
-    half = tuple(replace(one, cost=_Mixed(decode=cost, prompt=one.cost)) for one in instances)
-    return [instances, half, tuple(replace(one, cost=cost) for one in instances)]
+    half = tuple(replace(instance, cost=_Mixed(decode=cost, prompt=instance.cost)) for instance in instances)
+    return [instances, half, tuple(replace(instance, cost=cost) for instance in instances)]
 
 
-def _predicted(scenario: Scenario, instances: tuple[Instance, ...], requests: tuple[Request, ...]) -> Figures:
+def _predict_figures(scenario: Scenario, instances: tuple[Instance, ...], requests: tuple[Request, ...]) -> Figures:
     problems = list(unservable(instances, requests))
     if problems:
         raise InputError(problems)
-    told = served_by(scenario, instances, requests).metrics
-    return {name: getattr(told, name).median for name in METRICS}
+    metrics = served_by(scenario, instances, requests).metrics
+    return {name: getattr(metrics, name).median for name in METRICS}
 
 
-def _measured(run: BenchRun) -> Figures:
+def _run_figures(run: BenchRun) -> Figures:
     columns = {"ttft": run.ttft_s, "tpot": run.tpot_s, "e2e": run.e2e_s}
     return {name: float(np.median(column)) if column.size else 0.0 for name, column in columns.items()}
 
 
 def _middle(figures: Sequence[Figures]) -> Figures:
-    return MappingProxyType({name: median(one[name] for one in figures) for name in METRICS})
+    return MappingProxyType({name: median(run[name] for run in figures) for name in METRICS})
 
 
 def _less(left: Figures, right: Figures) -> Figures:
     return MappingProxyType({name: left[name] - right[name] for name in METRICS})
 
 
-def _spread(values: Sequence[float]) -> float:
+def _relative_range(values: Sequence[float]) -> float:
     middle = median(values)
     return (max(values) - min(values)) / middle if middle else 0.0

@@ -103,8 +103,8 @@ class Anchor:
 def _read(table: dict[str, Any]) -> Anchor:
     unit = {"product": DECIMAL["T"], "attention": DECIMAL["T"], "memory": DECIMAL["T"], "link": 1.0}[table["kind"]]
     sizes = {"shape": tuple(table["shape"])} if "shape" in table else {}
-    own = {"engine": "generic"} | table | sizes | {"low": table["low"] * unit, "high": table["high"] * unit}
-    return Anchor(**own)
+    entry = {"engine": "generic"} | table | sizes | {"low": table["low"] * unit, "high": table["high"] * unit}
+    return Anchor(**entry)
 
 
 @cache
@@ -133,7 +133,7 @@ class _Bare:
         return np.full(self.rows, float(WIDE))
 
 
-def promised(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
+def promised_rates(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """The rate that parameters promise for each anchor, one entry of every column for each."""
     machines = _machines(tuple(anchor.chip for anchor in known))
     rates = sustained_rates(machines, parameters, plans=_Bare(rows=len(known)))
@@ -173,7 +173,7 @@ def _rate(anchor: Anchor, rates: SustainedRates, row: int) -> float:
 
 def anchor_residuals(known: Sequence[Anchor], parameters: ParameterColumns) -> Array:
     """How far outside its measured range each promised rate lies, in units of what is tolerated."""
-    rate = np.log(promised(known, parameters))
+    rate = np.log(promised_rates(known, parameters))
     low, high = (np.log([getattr(anchor, end) for anchor in known]) for end in ("low", "high"))
     outside: Array = np.maximum(rate - high, 0.0) / ABOVE + np.minimum(rate - low, 0.0) / BELOW
     return outside
@@ -195,8 +195,10 @@ class Sheet:
 def sheet_of(chip: str, chips: int) -> Sheet | None:
     """What is known of a chip; None where a number is missing that every step on so many of them needs."""
     try:
-        found = system(f"{chips}x{chip}")
-        return Sheet(machine=machines_of([found]), wired=tuple((tier.chips, tier.topology) for tier in found.tiers))
+        built_system = system(f"{chips}x{chip}")
+        return Sheet(
+            machine=machines_of([built_system]), wired=tuple((tier.chips, tier.topology) for tier in built_system.tiers)
+        )
     except (MissingNumber, InputError):
         return None
 
@@ -212,61 +214,68 @@ def surpasses(one: str, other: str) -> bool:
     first, second = CHIPS[one], CHIPS[other]
     if one == other or not first.family or first.family != second.family:
         return False
-    known = ((sheet_of(one, chips), sheet_of(other, chips)) for chips in SIZES)
-    return any(_as_good(mine, theirs) for mine, theirs in known if mine is not None and theirs is not None)
+    sheets = ((sheet_of(one, chips), sheet_of(other, chips)) for chips in SIZES)
+    return any(_as_good(better, theirs) for better, theirs in sheets if better is not None and theirs is not None)
 
 
 def _as_good(one: Sheet, other: Sheet) -> bool:
-    mine, theirs = one.machine, other.machine
-    if one.wired != other.wired or mine.cores[0] != theirs.cores[0]:
+    better, theirs = one.machine, other.machine
+    if one.wired != other.wired or better.cores[0] != theirs.cores[0]:
         return False
-    stated = mine.peak > 0  # a format without a peak is not slower: it is not there
-    peaks = (mine.peak >= theirs.peak) & (mine.peak / mine.density >= theirs.peak / theirs.density)
+    has_peak = better.peak > 0  # a format without a peak is not slower: it is not there
+    peaks = (better.peak >= theirs.peak) & (better.peak / better.density >= theirs.peak / theirs.density)
     columns = ("memory", "scale_up", "scale_out", "host", "exponentials")
-    return bool(peaks[stated].all()) and all((getattr(mine, name) >= getattr(theirs, name)).all() for name in columns)
+    return bool(peaks[has_peak].all()) and all(
+        (getattr(better, name) >= getattr(theirs, name)).all() for name in columns
+    )
 
 
 def measured_pairs(offsets: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Chips with offsets of their own and those that they surpass, lesser ones first."""
-    known = [id for id in CHIPS if any(key.endswith(f"/{id}") for key in offsets)]
-    pairs = [(one, other) for one in known for other in known if surpasses(one, other)]
+    chips = [id for id in CHIPS if any(key.endswith(f"/{id}") for key in offsets)]
+    pairs = [(better, lesser) for better in chips for lesser in chips if surpasses(better, lesser)]
     return iter(sorted(pairs, key=lambda pair: sum(first == pair[0] for first, _ in pairs)))
 
 
 def never_slower(calibration: Calibration) -> Calibration:
     """The calibration with offsets of chips raised to those of the chips they surpass, where their rates ask for it."""
-    made = dict(calibration.offsets)
-    for one, other in measured_pairs(frozenset(made)):
+    offsets = dict(calibration.offsets)
+    for better, lesser in measured_pairs(frozenset(offsets)):
         for name in RATES:
-            keys = [f"{name}/{_owner(name, chip)}" for chip in (one, other)]
-            mine, theirs = (made.get(key, 0.0) for key in keys)
-            if mine < theirs and _slower(name, one, other, Calibration(offsets=made)):
-                made[keys[0]] = theirs
-    return Calibration(offsets=MappingProxyType(made), source=calibration.source)
+            keys = [f"{name}/{_owner(name, chip)}" for chip in (better, lesser)]
+            own_offset, theirs = (offsets.get(key, 0.0) for key in keys)
+            if own_offset < theirs and _slower(name, better, lesser, Calibration(offsets=offsets)):
+                offsets[keys[0]] = theirs
+    return Calibration(offsets=MappingProxyType(offsets), source=calibration.source)
 
 
 def _owner(name: str, chip: str) -> str:
     """Under whose id a parameter of a chip is fitted: what cores sustain under that of its die."""
-    found = CHIPS[chip]
-    return found.fitted_die if "die" in PARAMETERS[name].per else found.fitted_id
+    catalog_chip = CHIPS[chip]
+    return catalog_chip.fitted_die if "die" in PARAMETERS[name].per else catalog_chip.fitted_id
 
 
 def _slower(name: str, one: str, other: str, calibration: Calibration) -> bool:
     """Whether the chip that surpasses the other sustains less of anything that a parameter is a share of."""
     power = calibration.value("power", CHIPS[one], ENGINES["megatron-core"])
-    mine, theirs = (_bare(name, chip, power) for chip in (one, other))
+    better_rate, theirs = (_bare(name, chip, power) for chip in (one, other))
     train = [engine for engine in ENGINES.values() if engine.serves is None]
     shares = [[calibration.value(name, CHIPS[chip], engine) for engine in train] for chip in (one, other)]
-    return any(bool((a * mine < b * theirs)[mine > 0].any()) for a, b in zip(*shares, strict=True))
+    return any(bool((a * better_rate < b * theirs)[better_rate > 0].any()) for a, b in zip(*shares, strict=True))
 
 
 def _bare(name: str, chip: str, power: float) -> Array:
     """What a parameter is a share of."""
-    own = next(sheet for chips in SIZES if (sheet := sheet_of(chip, chips)) is not None).machine
+    machine = next(sheet for chips in SIZES if (sheet := sheet_of(chip, chips)) is not None).machine
     if name.startswith("matmul"):
         peaks = [place for place, key in enumerate(PEAKS) if SHARE.get(key, "matmul_wide") == name]
-        return np.asarray((own.peak * own.density**-power)[0, peaks])
-    column = {"attention": own.peak[0], "memory": own.memory, "near": own.scale_up, "far": own.scale_out}[name]
+        return np.asarray((machine.peak * machine.density**-power)[0, peaks])
+    column = {
+        "attention": machine.peak[0],
+        "memory": machine.memory,
+        "near": machine.scale_up,
+        "far": machine.scale_out,
+    }[name]
     return np.asarray(column)
 
 
@@ -351,26 +360,26 @@ def layout_of(table: Dataset, prior: Prior = SHIPPED_PRIOR, without: frozenset[s
     runs = [owners(scenario.system.chip, scenario.engine) for scenario in table.scenarios]
     kernels = [anchor.owners for anchor in anchors()]
     at: dict[str, int] = {}
-    spread: list[float] = []
+    spreads: list[float] = []
     for name, item in PARAMETERS.items():
         free = item.group not in without
         at[name] = len(at)
-        spread.append(item.spread * prior.common if free else FIXED)
+        spreads.append(item.spread * prior.common if free else FIXED)
         for owner in item.per:
-            for member in sorted({each.of(owner) for each in (*runs, *kernels)}):
+            for member in sorted({owner_names.of(owner) for owner_names in (*runs, *kernels)}):
                 at[f"{name}/{member or NOBODY}"] = len(at)
-                spread.append(APART[owner] * prior.apart if free and member else FIXED)
+                spreads.append(APART[owner] * prior.apart if free and member else FIXED)
     unknown = np.full(len(table.scenarios), np.nan)
     copies, updates = (
-        found(table.scenarios, shipped_profiles(), unknown) for found in (measured_memory, measured_updates)
+        measure(table.scenarios, shipped_profiles(), unknown) for measure in (measured_memory, measured_updates)
     )
     rows = replace(_columns(at, runs), measured=MappingProxyType({"memory": copies, "update": updates}))
-    return Layout(names=tuple(at), spread=np.array(spread), rows=rows, anchored=_columns(at, kernels))
+    return Layout(names=tuple(at), spread=np.array(spreads), rows=rows, anchored=_columns(at, kernels))
 
 
 def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> Columns:
     """How rows of these owners read a vector whose names stand at these places."""
-    own = {
+    offset_rows = {
         name: tuple(
             np.array([at[f"{name}/{row.of(owner) or NOBODY}"] for row in each], dtype=np.int64) for owner in item.per
         )
@@ -378,7 +387,7 @@ def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> Columns:
     }
     return Columns(
         common=MappingProxyType({name: at[name] for name in PARAMETERS}),
-        own=MappingProxyType(own),
+        own=MappingProxyType(offset_rows),
         known=MappingProxyType({name: np.array([known_share(name, row) for row in each]) for name in PARAMETERS}),
         measured=MappingProxyType({}),
     )
@@ -407,14 +416,14 @@ def fit(
 ) -> tuple[Layout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows, and the anchors, best."""
     layout = layout_of(table, prior, without)
-    target, weight, known = np.log(table.measured_s), weights(table.rows, prior) / NOISE, anchors()
-    strict = np.array([prior.anchors * (prior.serving if anchor.serving else 1.0) for anchor in known])
+    target, weight, anchor_rows = np.log(table.measured_s), weights(table.rows, prior) / NOISE, anchors()
+    strict = np.array([prior.anchors * (prior.serving if anchor.serving else 1.0) for anchor in anchor_rows])
 
     def runs(offsets: Array) -> Array:
         return ((np.log(table.steps(layout.rows.rates(offsets)).step_s) - target) * weight)[chosen]
 
     def kernels(offsets: Array) -> Array:
-        outside: Array = anchor_residuals(known, layout.anchored.rates(offsets)) * strict
+        outside: Array = anchor_residuals(anchor_rows, layout.anchored.rates(offsets)) * strict
         return outside
 
     def residuals(offsets: Array) -> Array:
@@ -422,33 +431,33 @@ def fit(
 
     def slopes(offsets: Array) -> Array:
         """A chip's or an engine's own offset moves its rows as the common one does, so that one slope serves both."""
-        parts = ((runs, layout.rows, chosen), (kernels, layout.anchored, np.ones(len(known), np.bool_)))
+        parts = ((runs, layout.rows, chosen), (kernels, layout.anchored, np.ones(len(anchor_rows), np.bool_)))
         blocks = [_slopes(part, columns, mask, offsets) for part, columns, mask in parts]
         return np.concatenate([*blocks, np.diag(1 / layout.spread)])
 
     first = np.zeros(len(layout.names)) if start is None else start
-    found = least_squares(residuals, first, jac=slopes, loss="soft_l1", max_nfev=rounds, x_scale=layout.spread)
-    return layout, np.asarray(found.x, dtype=np.float64)
+    solution = least_squares(residuals, first, jac=slopes, loss="soft_l1", max_nfev=rounds, x_scale=layout.spread)
+    return layout, np.asarray(solution.x, dtype=np.float64)
 
 
 def _slopes(part: Callable[[Array], Array], columns: Columns, chosen: Mask, offsets: Array) -> Array:
     """Derivatives of some residuals with respect to every offset."""
     here, places = part(offsets), np.arange(int(chosen.sum()))
-    found = np.zeros((len(here), len(offsets)))
+    jacobian = np.zeros((len(here), len(offsets)))
     for name, index in columns.common.items():
-        moved = offsets.copy()
-        moved[index] += STEP
-        slope = (part(moved) - here) / STEP
-        found[:, index] = slope
-        for own in columns.own[name]:
-            found[places, own[chosen]] = slope
-    return found
+        shifted_offsets = offsets.copy()
+        shifted_offsets[index] += STEP
+        slope = (part(shifted_offsets) - here) / STEP
+        jacobian[:, index] = slope
+        for offset_rows in columns.own[name]:
+            jacobian[places, offset_rows[chosen]] = slope
+    return jacobian
 
 
 def calibration_of(layout: Layout, offsets: Array, source: str) -> Calibration:
     """The offsets under their names, rounded so that a file of them is stable; no chip slower than one it surpasses."""
-    named = {name: round(float(x), 4) for name, x in zip(layout.names, offsets, strict=True) if abs(x) >= 5e-5}
-    return never_slower(Calibration(offsets=MappingProxyType(named), source=source))
+    named_offsets = {name: round(float(x), 4) for name, x in zip(layout.names, offsets, strict=True) if abs(x) >= 5e-5}
+    return never_slower(Calibration(offsets=MappingProxyType(named_offsets), source=source))
 
 
 def fold_of(group: str) -> int:

@@ -73,21 +73,21 @@ def dataset_of(rows: Iterable[Row], profiles: Mapping[str, Profile] | None = Non
 
     profiles   by chip; absent: those that ship with Ridgeline
     """
-    kept: list[tuple[Row, Scenario, float]] = []
-    skipped: list[Skipped] = []
+    usable: list[tuple[Row, Scenario, float]] = []
+    skipped_rows: list[Skipped] = []
     for row in rows:
-        made = _usable(row)
-        if isinstance(made, Skipped):
-            skipped.append(made)
+        row_or_skip = _usable(row)
+        if isinstance(row_or_skip, Skipped):
+            skipped_rows.append(row_or_skip)
         else:
-            kept.append((row, *made))
-    scenarios = tuple(entry[1] for entry in kept)
+            usable.append((row, *row_or_skip))
+    scenarios = tuple(entry[1] for entry in usable)
     return Dataset(
-        rows=tuple(entry[0] for entry in kept),
+        rows=tuple(entry[0] for entry in usable),
         scenarios=scenarios,
-        measured_s=np.array([entry[2] for entry in kept]),
+        measured_s=np.array([entry[2] for entry in usable]),
         batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
-        skipped=tuple(skipped),
+        skipped=tuple(skipped_rows),
     )
 
 
@@ -96,14 +96,14 @@ def _usable(row: Row) -> tuple[Scenario, float] | Skipped:
     scenario = to_scenario(row)
     if isinstance(scenario, Skipped):
         return scenario
-    measured = measured_step_s(row, scenario)
-    if isinstance(measured, Skipped):
-        return measured
+    measured_s = measured_step_s(row, scenario)
+    if isinstance(measured_s, Skipped):
+        return measured_s
     try:
         machines_of([scenario.system])
     except (MissingNumber, InputError) as missing:
         return Skipped(id=row.id, reason=str(missing))
-    return scenario, measured
+    return scenario, measured_s
 
 
 TABLE = "training_more.csv"  # of the older tables every source has been watched already
@@ -187,7 +187,7 @@ def takes_part(row: Row) -> bool:
 
 
 @cache
-def bundled() -> Mapping[str, Row]:
+def bundled_rows() -> Mapping[str, Row]:
     """The rows that ship with Ridgeline, by id."""
     return MappingProxyType({row.id: row for row in read_rows()})
 
@@ -199,7 +199,7 @@ def is_bundled(row: Row) -> bool:
     >>> is_bundled(row), is_bundled(Row(id=row.id, table="mine.csv", cells={**row.cells, "gpus": "2"}))
     (True, False)
     """
-    known = bundled().get(row.id)
-    if known is None or known is row:
-        return known is row
-    return all(known[column] == row[column] for column in known.cells.keys() | row.cells.keys())
+    bundled_row = bundled_rows().get(row.id)
+    if bundled_row is None or bundled_row is row:
+        return bundled_row is row
+    return all(bundled_row[column] == row[column] for column in bundled_row.cells.keys() | row.cells.keys())

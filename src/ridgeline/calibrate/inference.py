@@ -94,7 +94,7 @@ def shipped_folds() -> ShippedServing:
     """The folds that ship, none before there are any."""
     data: Any = json.loads(SHIPPED_SERVING.read_text(encoding="utf-8")) if SHIPPED_SERVING.exists() else {}
     return ShippedServing(
-        folds=tuple(ServingCalibration(offsets=one) for one in data.get("folds", ())),
+        folds=tuple(ServingCalibration(offsets=offsets) for offsets in data.get("folds", ())),
         fitted=frozenset(data.get("fitted", ())),
         spread={kind: (low, high) for kind, (low, high) in data.get("spread", {}).items()},
     )
@@ -104,19 +104,19 @@ def priced_runs(rows: Sequence[Row], calibration: Calibration | None = None) -> 
     """Rows as priced runs, and those that cannot be predicted with their reasons."""
     used = calibration or default_calibration()
     runs: list[PricedRun] = []
-    skipped: list[Skipped] = []
+    skipped_rows: list[Skipped] = []
     for row in rows:
         item = inference_of(row)
         if isinstance(item, Skipped):
-            skipped.append(item)
+            skipped_rows.append(item)
             continue
-        made = price_run(item, used)
-        reason = made if isinstance(made, str) else made.contradiction
-        if reason or isinstance(made, str):
-            skipped.append(Skipped(id=row.id, reason=reason))
+        run_or_skip = price_run(item, used)
+        reason = run_or_skip if isinstance(run_or_skip, str) else run_or_skip.contradiction
+        if reason or isinstance(run_or_skip, str):
+            skipped_rows.append(Skipped(id=row.id, reason=reason))
         else:
-            runs.append(made)
-    return runs, skipped
+            runs.append(run_or_skip)
+    return runs, skipped_rows
 
 
 def kind_of_run(run: PricedRun) -> str:
@@ -128,52 +128,56 @@ def inference_answers(
     rows: Sequence[Row], calibration: Calibration | None = None
 ) -> tuple[list[Answer], list[Skipped]]:  # fmt: skip
     """Every row that can be predicted beside its prediction, and the rest with the reason."""
-    runs, skipped = priced_runs(rows, calibration)
-    known = shipped_folds()
-    held = [run.item.row.id in known.fitted and run.item.kind != "own" and bool(known.folds) for run in runs]
-    fold = [fold_of(run.item.group) if mine else -1 for run, mine in zip(runs, held, strict=True)]
-    predicted = np.zeros(len(runs))
+    runs, skipped_rows = priced_runs(rows, calibration)
+    shipped_fit = shipped_folds()
+    is_left_out = [
+        run.item.row.id in shipped_fit.fitted and run.item.kind != "own" and bool(shipped_fit.folds) for run in runs
+    ]
+    fold = [fold_of(run.item.group) if in_fold else -1 for run, in_fold in zip(runs, is_left_out, strict=True)]
+    predicted_s = np.zeros(len(runs))
     for place in set(fold):
-        mine = np.array([one == place for one in fold])
-        own = [run for run, one in zip(runs, mine, strict=True) if one]
-        serving = shipped_serving() if place < 0 else known.folds[place]
-        predicted[mine] = run_columns(own).predicted(run_values(own, serving))
+        in_fold = np.array([place_of == place for place_of in fold])
+        fold_runs = [run for run, place_of in zip(runs, in_fold, strict=True) if place_of]
+        serving = shipped_serving() if place < 0 else shipped_fit.folds[place]
+        predicted_s[in_fold] = run_columns(fold_runs).predicted(run_values(fold_runs, serving))
     answers = []
-    for run, value, crossed in zip(runs, predicted.tolist(), held, strict=True):
-        low, high = known.spread.get(kind_of_run(run), WIDE)
+    for run, value, is_cross_validated in zip(runs, predicted_s.tolist(), is_left_out, strict=True):
+        low, high = shipped_fit.spread.get(kind_of_run(run), WIDE)
         answers.append(
-            Answer(item=run.item, predicted=value, low=value * low, high=value * high, cross_validated=crossed)
+            Answer(
+                item=run.item, predicted=value, low=value * low, high=value * high, cross_validated=is_cross_validated
+            )
         )
-    return answers, skipped
+    return answers, skipped_rows
 
 
 def refit_serving() -> dict[str, Any]:
     """Fit the bundled rows, write the parameters that ship, and say what they are worth."""
     _, rows = read_table(TRUTH / INFERENCE, ("inference",))
-    runs, skipped = priced_runs(rows)
-    found = cross_validate_serving(runs, f"{len(runs)} rows of {INFERENCE}")
-    measured = np.array([run.item.measured for run in runs])
-    own = run_columns(runs).predicted(run_values(runs, found.full))
-    predicted = np.where([run.item.kind == "own" for run in runs], own, found.predicted)
-    off = np.log(predicted / measured)
+    runs, skipped_rows = priced_runs(rows)
+    fit = cross_validate_serving(runs, f"{len(runs)} rows of {INFERENCE}")
+    measured_s = np.array([run.item.measured for run in runs])
+    own_predicted = run_columns(runs).predicted(run_values(runs, fit.full))
+    predicted_s = np.where([run.item.kind == "own" for run in runs], own_predicted, fit.predicted)
+    off = np.log(predicted_s / measured_s)
     kinds = np.array([kind_of_run(run) for run in runs])
-    spread, errors = {}, {}
+    spreads, errors = {}, {}
     for kind in sorted(set(kinds.tolist())):
-        mine = off[kinds == kind]
-        least, most = np.quantile(mine, [0.05, 0.95])
-        margin = 1 + 3 / len(mine)
-        spread[kind] = [round(float(np.exp(-most * margin)), 4), round(float(np.exp(-least * margin)), 4)]
-        errors[kind] = {"n": len(mine), "mape": round(float(np.abs(np.exp(mine) - 1).mean()), 4)}
+        offs = off[kinds == kind]
+        least, highest = np.quantile(offs, [0.05, 0.95])
+        margin = 1 + 3 / len(offs)
+        spreads[kind] = [round(float(np.exp(-highest * margin)), 4), round(float(np.exp(-least * margin)), 4)]
+        errors[kind] = {"n": len(offs), "mape": round(float(np.abs(np.exp(offs) - 1).mean()), 4)}
     table = {
-        "source": found.full.source,
-        "offsets": dict(sorted(found.full.offsets.items())),
-        "spread": spread,
+        "source": fit.full.source,
+        "offsets": dict(sorted(fit.full.offsets.items())),
+        "spread": spreads,
         "errors": errors,
         "fitted": [run.item.row.id for run in runs],
-        "folds": [dict(sorted(one.offsets.items())) for one in found.folds],
+        "folds": [dict(sorted(calibration.offsets.items())) for calibration in fit.folds],
     }
     write_text(SHIPPED_SERVING, json.dumps(table, indent=1) + "\n")
-    return {"rows": len(rows), "predicted": len(runs), "skipped": len(skipped), "errors": errors}
+    return {"rows": len(rows), "predicted": len(runs), "skipped": len(skipped_rows), "errors": errors}
 
 
 # what a kind of row scatters beyond what parameters explain: an own machine, a benchmark, a stranger's closed loop
@@ -195,26 +199,28 @@ def fit_serving(runs: Sequence[PricedRun], source: str = "") -> ServingCalibrati
 def _fit(columns: RunColumns, source: str) -> ServingCalibration:
     runs = columns.runs
     names, place, prior = _unknowns(runs)
-    measured = np.log([run.item.measured for run in runs])
-    scatter, own = np.array([scatter_of(run) for run in runs]), np.array([run.item.kind == "own" for run in runs])
+    log_measured = np.log([run.item.measured for run in runs])
+    scatter, is_own = np.array([scatter_of(run) for run in runs]), np.array([run.item.kind == "own" for run in runs])
     offsets = np.zeros(len(names))
     best, damping = np.inf, 1e-2
     for _ in range(ROUNDS):
         serving = ServingCalibration(offsets=dict(zip(names, offsets.tolist(), strict=True)))
         figure, slopes = columns.slopes(run_values(runs, serving))
-        off = (figure - measured) / scatter
-        weight = np.where(own, 1.0, 1 / (1 + (off / 3) ** 2))
-        loss = float(np.where(own, off**2, 9 * np.log1p((off / 3) ** 2)).sum() + ((offsets / prior) ** 2).sum())
+        off = (figure - log_measured) / scatter
+        weight = np.where(is_own, 1.0, 1 / (1 + (off / 3) ** 2))
+        loss = float(np.where(is_own, off**2, 9 * np.log1p((off / 3) ** 2)).sum() + ((offsets / prior) ** 2).sum())
         if loss < best:
-            best, kept, damping = loss, offsets, max(damping / 3, 1e-6)
+            best, best_offsets, damping = loss, offsets, max(damping / 3, 1e-6)
             jacobian = _jacobian(slopes, place, len(names)) / scatter[:, None]
             normal = jacobian.T @ (weight[:, None] * jacobian) + np.diag(1 / prior**2)
             downhill = jacobian.T @ (weight * off) + offsets / prior**2
         else:
             damping *= 5
-        offsets = kept - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
-    found = {name: round(float(value), 4) for name, value in zip(names, kept, strict=True) if abs(value) >= 5e-5}
-    return ServingCalibration(offsets=MappingProxyType(found), source=source)
+        offsets = best_offsets - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
+    rounded_offsets = {
+        name: round(float(value), 4) for name, value in zip(names, best_offsets, strict=True) if abs(value) >= 5e-5
+    }
+    return ServingCalibration(offsets=MappingProxyType(rounded_offsets), source=source)
 
 
 def scatter_of(run: PricedRun) -> float:
@@ -224,9 +230,9 @@ def scatter_of(run: PricedRun) -> float:
 
 def _unknowns(runs: Sequence[PricedRun]) -> tuple[list[str], Mapping[str, tuple[Index, ...]], Array]:
     """Keys of offsets; for each parameter which of them each run answers to (-1: none); how far each may move."""
-    each = [run.owners for run in runs]
+    owner_rows = [run.owners for run in runs]
     kinds: tuple[Owner, ...] = ("family", "link", "engine")
-    owners = {kind: [own.of(kind) for own in each] for kind in kinds}
+    owners = {kind: [owner_names.of(kind) for owner_names in owner_rows] for kind in kinds}
     many = {kind: Counter(column) for kind, column in owners.items()}
     names: list[str] = []
     prior: list[float] = []
@@ -236,22 +242,22 @@ def _unknowns(runs: Sequence[PricedRun]) -> tuple[list[str], Mapping[str, tuple[
         names.append(name)
         prior.append(PRIOR[item.unit])
         for kind in item.per:
-            known = {owner: len(names) + k for k, owner in enumerate(o for o, n in many[kind].items() if n >= FEWEST)}
-            names += [f"{name}/{owner}" for owner in known]
-            prior += [OWNED_PRIOR[item.unit]] * len(known)
-            columns.append(np.array([known.get(owner, -1) for owner in owners[kind]]))
+            places = {owner: len(names) + k for k, owner in enumerate(o for o, n in many[kind].items() if n >= FEWEST)}
+            names += [f"{name}/{owner}" for owner in places]
+            prior += [OWNED_PRIOR[item.unit]] * len(places)
+            columns.append(np.array([places.get(owner, -1) for owner in owners[kind]]))
         place[name] = tuple(columns)
     return names, place, np.array(prior)
 
 
 def _jacobian(slopes: Mapping[str, Array], place: Mapping[str, tuple[Index, ...]], many: int) -> Array:
-    found = np.zeros((len(next(iter(slopes.values()))), many))
-    rows = np.arange(len(found))
+    jacobian = np.zeros((len(next(iter(slopes.values()))), many))
+    rows = np.arange(len(jacobian))
     for name, slope in slopes.items():
         for column in place[name]:
-            mine = column >= 0
-            found[rows[mine], column[mine]] += slope[mine]
-    return found
+            has_owner = column >= 0
+            jacobian[rows[has_owner], column[has_owner]] += slope[has_owner]
+    return jacobian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -275,16 +281,16 @@ def fold_of(group: str) -> int:
 def cross_validate_serving(runs: Sequence[PricedRun], source: str = "") -> ServingFit:
     """Fit on all runs, and once for each fold on the rest of them."""
     fold = np.array([fold_of(run.item.group) for run in runs])
-    predicted = np.zeros(len(runs))
+    predicted_s = np.zeros(len(runs))
     folds = []
     for place in range(FOLDS):
-        rest = [run for run, own in zip(runs, fold, strict=True) if own != place]
-        mine = [run for run, own in zip(runs, fold, strict=True) if own == place]
-        made = fit_serving(rest, source) if rest else ServingCalibration()
-        folds.append(made)
-        if mine:
-            predicted[fold == place] = run_columns(mine).predicted(run_values(mine, made))
-    return ServingFit(full=fit_serving(runs, source), folds=tuple(folds), predicted=predicted)
+        training_runs = [run for run, run_fold in zip(runs, fold, strict=True) if run_fold != place]
+        test_runs = [run for run, run_fold in zip(runs, fold, strict=True) if run_fold == place]
+        fold_fit = fit_serving(training_runs, source) if training_runs else ServingCalibration()
+        folds.append(fold_fit)
+        if test_runs:
+            predicted_s[fold == place] = run_columns(test_runs).predicted(run_values(test_runs, fold_fit))
+    return ServingFit(full=fit_serving(runs, source), folds=tuple(folds), predicted=predicted_s)
 
 
 BENCHED = {"tensorrt-llm": 0.95}  # share of free memory that published runs at maximum load take
@@ -321,8 +327,8 @@ class PricedRun:
         time = self.amount / self.item.measured if self.amount else self.item.measured / self.item.scale
         if time >= least:
             return ""
-        seen = f"{self.item.row['metric']} {self.item.measured:g}"
-        return f"value: {seen}, but reading weights and cache takes {least / time:.1f} times as long; check the load"
+        figure = f"{self.item.row['metric']} {self.item.measured:g}"
+        return f"value: {figure}, but reading weights and cache takes {least / time:.1f} times as long; check the load"
 
     @property
     def owners(self) -> Owners:
@@ -345,13 +351,13 @@ def price_run(item: Inference, calibration: Calibration) -> PricedRun | str:
     try:
         if item.asked == "step":
             steps = forward_steps(decodes=float(item.in_flight), kv_tokens=float(item.in_flight * item.isl))
-            return _priced(item, forward_work(item.scenario, steps, calibration), np.ones(1), 0.0)
+            return _price_load(item, forward_work(item.scenario, steps, calibration), np.ones(1), 0.0)
         limits = _limits(item)
         if isinstance(limits, str):
             return limits
         batch = closed_batch(_lengths(item), limits)
         work = forward_work(item.scenario, batch.steps, calibration)
-        return _priced(item, work, *_figure(item, batch))
+        return _price_load(item, work, *_figure(item, batch))
     except MissingNumber as missing:
         return f"x_chip: {missing.path} of {missing.owner} is not published"
 
@@ -359,19 +365,19 @@ def price_run(item: Inference, calibration: Calibration) -> PricedRun | str:
 def _figure(item: Inference, batch: ClosedBatch) -> tuple[Array, float]:
     """How often each composition counts in what was measured, and the tokens over it."""
     mesh, plan = item.scenario.plan.mesh, item.scenario.plan
-    gained = plan.speculation.tokens_per_step if plan.speculation else 1.0
+    tokens_per_step = plan.speculation.tokens_per_step if plan.speculation else 1.0
     if item.asked == "ttft":
         return batch.ttft_shares(), 0.0
     if item.asked == "tpot":
         middle = item.static and item.median
-        return (batch.median_step() if middle else batch.tpot_shares()) / gained, 0.0
+        return (batch.median_step() if middle else batch.tpot_shares()) / tokens_per_step, 0.0
     n = item.row["n"]
     replicas = max(1.0, float(n) / mesh.ranks) if n else 1.0
-    tokens = batch.outputs * mesh.dp * mesh.pp * gained
+    tokens = batch.outputs * mesh.dp * mesh.pp * tokens_per_step
     return batch.shares(), tokens / mesh.ranks if item.over == "chip" else tokens * replicas
 
 
-def _priced(item: Inference, load: ForwardWorkload, share: Array, amount: float) -> PricedRun:
+def _price_load(item: Inference, load: ForwardWorkload, share: Array, amount: float) -> PricedRun:
     stages = load.work.shape[1]
     slowest = load.work.sum(0).sum(1).argmax()
     return PricedRun(
@@ -393,18 +399,18 @@ def _limits(item: Inference) -> Limits | str:
         return Limits(batch=item.in_flight, tokens=max(item.in_flight * item.isl, 1), buckets=buckets)
     if item.disagg:
         return Limits(batch=item.in_flight, tokens=1_000_000_000)
-    held = replace(
+    settings = replace(
         used, gpu_memory_utilization=BENCHED.get(item.scenario.engine.id, used.gpu_memory_utilization)
     )  # fmt: skip
-    fit = int(serving_memory(item.scenario, held).requests(item.isl + item.osl))
+    fit = int(serving_memory(item.scenario, settings).requests(item.isl + item.osl))
     if fit < 1:
         return f"tp: {item.scenario.model.id} and one request of {item.isl + item.osl} tokens do not fit on the chips"
     pp = item.scenario.plan.mesh.pp
-    most = min(fit, item.in_flight or used.max_num_seqs)
+    largest_batch = min(fit, item.in_flight or used.max_num_seqs)
     engine = item.scenario.engine.id
     return Limits(
-        batch=max(1, most // pp),
-        tokens=max(used.max_num_batched_tokens, item.isl + most // pp if engine == "tensorrt-llm" else 0),
+        batch=max(1, largest_batch // pp),
+        tokens=max(used.max_num_batched_tokens, item.isl + largest_batch // pp if engine == "tensorrt-llm" else 0),
         chunked=engine != "tensorrt-llm",
         alone=engine == "sglang",
     )
@@ -436,61 +442,61 @@ class RunColumns:
 
     def predicted(self, values: Mapping[str, Array]) -> Array:
         """The figure of every run in its own unit; values of parameters by run."""
-        each = {name: column[self.own] for name, column in values.items()}
-        step_s = np.sum(list(class_seconds(self.work, self.graphed, each).values()), axis=0)
-        step_s = step_s + self.sends + host_seconds(self.requests, each)
-        waits, others, amount, scale = self._facts()
-        ahead = waits * (values["first_token"] + others * values["arrival"])
+        row_values = {name: column[self.own] for name, column in values.items()}
+        step_s = np.sum(list(class_seconds(self.work, self.graphed, row_values).values()), axis=0)
+        step_s = step_s + self.sends + host_seconds(self.requests, row_values)
+        waits, in_flight, amount, scale = self._facts()
+        ahead = waits * (values["first_token"] + in_flight * values["arrival"])
         total = np.bincount(self.own, step_s * self.share, len(self.runs)) + ahead
         return np.where(amount > 0, amount / total, total * scale)
 
     def slopes(self, values: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """Logarithm of every figure, and how it answers to the logarithm of each parameter of its run."""
-        each = {name: column[self.own] for name, column in values.items()}
-        parts = class_seconds(self.work, self.graphed, each)
+        row_values = {name: column[self.own] for name, column in values.items()}
+        parts = class_seconds(self.work, self.graphed, row_values)
         kernels, meetings = self.work[6], self.work[8]
-        by_vector = self.work[9] * each["decode_vector"] > self.work[4] * each["decode_attention"]
-        gaps = kernels * each["kernel"]
+        by_vector = self.work[9] * row_values["decode_vector"] > self.work[4] * row_values["decode_attention"]
+        gaps = kernels * row_values["kernel"]
         busy = np.sum([parts[name] for name in parts if name != "kernel"], axis=0) + gaps
-        waited = np.where(self.graphed, 0.0, kernels * each["issue"])
-        both = beside(busy, waited)
-        shown = self.share * (busy / both) ** (SIDE_BY_SIDE - 1)
-        host = host_seconds(self.requests, each)
+        issue_s = np.where(self.graphed, 0.0, kernels * row_values["issue"])
+        joint_s = beside(busy, issue_s)
+        busy_share = self.share * (busy / joint_s) ** (SIDE_BY_SIDE - 1)
+        host = host_seconds(self.requests, row_values)
         step_s = np.sum(list(parts.values()), axis=0) + self.sends + host
         answers = {
-            "product_memory": self.work[0] * each["product_memory"] * shown,
-            "product_compute": self.work[1] * each["product_compute"] * shown,
-            "expert_product": self.work[2] * each["expert_product"] * shown,
-            "expert_memory": self.work[10] * each["expert_memory"] * shown,
-            "prefill_attention": parts["attention"] * shown,
-            "decode_attention": np.where(by_vector, 0.0, parts["kv-cache"]) * shown,
-            "decode_vector": np.where(by_vector, parts["kv-cache"], 0.0) * shown,
-            "kernel": gaps * shown,
-            "wire": self.work[7] * each["wire"] * shown,
-            "all_reduce": meetings * each["all_reduce"] * shown,
-            "issue": waited * (waited / both) ** (SIDE_BY_SIDE - 1) * self.share,
-            "step": np.where(self.requests > 0, each["step"], 0.0) * self.share,
-            "request": self.requests * each["request"] * self.share,
+            "product_memory": self.work[0] * row_values["product_memory"] * busy_share,
+            "product_compute": self.work[1] * row_values["product_compute"] * busy_share,
+            "expert_product": self.work[2] * row_values["expert_product"] * busy_share,
+            "expert_memory": self.work[10] * row_values["expert_memory"] * busy_share,
+            "prefill_attention": parts["attention"] * busy_share,
+            "decode_attention": np.where(by_vector, 0.0, parts["kv-cache"]) * busy_share,
+            "decode_vector": np.where(by_vector, parts["kv-cache"], 0.0) * busy_share,
+            "kernel": gaps * busy_share,
+            "wire": self.work[7] * row_values["wire"] * busy_share,
+            "all_reduce": meetings * row_values["all_reduce"] * busy_share,
+            "issue": issue_s * (issue_s / joint_s) ** (SIDE_BY_SIDE - 1) * self.share,
+            "step": np.where(self.requests > 0, row_values["step"], 0.0) * self.share,
+            "request": self.requests * row_values["request"] * self.share,
         }
         many = len(self.runs)
-        waits, others, amount, scale = self._facts()
-        waited_s = waits * (values["first_token"] + others * values["arrival"])
+        waits, in_flight, amount, scale = self._facts()
+        waited_s = waits * (values["first_token"] + in_flight * values["arrival"])
         total = np.bincount(self.own, step_s * self.share, many) + waited_s
         sign = np.where(amount > 0, -1.0, 1.0) / total
-        found = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
+        run_slopes = {name: np.bincount(self.own, column, many) * sign for name, column in answers.items()}
         figure = np.where(amount > 0, amount / total, total * scale)
         narrow = np.array([is_weight_only(run.item.scenario) for run in self.runs])
-        found["weight_only"] = np.where(narrow, sum(found[name] for name in PRODUCTS), 0.0)
+        run_slopes["weight_only"] = np.where(narrow, sum(run_slopes[name] for name in PRODUCTS), 0.0)
         ahead = {
             "first_token": waits * values["first_token"] * sign,
-            "arrival": waits * others * values["arrival"] * sign,
+            "arrival": waits * in_flight * values["arrival"] * sign,
         }
-        return np.log(figure), found | ahead
+        return np.log(figure), run_slopes | ahead
 
     def _facts(self) -> tuple[Array, Array, Array, Array]:
         facts = [(float(run.waits), run.others, run.amount, run.item.scale) for run in self.runs]
-        waits, others, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 4).T
-        return waits, others, amount, scale
+        waits, in_flight, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 4).T
+        return waits, in_flight, amount, scale
 
 
 def run_columns(runs: Sequence[PricedRun]) -> RunColumns:
@@ -508,9 +514,14 @@ def run_columns(runs: Sequence[PricedRun]) -> RunColumns:
 
 def run_values(runs: Sequence[PricedRun], serving: ServingCalibration) -> dict[str, Array]:
     """Every serving parameter by run."""
-    each = [run.owners for run in runs]
-    known = {own: {name: serving.owner_value(name, own) for name in SERVING_PARAMETERS} for own in set(each)}
-    values = {name: np.array([known[own][name] for own in each]) for name in SERVING_PARAMETERS}
+    owner_rows = [run.owners for run in runs]
+    values_of = {
+        owner_names: {name: serving.owner_value(name, owner_names) for name in SERVING_PARAMETERS}
+        for owner_names in set(owner_rows)
+    }
+    values = {
+        name: np.array([values_of[owner_names][name] for owner_names in owner_rows]) for name in SERVING_PARAMETERS
+    }
     narrow = np.array([is_weight_only(run.item.scenario) for run in runs])
     slower = np.where(narrow, values["weight_only"], 1.0)
     return values | {name: values[name] * slower for name in PRODUCTS}

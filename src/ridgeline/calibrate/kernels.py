@@ -83,9 +83,9 @@ def price_kernels(
     kernels: Sequence[MeasuredKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
 ) -> list[KernelPrice]:
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
-    fitted = calibration or shipped_calibration()
+    numbers = calibration or shipped_calibration()
     tables = _Tables(profiles)
-    return [_slower(one, _priced(one, tables, fitted), tables, fitted) for one in kernels]
+    return [_slower(kernel, _price_kernel(kernel, tables, numbers), tables, numbers) for kernel in kernels]
 
 
 def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibration: Calibration) -> KernelPrice:
@@ -96,15 +96,15 @@ def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibratio
     """
     if one.kernel.impl != "compiled" or not is_own(one.row) or price.how != "profile":
         return price
-    others = [
-        math.log(other.kernel.seconds / _priced(other, tables, calibration).seconds)
-        for other in bundled_kernels()
-        if other.kernel.impl == "compiled" and other.chip == one.chip and is_own(other.row)
-        and (other.kernel.op, dict(other.kernel.dims)) != (one.kernel.op, dict(one.kernel.dims))
+    other_logs = [
+        math.log(peer.kernel.seconds / _price_kernel(peer, tables, calibration).seconds)
+        for peer in bundled_kernels()
+        if peer.kernel.impl == "compiled" and peer.chip == one.chip and is_own(peer.row)
+        and (peer.kernel.op, dict(peer.kernel.dims)) != (one.kernel.op, dict(one.kernel.dims))
     ]  # fmt: skip
-    if len(others) < FEWEST:
+    if len(other_logs) < FEWEST:
         return price
-    ratio = math.exp(sum(others) / len(others))
+    ratio = math.exp(sum(other_logs) / len(other_logs))
     return replace(
         price,
         seconds=price.seconds * ratio,
@@ -113,10 +113,10 @@ def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibratio
     )
 
 
-def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
+def _price_kernel(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
     kernel = one.kernel
     roof = _roof(kernel, _sheet(one.chip))
-    fitted = roof / _share(kernel, one.chip, calibration)
+    fitted_s = roof / _share(kernel, one.chip, calibration)
     for how, rows, sheet in tables.candidates(one):
         surface = surface_of(rows, sheet)
         if surface is None:
@@ -124,14 +124,14 @@ def _priced(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> K
         _, place = roof_and_place(kernel.op, rows[0].dtype, columns_of([kernel]), sheet)
         place = np.column_stack([place, product_state([_as_run(one, rows)])]) if kernel.op == "gemm" else place
         ratio, distance = surface.read(place)
-        away = float(distance[0])
+        nearest = float(distance[0])
         far = float(fitted_share(distance)[0])
         if far >= 1:
             continue
-        found = float(np.exp((1 - far) * (np.log(roof) + ratio[0]) + far * np.log(fitted)))
+        seconds = float(np.exp((1 - far) * (np.log(roof) + ratio[0]) + far * np.log(fitted_s)))
         evidence = Evidence.MEASURED if how == "profile" and far == 0 else Evidence.FITTED
-        return KernelPrice(seconds=found, how=how, distance=away, evidence=evidence)
-    return KernelPrice(seconds=fitted, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
+        return KernelPrice(seconds=seconds, how=how, distance=nearest, evidence=evidence)
+    return KernelPrice(seconds=fitted_s, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
 
 
 def _as_run(one: MeasuredKernel, rows: Sequence[Measurement]) -> Measurement:
@@ -139,11 +139,11 @@ def _as_run(one: MeasuredKernel, rows: Sequence[Measurement]) -> Measurement:
 
     Told only where enough of the rows that price it were measured so.
     """
-    kernel, held = one.kernel, chip(one.chip).cache.capacity
+    kernel, cache_capacity = one.kernel, chip(one.chip).cache.capacity
     m, n, k = (kernel.dims[side] for side in "mnk")
     size = product_bytes((m, n, k), 1, element_bytes(kernel.dtype), LEAST_OUTPUT)
-    known = sum(row.figures.get("cold") == 0 for row in rows) >= FEWEST_WARM
-    warm = known and is_own(one.row) and held is not None and size < held.value
+    has_warm_rows = sum(row.figures.get("cold") == 0 for row in rows) >= FEWEST_WARM
+    warm = has_warm_rows and is_own(one.row) and cache_capacity is not None and size < cache_capacity.value
     return replace(kernel, figures={"cold": 0.0}) if warm else kernel
 
 
@@ -160,11 +160,11 @@ class _Tables:
     def candidates(self, one: MeasuredKernel) -> Iterable[tuple[str, list[Measurement], ChipRates]]:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
-        own, other = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
+        impl_name, substitutes = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
         impls = (
-            f"{own}{HEADS_FIRST}",
-            own,
-            *(name for name in other if name not in CASTS or one.kernel.dtype not in NARROW),
+            f"{impl_name}{HEADS_FIRST}",
+            impl_name,
+            *(name for name in substitutes if name not in CASTS or one.kernel.dtype not in NARROW),
         )
         for impl in impls:
             rows = self.own.get(_key(one.chip, one.kernel, impl), [])
@@ -204,8 +204,12 @@ def _without_warm(profile: Profile) -> Iterable[Measurement]:
 
 def _kin(id: str) -> tuple[str, ...]:
     """Other chips of the family, whose cores are alike."""
-    own = CHIPS[id]
-    return tuple(other.id for other in CHIPS.values() if other.family == own.family and own.family and other.id != id)
+    catalog_chip = CHIPS[id]
+    return tuple(
+        relative.id
+        for relative in CHIPS.values()
+        if relative.family == catalog_chip.family and catalog_chip.family and relative.id != id
+    )
 
 
 @cache
@@ -223,16 +227,16 @@ def bundled_kernels() -> tuple[MeasuredKernel, ...]:
 @cache
 def _library_rows() -> Mapping[Key, tuple[Measurement, ...]]:
     """What libraries published, by what a surface is of: bundled rows but our own, and aiconfigurator's."""
-    found: dict[Key, list[Measurement]] = {}
+    rows_by_key: dict[Key, list[Measurement]] = {}
     for one in bundled_kernels():
         if not is_own(one.row):
-            found.setdefault(_key(one.chip, one.kernel), []).append(one.kernel)
+            rows_by_key.setdefault(_key(one.chip, one.kernel), []).append(one.kernel)
     for path in sorted(LIBRARY_FOLDER.glob("*.json")):
         profile = read_profile(path)
         for row in profile.rows:
             if row.ok:
-                found.setdefault(_key(profile.chip, row), []).append(row)
-    return MappingProxyType({key: tuple(rows) for key, rows in found.items()})
+                rows_by_key.setdefault(_key(profile.chip, row), []).append(row)
+    return MappingProxyType({key: tuple(rows) for key, rows in rows_by_key.items()})
 
 
 def is_own(row: Row) -> bool:
@@ -259,15 +263,15 @@ def unpriceable(one: MeasuredKernel) -> str:
 
 def _share(kernel: Measurement, id: str, calibration: Calibration) -> float:
     """What the calibration says is sustained of a kernel's roof."""
-    own = owners(chip(id), ENGINES[ENGINE_OF.get(kernel.impl, "torch-eager")])
+    owner_names = owners(chip(id), ENGINES[ENGINE_OF.get(kernel.impl, "torch-eager")])
     if kernel.op in PRODUCTS:
         name = {"fp8": "matmul_8", "int8": "matmul_8", "nvfp4": "matmul_4"}.get(kernel.dtype, "matmul_wide")
-        return calibration.owner_value(name, own)
+        return calibration.owner_value(name, owner_names)
     if kernel.op in FLASH:
-        share = calibration.owner_value("attention", own)
-        share *= 1.0 if kernel.op == "attention_forward" else calibration.owner_value("attention_back", own)
+        share = calibration.owner_value("attention", owner_names)
+        share *= 1.0 if kernel.op == "attention_forward" else calibration.owner_value("attention_back", owner_names)
         return share / (UNFUSED if kernel.impl in ("math", "xformers") else 1.0)
-    return calibration.owner_value("memory", own) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
+    return calibration.owner_value("memory", owner_names) if kernel.op not in ("h2d", "d2h", "launch") else 0.85
 
 
 def group_of(kernel: Kernel | Measurement) -> str:
@@ -282,21 +286,21 @@ def group_of(kernel: Kernel | Measurement) -> str:
 
 
 @cache
-def _spread() -> Mapping[tuple[str, bool], tuple[tuple[str, float], ...]]:
+def _bundled_log_ratios() -> Mapping[tuple[str, bool], tuple[tuple[str, float], ...]]:
     """By group and whether fitted, id and log(measured / predicted) of bundled kernels."""
     from ridgeline.cost.profile import shipped_profiles
 
-    known = bundled_kernels()
-    found: dict[tuple[str, bool], list[tuple[str, float]]] = {}
-    for one, price in zip(known, price_kernels(known, shipped_profiles()), strict=True):
-        log = float(np.log(one.kernel.seconds / price.seconds))
-        found.setdefault((group_of(one.kernel), price.how == "fitted"), []).append((one.row.id, log))
-    return MappingProxyType({key: tuple(pairs) for key, pairs in found.items()})
+    kernels = bundled_kernels()
+    logs_by_group: dict[tuple[str, bool], list[tuple[str, float]]] = {}
+    for kernel, price in zip(kernels, price_kernels(kernels, shipped_profiles()), strict=True):
+        log = float(np.log(kernel.kernel.seconds / price.seconds))
+        logs_by_group.setdefault((group_of(kernel.kernel), price.how == "fitted"), []).append((kernel.row.id, log))
+    return MappingProxyType({key: tuple(pairs) for key, pairs in logs_by_group.items()})
 
 
-def around(one: MeasuredKernel, price: KernelPrice) -> tuple[float, float]:
+def kernel_interval(one: MeasuredKernel, price: KernelPrice) -> tuple[float, float]:
     """Where nine of ten measurements lie around a price of 1 s: bundled kernels of that group priced alike, not it."""
-    pairs = _spread().get((group_of(one.kernel), price.how == "fitted"), ())
+    pairs = _bundled_log_ratios().get((group_of(one.kernel), price.how == "fitted"), ())
     logs = [log for id, log in pairs if id != one.row.id]
     if len(logs) < 10:
         return 0.5, 2.0

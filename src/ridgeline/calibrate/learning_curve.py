@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ridgeline.calibrate.anchor import FREEDOM, conditioned
+from ridgeline.calibrate.anchor import FREEDOM, condition_on
 from ridgeline.calibrate.fit import STEP, Layout
 from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
@@ -68,17 +68,17 @@ def unseen(table: Dataset, mine: Mask, layout: Layout, offsets: Array) -> Unseen
     here = np.log(table.steps(layout.rates(offsets)).step_s)
     slopes: dict[str, Array] = {}
     for name in PARAMETERS:
-        moved = offsets.copy()
-        moved[layout.rows.common[name]] += STEP
-        slopes[name] = (np.log(table.steps(layout.rates(moved)).step_s) - here) / STEP
-    each = [(table.scenarios[row], row) for row in rows]
-    own = [
+        shifted_offsets = offsets.copy()
+        shifted_offsets[layout.rows.common[name]] += STEP
+        slopes[name] = (np.log(table.steps(layout.rates(shifted_offsets)).step_s) - here) / STEP
+    scenario_rows = [(table.scenarios[row], row) for row in rows]
+    sensitivities = [
         Sensitivity(
             owners=owners(scenario.system.chip, scenario.engine).of_training,
             shape=shape_of(scenario),
             slopes=MappingProxyType({name: float(slopes[name][row]) for name in PARAMETERS}),
         )
-        for scenario, row in each
+        for scenario, row in scenario_rows
     ]
     return Unseen(
         source=table.rows[rows[0]].source,
@@ -87,7 +87,7 @@ def unseen(table: Dataset, mine: Mask, layout: Layout, offsets: Array) -> Unseen
         groups=tuple(table.rows[row].group for row in rows),
         cells=tuple(f"{table.engines[row]} on {table.chips[row]}" for row in rows),
         gaps=(np.log(table.measured_s) - here)[rows],
-        parts=basis(own, own),
+        parts=basis(sensitivities, sensitivities),
     )
 
 
@@ -116,14 +116,14 @@ def picks(source: Unseen, scope: Scope, times: int = PICKS) -> Iterator[Pick]:
         inside = [place for place in range(len(source.ids)) if cells[place] == cell]
         if len({source.groups[place] for place in inside}) < ENOUGH:
             continue
-        for again in range(times):
-            order = sorted(inside, key=lambda place: _hash(f"{again} {source.ids[place]}"))
+        for attempt in range(times):
+            order = sorted(inside, key=lambda place: _hash(f"{attempt} {source.ids[place]}"))
             firsts = {source.groups[place]: place for place in reversed(order)}  # of each configuration
             chosen = sorted(firsts.values(), key=order.index)
-            for runs in RUNS if again == 0 else RUNS[1:]:
+            for runs in RUNS if attempt == 0 else RUNS[1:]:
                 groups = {source.groups[place] for place in chosen[:runs]}
-                left = [place for place in inside if source.groups[place] not in groups]
-                yield _pick(source, np.array(chosen[:runs], np.int64), np.array(left, np.int64))
+                candidates = [place for place in inside if source.groups[place] not in groups]
+                yield _pick(source, np.array(chosen[:runs], np.int64), np.array(candidates, np.int64))
 
 
 def _hash(text: str) -> str:
@@ -149,21 +149,21 @@ def anchored_gaps(pick: Pick, components: Components) -> tuple[Array, Array, Arr
     if not pick.runs:
         return pick.rest, before, before
     among, across = np.tensordot(sizes, pick.among, 1), np.tensordot(sizes, pick.across, 1)
-    weight, noise = conditioned(among, pick.gaps, components.noise)
-    learned = np.linalg.solve(among + np.diag(noise**2), across.T)
-    return pick.rest - across @ weight, before - np.einsum("ij,ji->i", across, learned), before
+    weight, noise = condition_on(among, pick.gaps, components.noise)
+    gain = np.linalg.solve(among + np.diag(noise**2), across.T)
+    return pick.rest - across @ weight, before - np.einsum("ij,ji->i", across, gain), before
 
 
 class ComponentSearch:
     """The components that predict anchored runs of some sources best; what each is worth on each source is kept."""
 
     def __init__(self, sources: Sequence[Unseen], spans: Spans) -> None:
-        self._sources, self._spans = {one.source: one for one in sources}, spans
+        self._sources, self._spans = {item.source: item for item in sources}, spans
         self._picks = {
-            one.source: [pick for scope in SCOPES for pick in picks(one, scope, SOUGHT_PICKS) if pick.runs in SOUGHT]
-            for one in sources
+            item.source: [pick for scope in SCOPES for pick in picks(item, scope, SOUGHT_PICKS) if pick.runs in SOUGHT]
+            for item in sources
         }
-        self._votes = {one.source: math.sqrt(len(one.rows)) for one in sources}
+        self._votes = {item.source: math.sqrt(len(item.rows)) for item in sources}
         self._covered: dict[Components, dict[str, float]] = {}
         self._known: dict[Components, tuple[dict[str, float], dict[str, float]]] = {}
 
@@ -173,19 +173,19 @@ class ComponentSearch:
             off: dict[str, float] = {}
             dense: dict[str, float] = {}
             for source, chosen in self._picks.items():
-                left = [anchored_gaps(pick, components)[:2] for pick in chosen]
-                if left:
-                    off[source] = float(np.mean([np.abs(gaps).mean() for gaps, _ in left]))
-                    dense[source] = float(np.mean([_density(gaps, variance) for gaps, variance in left]))
+                gaps = [anchored_gaps(pick, components)[:2] for pick in chosen]
+                if gaps:
+                    off[source] = float(np.mean([np.abs(gaps).mean() for gaps, _ in gaps]))
+                    dense[source] = float(np.mean([_density(gaps, variance) for gaps, variance in gaps]))
             self._known[components] = off, dense
         return self._known[components]
 
     def best(self, without: str = "") -> Components:
         """The components that are best for all sources but one: first what is shared against noise, then the scale."""
-        shared = [_scaled(Components(), factor, PARTS) for factor in LADDER]
+        shared = [_scale_components(Components(), factor, PARTS) for factor in LADDER]
         best = min(shared, key=lambda one: self._total(one, 0, without))
-        scaled = [_scaled(best, factor, (*PARTS, "noise")) for factor in LADDER]
-        best = max(scaled, key=lambda one: self._total(one, 1, without))
+        candidates = [_scale_components(best, factor, (*PARTS, "noise")) for factor in LADDER]
+        best = max(candidates, key=lambda one: self._total(one, 1, without))
         powers = [replace(best, narrowing=power) for power in NARROWINGS]
         return min(powers, key=lambda one: abs(self._coverage(one, without) - COVERAGE))
 
@@ -199,25 +199,25 @@ class ComponentSearch:
                 for source, chosen in self._picks.items()
                 if chosen
             }
-        found = [
+        coverages = [
             (self._votes[source], share) for source, share in self._covered[components].items() if source != without
         ]
-        return sum(votes * share for votes, share in found) / max(sum(votes for votes, _ in found), 1.0)
+        return sum(votes * share for votes, share in coverages) / max(sum(votes for votes, _ in coverages), 1.0)
 
     def _total(self, components: Components, which: int, without: str) -> float:
-        found = self._worth(components)[which]
-        return sum(self._votes[source] * value for source, value in found.items() if source != without)
+        worths = self._worth(components)[which]
+        return sum(self._votes[source] * value for source, value in worths.items() if source != without)
 
 
-def _scaled(components: Components, factor: float, names: Sequence[str]) -> Components:
+def _scale_components(components: Components, factor: float, names: Sequence[str]) -> Components:
     return replace(components, **{name: round(getattr(components, name) * factor, 4) for name in names})
 
 
 def _inside(source: Unseen, pick: Pick, components: Components, spans: Spans) -> Mask:
     """Which scored runs lie in their interval, narrowed by the anchors."""
-    left, after, before = anchored_gaps(pick, components)
+    gaps, after, before = anchored_gaps(pick, components)
     rows, ratio = source.rows[pick.scored], np.sqrt(after / before) ** components.narrowing
-    inside: Mask = (spans[0][rows] * ratio <= left) & (left <= spans[1][rows] * ratio)
+    inside: Mask = (spans[0][rows] * ratio <= gaps) & (gaps <= spans[1][rows] * ratio)
     return inside
 
 
@@ -241,27 +241,27 @@ class Scored:
     covered: float
 
 
-def scored(
+def score_rows(
     sources: Sequence[Unseen], chosen: Mapping[str, Components], spans: Spans, scope: Scope
 ) -> dict[int, list[Scored]]:
     """By number of runs, every row that is left."""
-    held: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
+    figures: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
     about: dict[int, tuple[str, str]] = {}
     for source in sources:
         components = chosen[source.source]
         for pick in picks(source, scope):
-            left = anchored_gaps(pick, components)[0]
+            gaps = anchored_gaps(pick, components)[0]
             simple = pick.rest - (pick.gaps.mean() if pick.runs else 0.0)
             inside = _inside(source, pick, components, spans)
             for at, row in enumerate(source.rows[pick.scored].tolist()):
                 about[row] = source.source, source.cells[pick.scored[at]].partition(" on ")[0]
-                held.setdefault((pick.runs, row), []).append((_off(left[at]), _off(simple[at]), float(inside[at])))
-    found: dict[int, list[Scored]] = {}
-    for (runs, row), values in held.items():
-        off, naive, covered = np.mean(values, axis=0).tolist()
-        own = Scored(row=row, source=about[row][0], engine=about[row][1], off=off, naive=naive, covered=covered)
-        found.setdefault(runs, []).append(own)
-    return found
+                figures.setdefault((pick.runs, row), []).append((_off(gaps[at]), _off(simple[at]), float(inside[at])))
+    rows_by_count: dict[int, list[Scored]] = {}
+    for (runs, row), values in figures.items():
+        off, naive, coverage = np.mean(values, axis=0).tolist()
+        score = Scored(row=row, source=about[row][0], engine=about[row][1], off=off, naive=naive, covered=coverage)
+        rows_by_count.setdefault(runs, []).append(score)
+    return rows_by_count
 
 
 def _off(gap: float) -> float:
@@ -272,15 +272,15 @@ def _off(gap: float) -> float:
 def curve_sheet(sources: Sequence[Unseen], spans: Spans, headline: Mask) -> tuple[Components, dict[str, Any]]:
     """Components from all sources, and the learning curve as `docs/accuracy.json` holds it."""
     search = ComponentSearch(sources, spans)
-    chosen = {one.source: search.best(one.source) for one in sources}
+    chosen = {item.source: search.best(item.source) for item in sources}
     best = search.best()
     sheet: dict[str, Any] = {"runs": list(RUNS), "picks": PICKS}
     sheet["components"] = {name: getattr(best, name) for name in Components.__slots__}
     for scope in SCOPES:
-        found = scored(sources, chosen, spans, scope)
-        sheet[scope] = [_point(runs, found[runs], headline) for runs in RUNS if runs in found]
+        scores = score_rows(sources, chosen, spans, scope)
+        sheet[scope] = [_point(runs, scores[runs], headline) for runs in RUNS if runs in scores]
         for by in ("source", "engine"):
-            sheet[f"{scope}_by_{by}"] = _by(found, by)
+            sheet[f"{scope}_by_{by}"] = _by(scores, by)
     return best, sheet
 
 
@@ -302,15 +302,15 @@ def _point(runs: int, rows: Sequence[Scored], headline: Mask) -> dict[str, Any]:
 
 def _by(found: Mapping[int, Sequence[Scored]], by: str) -> dict[str, Any]:
     """Mean error after each number of runs, by source or engine, the most rows first."""
-    held: dict[str, dict[int, list[float]]] = {}
+    groups: dict[str, dict[int, list[float]]] = {}
     for runs, rows in found.items():
         for row in rows:
-            held.setdefault(getattr(row, by), {}).setdefault(runs, []).append(row.off)
-    order = sorted(held, key=lambda name: (-len(held[name][0]), name))
+            groups.setdefault(getattr(row, by), {}).setdefault(runs, []).append(row.off)
+    order = sorted(groups, key=lambda name: (-len(groups[name][0]), name))
     return {
         name: {
-            "n": len(held[name][0]),
-            "mape": [round(float(np.mean(held[name][runs])), 4) if runs in held[name] else None for runs in RUNS],
+            "n": len(groups[name][0]),
+            "mape": [round(float(np.mean(groups[name][runs])), 4) if runs in groups[name] else None for runs in RUNS],
         }
         for name in order
     }

@@ -98,10 +98,10 @@ def next_measurements(scenario: Scenario, calibration: Calibration | None = None
     if isinstance(now, Impossible):
         raise InputError(now.reasons)
     target = _Target(scenario=scenario, prediction=now, calibration=used, own=_sensitivity(scenario, used))
-    found = [*_runs(target), *_kernels(target)]
+    candidates = [*_runs(target), *_kernels(target)]
     return NextMeasurements(
         prediction=now,
-        candidates=tuple(sorted(found, key=lambda one: (round(one.width, 3), one.chip_seconds))),
+        candidates=tuple(sorted(candidates, key=lambda one: (round(one.width, 3), one.chip_seconds))),
     )
 
 
@@ -127,25 +127,25 @@ class _Target:
 
     def candidate(self, kind: Kind, name: str, how: str, other: Sensitivity, chip_seconds: float) -> Candidate:
         """What a measurement of something else would do to the interval."""
-        known, kernel = self.known, kind == "kernel"
-        noise = KERNEL_NOISE if kernel else known.components.noise
-        before, after = after_one_more(known, self.own, other, noise, kernel=kernel)
-        width = (after / before) ** (known.components.narrowing / 2)
+        anchors, kernel = self.known, kind == "kernel"
+        noise = KERNEL_NOISE if kernel else anchors.components.noise
+        before, after = after_one_more(anchors, self.own, other, noise, kernel=kernel)
+        width = (after / before) ** (anchors.components.narrowing / 2)
         step, span = self.prediction.step_time_s, self.prediction.interval
         low, high = (step * (end / step) ** width for end in (span.low, span.high))
-        pins = _pinned(self.own, other)
+        pins = _shared_parameters(self.own, other)
         return Candidate(
             kind=kind, name=name, how=how, pins=pins, low_s=low, high_s=high, width=width, chip_seconds=chip_seconds
         )
 
 
-def _pinned(own: Sensitivity, other: Sensitivity) -> tuple[str, ...]:
+def _shared_parameters(own: Sensitivity, other: Sensitivity) -> tuple[str, ...]:
     """The parameters that two steps depend on most together."""
-    spread = {name: (item.spread * COMMON) ** 2 + sum(APART[o] ** 2 for o in item.per) for name, item in ITEMS}
-    shared = {name: abs(own.slopes[name] * other.slopes.get(name, 0.0)) * spread[name] for name in spread}
-    most = sorted((name for name in shared if shared[name] > 0), key=lambda name: -shared[name])
-    largest = shared[most[0]] if most else 0.0
-    return tuple(name for name in most[:TOLD] if shared[name] > largest / 20)
+    variances = {name: (item.spread * COMMON) ** 2 + sum(APART[o] ** 2 for o in item.per) for name, item in ITEMS}
+    shared = {name: abs(own.slopes[name] * other.slopes.get(name, 0.0)) * variances[name] for name in variances}
+    ordered_names = sorted((name for name in shared if shared[name] > 0), key=lambda name: -shared[name])
+    largest = shared[ordered_names[0]] if ordered_names else 0.0
+    return tuple(name for name in ordered_names[:TOLD] if shared[name] > largest / 20)
 
 
 ITEMS = tuple(PARAMETERS.items())
@@ -155,10 +155,10 @@ def _runs(target: _Target) -> Iterator[Candidate]:
     done: set[str] = set()
     for name, how, variant in _variants(target.scenario):
         kind = name.partition(",")[0]
-        made = None if kind in done else predict(variant, target.calibration)
-        if isinstance(made, Prediction) and (made.fits or variant is target.scenario):
+        prediction = None if kind in done else predict(variant, target.calibration)
+        if isinstance(prediction, Prediction) and (prediction.fits or variant is target.scenario):
             done.add(kind)
-            spent = made.step_time_s * variant.system.chips * STEPS
+            spent = prediction.step_time_s * variant.system.chips * STEPS
             yield target.candidate("run", name, how, _sensitivity(variant, target.calibration), spent)
 
 
@@ -176,14 +176,14 @@ def _variants(scenario: Scenario) -> Iterator[tuple[str, str, Scenario]]:
         yield f"{few} of {model.layers} layers", f"model.layers={few}; {measure}", fewer
     for size in (plan.microbatch * 2, plan.microbatch // 2):
         if size and work.sequences % (size * plan.mesh.dp) == 0:
-            other = replace(scenario, plan=replace(plan, microbatch=size))
-            yield f"microbatch {size}", f"--set plan.microbatch={size}; {measure}", other
+            variant = replace(scenario, plan=replace(plan, microbatch=size))
+            yield f"microbatch {size}", f"--set plan.microbatch={size}; {measure}", variant
     if work.seq >= 1024:
         half = replace(work, seq=work.seq // 2, global_batch=work.sequences, tokens_per_batch=None, document=None)
         yield f"sequences of {half.seq}", f"--set workload.seq={half.seq}; {measure}", replace(scenario, workload=half)
-    alone = replace(plan, switches=replace(plan.switches, overlap=dict.fromkeys(OVERLAPS, False)))
+    without_overlap = replace(plan, switches=replace(plan.switches, overlap=dict.fromkeys(OVERLAPS, False)))
     if scenario.system.chips > 1:
-        yield "nothing overlapped", f"every plan.overlap off; {measure}", replace(scenario, plan=alone)
+        yield "nothing overlapped", f"every plan.overlap off; {measure}", replace(scenario, plan=without_overlap)
 
 
 def _one_node(scenario: Scenario, measure: str) -> Iterator[tuple[str, str, Scenario]]:
@@ -204,13 +204,13 @@ def _one_node(scenario: Scenario, measure: str) -> Iterator[tuple[str, str, Scen
         schedule=type(plan.schedule)(),
         placement=(),
     )
-    asked = replace(work, global_batch=batch, tokens_per_batch=None)
+    workload = replace(work, global_batch=batch, tokens_per_batch=None)
     for layers in dict.fromkeys(max(1, scenario.model.layers // (mesh.pp * cut)) for cut in (1, 2, 4, 8)):
         few = replace(scenario.model, order=scenario.model.order[:layers])
         yield (
             f"one node of {inner}, {layers} layers",
             f"model.layers={layers} on {inner} chips; {measure}",
-            replace(scenario, model=few, system=node, plan=small, workload=asked),
+            replace(scenario, model=few, system=node, plan=small, workload=workload),
         )
 
 
@@ -218,13 +218,13 @@ def _kernels(target: _Target) -> Iterator[Candidate]:
     """Kernels that the step spends its time in, each by itself."""
     scenario, system = target.scenario, target.scenario.system
     inner = min(system.chips, system.tiers[0].chips) if system.tiers else 1
-    for name, how, slopes, chips in (*_products(target), *_others(scenario, inner)):
-        own = {key: sign * _log_slope(target, key) for key, sign in slopes.items()}
-        if "power" in own:
-            own["power"] *= log(density_of(system.chip))
-        other = replace(target.own, slopes=MappingProxyType(own))
-        if any(abs(own[key] * target.own.slopes[key]) > 0 for key in own):
-            yield target.candidate("kernel", name, how, other, chips * KERNEL_S)
+    for name, how, slopes, chips in (*_products(target), *_other_kernels(scenario, inner)):
+        kernel_slopes = {key: sign * _log_slope(target, key) for key, sign in slopes.items()}
+        if "power" in kernel_slopes:
+            kernel_slopes["power"] *= log(density_of(system.chip))
+        kernel_sensitivity = replace(target.own, slopes=MappingProxyType(kernel_slopes))
+        if any(abs(kernel_slopes[key] * target.own.slopes[key]) > 0 for key in kernel_slopes):
+            yield target.candidate("kernel", name, how, kernel_sensitivity, chips * KERNEL_S)
 
 
 _Kernel = tuple[str, str, Mapping[str, float], int]  # name, how, parameters with the sign of their slope, chips
@@ -233,20 +233,20 @@ _Kernel = tuple[str, str, Mapping[str, float], int]  # name, how, parameters wit
 def _products(target: _Target) -> Iterator[_Kernel]:
     """The product and the attention kernels that most time goes to."""
     program = lower(target.scenario, tensors=False)
-    often = [sum(stage[index] for stage in program.stages) for index in range(len(program.sections))]
+    counts = [sum(stage[index] for stage in program.stages) for index in range(len(program.sections))]
     ops = [
         (count, op)
-        for count, section in zip(often, program.sections, strict=True)
+        for count, section in zip(counts, program.sections, strict=True)
         for op in (*section.forward, *section.backward_input, *section.backward_weight)
     ]
     products = [(float(op.flops) * count, op) for count, op in ops if isinstance(op, MatMul)]
-    for grouped in (False, True):
-        own = [entry for entry in products if (entry[1].groups > 1) == grouped]
-        if own:
-            op = max(own, key=lambda entry: entry[0])[1]
+    for in_groups in (False, True):
+        group_products = [entry for entry in products if (entry[1].groups > 1) == in_groups]
+        if group_products:
+            op = max(group_products, key=lambda entry: entry[0])[1]
             share = SHARE.get(op.peak, "matmul_wide")
-            slopes = {share: -1.0, "power": 1.0} | ({"experts": -1.0} if grouped else {})
-            sizes = f"{op.m:.0f}x{op.n:.0f}x{op.k:.0f}" + (f", {op.groups:.0f} groups" if grouped else "")
+            slopes = {share: -1.0, "power": 1.0} | ({"experts": -1.0} if in_groups else {})
+            sizes = f"{op.m:.0f}x{op.n:.0f}x{op.k:.0f}" + (f", {op.groups:.0f} groups" if in_groups else "")
             yield f"product {op.label} {sizes} in {op.peak}", "torch.matmul or cublasLt, warm", slopes, 1
     if any(isinstance(op, Attend) for _, op in ops):
         yield "attention forward", "the engine's attention kernel at this length", {"attention": -1.0}, 1
@@ -254,15 +254,20 @@ def _products(target: _Target) -> Iterator[_Kernel]:
         yield "attention backward", "the backward of the same kernel", back, 1
 
 
-def _others(scenario: Scenario, inner: int) -> Iterator[_Kernel]:
+def _other_kernels(scenario: Scenario, inner: int) -> Iterator[_Kernel]:
     """Memory, links and the host."""
     yield "memory copy", "a large device-to-device copy", {"memory": -1.0}, 1
     if inner > 1:
         yield "collective inside a domain", f"nccl-tests all_reduce on {inner} chips, large", {"near": -1.0}, inner
         yield "barrier inside a domain", f"nccl-tests all_reduce on {inner} chips, small", {"meet": 1.0}, inner
     if scenario.system.chips > inner:
-        both = 2 * inner
-        yield "collective between domains", f"nccl-tests all_reduce on {both} chips, large", {"far": -1.0}, both
+        both_ways = 2 * inner
+        yield (
+            "collective between domains",
+            f"nccl-tests all_reduce on {both_ways} chips, large",
+            {"far": -1.0},
+            both_ways,
+        )
     yield "host launch", "empty kernels issued one after the other", {"host": 1.0}, 1
     yield "gap between kernels", "a trace of small kernels in a row", {"kernel": 1.0}, 1
 
@@ -270,8 +275,8 @@ def _others(scenario: Scenario, inner: int) -> Iterator[_Kernel]:
 def _log_slope(target: _Target, name: str) -> float:
     """Change of a parameter's logarithm, of the exponent itself for `power`, with its offset."""
     item, calibration = PARAMETERS[name], target.calibration
-    own = owners(target.scenario.system.chip, target.scenario.engine)
-    at = _offset(calibration, own, name)
+    owner_names = owners(target.scenario.system.chip, target.scenario.engine)
+    at = _offset(calibration, owner_names, name)
     ends = item.value(at + HALF), item.value(at - HALF)
     change = ends[0] - ends[1] if name == "power" else log(ends[0] / ends[1])
     return change / (2 * HALF)

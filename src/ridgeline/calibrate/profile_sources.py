@@ -92,8 +92,8 @@ def data_folder() -> Path:
 def folder_of(chip: str) -> Path:
     """The tables of a chip of the catalog."""
     if chip not in SYSTEMS:
-        expected = " or ".join(near(chip, list(SYSTEMS))) or ", ".join(SYSTEMS)
-        raise InputError(Problem(path="--chip", given=repr(chip[:40]), expected=expected))
+        expected_text = " or ".join(near(chip, list(SYSTEMS))) or ", ".join(SYSTEMS)
+        raise InputError(Problem(path="--chip", given=repr(chip[:40]), expected=expected_text))
     return data_folder() / SYSTEMS[chip]
 
 
@@ -127,11 +127,11 @@ def products(chip: str) -> Iterator[Measurement]:
     for source in sources(chip, "gemm", "gemm_perf"):
         formats, seconds = source.columns["gemm_dtype"], source.seconds
         sizes = [np.asarray(source.columns[side], dtype=np.int64) for side in "mnk"]
-        for dtype, m, n, k, taken in zip(formats, *sizes, seconds, strict=True):
+        for dtype, m, n, k, latency_s in zip(formats, *sizes, seconds, strict=True):
             if dtype in FORMATS:
                 dims = MappingProxyType({"m": int(m), "n": int(n), "k": int(k)})
                 kernel = Kernel(op="gemm", impl=source.library, dtype=FORMATS[dtype], dims=dims)
-                yield Measurement(kernel=kernel, seconds=float(taken))
+                yield Measurement(kernel=kernel, seconds=float(latency_s))
 
 
 def attention(chip: str) -> Iterator[Measurement]:
@@ -161,19 +161,19 @@ def _attention(source: Source, op: str) -> Iterator[Measurement]:
 def collectives(chip: str) -> Iterator[Measurement]:
     """Collectives of one node; bytes of the whole tensor, as nccl-tests counts them."""
     for source in sources(chip, "comm", "nccl_perf"):
-        each = zip(
+        rows = zip(
             source.columns["op_name"],
             source.columns["nccl_dtype"],
             *(np.asarray(source.columns[name], dtype=np.int64) for name in ("num_gpus", "message_size")),
             source.seconds,
             strict=True,
         )
-        for op, dtype, ranks, elements, taken in each:
+        for op, dtype, ranks, elements, latency_s in rows:
             if op in COLLECTIVES and dtype == "half":
                 dims = MappingProxyType({"bytes": int(elements) * 2, "ranks": int(ranks), "nodes": 1})
                 words = MappingProxyType({"backend": "nccl"})
                 kernel = Kernel(op=COLLECTIVES[op], impl="nccl", dtype="fp16", dims=dims, words=words)
-                yield Measurement(kernel=kernel, seconds=float(taken))
+                yield Measurement(kernel=kernel, seconds=float(latency_s))
 
 
 # sizes that are kept of tables with ten thousand shapes each: enough for efficiencies to be read between
@@ -217,12 +217,12 @@ def import_profile(chip: str) -> Profile:
         rows=rows,
         chip=chip,
         device=MappingProxyType({"type": "cuda", "name": chip, "count": 1}),
-        software=MappingProxyType({"aiconfigurator-core": _installed(), "license": "Apache-2.0"}),
+        software=MappingProxyType({"aiconfigurator-core": _installed_version(), "license": "Apache-2.0"}),
         source="aiconfigurator-core",
     )
 
 
-def _installed() -> str:
+def _installed_version() -> str:
     from importlib.metadata import version
 
     return version("aiconfigurator-core")
@@ -250,8 +250,10 @@ def refuse_other_chip(choice: Choice, chips: Sequence[Chip]) -> None:
     """Say that a profile is of a chip that nothing here runs on, instead of leaving it out in silence."""
     if choice is None or str(choice).strip().lower() == "none":
         return
-    own = open_profile(choice)
-    if own.chip and own.chip not in {chip.fitted_id for chip in chips}:
-        told = " or ".join(dict.fromkeys(chip.fitted_id for chip in chips))
+    profile = open_profile(choice)
+    if profile.chip and profile.chip not in {chip.fitted_id for chip in chips}:
+        chip_ids = " or ".join(dict.fromkeys(chip.fitted_id for chip in chips))
         todo = "take a profile of that chip, or --profile none"
-        raise InputError(Problem(path="--profile", given=f"a profile of {own.chip[:40]}", expected=told, todo=todo))
+        raise InputError(
+            Problem(path="--profile", given=f"a profile of {profile.chip[:40]}", expected=chip_ids, todo=todo)
+        )

@@ -74,12 +74,12 @@ class LogFit:
 def fit_request_log(log: RequestLog) -> LogFit:
     """The numbers that explain a log best, and their errors on it and on its second half."""
     everybody = np.ones(len(log.requests), dtype=bool)
-    cost = _fitted(log, everybody)
+    cost = _fit_step_cost(log, everybody)
     ends = np.array([request.arrival_s for request in log.requests]) + log.e2e_s
     early = ends <= np.median(ends)
     held_out = None
     if early.sum() >= 20:
-        held_out = log_errors(log, _fitted(log, early), ~early)
+        held_out = log_errors(log, _fit_step_cost(log, early), ~early)
     return LogFit(log=log, cost=cost, errors=log_errors(log, cost, everybody), held_out=held_out)
 
 
@@ -137,8 +137,10 @@ def log_errors(log: RequestLog, cost: LinearStepCost, of: Mask) -> LogErrors:
     ttft, e2e = simulate_log(log, cost)
     residual = e2e[of] / log.e2e_s[of] - 1
     firsts = {"mean": float(ttft[of].mean() / log.ttft_s[of].mean() - 1)}
-    for one in PERCENTILES:
-        firsts[f"p{one:g}"] = float(np.percentile(ttft[of], one) / np.percentile(log.ttft_s[of], one) - 1)
+    for percentile in PERCENTILES:
+        firsts[f"p{percentile:g}"] = float(
+            np.percentile(ttft[of], percentile) / np.percentile(log.ttft_s[of], percentile) - 1
+        )
     return LogErrors(
         requests=int(of.sum()),
         e2e_mape=float(np.abs(residual).mean()),
@@ -147,34 +149,34 @@ def log_errors(log: RequestLog, cost: LinearStepCost, of: Mask) -> LogErrors:
     )
 
 
-def _fitted(log: RequestLog, of: Mask) -> LinearStepCost:
+def _fit_step_cost(log: RequestLog, of: Mask) -> LinearStepCost:
     """The numbers that explain some requests of a log."""
-    cost, left = _descended(log, of, np.log(START * _pace(log)))
+    cost, loss = _descend(log, of, np.log(START * _pace(log)))
     if log_errors(log, cost, of).e2e_mape <= POOR:
         return cost
-    other, less = _descended(log, of, np.log(_shown(log, of)))
-    return other if less < left else cost
+    other_cost, less = _descend(log, of, np.log(_first_guess(log, of)))
+    return other_cost if less < loss else cost
 
 
-def _descended(log: RequestLog, of: Mask, start: Array) -> tuple[LinearStepCost, float]:
+def _descend(log: RequestLog, of: Mask, start: Array) -> tuple[LinearStepCost, float]:
     """Least squares from a start, in logarithms of the numbers: where it ends, and what is left there."""
     from scipy.optimize import least_squares
 
-    fitted = FITTED if of.sum() * (1 - FITTED[1] / 100) >= 1 else OF_FEW
-    wanted = np.percentile(log.ttft_s[of], fitted)
+    percentiles = FITTED if of.sum() * (1 - FITTED[1] / 100) >= 1 else OF_FEW
+    wanted_s = np.percentile(log.ttft_s[of], percentiles)
 
     def residuals(logs: Array) -> Array:
         ttft, e2e = simulate_log(log, _cost(logs))
-        firsts = np.percentile(ttft[of], fitted) / wanted - 1
+        firsts = np.percentile(ttft[of], percentiles) / wanted_s - 1
         return np.concatenate([e2e[of] / log.e2e_s[of] - 1, TTFT_WEIGHT * firsts, PRIOR_WEIGHT * (logs - start)])
 
-    found: Any = least_squares(
+    solution: Any = least_squares(
         residuals, start, diff_step=[0.02] * len(NUMBERS), max_nfev=EVALUATIONS, loss="soft_l1", f_scale=0.05
     )
-    return _cost(found.x), float(found.cost)
+    return _cost(solution.x), float(solution.cost)
 
 
-def _shown(log: RequestLog, of: Mask) -> Array:
+def _first_guess(log: RequestLog, of: Mask) -> Array:
     """The numbers as requests that met few others show them: the fast half of TPOT, and of TTFT a prompt token."""
     prompts = np.array([request.prompt_tokens for request in log.requests])[of]
     pace = _pace(log)

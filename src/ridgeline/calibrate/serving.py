@@ -71,14 +71,14 @@ def serving_row(row: Row) -> ServingRow | Skipped:
         built = scenario_of(_table(row))
     except InputError as wrong:
         return Skipped(id=row.id, reason=str(wrong).replace("\n", "; ")[:300])
-    printed = re.search(r"osl mean (\d+)", row["isl_osl"])
+    match = re.search(r"osl mean (\d+)", row["isl_osl"])
     return ServingRow(
         row=row,
         scenario=built,
         requests=_requests(row, built),
-        measured=MappingProxyType(dict(_measured(row))),
+        measured=MappingProxyType(dict(_row_metrics(row))),
         queued="queued" in f"{row['source']} {row['notes']}",
-        printed_tokens=float(printed[1]) if printed else None,
+        printed_tokens=float(match[1]) if match else None,
     )
 
 
@@ -96,7 +96,7 @@ def _unusable(row: Row) -> str:
         return "overload: the queue grows without end, and what was measured depends on when clients gave up"
     if row["engine"] and "vllm" not in row["engine"].lower() and "sglang" not in row["engine"].lower():
         return f"an engine whose scheduler is not simulated: {row['engine'][:40]}"
-    if not any(_measured(row)):
+    if not any(_row_metrics(row)):
         return "nothing measured that is predicted"
     return ""
 
@@ -109,10 +109,10 @@ def _number(text: str) -> float | None:
     return value if 0 < value < 1e12 else None
 
 
-def _measured(row: Row) -> Iterator[tuple[str, float]]:
+def _row_metrics(row: Row) -> Iterator[tuple[str, float]]:
     """What was measured, by column. Printed TPOT counts chunks or re-tokenised text in some sources, not x_tpot_ms."""
-    printed = PRINTED_TPOT if row["x_tpot_ms"] == row["tpot_mean_ms"] else ()
-    for column in (*LATENCIES, *printed, THROUGHPUT):
+    printed_metrics = PRINTED_TPOT if row["x_tpot_ms"] == row["tpot_mean_ms"] else ()
+    for column in (*LATENCIES, *printed_metrics, THROUGHPUT):
         value = _number(row[column])
         if value is not None:
             yield column, value
@@ -143,9 +143,9 @@ def _table(row: Row) -> dict[str, Any]:
 
 
 def _precision(row: Row) -> Any:
-    named = row["x_precision"].lower() or "bf16"
-    narrow = named in ("fp8", "int8", "int4", "nvfp4", "mxfp4")
-    return {"name": named, "weights": named} if narrow else named
+    precision_name = row["x_precision"].lower() or "bf16"
+    narrow = precision_name in ("fp8", "int8", "int4", "nvfp4", "mxfp4")
+    return {"name": precision_name, "weights": precision_name} if narrow else precision_name
 
 
 def _vllm(row: Row) -> dict[str, Any]:
@@ -204,11 +204,11 @@ def _lengths(row: Row, count: int) -> list[tuple[int, int]]:
     dice = np.random.default_rng(0)
     columns = []
     for name, mean in (("isl", isl), ("osl", osl)):
-        told = re.search(rf"{name} mean (\d+) p50 (\d+) max (\d+)", row["isl_osl"])
-        if told and float(told[1]) > float(told[2]):
-            spread = sqrt(2 * log(float(told[1]) / float(told[2])))
-            drawn = np.exp(dice.normal(log(float(told[2])), spread, count))
-            columns.append([int(one) for one in np.clip(drawn * mean / drawn.mean(), 1, float(told[3])).round()])
+        match = re.search(rf"{name} mean (\d+) p50 (\d+) max (\d+)", row["isl_osl"])
+        if match and float(match[1]) > float(match[2]):
+            sigma = sqrt(2 * log(float(match[1]) / float(match[2])))
+            drawn = np.exp(dice.normal(log(float(match[2])), sigma, count))
+            columns.append([int(length) for length in np.clip(drawn * mean / drawn.mean(), 1, float(match[3])).round()])
         else:
             columns.append([round(mean)] * count)
     return list(zip(*columns, strict=True))
@@ -216,8 +216,8 @@ def _lengths(row: Row, count: int) -> list[tuple[int, int]]:
 
 def _prompts(row: Row) -> int:
     """How many different prompts there are; 0 where none comes twice."""
-    if told := re.search(r"groups=(\d+)x(\d+)", row["workload"]):
-        return int(told[1]) * int(told[2])
+    if match := re.search(r"groups=(\d+)x(\d+)", row["workload"]):
+        return int(match[1]) * int(match[2])
     return PROMPTS.get(row["x_workload"].removesuffix("-lite"), 0) if "inference-perf" in row["workload"] else 0
 
 
@@ -259,16 +259,16 @@ def serving_cases(
 ) -> tuple[tuple[ServingCase, ...], tuple[Skipped, ...]]:
     """The cases of a table, and the rows that are refused, each with its reason."""
     cases: list[ServingCase] = []
-    skipped: list[Skipped] = []
+    skipped_rows: list[Skipped] = []
     for row in rows:
         read = serving_row(row)
-        found = read if isinstance(read, Skipped) else predict_row(read, priced)
-        if isinstance(found, Skipped):
-            skipped.append(found)
+        cases_or_skip = read if isinstance(read, Skipped) else predict_row(read, priced)
+        if isinstance(cases_or_skip, Skipped):
+            skipped_rows.append(cases_or_skip)
         else:
             assert isinstance(read, ServingRow)
-            cases += _cases(read, found)
-    return tuple(cases), tuple(skipped)
+            cases += _cases(read, cases_or_skip)
+    return tuple(cases), tuple(skipped_rows)
 
 
 def predict_row(read: ServingRow, priced: Priced | None = None) -> Mapping[str, float] | Skipped:
@@ -278,28 +278,28 @@ def predict_row(read: ServingRow, priced: Priced | None = None) -> Mapping[str, 
         reasons = tuple(unservable(instances, read.requests))
         if reasons:
             return Skipped(id=read.row.id, reason="; ".join(map(str, reasons))[:300])
-        found = served_by(read.scenario, instances, read.requests)
+        prediction = served_by(read.scenario, instances, read.requests)
     except (InputError, MissingNumber) as wrong:
         return Skipped(id=read.row.id, reason=str(wrong).replace("\n", "; ")[:300])
-    return dict(_columns(read, found.metrics))
+    return dict(_columns(read, prediction.metrics))
 
 
 def _columns(read: ServingRow, told: ServingMetrics) -> Iterator[tuple[str, float]]:
     before = FRONT_END_S if read.queued else 0.0  # where TTFT counts from the queue, the front end is not in it
-    for name, spread in (("ttft", told.ttft), ("tpot", told.tpot), ("e2e", told.e2e)):
+    for name, quantiles in (("ttft", told.ttft), ("tpot", told.tpot), ("e2e", told.e2e)):
         less = 0.0 if name == "tpot" else before
-        yield f"{name}_mean_ms", (spread.mean - less) / MILLI
-        for one in PERCENTILES:
-            yield f"{name}_p{one:g}_ms", (spread.percentiles[one] - less) / MILLI
+        yield f"{name}_mean_ms", (quantiles.mean - less) / MILLI
+        for percentile in PERCENTILES:
+            yield f"{name}_p{percentile:g}_ms", (quantiles.percentiles[percentile] - less) / MILLI
     yield "x_tpot_ms", told.tpot.mean / MILLI
-    each = read.printed_tokens or told.output_tokens / max(told.requests, 1)
-    yield THROUGHPUT, told.requests_per_s * each
+    answer_tokens = read.printed_tokens or told.output_tokens / max(told.requests, 1)
+    yield THROUGHPUT, told.requests_per_s * answer_tokens
 
 
 def _cases(read: ServingRow, predicted: Mapping[str, float]) -> Iterator[ServingCase]:
     for metric, measured in read.measured.items():
         value = predicted[metric]
-        low, high = around(metric, read.row.group)
+        low, high = metric_interval(metric, read.row.group)
         yield ServingCase(
             row=read.row,
             metric=metric,
@@ -311,12 +311,12 @@ def _cases(read: ServingRow, predicted: Mapping[str, float]) -> Iterator[Serving
         )
 
 
-def around(metric: str, group: str) -> tuple[float, float]:
+def metric_interval(metric: str, group: str) -> tuple[float, float]:
     """Low and high about a prediction of 1: quantiles of measured / predicted in other configurations."""
-    found = [math.log(ratio) for other, ratio in _residuals().get(metric, ()) if other != group and ratio > 0]
-    if len(found) < FEWEST:
+    logs = [math.log(ratio) for row_group, ratio in _residuals().get(metric, ()) if row_group != group and ratio > 0]
+    if len(logs) < FEWEST:
         return math.exp(-WIDE), math.exp(WIDE)
-    low, high = np.quantile(found, COVERED)
+    low, high = np.quantile(logs, COVERED)
     return math.exp(min(float(low), 0.0)), math.exp(max(float(high), 0.0))
 
 
@@ -325,14 +325,14 @@ def _residuals() -> Mapping[str, list[tuple[str, float]]]:
     """(configuration, measured / predicted) of the bundled rows without a flag, by metric."""
     if not RESIDUALS.exists():
         return {}
-    stored = json.loads(RESIDUALS.read_text(encoding="utf-8"))
-    return {metric: [(str(group), float(ratio)) for group, ratio in rows] for metric, rows in stored.items()}
+    table = json.loads(RESIDUALS.read_text(encoding="utf-8"))
+    return {metric: [(str(group), float(ratio)) for group, ratio in rows] for metric, rows in table.items()}
 
 
 def residuals_text(figures: Iterable[tuple[Row, str, float]]) -> str:
     """What intervals are taken from: measured / predicted by metric, of rows without a flag."""
-    stored: dict[str, list[tuple[str, float]]] = {}
+    table: dict[str, list[tuple[str, float]]] = {}
     for row, metric, ratio in figures:
         if not row["x_flag"]:
-            stored.setdefault(metric, []).append((row.group, round(ratio, 4)))
-    return json.dumps(stored, indent=1) + "\n"
+            table.setdefault(metric, []).append((row.group, round(ratio, 4)))
+    return json.dumps(table, indent=1) + "\n"

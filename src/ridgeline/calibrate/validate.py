@@ -34,9 +34,18 @@ import numpy as np
 
 from ridgeline.calibrate.collective_times import timed_of
 from ridgeline.calibrate.collectives import Measured, measured_of
-from ridgeline.calibrate.folds import OPENED, Dataset, Folds, bundled, dataset_of, is_bundled, is_frozen, shipped_folds
+from ridgeline.calibrate.folds import (
+    OPENED,
+    Dataset,
+    Folds,
+    bundled_rows,
+    dataset_of,
+    is_bundled,
+    is_frozen,
+    shipped_folds,
+)
 from ridgeline.calibrate.inference import INFERENCE, inference_answers
-from ridgeline.calibrate.kernels import KERNELS, around, is_priceable, price_kernels, unpriceable
+from ridgeline.calibrate.kernels import KERNELS, is_priceable, kernel_interval, price_kernels, unpriceable
 from ridgeline.calibrate.profile_sources import profiles_of
 from ridgeline.calibrate.serving import SERVING, serving_cases
 from ridgeline.calibrate.truth.csv_cells import Skipped
@@ -79,21 +88,23 @@ class PublishedRun:
     @property
     def fitted(self) -> bool:
         """Whether its configuration took part in the fit."""
-        return self.row.id in bundled() and shipped_folds().without(self.row.group) is not None
+        return self.row.id in bundled_rows() and shipped_folds().without(self.row.group) is not None
 
     @property
     def scenario(self) -> Scenario | Skipped:
         """What was run, assumptions and all; or why that cannot be said."""
-        made = to_scenario(self.row)
-        if isinstance(made, Skipped) or not self.plan:
-            return made
-        plan = decode(Plan, {**plan_table(made.plan), "engine": made.plan.engine, **self.plan}, "plan")
-        settled = {"schedule": "vpp = ", "recompute": "recompute = "}
-        told = tuple(settled[key] for key in self.plan if key in settled)
-        left = (note for note in made.assumptions if not note.startswith((*told, "placement: ")))
-        changed = replace(made, plan=plan, assumptions=(*(f"{key}: {self.why}" for key in self.plan), *left))
-        wrong = check(changed)
-        return Skipped(id=self.row.id, reason=str(wrong[0])) if wrong else changed
+        row_scenario = to_scenario(self.row)
+        if isinstance(row_scenario, Skipped) or not self.plan:
+            return row_scenario
+        plan = decode(Plan, {**plan_table(row_scenario.plan), "engine": row_scenario.plan.engine, **self.plan}, "plan")
+        note_starts = {"schedule": "vpp = ", "recompute": "recompute = "}
+        settled_notes = tuple(note_starts[key] for key in self.plan if key in note_starts)
+        open_notes = (note for note in row_scenario.assumptions if not note.startswith((*settled_notes, "placement: ")))
+        amended_scenario = replace(
+            row_scenario, plan=plan, assumptions=(*(f"{key}: {self.why}" for key in self.plan), *open_notes)
+        )
+        wrong = check(amended_scenario)
+        return Skipped(id=self.row.id, reason=str(wrong[0])) if wrong else amended_scenario
 
 
 @cache
@@ -103,9 +114,9 @@ def published_runs() -> tuple[PublishedRun, ...]:
     >>> [run.row.id for run in published_runs()][:2], published_runs()[0].fitted
     (['sc21-0001', 'sc21-0002'], False)
     """
-    rows = {**bundled(), **{row.id: row for row in read_rows(ROWS)}}
-    listed = tomllib.loads(LIST.read_text(encoding="utf-8"))["run"]
-    return tuple(_run(entry, rows) for entry in listed)
+    rows = {**bundled_rows(), **{row.id: row for row in read_rows(ROWS)}}
+    entries = tomllib.loads(LIST.read_text(encoding="utf-8"))["run"]
+    return tuple(_run(entry, rows) for entry in entries)
 
 
 def _run(entry: Mapping[str, Any], rows: Mapping[str, Row]) -> PublishedRun:
@@ -124,24 +135,24 @@ def published_table(
     runs: Sequence[PublishedRun], profiles: Mapping[str, Profile] | None = None
 ) -> tuple[Dataset, list[bool]]:
     """Runs as a table to predict, and whether each took part in the fit."""
-    kept: list[tuple[PublishedRun, Scenario, float]] = []
-    skipped: list[Skipped] = []
+    usable: list[tuple[PublishedRun, Scenario, float]] = []
+    skipped_rows: list[Skipped] = []
     for run in runs:
         scenario = run.scenario
-        measured = scenario if isinstance(scenario, Skipped) else measured_step_s(run.row, scenario)
-        if isinstance(scenario, Skipped) or isinstance(measured, Skipped):
-            skipped += [one for one in (scenario, measured) if isinstance(one, Skipped)][:1]
+        measured_s = scenario if isinstance(scenario, Skipped) else measured_step_s(run.row, scenario)
+        if isinstance(scenario, Skipped) or isinstance(measured_s, Skipped):
+            skipped_rows += [skip for skip in (scenario, measured_s) if isinstance(skip, Skipped)][:1]
         else:
-            kept.append((run, scenario, measured))
-    scenarios = tuple(scenario for _, scenario, _ in kept)
+            usable.append((run, scenario, measured_s))
+    scenarios = tuple(scenario for _, scenario, _ in usable)
     table = Dataset(
-        rows=tuple(run.row for run, _, _ in kept),
+        rows=tuple(run.row for run, _, _ in usable),
         scenarios=scenarios,
-        measured_s=np.array([measured for _, _, measured in kept]),
+        measured_s=np.array([measured_s for _, _, measured_s in usable]),
         batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
-        skipped=tuple(skipped),
+        skipped=tuple(skipped_rows),
     )
-    return table, [run.fitted for run, _, _ in kept]
+    return table, [run.fitted for run, _, _ in usable]
 
 
 PUBLISHED = "published"  # name of the table of published runs
@@ -166,20 +177,23 @@ class Parameters:
     residuals: tuple[tuple[str, Residual], ...] = ()
 
 
-def shipped(profiles: Mapping[str, Profile] | None = None) -> Parameters:
+def shipped_parameters(profiles: Mapping[str, Profile] | None = None) -> Parameters:
     """What comes with Ridgeline; with other profiles than those that do."""
-    made = _shipped()
+    parameters = _read_parameters()
     if profiles is None:
-        return made
-    folds = replace(made.folds, calibrations=tuple(replace(one, profiles=profiles) for one in made.folds.calibrations))
-    return replace(made, full=replace(made.full, profiles=profiles), folds=folds)
+        return parameters
+    folds = replace(
+        parameters.folds,
+        calibrations=tuple(replace(calibration, profiles=profiles) for calibration in parameters.folds.calibrations),
+    )
+    return replace(parameters, full=replace(parameters.full, profiles=profiles), folds=folds)
 
 
 @cache
-def _shipped() -> Parameters:
+def _read_parameters() -> Parameters:
     rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"]
-    known = bundled()
-    groups = [known[row["id"]].group if row["id"] in known else row["id"] for row in rows]
+    rows_by_id = bundled_rows()
+    groups = [rows_by_id[row["id"]].group if row["id"] in rows_by_id else row["id"] for row in rows]
     return Parameters(
         full=shipped_calibration(),
         folds=shipped_folds(),
@@ -206,14 +220,14 @@ def validate(
             raise InputError(_all_opened())
         table = dataset_of(pick(rows, where), profiles)
         strangers = [False] * len(table.rows) if frozen else None  # no fit has seen anything of their sources
-        return validation_of(table, shipped(profiles), own=strangers)
+        return validation_of(table, shipped_parameters(profiles), own=strangers)
     if frozen:
         raise InputError(Problem(path="--frozen", given=str(path), expected="no FILE: frozen sources are bundled rows"))
     if str(path) == PUBLISHED and not Path(path).exists():
         runs = published_runs()
-        kept = {row.id for row in pick([run.row for run in runs], where)}
-        table, fitted = published_table([run for run in runs if run.row.id in kept], profiles)
-        return validation_of(table, shipped(profiles), own=fitted)
+        selected_ids = {row.id for row in pick([run.row for run in runs], where)}
+        table, fitted_ids = published_table([run for run in runs if run.row.id in selected_ids], profiles)
+        return validation_of(table, shipped_parameters(profiles), own=fitted_ids)
     bundled_table = None if Path(path).exists() else BUNDLED_TABLES.get(str(path))
     kind, rows = read_table(TRUTH / bundled_table if bundled_table else path, PREDICTED)
     if kind == "collectives":
@@ -224,18 +238,18 @@ def validate(
         return serving_of(pick(rows, where), profiles if profile is not None else None)
     if kind == "inference":
         return serving_runs_of(pick(rows, where), profiles)
-    return validation_of(dataset_of(pick(rows, where), profiles), shipped(profiles))
+    return validation_of(dataset_of(pick(rows, where), profiles), shipped_parameters(profiles))
 
 
 def _all_opened() -> Problem:
-    given = f"no source left: {', '.join(OPENED)} were opened on {max(OPENED.values())} and are fitted since"
-    return Problem(path="--frozen", given=given, expected="a frozen source", todo="leave --frozen out")
+    given_text = f"no source left: {', '.join(OPENED)} were opened on {max(OPENED.values())} and are fitted since"
+    return Problem(path="--frozen", given=given_text, expected="a frozen source", todo="leave --frozen out")
 
 
 def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> Validation:
     """The cases of a table of servers under load, one for every metric of a row."""
-    priced = Priced(calibration=shipped(profiles).full) if profiles is not None else None
-    cases, skipped = serving_cases(rows, priced)
+    prices = Priced(calibration=shipped_parameters(profiles).full) if profiles is not None else None
+    cases, skipped_rows = serving_cases(rows, prices)
     return Validation(
         kind="serving",
         cases=tuple(
@@ -254,14 +268,14 @@ def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> V
             )
             for case in cases
         ),
-        skipped=skipped,
+        skipped=skipped_rows,
     )
 
 
 def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
     """The cases of a table of kernels; a published row's own figure is left out of what prices it."""
     read = [kernel_of(row) for row in rows]
-    known = [item for item in read if not isinstance(item, Skipped) and is_priceable(item)]
+    priceable = [item for item in read if not isinstance(item, Skipped) and is_priceable(item)]
     cases = [
         Case(
             row=item.row,
@@ -275,43 +289,43 @@ def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validati
             parts=MappingProxyType({item.kernel.op: price.seconds}),
             assumptions=(price.how, *item.notes),
         )
-        for item, price in zip(known, price_kernels(known, profiles), strict=True)
-        for low, high in (around(item, price),)
+        for item, price in zip(priceable, price_kernels(priceable, profiles), strict=True)
+        for low, high in (kernel_interval(item, price),)
     ]
-    skipped = tuple(
+    skipped_rows = tuple(
         item if isinstance(item, Skipped) else Skipped(id=item.row.id, reason=unpriceable(item))
         for item in read
         if isinstance(item, Skipped) or not is_priceable(item)
     )
-    return Validation(kind="kernels", cases=tuple(cases), skipped=skipped)
+    return Validation(kind="kernels", cases=tuple(cases), skipped=skipped_rows)
 
 
 def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validation:
     """The cases of a table of serving runs, each in its metric's own unit."""
-    answers, skipped = inference_answers(rows, replace(shipped_calibration(), profiles=profiles))
+    answers, skipped_rows = inference_answers(rows, replace(shipped_calibration(), profiles=profiles))
     cases = [
         Case(
-            row=one.item.row,
-            chip=one.item.scenario.system.chip.id,
-            engine=one.item.scenario.engine.id,
-            measured_s=one.item.measured,
-            predicted_s=one.predicted,
-            low_s=one.low,
-            high_s=one.high,
-            cross_validated=one.cross_validated,
-            parts=MappingProxyType({one.item.kind: one.predicted}),
-            assumptions=one.item.notes,
-            metric=one.item.row["metric"],
+            row=answer.item.row,
+            chip=answer.item.scenario.system.chip.id,
+            engine=answer.item.scenario.engine.id,
+            measured_s=answer.item.measured,
+            predicted_s=answer.predicted,
+            low_s=answer.low,
+            high_s=answer.high,
+            cross_validated=answer.cross_validated,
+            parts=MappingProxyType({answer.item.kind: answer.predicted}),
+            assumptions=answer.item.notes,
+            metric=answer.item.row["metric"],
         )
-        for one in answers
+        for answer in answers
     ]
-    return Validation(kind="inference", cases=tuple(cases), skipped=tuple(skipped))
+    return Validation(kind="inference", cases=tuple(cases), skipped=tuple(skipped_rows))
 
 
 def collectives_of(rows: Sequence[Row]) -> Validation:
     """The cases of a table of collectives; a bundled row is predicted by numbers whose fit never saw its system."""
     read = [measured_of(row) for row in rows]
-    timed, refused = timed_of([item for item in read if isinstance(item, Measured)])
+    answers, refusals = timed_of([item for item in read if isinstance(item, Measured)])
     cases = tuple(
         Case(
             row=item.measured.row,
@@ -326,10 +340,10 @@ def collectives_of(rows: Sequence[Row]) -> Validation:
             assumptions=item.measured.notes,
             size=item.measured.size,
         )
-        for item in timed
+        for item in answers
     )
-    skipped = tuple(item for item in read if isinstance(item, Skipped))
-    return Validation(kind="collectives", cases=cases, skipped=(*skipped, *refused))
+    skipped_rows = tuple(item for item in read if isinstance(item, Skipped))
+    return Validation(kind="collectives", cases=cases, skipped=(*skipped_rows, *refusals))
 
 
 def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | None = None) -> Validation:
@@ -338,22 +352,24 @@ def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | 
     own = whether each row is a bundled one, where that is known better than from its cells.
     """
     own = [is_bundled(row) for row in table.rows] if own is None else own
-    held = [parameters.folds.without(row.group) if mine else None for row, mine in zip(table.rows, own, strict=True)]
-    predicted, parts = _predicted(table, [calibration or parameters.full for calibration in held])
-    spread = _Spread(parameters.residuals)
+    fold_calibrations = [
+        parameters.folds.without(row.group) if is_own else None for row, is_own in zip(table.rows, own, strict=True)
+    ]
+    predicted_s, parts = _predict_steps(table, [calibration or parameters.full for calibration in fold_calibrations])
+    intervals = _Spread(parameters.residuals)
     cases: list[Case] = []
-    skipped = list(table.skipped)
+    skipped_rows = list(table.skipped)
     for index, (row, chip, engine) in enumerate(zip(table.rows, table.chips, table.engines, strict=True)):
-        seconds = float(predicted[index])
+        seconds = float(predicted_s[index])
         if not math.isfinite(seconds) or seconds <= 0:
             precision = table.scenarios[index].plan.precision.compute.id
             reason = f"precision: {chip} has no published rate for {precision}, or a size is beyond reason"
-            skipped.append(Skipped(id=row.id, reason=reason))
+            skipped_rows.append(Skipped(id=row.id, reason=reason))
             continue
         if own[index]:
-            low, high = spread.around(chip, engine, row.group)
+            low, high = intervals.around(chip, engine, row.group)
         else:
-            low, high = spread.around_stranger(chip, engine, table.scenarios[index])
+            low, high = intervals.around_stranger(chip, engine, table.scenarios[index])
         cases.append(
             Case(
                 row=row,
@@ -370,22 +386,22 @@ def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | 
                 peak=peak_of(row, table.scenarios[index]),
             )
         )
-    return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped))
+    return Validation(kind="training", cases=tuple(cases), skipped=tuple(skipped_rows))
 
 
-def _predicted(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, dict[str, Array]]:
+def _predict_steps(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, dict[str, Array]]:
     """Seconds by row and their parts, each row under its own calibration."""
     distinct = {id(item): item for item in used}
-    predicted = np.zeros(len(used))
+    predicted_s = np.zeros(len(used))
     parts: dict[str, Array] = {}
     for key, calibration in distinct.items():
-        mine = np.array([id(item) == key for item in used])
+        of_calibration = np.array([id(item) == key for item in used])
         with np.errstate(all="ignore"):
             steps = table.steps(parameter_columns(calibration, table.scenarios), by_part=True)
-        predicted[mine] = steps.step_s[mine]
+        predicted_s[of_calibration] = steps.step_s[of_calibration]
         for name, column in steps.parts.items():
-            parts.setdefault(name, np.zeros(len(used)))[mine] = column[mine]
-    return predicted, parts
+            parts.setdefault(name, np.zeros(len(used)))[of_calibration] = column[of_calibration]
+    return predicted_s, parts
 
 
 class _Spread:
@@ -400,9 +416,9 @@ class _Spread:
         """Low and high for a prediction of 1 s of a known source, from residuals of other groups than this one."""
         key = (chip, engine, group if group in self._groups else None)
         if key not in self._known:
-            others = [item for owner, item in self._all if owner != key[2]]
-            found = interval(1.0, chip, engine, others)
-            self._known[key] = (found.low, found.high)
+            other_runs = [item for owner, item in self._all if owner != key[2]]
+            span = interval(1.0, chip, engine, other_runs)
+            self._known[key] = (span.low, span.high)
         return self._known[key]
 
     def around_stranger(self, chip: str, engine: str, scenario: Scenario) -> tuple[float, float]:
@@ -410,7 +426,7 @@ class _Spread:
         precision, seq, family = scenario.plan.precision.compute.id, scenario.workload.seq, scenario.system.chip.family
         key = (chip, engine, f"{family}, {precision}, {seq}")
         if key not in self._known:
-            every = [item for _, item in self._all]
-            found = new_source_interval(1.0, chip, engine, every, family=family, precision=precision, seq=seq)
-            self._known[key] = (found.low, found.high)
+            all_runs = [item for _, item in self._all]
+            span = new_source_interval(1.0, chip, engine, all_runs, family=family, precision=precision, seq=seq)
+            self._known[key] = (span.low, span.high)
         return self._known[key]

@@ -42,24 +42,24 @@ class Peak:
 
 def peak_of(row: Row, scenario: Scenario) -> Peak | None:
     """Both peaks of a row; None where it states none that can be read, or the scenario cannot run."""
-    measured = _stated(row)
-    if not math.isfinite(measured) or measured <= 0:
+    measured_bytes = _stated_bytes(row)
+    if not math.isfinite(measured_bytes) or measured_bytes <= 0:
         return None
-    found = predict(scenario)
+    prediction = predict(scenario)
     return (
-        Peak(measured=measured, predicted=float(found.memory.allocated_bytes))
-        if isinstance(found, Prediction)
+        Peak(measured=measured_bytes, predicted=float(prediction.memory.allocated_bytes))
+        if isinstance(prediction, Prediction)
         else None
     )
 
 
-def _stated(row: Row) -> float:
+def _stated_bytes(row: Row) -> float:
     """Bytes that a row says were allocated at most, in its column or its notes; nan where it says nothing."""
     try:
         return float(row[COLUMN])
     except ValueError:
-        noted = NOTED.search(row["notes"])
-        return float(noted[1]) * BINARY["Gi"] if noted else math.nan
+        match = NOTED.search(row["notes"])
+        return float(match[1]) * BINARY["Gi"] if match else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +193,9 @@ class Validation:
         """Engines of rows that Ridgeline does not have."""
         counts = Counter((case.row["x_engine"], case.engine) for case in self.cases if case.row["x_engine"])
         return tuple(
-            UnknownEngine(given=given, taken=taken, rows=count)
-            for (given, taken), count in counts.most_common()
-            if ENGINES.resolve(given) is None
+            UnknownEngine(given=given_text, taken=taken, rows=count)
+            for (given_text, taken), count in counts.most_common()
+            if ENGINES.resolve(given_text) is None
         )
 
     @property

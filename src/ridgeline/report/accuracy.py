@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ridgeline.calibrate.accuracy import accuracy_of, differences
-from ridgeline.calibrate.validate import shipped, validate
+from ridgeline.calibrate.validate import shipped_parameters, validate
 from ridgeline.calibrate.validation import Validation
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
@@ -102,7 +102,7 @@ def check(root: Path | None = None, found: Validation | None = None) -> list[str
     """What is out of date: figures that the shipped parameters no longer give, and pages that show other figures."""
     root = checkout() if root is None else root
     sheet = json.loads(read_text(root / FIGURES))
-    fresh = accuracy_of(validate() if found is None else found, shipped())
+    fresh = accuracy_of(validate() if found is None else found, shipped_parameters())
     stale = differences({name: sheet.get(name) for name in fresh}, fresh)
     for page in PAGES:
         path = root / page
@@ -120,7 +120,7 @@ def write_current(root: Path | None = None, found: Validation | None = None) -> 
     """Write the tables that follow from the shipped parameters; what only a fit can tell stays as it was left."""
     root = checkout() if root is None else root
     sheet = json.loads(read_text(root / FIGURES))
-    return write_tables({**sheet, **accuracy_of(validate() if found is None else found, shipped())}, root)
+    return write_tables({**sheet, **accuracy_of(validate() if found is None else found, shipped_parameters())}, root)
 
 
 def with_tables(text: str, sheet: Sheet) -> str:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.calibrate.accuracy import beside, likely, runs_known
-from ridgeline.calibrate.validate import shipped
+from ridgeline.calibrate.accuracy import errors_by_set, likely, runs_known
+from ridgeline.calibrate.validate import shipped_parameters
 from ridgeline.calibrate.validation import Case, Validation
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, headed, percent
@@ -20,7 +20,7 @@ SKIPS = 5  # reasons for skipping that are listed
 
 def worst(found: Validation, most: int = WORST) -> list[tuple[Case, str]]:
     """The cases that are furthest off, each with a guess why."""
-    known = runs_known(shipped()) if found.kind == "training" else Counter()
+    known = runs_known(shipped_parameters()) if found.kind == "training" else Counter()
     cases = sorted(found.cases, key=lambda case: (-abs(case.residual), case.row.id))[:most]
     return [(case, likely(case, known) if found.kind == "training" else case.row["notes"][:80]) for case in cases]
 
@@ -55,7 +55,7 @@ def draw_validation(found: Validation, console: Console) -> None:
 
 def _summary(found: Validation) -> Table:
     """All rows, and beside them each set that is some of them."""
-    shown = beside(found)
+    shown = errors_by_set(found)
     table = headed(("", *shown), right=shown)
     for label, figures in (
         ("rows", [str(item.n) for item in shown.values()]),

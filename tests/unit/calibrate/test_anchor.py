@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ridgeline
-from ridgeline.calibrate.anchor import anchored, anchored_by, conditioned, write_residuals
+from ridgeline.calibrate.anchor import anchor_calibration, anchored_by, condition_on, write_residuals
 from ridgeline.calibrate.explain import explain
 from ridgeline.calibrate.folds import Dataset, dataset_of
 from ridgeline.calibrate.truth.rows import Row
@@ -128,7 +128,7 @@ def test_more_runs_narrow_further_and_noise_remains() -> None:
 
 
 def test_other_software_on_another_machine_is_moved_weakly() -> None:
-    found = anchored(None, MEASURED)
+    found = anchor_calibration(None, MEASURED)
     own, other = predict(read_scenario(MEASURED), found), predict(read_scenario(OTHER), found)
     assert isinstance(own, Prediction)
     assert isinstance(other, Prediction)
@@ -140,15 +140,15 @@ def test_other_software_on_another_machine_is_moved_weakly() -> None:
 
 def test_a_run_that_contradicts_the_others_counts_less() -> None:
     among = np.full((4, 4), 0.01)
-    weight, noise = conditioned(among, np.array([0.1, 0.1, 0.1, 1.5]), 0.05)
-    alike, _ = conditioned(among, np.full(4, 0.1), 0.05)
+    weight, noise = condition_on(among, np.array([0.1, 0.1, 0.1, 1.5]), 0.05)
+    alike, _ = condition_on(among, np.full(4, 0.1), 0.05)
     assert noise[3] > 2 * noise[0]
     assert 0.1 < 0.01 * weight.sum() < 0.2
     assert 0.01 * alike.sum() == pytest.approx(0.1, rel=0.1)
 
 
 def test_every_part_and_every_event_goes_at_the_pace() -> None:
-    built, found = read_scenario(MEASURED), anchored(None, MEASURED)
+    built, found = read_scenario(MEASURED), anchor_calibration(None, MEASURED)
     pace = pace_of(found, built)
     assert pace > 1.02
     plain = predict(built, replace(found, anchored=None))
@@ -175,7 +175,7 @@ def test_anchors_stand_upon_a_calibration(tmp_path: Path) -> None:
     own = tmp_path / "prior.json"
     own.write_text(json.dumps({"source": "mine", "offsets": {"memory": 0.5}}), encoding="utf-8")
     told = ridgeline.predict(read_scenario(MEASURED), own, anchor=MEASURED)
-    same = predict(read_scenario(MEASURED), anchored(read_calibration(own), MEASURED))
+    same = predict(read_scenario(MEASURED), anchor_calibration(read_calibration(own), MEASURED))
     assert told == same
     assert told != ridgeline.predict(read_scenario(MEASURED), anchor=MEASURED)
 
@@ -237,13 +237,13 @@ def measured(folder: Path, text: str) -> str:
 )
 def test_what_a_scenario_says_was_measured_is_checked(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        anchored(None, measured(tmp_path, text))
+        anchor_calibration(None, measured(tmp_path, text))
 
 
 def test_tokens_per_second_say_the_same_as_seconds(tmp_path: Path) -> None:
     tokens = 64 * 8192 / 11.2 / 8
-    one = anchored(None, measured(tmp_path, f"[measured]\ntokens_per_s_per_chip = {tokens!r}\n"))
-    assert step_of(one) == pytest.approx(step_of(anchored(None, MEASURED)))
+    one = anchor_calibration(None, measured(tmp_path, f"[measured]\ntokens_per_s_per_chip = {tokens!r}\n"))
+    assert step_of(one) == pytest.approx(step_of(anchor_calibration(None, MEASURED)))
 
 
 def step_of(calibration: Calibration) -> float:
@@ -299,7 +299,7 @@ def test_a_trace_with_its_scenario_anchors_as_its_residuals(tmp_path: Path) -> N
     assert isinstance(line, Timeline)
     write_chrome(line, trace)
     write_residuals(explain(own, trace), tmp_path / "residuals.csv")
-    by_trace, by_table = (anchored(None, run) for run in (f"{trace}@{own}", str(tmp_path / "residuals.csv")))
+    by_trace, by_table = (anchor_calibration(None, run) for run in (f"{trace}@{own}", str(tmp_path / "residuals.csv")))
     calibrations = (shipped_calibration(), by_trace, by_table, slower)
     steps = [getattr(predict(built, calibration), "step_time_s") for calibration in calibrations]  # noqa: B009
     assert steps[0] * 1.02 < steps[1] < steps[3]

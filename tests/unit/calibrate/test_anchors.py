@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.calibrate.fit import ABOVE, BELOW, Anchor, anchor_residuals, anchors, promised
+from ridgeline.calibrate.fit import ABOVE, BELOW, Anchor, anchor_residuals, anchors, promised_rates
 from ridgeline.cost.calibration import PARAMETERS, Calibration
 from ridgeline.cost.machine import ParameterColumns
 from ridgeline.hardware.load import chip
@@ -27,13 +27,13 @@ def test_every_anchor_is_below_its_peak() -> None:
 
 def test_a_link_is_promised_its_share() -> None:
     link = tuple(anchor for anchor in anchors() if anchor.kind == "link")
-    assert promised(link, columns(link)) == pytest.approx([PARAMETERS["near"].default] * len(link))
+    assert promised_rates(link, columns(link)) == pytest.approx([PARAMETERS["near"].default] * len(link))
 
 
 def test_too_fast_costs_more_than_too_slow() -> None:
     one = (Anchor(kind="link", chip="h100-sxm", engine="generic", low=0.7, high=0.75, rows="by hand"),)
     fast, slow = columns(one, near=3.0), columns(one, near=-3.0)
-    over, under = float(promised(one, fast)[0]), float(promised(one, slow)[0])
+    over, under = float(promised_rates(one, fast)[0]), float(promised_rates(one, slow)[0])
     assert anchor_residuals(one, fast) == pytest.approx([np.log(over / 0.75) / ABOVE])
     assert anchor_residuals(one, slow) == pytest.approx([np.log(under / 0.7) / BELOW])
     inside = (Anchor(kind="link", chip="h100-sxm", engine="generic", low=0.7, high=0.9, rows="by hand"),)
@@ -42,5 +42,5 @@ def test_too_fast_costs_more_than_too_slow() -> None:
 
 def test_backward_attention_is_slower_than_forward() -> None:
     pair = tuple(anchor for anchor in anchors() if anchor.chip == "b200-sxm" and anchor.kind == "attention")
-    fast = dict(zip((anchor.direction for anchor in pair), promised(pair, columns(pair)), strict=True))
+    fast = dict(zip((anchor.direction for anchor in pair), promised_rates(pair, columns(pair)), strict=True))
     assert 0.4 < fast["backward"] / fast["forward"] < 1.1

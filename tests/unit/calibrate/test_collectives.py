@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ridgeline.calibrate import collective_times as module
-from ridgeline.calibrate.accuracy import ValidationReport, beside
-from ridgeline.calibrate.collective_times import _fitted, _without, predictions, timed_of
+from ridgeline.calibrate.accuracy import ValidationReport, errors_by_set
+from ridgeline.calibrate.collective_times import _fit_values, _without, predictions, timed_of
 from ridgeline.calibrate.collectives import Measured, bundled_collectives, measured_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
@@ -267,7 +267,7 @@ class TestBundled:
 
     def test_errors_are_as_documented(self, bundled: Validation) -> None:
         """Each system predicted without itself: under 10 % above 1 MB, 12 % below; nine of ten intervals hold."""
-        sets = beside(bundled)
+        sets = errors_by_set(bundled)
         large, small = sets["left out, above 1 MB"], sets["left out, to 1 MB"]
         assert large.mape is not None
         assert small.mape is not None
@@ -311,6 +311,6 @@ def test_numbers_are_those_of_the_fit() -> None:
     shipped_fit = shipped_parameters()
     rows = [item for item in bundled_collectives() if describes(item.system)]
     some = _without(rows, "h100_sxm")
-    again = _fitted(some, shipped_fit.folds["h100_sxm"])
+    again = _fit_values(some, shipped_fit.folds["h100_sxm"])
     for name, value in shipped_fit.folds["h100_sxm"].items():
         assert again[name] == pytest.approx(value, rel=0.02), name

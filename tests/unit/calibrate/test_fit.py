@@ -17,7 +17,7 @@ from ridgeline.calibrate import fit as fitting
 from ridgeline.calibrate.accuracy import differences
 from ridgeline.calibrate.cross_validate import Refit, refit
 from ridgeline.calibrate.fit import Array, Layout, calibration_of, fit, fold_of, layout_of
-from ridgeline.calibrate.folds import Dataset, bundled, dataset_of, shipped_folds
+from ridgeline.calibrate.folds import Dataset, bundled_rows, dataset_of, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share, owners
 from ridgeline.report import accuracy as tables
@@ -29,7 +29,7 @@ PLANTED = {"matmul_wide": -0.9, "traffic": 0.5, "fixed": -0.5}
 @cache
 def some() -> tuple[Row, ...]:
     """Runs of one chip under one engine, models of many sizes."""
-    rows = [row for row in bundled().values() if row.source == "llmfoundry" and row.chip == "a100-80-sxm"]
+    rows = [row for row in bundled_rows().values() if row.source == "llmfoundry" and row.chip == "a100-80-sxm"]
     return tuple(rows[::3][:16])
 
 
@@ -78,7 +78,7 @@ def test_rows_left_out_have_no_say() -> None:
 
 def test_folds_are_fixed_by_the_group() -> None:
     assert fold_of("3cc519398b") == fold_of("3cc519398b")
-    shares = np.bincount([fold_of(row.group) for row in bundled().values()], minlength=fitting.FOLDS)
+    shares = np.bincount([fold_of(row.group) for row in bundled_rows().values()], minlength=fitting.FOLDS)
     assert shares.min() > 0.1 * shares.sum()
     assert all(fold_of(group) == fold for group, fold in shipped_folds().left_out.items())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from command import run
 
-from ridgeline.calibrate.folds import OPENED, TABLE, bundled, frozen_name, is_frozen, takes_part
+from ridgeline.calibrate.folds import OPENED, TABLE, bundled_rows, frozen_name, is_frozen, takes_part
 
 
 def test_the_rule_picks_what_was_written_down_and_all_of_it_is_opened() -> None:
-    picked = [row for row in bundled().values() if row.table == TABLE and frozen_name(row.source)]
+    picked = [row for row in bundled_rows().values() if row.table == TABLE and frozen_name(row.source)]
     assert {row.source for row in picked} == {"v100", "pax", "torchao", "vocabpp", "lumi"} == set(OPENED)
     assert len(picked) == 75
     assert not any(is_frozen(row) for row in picked)

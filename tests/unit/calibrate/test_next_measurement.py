@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ridgeline.calibrate.anchor import anchored
+from ridgeline.calibrate.anchor import anchor_calibration
 from ridgeline.calibrate.next_measurement import KERNEL_NOISE, NextMeasurements, next_measurements
 from ridgeline.cli.main import command_line
 from ridgeline.core.errors import InputError
@@ -54,7 +54,7 @@ def test_intervals_are_inside_the_present_one() -> None:
 def test_what_was_measured_is_worth_less_the_second_time() -> None:
     itself = [
         next(one for one in found(MEASURED, used).candidates if one.name == "the scenario itself")
-        for used in (shipped_calibration(), anchored(None, MEASURED))
+        for used in (shipped_calibration(), anchor_calibration(None, MEASURED))
     ]
     assert itself[0].width < itself[1].width < 1
 

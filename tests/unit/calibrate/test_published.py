@@ -9,10 +9,17 @@ from types import MappingProxyType
 import pytest
 
 from ridgeline.calibrate import validate as published
-from ridgeline.calibrate.folds import bundled, is_frozen, shipped_folds
+from ridgeline.calibrate.folds import bundled_rows, is_frozen, shipped_folds
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import read_rows
-from ridgeline.calibrate.validate import ROWS, PublishedRun, published_runs, published_table, shipped, validate
+from ridgeline.calibrate.validate import (
+    ROWS,
+    PublishedRun,
+    published_runs,
+    published_table,
+    shipped_parameters,
+    validate,
+)
 from ridgeline.calibrate.validation import Validation
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario import Scenario
@@ -44,7 +51,7 @@ def test_every_run_is_predicted_and_has_a_source(checked: Validation) -> None:
 
 def test_rows_of_their_own_take_part_in_no_fit() -> None:
     own = read_rows(ROWS)
-    assert not {row.id for row in own} & set(bundled())
+    assert not {row.id for row in own} & set(bundled_rows())
     assert {row.id for row in own} <= {one.row.id for one in published_runs()}
     assert not any(run(row.id).fitted for row in own)
 
@@ -60,7 +67,9 @@ def test_a_run_of_the_fit_is_predicted_by_the_fold_that_left_it_out(checked: Val
     table, fitted = published_table([one])
     assert fitted == [True]
     assert cases["paper-0006"].predicted_s == pytest.approx(float(table.predict(held)[0]), rel=1e-4)
-    assert cases["paper-0006"].predicted_s != pytest.approx(float(table.predict(shipped().full)[0]), rel=1e-4)
+    assert cases["paper-0006"].predicted_s != pytest.approx(
+        float(table.predict(shipped_parameters().full)[0]), rel=1e-4
+    )
 
 
 def test_seconds_follow_from_what_was_published(checked: Validation) -> None:

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from ridgeline.calibrate.accuracy import ValidationReport
-from ridgeline.calibrate.serving import RESIDUALS, ServingRow, around, residuals_text, serving_cases, serving_row
+from ridgeline.calibrate.serving import (
+    RESIDUALS,
+    ServingRow,
+    metric_interval,
+    residuals_text,
+    serving_cases,
+    serving_row,
+)
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row, kind_of, read_table
 from ridgeline.calibrate.validate import validate
@@ -60,9 +67,9 @@ def test_the_sheet_has_a_case_for_every_metric(bundled: Validation) -> None:
 
 def test_intervals_are_those_of_other_configurations() -> None:
     assert RESIDUALS.exists()
-    low, high = around("e2e_mean_ms", "h100|llama2-70b|tp4|general")
+    low, high = metric_interval("e2e_mean_ms", "h100|llama2-70b|tp4|general")
     assert 0.5 < low <= 1 <= high < 2
-    assert around("no such metric", "") == pytest.approx((0.5, 2.0))
+    assert metric_interval("no such metric", "") == pytest.approx((0.5, 2.0))
 
 
 def changed(**cells: str) -> Row:

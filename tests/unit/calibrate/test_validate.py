@@ -21,9 +21,9 @@ import ridgeline
 from ridgeline.calibrate import accuracy, folds
 from ridgeline.calibrate import validate as module
 from ridgeline.calibrate.accuracy import ValidationReport, likely, runs_known
-from ridgeline.calibrate.folds import Folds, bundled, dataset_of, folds_from, is_bundled
+from ridgeline.calibrate.folds import Folds, bundled_rows, dataset_of, folds_from, is_bundled
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import Parameters, shipped, validate, validation_of
+from ridgeline.calibrate.validate import Parameters, shipped_parameters, validate, validation_of
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
@@ -44,14 +44,14 @@ ID = "h200-003"
 def write(path: Path, rows: Iterable[dict[str, str]]) -> Path:
     """A table in the bundled schema."""
     with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(bundled()[ID].cells))
+        writer = csv.DictWriter(stream, list(bundled_rows()[ID].cells))
         writer.writeheader()
         writer.writerows(rows)
     return path
 
 
 def cells(**changes: str) -> dict[str, str]:
-    return {**bundled()[ID].cells, "id": "mine-1", **changes}
+    return {**bundled_rows()[ID].cells, "id": "mine-1", **changes}
 
 
 @pytest.mark.parametrize(
@@ -68,26 +68,26 @@ class TestWhoIsPredictedHow:
         found = validate(write(tmp_path / "mine.csv", [cells()]))
         assert [case.cross_validated for case in found.cases] == [False]
         table = dataset_of([Row(id="mine-1", table="mine.csv", cells=cells())])
-        assert found.cases[0].predicted_s == pytest.approx(float(table.predict(shipped().full)[0]))
+        assert found.cases[0].predicted_s == pytest.approx(float(table.predict(shipped_parameters().full)[0]))
 
     def test_a_bundled_row_gets_the_fold_that_never_saw_it(self, tmp_path: Path) -> None:
-        row = bundled()[ID]
+        row = bundled_rows()[ID]
         found = validate(write(tmp_path / "same.csv", [dict(row.cells)]))
-        fold = shipped().folds.without(row.group)
+        fold = shipped_parameters().folds.without(row.group)
         assert fold is not None
         assert found.cases[0].cross_validated
         assert found.cases[0].predicted_s == pytest.approx(float(dataset_of([row]).predict(fold)[0]))
         assert found.cases[0].predicted_s == validate(where=[f"id={ID}"]).cases[0].predicted_s
 
     def test_one_changed_cell_makes_a_stranger(self) -> None:
-        row = bundled()[ID]
+        row = bundled_rows()[ID]
         assert is_bundled(Row(id=ID, table="x", cells={name: text for name, text in row.cells.items() if text}))
         assert not is_bundled(Row(id=ID, table="x", cells={**row.cells, "measured_value": "1"}))
         assert not is_bundled(Row(id="another", table="x", cells=row.cells))
 
     def test_folds_never_saw_their_groups(self) -> None:
         """Two groups under two folds: moving the fold of one moves the prediction of that one only."""
-        first, second = bundled()["h200-000"], bundled()["h200-005"]
+        first, second = bundled_rows()["h200-000"], bundled_rows()["h200-005"]
         assert first.group != second.group
         slow, fast = Calibration(offsets={"matmul_wide": -2.0}), Calibration(offsets={"matmul_wide": 2.0})
         made = Folds(calibrations=(slow, fast), left_out={first.group: 0, second.group: 1})
@@ -97,7 +97,7 @@ class TestWhoIsPredictedHow:
         assert [case.predicted_s for case in found.cases] == pytest.approx(expected)
 
     def test_its_own_residual_is_not_in_its_interval(self) -> None:
-        row = bundled()[ID]
+        row = bundled_rows()[ID]
         others = [("other", Residual(chip="h200-sxm", engine="torch-compile", residual=0.0))] * 20
         own = [(row.group, Residual(chip="h200-sxm", engine="torch-compile", residual=3.0))] * 20
         parameters = Parameters(full=Calibration(offsets={}), residuals=(*others, *own))
@@ -108,10 +108,10 @@ class TestWhoIsPredictedHow:
         assert wide.low_s < 0.5 * wide.high_s
 
     def test_folds_survive_their_file(self) -> None:
-        told = shipped().folds.to_table()
+        told = shipped_parameters().folds.to_table()
         again = folds_from(json.loads(json.dumps(told)))
-        assert again.left_out == shipped().folds.left_out
-        for old, new in zip(shipped().folds.calibrations, again.calibrations, strict=True):
+        assert again.left_out == shipped_parameters().folds.left_out
+        for old, new in zip(shipped_parameters().folds.calibrations, again.calibrations, strict=True):
             assert {name: x for name, x in old.offsets.items() if x} == {n: x for n, x in new.offsets.items() if x}
 
 
@@ -208,7 +208,7 @@ class TestSheet:
 
     def test_reasons_read_the_breakdown(self) -> None:
         case = validate(where=[f"id={ID}"]).cases[0]
-        known = runs_known(shipped())
+        known = runs_known(shipped_parameters())
         told = {name: replace(case, parts={name: 9.0, "matmul": 1.0}) for name in ("ep", "kernel", "bubble")}
         many = known + Counter({case.chip: 100, case.engine: 100})
         assert likely(told["ep"], many) == "expert dispatch is 90% of the prediction"

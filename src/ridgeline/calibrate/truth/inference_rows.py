@@ -141,9 +141,9 @@ def _inference(cells: RowCells) -> Inference:
     metric = cells.text("metric")
     if metric not in METRICS:
         raise Unusable("metric", f"{metric or 'blank'} is not predicted; one of {', '.join(METRICS)} is")
-    asked, scale, over = METRICS[metric]
-    measured = cells.number("value")
-    if measured is None:
+    metric_kind, scale, over = METRICS[metric]
+    value = cells.number("value")
+    if value is None:
         raise Unusable("value", "blank: give the measured figure")
     engine, chip = _engine(cells), _chip(cells)
     model = _model(cells, engine)
@@ -154,26 +154,26 @@ def _inference(cells: RowCells) -> Inference:
         cells.note(f"lengths {isl:g} and {osl:g}: means of MLPerf's data set, from general knowledge")
     if isl is None:
         raise Unusable("isl", "blank: the prompt's length decides the answer; give isl and osl")
-    if osl is None and asked != "ttft":
+    if osl is None and metric_kind != "ttft":
         raise Unusable("osl", "blank: give the output tokens of a request")
-    degrees = _fewest_ranks(cells, model, engine, chip) if offline else _degrees(cells, model, engine, asked)
+    degrees = _fewest_ranks(cells, model, engine, chip) if offline else _degrees(cells, model, engine, metric_kind)
     scenario, notes = _scenario(cells, (model, engine, chip), degrees)
-    load = _load(cells, asked, metric, int(isl), int(osl or 1), engine, degrees)
+    load = _load(cells, metric_kind, metric, int(isl), int(osl or 1), engine, degrees)
     return Inference(
-        row=cells.row, scenario=scenario, measured=measured, asked=asked, scale=scale, over=over,
+        row=cells.row, scenario=scenario, measured=value, asked=metric_kind, scale=scale, over=over,
         median="p50" in metric, notes=(*notes, *cells.notes), **load,
     )  # fmt: skip
 
 
 def _model(cells: RowCells, engine: str) -> ModelSpec:
     name = cells.text("model").strip()
-    tried = [name, name.split("/")[-1] if name.count("/") == 1 and name.lower() not in NAMES else name]
-    tried += [SUFFIXES.sub("", one) for one in tried]
-    tried.append(NAMES.get(tried[-1].lower(), ""))
-    for one in tried:
-        found = MODELS.resolve(one) if one else None
-        if found is not None:
-            return MODELS[UNWINDOWED.get(found, found) if engine == "tensorrt-llm" else found]
+    candidates = [name, name.split("/")[-1] if name.count("/") == 1 and name.lower() not in NAMES else name]
+    candidates += [SUFFIXES.sub("", candidate) for candidate in candidates]
+    candidates.append(NAMES.get(candidates[-1].lower(), ""))
+    for candidate in candidates:
+        model_id = MODELS.resolve(candidate) if candidate else None
+        if model_id is not None:
+            return MODELS[UNWINDOWED.get(model_id, model_id) if engine == "tensorrt-llm" else model_id]
     raise Unusable("model", f"{name!r} is not in the catalog; see `ridgeline show models`")
 
 
@@ -212,9 +212,9 @@ class Degrees:
 def _fewest_ranks(cells: RowCells, model: ModelSpec, engine: str, chip: str) -> Degrees:
     """The fewest tensor ranks whose memory holds the weights and leaves a quarter, as many replicas as there are."""
     chips = int(cells.number("n") or 1)
-    stored = dtype(_precision(cells, engine, chip, model.id)["weights"]).bytes_per_element
+    weight_bytes = dtype(_precision(cells, engine, chip, model.id)["weights"]).bytes_per_element
     memory = CHIPS[chip].need("hbm.capacity").value
-    fits = [tp for tp in (1, 2, 4, 8, 16) if count(model).total * stored < FREE * memory * tp and chips % tp == 0]
+    fits = [tp for tp in (1, 2, 4, 8, 16) if count(model).total * weight_bytes < FREE * memory * tp and chips % tp == 0]
     if not fits:
         raise Unusable("n", f"{model.id} does not fit on {chips} of {chip}")
     cells.note(f"tp = {fits[0]}: the fewest ranks that hold the weights, since none is stated")
@@ -227,17 +227,17 @@ DECODERS = re.compile(r"D (\d+)x\(tp(\d+) pp(\d+) dp(\d+) ep(\d+)")
 def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> Degrees:
     notes = cells.text("notes")
     if notes.startswith("disagg"):
-        return _disaggregated(notes, asked)
+        return _disaggregated_degrees(notes, asked)
     tp, pp, ep, n = (cells.number(name) if cells.text(name) != "0" else None for name in ("tp", "pp", "ep", "n"))
     if tp is not None and engine == CORES_OF:
         return Degrees(tp=max(1, int(tp) // 2))  # two cores a chip
     if tp is None:
         raise Unusable("tp", "blank: give the tensor-parallel ranks of a replica")
     tp, pp, ep = int(tp), int(pp or 1), int(ep or 1)
-    whole = int(n or tp * pp)
-    dp = max(1, whole // (tp * pp))
+    ranks = int(n or tp * pp)
+    dp = max(1, ranks // (tp * pp))
     moe = any(isinstance(block.ffn, Moe) for block in model.blocks)
-    if moe and ep > 1 and ep * ep == whole:
+    if moe and ep > 1 and ep * ep == ranks:
         cells.note(f"{ep} chips: n counts tensor and attention-data-parallel ranks of the same chips")
         return Degrees(tp=1, pp=pp, dp=ep, ep=ep)
     if not moe:
@@ -250,14 +250,14 @@ def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> De
     return Degrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp))
 
 
-def _disaggregated(notes: str, asked: Asked) -> Degrees:
+def _disaggregated_degrees(notes: str, asked: Asked) -> Degrees:
     """The decode workers of a disaggregated deployment."""
-    found = DECODERS.search(notes)
+    match = DECODERS.search(notes)
     if asked != "tpot":
         raise Unusable("notes", "the first token of a disaggregated deployment waits for its prefill workers' queue")
-    if found is None:
+    if match is None:
         raise Unusable("notes", "disaggregated, and how many decode workers there are is not stated")
-    workers, tp, pp, dp, ep = map(int, found.groups())
+    workers, tp, pp, dp, ep = map(int, match.groups())
     return Degrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp), replicas=workers, decode_only=True)
 
 
@@ -301,8 +301,8 @@ def _generation(written: str, engine: str) -> str:
 
 def _minor(written: str) -> int:
     """n of TensorRT-LLM 0.n; -1 for other versions."""
-    found = re.search(r"tensorrt-llm 0\.(\d+)", written.lower())
-    return int(found.group(1)) if found else -1
+    match = re.search(r"tensorrt-llm 0\.(\d+)", written.lower())
+    return int(match.group(1)) if match else -1
 
 
 def _scenario(

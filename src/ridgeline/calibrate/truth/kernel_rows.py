@@ -94,8 +94,8 @@ def _read(cells: RowCells) -> MeasuredKernel:
     if any(not 0 <= size <= LARGEST for size in dims.values()):
         raise Unusable("shape", f"got {row['shape'][:40]!r}, expected sizes up to {LARGEST:,}")
     kernel = Kernel(op=op, impl=_library(row, op), dtype=dtype, dims=MappingProxyType(dims))
-    measured = Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
-    return MeasuredKernel(row=row, chip=CHIPS[chip].id, kernel=measured, notes=tuple(cells.notes))
+    measurement = Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
+    return MeasuredKernel(row=row, chip=CHIPS[chip].id, kernel=measurement, notes=tuple(cells.notes))
 
 
 def _seconds(cells: RowCells, kernel: Kernel) -> float:
@@ -123,14 +123,14 @@ Sizes = tuple[str, dict[str, int]]
 
 def _sizes(cells: RowCells) -> Sizes:
     name, shape = cells.text("kernel"), cells.text("shape")
-    said = {key.lower(): int(value) for key, value in re.findall(r"([A-Za-z/]+)=(\d{1,15})(?![\d.])", shape)}
+    entries = {key.lower(): int(value) for key, value in re.findall(r"([A-Za-z/]+)=(\d{1,15})(?![\d.])", shape)}
     lower = name.lower()
     if lower.startswith(("attn_", "attention", "context attention", "flash attention", "standard attention")):
-        return _attention(cells, lower, shape, said)
+        return _attention(cells, lower, shape, entries)
     if "mla" in lower or "gqa prefill" in lower:
-        return _latent(cells, lower, said)
+        return _latent(cells, lower, entries)
     if "gemm" in lower or "matmul" in lower:
-        return _product(lower, shape, said)
+        return _product(lower, shape, entries)
     if lower.startswith("babelstream"):
         return _stream(cells, lower)
     if lower.startswith("gpt-3 layer op"):
@@ -139,10 +139,10 @@ def _sizes(cells: RowCells) -> Sizes:
 
 
 def _pair(shape: str, count: int) -> tuple[int, ...]:
-    found = re.fullmatch(r"\s*" + r"\s*[x×]\s*".join([r"(\d{1,15})"] * count) + r"\s*", shape)
-    if not found:
+    match = re.fullmatch(r"\s*" + r"\s*[x×]\s*".join([r"(\d{1,15})"] * count) + r"\s*", shape)
+    if not match:
         raise Unusable("shape", f"got {shape[:40]!r}, expected {'x'.join('MNK'[:count] if count > 2 else 'RC')}")
-    return tuple(int(size) for size in found.groups())
+    return tuple(int(size) for size in match.groups())
 
 
 def _product(lower: str, shape: str, said: dict[str, int]) -> Sizes:
@@ -161,8 +161,8 @@ def _experts(said: dict[str, int]) -> Sizes:
     """Gate and up projection of the experts of one rank, tokens spread evenly over all of them."""
     experts, gpus, width, inner, tokens = (_need(said, key) for key in ("e", "gpus", "h", "i", "tok/gpu"))
     top = 8
-    groups, each = max(1, experts // max(1, gpus)), max(1, tokens * top * gpus // max(1, experts))
-    return "grouped_gemm", {"groups": groups, "m": each, "n": 2 * inner, "k": width}
+    groups, rows = max(1, experts // max(1, gpus)), max(1, tokens * top * gpus // max(1, experts))
+    return "grouped_gemm", {"groups": groups, "m": rows, "n": 2 * inner, "k": width}
 
 
 def _need(said: Mapping[str, int], key: str) -> int:
@@ -173,9 +173,9 @@ def _need(said: Mapping[str, int], key: str) -> int:
 
 def _attention(cells: RowCells, lower: str, shape: str, said: dict[str, int]) -> Sizes:
     causal = cells.flag("causal") or False
-    found = re.fullmatch(r"b(\d+)h(\d+)kv(\d+)s(\d+)d(\d+)", shape.replace(" ", ""))
-    if found:
-        batch, heads, kv, length, width = (int(size) for size in found.groups())
+    match = re.fullmatch(r"b(\d+)h(\d+)kv(\d+)s(\d+)d(\d+)", shape.replace(" ", ""))
+    if match:
+        batch, heads, kv, length, width = (int(size) for size in match.groups())
     else:
         length, width = _need(said, "seqlen"), _need(said, "headdim")
         batch = said.get("b") or max(1, TOKENS // length)
@@ -242,9 +242,9 @@ def _row_op(cells: RowCells, lower: str, shape: str) -> Sizes:
     if lower == "copy":
         rows, columns = _pair(shape, 2)
         return "copy", {"bytes": max(1, rows * columns * 2)}
-    whole = re.fullmatch(r"\s*(?:bytes=|parameters=)?(\d{1,15})(?:\s*B)?\s*", shape)
-    if whole and int(whole[1]) > 0:
-        size = int(whole[1])
+    match = re.fullmatch(r"\s*(?:bytes=|parameters=)?(\d{1,15})(?:\s*B)?\s*", shape)
+    if match and int(match[1]) > 0:
+        size = int(match[1])
         if lower.startswith("adamw"):
             return "adamw", {"parameters": size}
         if lower.startswith(("h2d", "d2h")):
@@ -275,10 +275,10 @@ LIBRARIES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _library(row: Row, op: str) -> str:
-    told = f"{row['kernel']} {row['library_version']}"
-    found = next((name for pattern, name in LIBRARIES if pattern.search(told)), "")
-    if found:
-        return found
+    row_text = f"{row['kernel']} {row['library_version']}"
+    library = next((name for pattern, name in LIBRARIES if pattern.search(row_text)), "")
+    if library:
+        return library
     if op == "adamw":
-        return "fused" if "fused" in told else "foreach"
+        return "fused" if "fused" in row_text else "foreach"
     return "infersim" if row.source == "infersim" else "torch"

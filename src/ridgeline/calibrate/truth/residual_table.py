@@ -32,14 +32,14 @@ def runs_of(lines: Iterable[Mapping[str, str]], where: str) -> Iterator[dict[str
     >>> run["id"], run["measured_metric"], run["measured_value"]
     ('own-a', 'step_time_s', '0.120000000')
     """
-    held: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    parts_of: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     spent: dict[tuple[str, str], float] = {}
     for number, line in enumerate(lines, 2):
         key = (line["run"] or f"line-{number}", line["scenario"])
-        held.setdefault(key, []).append(line)
+        parts_of.setdefault(key, []).append(line)
         spent[key] = spent.get(key, 0.0) + _seconds(line["measured_s"], f"{where}:{number}")
-    for (id, scenario), parts in held.items():
-        about = {column: parts[0].get(own, "") for column, own in SAME.items()}
+    for (id, scenario), parts in parts_of.items():
+        about = {column: parts[0].get(part_column, "") for column, part_column in SAME.items()}
         yield about | {
             "id": id, "measured_metric": "step_time_s", "measured_value": f"{spent[id, scenario]:.9f}",
             "x_scenario": scenario or "{}", "x_complete": "full", "x_task": "pretrain", "x_trust": "A",
@@ -52,6 +52,6 @@ def _seconds(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        expected = "seconds of a step, 0 or more"
-        raise InputError(Problem(path="measured_s", given=repr(text[:40]), expected=expected, where=where))
+        expected_text = "seconds of a step, 0 or more"
+        raise InputError(Problem(path="measured_s", given=repr(text[:40]), expected=expected_text, where=where))
     return value

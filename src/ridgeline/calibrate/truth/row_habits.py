@@ -84,11 +84,11 @@ def usual_overlap(cells: RowCells, engine: str) -> bool | None:
 
 def usual_dispatch(cells: RowCells, engine: str, chip: Chip) -> str | None:
     """The expert dispatcher of an engine's recipes; None where they have no habit or nothing is dispatched."""
-    dispatched = (cells.count("ep") or 1) > 1 and cells.text("x_complete") != "full"
-    found = DISPATCHERS.get((engine, chip.family)) if dispatched else None
-    if found:
-        cells.note(f"moe_dispatch = {found}: blank in the table; what recipes of {engine} on {chip.family} use")
-    return found
+    has_dispatch = (cells.count("ep") or 1) > 1 and cells.text("x_complete") != "full"
+    dispatcher = DISPATCHERS.get((engine, chip.family)) if has_dispatch else None
+    if dispatcher:
+        cells.note(f"moe_dispatch = {dispatcher}: blank in the table; what recipes of {engine} on {chip.family} use")
+    return dispatcher
 
 
 def usual_attention(cells: RowCells, engine: str, chip: Chip) -> str | None:

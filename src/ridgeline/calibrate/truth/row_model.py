@@ -29,17 +29,17 @@ from ridgeline.models.params import count
 
 def assumed_sizes(cells: RowCells, gated: bool) -> RowCells:
     """The row with heads, ffn_hidden and layers filled in where they are blank; notes are shared with the given one."""
-    hidden, found = cells.need("hidden"), {}
+    hidden, sizes = cells.need("hidden"), {}
     if cells.count("heads") is None:
-        found["heads"] = hidden // (64 if hidden % 128 else 128) or 1
+        sizes["heads"] = hidden // (64 if hidden % 128 else 128) or 1
     if cells.count("ffn_hidden") is None and not cells.size("experts"):
-        found["ffn_hidden"] = -(-hidden * 8 // 3 // 256) * 256 if gated else 4 * hidden
+        sizes["ffn_hidden"] = -(-hidden * 8 // 3 // 256) * 256 if gated else 4 * hidden
     if cells.count("layers") is None:
-        found["layers"] = _layers(cells, gated, found.get("ffn_hidden") or cells.count("ffn_hidden"))
-    for column, value in found.items():
+        sizes["layers"] = _layers(cells, gated, sizes.get("ffn_hidden") or cells.count("ffn_hidden"))
+    for column, value in sizes.items():
         cells.note(f"{column} = {value}: blank in the table; what width and parameters suggest")
-    filled = {**cells.row.cells, **{column: str(value) for column, value in found.items()}}
-    return replace(cells, row=replace(cells.row, cells=MappingProxyType(filled))) if found else cells
+    full_cells = {**cells.row.cells, **{column: str(value) for column, value in sizes.items()}}
+    return replace(cells, row=replace(cells.row, cells=MappingProxyType(full_cells))) if sizes else cells
 
 
 def _layers(cells: RowCells, gated: bool, ffn: int | None) -> int:
@@ -47,8 +47,8 @@ def _layers(cells: RowCells, gated: bool, ffn: int | None) -> int:
     total, hidden = cells.number("params_b"), cells.need("hidden")
     if total is None or ffn is None or cells.size("experts"):
         raise Unusable("layers", "blank, and params_b cannot tell them; fill it in")
-    each = 4 * hidden**2 + (3 if gated else 2) * hidden * ffn
-    return max(1, round((total * DECIMAL["G"] - cells.need("vocab") * hidden) / each))
+    layer_params = 4 * hidden**2 + (3 if gated else 2) * hidden * ffn
+    return max(1, round((total * DECIMAL["G"] - cells.need("vocab") * hidden) / layer_params))
 
 
 # software whose recipes leave multi-token prediction out: their published TFLOP/s reproduce to 0.4 % without it only
@@ -61,12 +61,14 @@ Table = dict[str, Any]
 
 def model_table(cells: RowCells, engine: str) -> Table:
     """The model of a row as `{"base": id, ...what differs}`, or as plain dimensions for a name nobody knows."""
-    found = find_name(cells.text("model_name"))
-    if found is not None:
-        base = {**MODELS.table(found[0]), **found[1]}
+    catalog_name = find_name(cells.text("model_name"))
+    if catalog_name is not None:
+        base = {**MODELS.table(catalog_name[0]), **catalog_name[1]}
         if _fits(base, cells):
-            return {"base": found[0], **found[1], **_differences(base, cells, engine)}
-        cells.note(f"model_name: {found[0]} of the catalog is another architecture than the columns say; not used")
+            return {"base": catalog_name[0], **catalog_name[1], **_differences(base, cells, engine)}
+        cells.note(
+            f"model_name: {catalog_name[0]} of the catalog is another architecture than the columns say; not used"
+        )
     return _plain(cells)
 
 
@@ -91,15 +93,15 @@ def _differences(base: Mapping[str, Any], cells: RowCells, engine: str) -> Table
     if mtp is None and "mtp" in base:
         mtp = 0 if engine in WITHOUT_MTP else base["mtp"]
         cells.note(f"mtp = {mtp}: x_mtp is blank; as recipes of {engine} do")
-    for key, given in (
+    for key, row_value in (
         ("layers", cells.count("layers")),
         ("hidden", cells.count("hidden")),
         ("vocab", cells.count("vocab")),
         ("tied", cells.flag("x_tied")),
         ("mtp", mtp),
     ):
-        if given is not None and given != base.get(key, 0):
-            changes[key] = given
+        if row_value is not None and row_value != base.get(key, 0):
+            changes[key] = row_value
     positions, seq = base.get("positions", 0), cells.need("seq_len")
     if positions and seq != positions:
         changes["positions"] = seq
@@ -137,24 +139,24 @@ def _heads(base: Mapping[str, Any], cells: RowCells) -> Table:
 def _feed_forward(base: Mapping[str, Any], cells: RowCells) -> Table:
     """What differs in the dense feed-forward part and in the experts."""
     mlp, moe = base.get("mlp"), base.get("moe")
-    ffn, gated = cells.count("ffn_hidden"), cells.flag("gated_mlp")
+    ffn, is_gated = cells.count("ffn_hidden"), cells.flag("gated_mlp")
     experts = _experts(cells)
-    changed: dict[str, Table] = {"mlp": {}, "moe": {}}
+    changes: dict[str, Table] = {"mlp": {}, "moe": {}}
     if isinstance(mlp, Mapping):
         # a table of experts repeats their width as ffn_hidden where the model has no dense layer
         if ffn is not None and ffn != mlp.get("hidden") and ffn != experts.get("hidden"):
-            changed["mlp"]["hidden"] = ffn
-        if gated is not None and gated != mlp.get("gated", True):
-            changed["mlp"]["gated"] = gated
+            changes["mlp"]["hidden"] = ffn
+        if is_gated is not None and is_gated != mlp.get("gated", True):
+            changes["mlp"]["gated"] = is_gated
     if isinstance(moe, Mapping):
-        changed["moe"] = {key: value for key, value in experts.items() if value != moe.get(key, 0)}
-        if moe.get("shared_hidden") and experts.get("shared_hidden") and "hidden" not in changed["moe"]:
-            changed["moe"].pop("shared_hidden", None)  # counted in experts of another width; the catalog knows it
-        if gated is not None and gated != moe.get("gated", True):
-            changed["moe"]["gated"] = gated
+        changes["moe"] = {key: value for key, value in experts.items() if value != moe.get(key, 0)}
+        if moe.get("shared_hidden") and experts.get("shared_hidden") and "hidden" not in changes["moe"]:
+            changes["moe"].pop("shared_hidden", None)  # counted in experts of another width; the catalog knows it
+        if is_gated is not None and is_gated != moe.get("gated", True):
+            changes["moe"]["gated"] = is_gated
     elif experts:
-        changed["moe"] = experts | ({} if gated is None else {"gated": gated})
-    return changed
+        changes["moe"] = experts | ({} if is_gated is None else {"gated": is_gated})
+    return changes
 
 
 def _experts(cells: RowCells) -> Table:
@@ -184,51 +186,51 @@ def _plain(cells: RowCells) -> Table:
     for column in ("hidden", "vocab"):
         if cells.count(column) is None:
             raise Unusable(column, f"blank, and model_name {name!r} is not in the catalog to supply it; fill it in")
-    gated = cells.flag("gated_mlp")
-    if gated is None:
-        gated = True
+    is_gated = cells.flag("gated_mlp")
+    if is_gated is None:
+        is_gated = True
         cells.note("gated_mlp = 1: blank in the table")
     experts = _experts(cells)
-    older = not gated and not experts  # GPT-2 and its descendants
+    older = not is_gated and not experts  # GPT-2 and its descendants
     style = (
         "layer norms, biases and learned positions, as in GPT" if older else "rms norms, no biases, rotary positions"
     )
     cells.note(f"model {name!r} is not in the catalog: {style} assumed")
     tied = cells.flag("x_tied")
-    cells = assumed_sizes(cells, gated)
+    cells = assumed_sizes(cells, is_gated)
     table: Table = {key: cells.need(key) for key in ("layers", "hidden", "vocab")}
     table |= {"name": name or "given", "tied": older if tied is None else tied, "mtp": cells.size("x_mtp") or 0}
     table["attention"] = _plain_attention(cells, arch, older)
     if experts:
-        table["moe"] = _needed_experts(experts) | {"gated": gated}
-        return _settled(table, cells)
+        table["moe"] = _needed_experts(experts) | {"gated": is_gated}
+        return _match_parameters(table, cells)
     width = cells.count("ffn_hidden")
     if width is None:
         raise Unusable("ffn_hidden", f"blank, and model_name {name!r} is not in the catalog to supply it")
-    table["mlp"] = {"hidden": width, "gated": gated, "bias": older, "activation": "silu" if gated else "gelu"}
-    return _settled(table | ({"norm": "layer", "positions": cells.need("seq_len")} if older else {}), cells)
+    table["mlp"] = {"hidden": width, "gated": is_gated, "bias": older, "activation": "silu" if is_gated else "gelu"}
+    return _match_parameters(table | ({"norm": "layer", "positions": cells.need("seq_len")} if older else {}), cells)
 
 
-def _settled(table: Table, cells: RowCells) -> Table:
+def _match_parameters(table: Table, cells: RowCells) -> Table:
     """The table with what only the published size can tell: how many layers are dense, whether the head is tied."""
-    stated, dense = cells.number("params_b"), cells.count("ffn_hidden")
+    billions, dense = cells.number("params_b"), cells.count("ffn_hidden")
     moe, tied = table.get("moe"), table["tied"]
-    if stated is None:
+    if billions is None:
         return table
-    target = stated * DECIMAL["G"]
+    target = billions * DECIMAL["G"]
     try:
         excess = count(model(table)).total - target
-        other = count(model(table | {"tied": not tied})).total - target
+        other_gap = count(model(table | {"tied": not tied})).total - target
     except InputError:
         return table  # told when the scenario is assembled
     if moe is not None and dense and dense != moe["hidden"]:
         wide = moe["experts"] * moe["hidden"] + moe.get("shared_hidden", 0) - dense
-        each = table["hidden"] * wide * (3 if moe["gated"] else 2)
-        layers = min(table["layers"], round(excess / each)) if each > 0 else 0
+        expert_params = table["hidden"] * wide * (3 if moe["gated"] else 2)
+        layers = min(table["layers"], round(excess / expert_params)) if expert_params > 0 else 0
         if layers > 0:
             cells.note(f"first {layers} layers dense: what params_b leaves; which ones they are is not in the columns")
             return table | {"first_dense": layers, "mlp": {"hidden": dense, "gated": moe["gated"]}}
-    elif cells.flag("x_tied") is None and abs(excess) > FAR * target and abs(other) < abs(excess):
+    elif cells.flag("x_tied") is None and abs(excess) > FAR * target and abs(other_gap) < abs(excess):
         cells.note(f"tied = {not tied}: closer to params_b")
         return table | {"tied": not tied}
     return table

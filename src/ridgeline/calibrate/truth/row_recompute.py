@@ -51,15 +51,15 @@ WHY = "and without it the run would not have fitted in memory"
 
 def fitting(scenario: Scenario) -> Scenario:
     """The scenario, with what its row leaves open and it would not fit without."""
-    tried = scenario
+    candidate = scenario
     for amend in (_as_stated, _states_sharded, _experts_split):
-        made = amend(tried)
-        if made is tried and amend is not _as_stated:
+        amendment = amend(candidate)
+        if amendment is candidate and amend is not _as_stated:
             continue
-        tried = made
-        found = next((one for one in (tried, *_recomputing(tried)) if _fits(one)), None)
-        if found is not None:
-            return _largest_microbatch(found)
+        candidate = amendment
+        fitting_scenario = next((variant for variant in (candidate, *_recomputing(candidate)) if _fits(variant)), None)
+        if fitting_scenario is not None:
+            return _largest_microbatch(fitting_scenario)
     return scenario
 
 
@@ -67,16 +67,16 @@ def _largest_microbatch(scenario: Scenario) -> Scenario:
     """The scenario with its microbatch doubled as often as batch and memory allow, where the row has none and no
     pipeline asks for small ones."""
     plan, workload = scenario.plan, scenario.workload
-    noted = next((note for note in scenario.assumptions if note.startswith(BLANK_MICROBATCH)), None)
-    if noted is None or plan.mesh.pp > 1 or not isinstance(workload, Train) or workload.global_batch is None:
+    old_note = next((note for note in scenario.assumptions if note.startswith(BLANK_MICROBATCH)), None)
+    if old_note is None or plan.mesh.pp > 1 or not isinstance(workload, Train) or workload.global_batch is None:
         return scenario
     best, size = scenario, 2
     while workload.global_batch % (plan.mesh.dp * size) == 0:
         note = f"micro_batch = {size}: blank in the table; the largest that divides the batch and fits in memory"
-        tried = _amended(scenario, replace(plan, microbatch=size), noted, note)
-        if not _fits(tried, unknown=False):
+        candidate = _amend_plan(scenario, replace(plan, microbatch=size), old_note, note)
+        if not _fits(candidate, unknown=False):
             break
-        best, size = tried, size * 2
+        best, size = candidate, size * 2
     return best
 
 
@@ -92,44 +92,44 @@ def _experts_split(scenario: Scenario) -> Scenario:
     if not (experts and able):
         return scenario
     note = f"etp = {mesh.tp}: no column holds it, {WHY}"
-    return _amended(scenario, replace(plan, mesh=replace(mesh, etp=mesh.tp)), "", note)
+    return _amend_plan(scenario, replace(plan, mesh=replace(mesh, etp=mesh.tp)), "", note)
 
 
 def _states_sharded(scenario: Scenario) -> Scenario:
     """Optimizer states over the data-parallel ranks where the row's sharding is blank."""
-    noted = next((note for note in scenario.assumptions if note.startswith(BLANK_SHARD)), None)
+    old_note = next((note for note in scenario.assumptions if note.startswith(BLANK_SHARD)), None)
     plan, able = scenario.plan, scenario.engine.supports
-    if noted is None or "zero1" not in (able.pipelined_shard if plan.mesh.pp > 1 else able.shard):
+    if old_note is None or "zero1" not in (able.pipelined_shard if plan.mesh.pp > 1 else able.shard):
         return scenario
     note = f"shard = zero1: blank in the table, {WHY}"
-    return _amended(scenario, replace(plan, sharding=replace(plan.sharding, shard="zero1")), noted, note)
+    return _amend_plan(scenario, replace(plan, sharding=replace(plan.sharding, shard="zero1")), old_note, note)
 
 
 def _recomputing(scenario: Scenario) -> Iterator[Scenario]:
     """The scenario under ever more recompute, where its row does not say how much."""
     plan, notes = scenario.plan, scenario.assumptions
-    noted = next((note for note in notes if note.startswith((UNSTATED, SHARE_UNSTATED))), None)
+    old_note = next((note for note in notes if note.startswith((UNSTATED, SHARE_UNSTATED))), None)
     meant = next((note for note in notes if note.endswith(MEANT)), None)
-    whole = plan.recompute.kind == "full" and plan.recompute.layers is None
-    if whole or (noted is None and meant is None):
+    is_full = plan.recompute.kind == "full" and plan.recompute.layers is None
+    if is_full or (old_note is None and meant is None):
         return
     for recompute in STEPS:
-        if not _offered(scenario, recompute) or (noted is None and recompute.kind == "full"):
+        if not _is_offered(scenario, recompute) or (old_note is None and recompute.kind == "full"):
             continue
         if plan.recompute.kind == "full" and recompute.kind != "full":
             continue
         what = recompute.kind if recompute.kind == "full" else ", ".join(recompute.parts)
-        told = f"{UNSTATED} {what}: unknown in the table, and with less the run would not have fitted in memory"
-        yield _amended(scenario, replace(plan, recompute=recompute), noted or meant or "", told)
+        note = f"{UNSTATED} {what}: unknown in the table, and with less the run would not have fitted in memory"
+        yield _amend_plan(scenario, replace(plan, recompute=recompute), old_note or meant or "", note)
 
 
-def _amended(scenario: Scenario, plan: Plan, old: str, told: str) -> Scenario:
+def _amend_plan(scenario: Scenario, plan: Plan, old: str, told: str) -> Scenario:
     """Under another plan, with a note in place of the one it makes void."""
     notes = tuple(told if note == old else note for note in scenario.assumptions)
     return replace(scenario, plan=plan, assumptions=notes if old in scenario.assumptions else (*notes, told))
 
 
-def _offered(scenario: Scenario, recompute: Recompute) -> bool:
+def _is_offered(scenario: Scenario, recompute: Recompute) -> bool:
     """Whether the scenario's engine can be asked for it: a kind it has, and only parts it names."""
     supports = scenario.engine.supports
     parts = {part for together in supports.selective for part in together}
@@ -193,7 +193,7 @@ def memory_table(cells: RowCells, engine: str) -> dict[str, Any]:
     detail = cells.text("x_recompute_detail").lower()
     if detail in UNKNOWN or detail.startswith("args"):
         detail = _from_notes(cells.text("notes"))
-    keeps = _kept(detail)
+    keeps = _saved_parts(detail)
     if kind is None:
         kind = UNSAID.get(engine, "none") if detail in UNKNOWN else "selective"
         if detail in UNKNOWN:
@@ -213,10 +213,10 @@ def memory_table(cells: RowCells, engine: str) -> dict[str, Any]:
 
 def _from_notes(notes: str) -> str:
     """The detail where it stands in the notes only: `recompute_modules=...` or a remat policy."""
-    found = _POLICY.search(notes) or _MODULES.search(notes)
-    text = found.group(1).lower() if found else ""
+    match = _POLICY.search(notes) or _MODULES.search(notes)
+    text = match.group(1).lower() if match else ""
     words = set(re.split(r"[+,]", text))
-    return text if found and (found.re is _POLICY or words & set(MODULES)) else ""
+    return text if match and (match.re is _POLICY or words & set(MODULES)) else ""
 
 
 def _selective(cells: RowCells, detail: str, engine: str) -> dict[str, Any]:
@@ -225,21 +225,21 @@ def _selective(cells: RowCells, detail: str, engine: str) -> dict[str, Any]:
         cells.note(f"{SHARE_UNSTATED} ({layers} layers) assumed for selective; the share is not stated")
         return {"kind": "full", "layers": layers}
     words = [word for word in re.split(r"[+,\s]+", detail) if word]
-    known = [word for word in words if word in MODULES]
-    if not known:
-        routed = bool(cells.count("experts")) and cells.text("x_attention") == "flash"
-        parts = (EXPERT_HABITS if routed and engine in EXPERT_HABITS else HABITS).get(engine, ("attention",))
+    modules = [word for word in words if word in MODULES]
+    if not modules:
+        has_routing = bool(cells.count("experts")) and cells.text("x_attention") == "flash"
+        parts = (EXPERT_HABITS if has_routing and engine in EXPERT_HABITS else HABITS).get(engine, ("attention",))
         extra = " and every second matrix product" if engine == "torchtitan" else ""
         cells.note(f"recompute: {', '.join(parts)}{extra}: what {engine} means by selective")
         return {"kind": "selective", "parts": list(parts)}
-    apart = [word for word in words if not MODULES.get(word)]
-    if apart:
-        cells.note(f"recompute of {', '.join(apart)[:80]} is left out: a plan has no such part")
-    parts = tuple(dict.fromkeys(MODULES[word] for word in known if MODULES[word]))
+    unknown_words = [word for word in words if not MODULES.get(word)]
+    if unknown_words:
+        cells.note(f"recompute of {', '.join(unknown_words)[:80]} is left out: a plan has no such part")
+    parts = tuple(dict.fromkeys(MODULES[word] for word in modules if MODULES[word]))
     return {"kind": "selective", "parts": list(parts)}
 
 
-def _kept(detail: str) -> frozenset[str] | None:
+def _saved_parts(detail: str) -> frozenset[str] | None:
     """Tensors that a MaxText policy keeps besides the layer's input; None when the detail is no such policy."""
     if detail.startswith("minimal"):
         return frozenset({"q", "k", "v", "out", "mlp"})
@@ -249,7 +249,7 @@ def _kept(detail: str) -> frozenset[str] | None:
         return frozenset()
     if not detail.startswith("custom"):
         return None
-    kept: set[str] = set()
+    parts: set[str] = set()
     for words, tensors in (
         (r"\bqkv\b|\bqkv_proj\b", ("q", "k", "v")),
         (r"\bquery_proj\b|\bq\b", ("q",)),
@@ -260,8 +260,8 @@ def _kept(detail: str) -> frozenset[str] | None:
         (r"\bmlpwi\w*\b", ("mlp",)),
     ):
         if re.search(words, detail):
-            kept.update(tensors)
-    return frozenset(kept)
+            parts.update(tensors)
+    return frozenset(parts)
 
 
 def _policy(cells: RowCells, kept: frozenset[str], detail: str) -> dict[str, Any]:
@@ -298,13 +298,13 @@ def _offloaded_share(cells: RowCells) -> float:
     """Share of the kept activations that go to host memory."""
     if not cells.flag("x_offload"):
         return 0.0
-    found, layers = _OFFLOADED.search(cells.text("notes")), cells.count("layers")
-    held = max(1, (layers or 1) // (cells.count("pp") or 1))
-    if found and layers:
-        if int(found.group(1)) > layers:
-            raise Unusable("x_offload", f"{found.group(1)} layers offloaded of {layers}")
-        share = min(1.0, int(found.group(1)) / held)
-        cells.note(f"offload: activations of {found.group(1)} of the {held} layers a chip holds")
+    match, layers = _OFFLOADED.search(cells.text("notes")), cells.count("layers")
+    stage_layers = max(1, (layers or 1) // (cells.count("pp") or 1))
+    if match and layers:
+        if int(match.group(1)) > layers:
+            raise Unusable("x_offload", f"{match.group(1)} layers offloaded of {layers}")
+        share = min(1.0, int(match.group(1)) / stage_layers)
+        cells.note(f"offload: activations of {match.group(1)} of the {stage_layers} layers a chip holds")
         return round(share, 4)
     cells.note("offload: all kept activations; how much is not stated")
     return 1.0

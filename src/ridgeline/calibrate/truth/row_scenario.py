@@ -107,9 +107,9 @@ def _from_tflops(cells: RowCells, scenario: Scenario, value: float) -> float:
 def _from_mfu(cells: RowCells, scenario: Scenario, value: float) -> float:
     if value > 100:
         raise Unusable("measured_value", f"got {value:g}, expected a share of the peak up to 100 %")
-    stated = _STATED_PEAK.search(cells.text("flops_convention"))
+    match = _STATED_PEAK.search(cells.text("flops_convention"))
     chip, compute = scenario.system.chip, scenario.plan.precision.compute
-    peak = float(stated[1]) * TERA if stated else chip.peak_flops_per_s(compute).value
+    peak = float(match[1]) * TERA if match else chip.peak_flops_per_s(compute).value
     return _flops_per_chip(cells, scenario) / (value / 100 * peak)
 
 
@@ -150,9 +150,9 @@ def counted_flops_per_token(row: Row, scenario: Scenario) -> float:
 
 def _counts_all_pairs(cells: RowCells, engine: str) -> bool:
     """Whether the source counts attention over all pairs of tokens, as older software and most papers do."""
-    stated = cells.hint("x_attn_flops", {"full": "full", "causal": "causal"})
-    if stated is not None:
-        return stated == "full"
+    hint = cells.hint("x_attn_flops", {"full": "full", "causal": "causal"})
+    if hint is not None:
+        return hint == "full"
     text = cells.text("flops_convention").lower()
     if "non-causal" in text or "full" in text:
         return True
@@ -218,20 +218,24 @@ def engine_of(cells: RowCells) -> str:
 
     A stranger's software is never taken for the best-tuned one: that made unknown sources a fifth too fast.
     """
-    stated, framework = cells.text("x_engine"), cells.text("framework")
-    if stated and stated in ENGINES and not (ENGINES[stated].id == "megatron-deepspeed" and _for_gaudi(framework)):
-        return ENGINES[stated].id
+    engine_name, framework = cells.text("x_engine"), cells.text("framework")
+    if (
+        engine_name
+        and engine_name in ENGINES
+        and not (ENGINES[engine_name].id == "megatron-deepspeed" and _for_gaudi(framework))
+    ):
+        return ENGINES[engine_name].id
     for pattern, id in FRAMEWORKS:
-        if re.search(pattern, f"{stated} {framework}".lower()):
+        if re.search(pattern, f"{engine_name} {framework}".lower()):
             unknown = (
-                f"; x_engine {stated[:40]!r} is not an engine Ridgeline knows"
-                if stated and stated not in ENGINES
+                f"; x_engine {engine_name[:40]!r} is not an engine Ridgeline knows"
+                if engine_name and engine_name not in ENGINES
                 else ""
             )
-            cells.note(f"engine = {id}: from framework {(stated or framework)[:40]!r}{unknown}")
+            cells.note(f"engine = {id}: from framework {(engine_name or framework)[:40]!r}{unknown}")
             return id
-    told = f"{(stated or framework)[:40]!r} is not in the catalog" if stated or framework else "not stated"
-    cells.note(f"engine = {GENERIC}: {told}; write an engine file for what it fuses and overlaps")
+    reason = f"{(engine_name or framework)[:40]!r} is not in the catalog" if engine_name or framework else "not stated"
+    cells.note(f"engine = {GENERIC}: {reason}; write an engine file for what it fuses and overlaps")
     return GENERIC
 
 
@@ -267,15 +271,15 @@ def _mesh(cells: RowCells) -> dict[str, int]:
         raise Unusable("ep", f"blank, with {experts} experts to place")
     mesh["ep"] = cells.count("ep") or 1
     inner = mesh["tp"] * mesh["pp"] * mesh["cp"]
-    stated = cells.count("dp")
-    if stated is None:
+    stated_dp = cells.count("dp")
+    if stated_dp is None:
         if gpus % inner:
             raise Unusable("dp", f"blank, and tp x pp x cp = {inner} does not divide gpus ({gpus})")
         cells.note(f"dp = {gpus // inner}: blank in the table; the chips that tp, pp and cp leave")
         return mesh | {"dp": gpus // inner}
-    if stated * inner != gpus:
-        raise Unusable("dp", f"tp x pp x cp x dp = {stated * inner}, expected gpus ({gpus})")
-    return mesh | {"dp": stated}
+    if stated_dp * inner != gpus:
+        raise Unusable("dp", f"tp x pp x cp x dp = {stated_dp * inner}, expected gpus ({gpus})")
+    return mesh | {"dp": stated_dp}
 
 
 def _microbatch(cells: RowCells, dp: int) -> int:
@@ -284,9 +288,9 @@ def _microbatch(cells: RowCells, dp: int) -> int:
     A blank is certain where each rank has one sequence, and most likely one in a pipeline, which more and smaller ones
     fill; without stages `infer_recompute` makes it the largest that fits.
     """
-    stated = cells.count("micro_batch")
-    if stated is not None:
-        return stated
+    stated_size = cells.count("micro_batch")
+    if stated_size is not None:
+        return stated_size
     if cells.need("global_batch") != dp:
         cells.note("micro_batch = 1: blank in the table; what most large runs use")
     return 1
@@ -325,19 +329,19 @@ def _switches(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
 
 def _dispatch(cells: RowCells) -> str | None:
     """The expert dispatcher: its own column, or one that the columns on kernels and overlap name."""
-    stated = cells.hint("x_moe_dispatch", DISPATCHES)
-    if stated is not None or not dispatches(cells):
-        return stated
-    named = re.search(r"\b(deepep|hybridep)\b", f"{cells.text('attention_impl')} {cells.text('overlap_notes')}".lower())
-    if named:
-        cells.note(f"moe_dispatch = {named[1]}: named beside the kernels")
-    return named[1] if named else None
+    hint = cells.hint("x_moe_dispatch", DISPATCHES)
+    if hint is not None or not dispatches(cells):
+        return hint
+    match = re.search(r"\b(deepep|hybridep)\b", f"{cells.text('attention_impl')} {cells.text('overlap_notes')}".lower())
+    if match:
+        cells.note(f"moe_dispatch = {match[1]}: named beside the kernels")
+    return match[1] if match else None
 
 
 def _attention(cells: RowCells) -> str | None:
-    stated = cells.hint("x_attention", {"flash": "flash", "unfused": "unfused"})
-    if stated is not None:
-        return stated
+    hint = cells.hint("x_attention", {"flash": "flash", "unfused": "unfused"})
+    if hint is not None:
+        return hint
     text = cells.text("attention_impl").lower()
     if "unfused" in text:
         return "unfused"
@@ -363,20 +367,20 @@ def _optimizer(cells: RowCells) -> dict[str, Any]:
     if "own" in (cells.text("source_url_or_repo_path"), cells.text("source").partition(" ")[0]):
         cells.note("optimizer: moments in bf16 and no master copy, as in all own measurements")
         return {"optimizer": {"name": "adamw", "states": "bf16", "master": "none"}}
-    said = {key: cells.text(f"x_optimizer_{key}") for key in ("states", "master")}
-    said = {key: value for key, value in said.items() if value}
-    return {"optimizer": {"name": "adamw"} | said} if said else {}
+    formats = {key: cells.text(f"x_optimizer_{key}") for key in ("states", "master")}
+    formats = {key: value for key, value in formats.items() if value}
+    return {"optimizer": {"name": "adamw"} | formats} if formats else {}
 
 
 def _sequences(cells: RowCells) -> int:
     """The global batch; one that is a hair off what ranks and microbatches divide is the rounded figure of a text."""
-    stated, dp, microbatch = cells.need("global_batch"), cells.count("dp"), cells.count("micro_batch")
-    each = (dp or 1) * (microbatch or 1)
-    near = max(1, round(stated / each)) * each
-    if near != stated and abs(near - stated) < ROUNDED * stated:
-        cells.note(f"global_batch = {near}: {stated} cannot be dealt to dp {dp} x micro_batch {microbatch}")
+    global_batch, dp, microbatch = cells.need("global_batch"), cells.count("dp"), cells.count("micro_batch")
+    batch_unit = (dp or 1) * (microbatch or 1)
+    near = max(1, round(global_batch / batch_unit)) * batch_unit
+    if near != global_batch and abs(near - global_batch) < ROUNDED * global_batch:
+        cells.note(f"global_batch = {near}: {global_batch} cannot be dealt to dp {dp} x micro_batch {microbatch}")
         return near
-    return stated
+    return global_batch
 
 
 # where in a scenario a problem lies -> the columns it comes from
@@ -435,14 +439,16 @@ def to_scenario(row: Row) -> Scenario | Skipped:
     """
     cells = RowCells(row=row)
     try:
-        told = row["x_scenario"]
-        built, problems = assemble(_told_scenario(told), folder=TRUTH) if told else assemble(scenario_table(cells))
+        scenario_text = row["x_scenario"]
+        built, problems = (
+            assemble(_told_scenario(scenario_text), folder=TRUTH) if scenario_text else assemble(scenario_table(cells))
+        )
     except Unusable as wrong:
         return Skipped(id=row.id, reason=str(wrong))
     except RidgelineError as wrong:
         return Skipped(id=row.id, reason=str(wrong).splitlines()[0])
     if built is None or problems:
-        return Skipped(id=row.id, reason="; ".join(_told(problem) for problem in problems))
+        return Skipped(id=row.id, reason="; ".join(_problem_text(problem) for problem in problems))
     return fitting(replace(built, assumptions=(*cells.notes, *built.assumptions)))
 
 
@@ -464,7 +470,7 @@ def scenario_table(cells: RowCells) -> dict[str, Any]:
     }
 
 
-def _told(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     """The problem by the columns it comes from instead of by its place in a scenario."""
     path = problem.path
     while path and path not in COLUMNS:
@@ -474,18 +480,18 @@ def _told(problem: Problem) -> str:
 
 def _chip(cells: RowCells) -> str:
     """The catalog id of the row's chip: `x_chip`, or what the accelerator's text means."""
-    stated, text = cells.text("x_chip"), cells.text("accelerator")
-    if stated:
-        id = CHIPS.resolve(stated)
+    chip_name, text = cells.text("x_chip"), cells.text("accelerator")
+    if chip_name:
+        id = CHIPS.resolve(chip_name)
         if id is None:
-            raise Unusable("x_chip", f"got {stated[:40]!r}, expected a chip of the catalog{_such_as(stated)}")
+            raise Unusable("x_chip", f"got {chip_name[:40]!r}, expected a chip of the catalog{_such_as(chip_name)}")
         return _meant(cells, id, text)
     if not text:
         raise Unusable("x_chip", "blank, and so is accelerator")
     bare = re.sub(r"\(.*?\)", "", text).strip()
     words = [text, bare, *(bare.rsplit("-", cut)[0] for cut in range(1, bare.count("-") + 1))]
     words += [re.sub(r"-?\d+GB", "", word) for word in words]
-    id = next((found for word in words if word and (found := CHIPS.resolve(word))), None)
+    id = next((chip_id for word in words if word and (chip_id := CHIPS.resolve(word))), None)
     if id is None:
         raise Unusable("accelerator", f"got {text[:40]!r}, expected a chip of the catalog{_such_as(bare)}")
     cells.note(f"chip = {id}: from accelerator {text[:40]!r}")
@@ -517,8 +523,8 @@ def _system(cells: RowCells, chip: str) -> str | dict[str, Any]:
         inner = system(f"{slices[2]}x{chip}").tiers[0].topology
         return f"{slices[1]}x{chip}:{'x'.join(map(str, inner.shape))}" if isinstance(inner, Torus) else name
     if nodes and int(nodes[1]) > 1 and int(nodes[1]) * int(nodes[2]) == gpus:
-        joined, per_node = template.tier[0].chips, int(nodes[2])
-        if joined is not None and joined == template.node and per_node < joined:
+        domain_chips, per_node = template.tier[0].chips, int(nodes[2])
+        if domain_chips is not None and domain_chips == template.node and per_node < domain_chips:
             return {"base": name, "domain": per_node} | _outer(name, fabric)
     return {"base": name} | _outer(name, fabric) if fabric and _outer(name, fabric) else name
 
@@ -527,9 +533,9 @@ def _fabric(cells: RowCells, per_node: int) -> float:
     """Scale-out Gbit/s of one chip where the row's interconnect states it; 0 where it does not."""
     text = cells.text("interconnect")
     for pattern, shared in _FABRICS:
-        found = pattern.search(text)
-        if found:
-            rate = float(found[1]) * (float(found[2]) if pattern.groups > 1 else 1.0)
+        match = pattern.search(text)
+        if match:
+            rate = float(match[1]) * (float(match[2]) if pattern.groups > 1 else 1.0)
             return rate / per_node if shared else rate
     return 0.0
 

@@ -80,8 +80,8 @@ def kind_of(columns: Iterable[str]) -> Kind | None:
     >>> kind_of(["id", "system", "ranks", "nodes", "collective", "size_bytes", "busbw_GBps"])
     'collectives'
     """
-    known = set(columns)
-    return next((kind for kind, needed in NEEDED.items() if known.issuperset(needed)), None)
+    names = set(columns)
+    return next((kind for kind, required_columns in NEEDED.items() if names.issuperset(required_columns)), None)
 
 
 def read_rows(path: Path | str | None = None) -> tuple[Row, ...]:
@@ -102,10 +102,10 @@ def read_table(path: Path | str, kinds: tuple[Kind, ...] = tuple(NEEDED)) -> tup
         return "training", tuple(Row(id=run["id"], table=path.name, cells=MappingProxyType(run)) for run in runs)
     if kind is None or kind not in kinds:
         missing = [column for column in NEEDED[kinds[0]] if column not in columns]
-        given = f"a table of {kind}" if kind else f"a table without {', '.join(missing)}"
-        told = " or ".join("training runs" if known == "training" else known for known in kinds)
+        given_text = f"a table of {kind}" if kind else f"a table without {', '.join(missing)}"
+        kinds_text = " or ".join("training runs" if kind_name == "training" else kind_name for kind_name in kinds)
         todo = "see docs/concepts/truth.md for the columns"
-        raise _refuse(path, given, f"a table of {told}", todo)
+        raise _refuse(path, given_text, f"a table of {kinds_text}", todo)
     place = columns.index("id")
     return kind, tuple(
         Row(
@@ -130,8 +130,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             if any(len(cell) > LONGEST_CELL for cell in cells):
                 raise _refuse(path, "a very long cell", f"at most {LONGEST_CELL} characters", "", reader.line_num)
             if cells and len(cells) != len(columns):
-                given, expected = f"{len(cells)} cells", f"one for each of the {len(columns)} columns"
-                raise _refuse(path, given, expected, "quote cells that hold commas", reader.line_num)
+                given_text, expected_text = f"{len(cells)} cells", f"one for each of the {len(columns)} columns"
+                raise _refuse(path, given_text, expected_text, "quote cells that hold commas", reader.line_num)
             if any(cells):
                 lines.append((reader.line_num, [cell.strip() for cell in cells]))
             if len(lines) > MOST_ROWS:
@@ -156,25 +156,33 @@ def where(rows: Iterable[Row], filters: Iterable[str]) -> tuple[Row, ...]:
     >>> len(where(rows, ["source=h200", "recompute=none,full"]))
     7
     """
-    kept = given = tuple(rows)
-    columns = {column for row in given for column in row.cells}
+    selection = all_rows = tuple(rows)
+    columns = {column for row in all_rows for column in row.cells}
     for text in filters:
         column, equals, values = text.partition("=")
         column = column.strip()
         if not equals or not column:
             raise InputError(Problem(path="--where", given=repr(text), expected="column=value[,value]"))
-        if given and column not in columns:
+        if all_rows and column not in columns:
             close = near(column, sorted(columns))
-            expected = f"one of {', '.join(close)}" if close else f"one of the {len(columns)} columns"
-            raise InputError(Problem(path="--where", given=repr(column), expected=expected))
-        wanted = {value.strip() for value in values.split(",")}
-        known = {row[column] for row in given} | ({row.source for row in given} if column == "source" else set())
-        for value in sorted(wanted - known - {""}):
-            close = near(value, sorted(known))
-            expected = f"one of {', '.join(close)}" if close else f"one of the {len(known)} values of {column}"
-            raise InputError(Problem(path=f"--where {column}", given=repr(value), expected=expected))
-        kept = tuple(row for row in kept if row[column] in wanted or (column == "source" and row.source in wanted))
-    return kept
+            expected_text = f"one of {', '.join(close)}" if close else f"one of the {len(columns)} columns"
+            raise InputError(Problem(path="--where", given=repr(column), expected=expected_text))
+        accepted_values = {value.strip() for value in values.split(",")}
+        column_values = {row[column] for row in all_rows} | (
+            {row.source for row in all_rows} if column == "source" else set()
+        )
+        for value in sorted(accepted_values - column_values - {""}):
+            close = near(value, sorted(column_values))
+            expected_text = (
+                f"one of {', '.join(close)}" if close else f"one of the {len(column_values)} values of {column}"
+            )
+            raise InputError(Problem(path=f"--where {column}", given=repr(value), expected=expected_text))
+        selection = tuple(
+            row
+            for row in selection
+            if row[column] in accepted_values or (column == "source" and row.source in accepted_values)
+        )
+    return selection
 
 
 def is_headline(row: Row) -> bool:
