@@ -198,7 +198,7 @@ def anchor_calibration(calibration: Calibration | None, runs: str | Iterable[str
     >>> from ridgeline.sim import predict
     >>> scenario = read_scenario("examples/llama3-8b-8xh100-measured.toml")
     >>> before = predict(scenario)
-    >>> after = predict(scenario, anchored(None, "examples/llama3-8b-8xh100-measured.toml"))
+    >>> after = predict(scenario, anchor_calibration(None, "examples/llama3-8b-8xh100-measured.toml"))
     >>> before.step_time_s < after.step_time_s < 11.2                # measured: 11.2 s
     True
     >>> after.interval.high / after.interval.low < before.interval.high / before.interval.low

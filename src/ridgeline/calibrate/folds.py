@@ -195,7 +195,7 @@ def bundled_rows() -> Mapping[str, Row]:
 def is_bundled(row: Row) -> bool:
     """Whether a row is one of Ridgeline's own, cell by cell; a column that one side lacks counts as blank.
 
-    >>> row = bundled()["h200-003"]
+    >>> row = bundled_rows()["h200-003"]
     >>> is_bundled(row), is_bundled(Row(id=row.id, table="mine.csv", cells={**row.cells, "gpus": "2"}))
     (True, False)
     """
