@@ -24,7 +24,7 @@ from plan import best_of, gpt3
 
 from ridgeline import predict, read_scenario
 from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.op_table import op_table
+from ridgeline.cost.op_table import tabulate_ops
 from ridgeline.cost.price import SustainedRates, price_sections, sustained_rates
 from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
@@ -72,7 +72,7 @@ def envelope(scenario: Scenario) -> float:
 def split(scenario: Scenario) -> dict[str, float]:
     """CPU seconds of the steps of one prediction."""
     program, calibration = lower(scenario), default_calibration()
-    batch, runs, lines = op_table([program]), plan_columns([scenario]), stage_mixes([scenario], [program])
+    batch, runs, lines = tabulate_ops([program]), plan_columns([scenario]), stage_mixes([scenario], [program])
 
     def rates() -> SustainedRates:
         values = parameter_columns(calibration, [scenario])
@@ -83,7 +83,7 @@ def split(scenario: Scenario) -> dict[str, float]:
         "check": cpu_seconds(lambda: check(scenario), 0.3),
         "lowering": cpu_seconds(lambda: lower(scenario), 0.3),
         "columns": cpu_seconds(
-            lambda: (op_table([program]), stage_mixes([scenario], [program]), plan_columns([scenario])), 0.3
+            lambda: (tabulate_ops([program]), stage_mixes([scenario], [program]), plan_columns([scenario])), 0.3
         ),
         "rates": cpu_seconds(rates, 0.3),
         "pricing": cpu_seconds(lambda: step_seconds(price_sections(batch, rows), lines, runs, rows), 0.3),

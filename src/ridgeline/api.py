@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from ridgeline.comm.answer import CollectiveOptions, CollectiveTime
     from ridgeline.comm.libraries.choice import LibraryChoice
     from ridgeline.comm.simulation.conditions import Asked
-    from ridgeline.cost.calibration import Calibration
-    from ridgeline.cost.profile import Choice, Profile
+    from ridgeline.cost import Calibration, Choice, Profile
     from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search.deployments.question import DeploymentOptions
@@ -54,7 +53,7 @@ def calibration_of(
 
     Runs anchor what the profiles leave open: they are predicted with them first.
     """
-    from ridgeline.cost.calibration import read_calibration
+    from ridgeline.cost import read_calibration
     from ridgeline.sim.predict_step import default_calibration
 
     prior = read_calibration(calibration) if isinstance(calibration, Path) else calibration
@@ -351,7 +350,7 @@ def library_choice(name: str, *, on: str, size: str | float = "1 GB", library: s
 def profile(*names: str | Path | Profile) -> Profile:
     """What was measured of a machine: files of `ridgeline characterize`, or `aiconfigurator:CHIP`; several merge."""
     from ridgeline.calibrate.profile_sources import open_profile
-    from ridgeline.cost.profile_compare import merge_profiles
+    from ridgeline.cost import merge_profiles
 
     read = [open_profile(name) for name in names]
     return read[0] if len(read) == 1 else merge_profiles(read)

@@ -133,7 +133,10 @@ INTERIOR = {
     ),
 }
 """Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
-DOORS = {"sim": {"search", "calibrate"}}
+DOORS = {
+    "sim": {"search", "calibrate"},
+    "cost": {"sim", "serving", "search", "targets", "report", "cli"},  # `calibrate` fits what the room prices with
+}
 """Rooms that others enter through their `__init__` alone, and who does."""
 ONLY_IN_RUNTIME = {"torch": {"runtime"}}
 ONLY_IN_CAPTURE = {"transformers": "runtime/capture"}  # which builds its models, on the meta device
@@ -224,7 +227,8 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    from ridgeline import sim
+    from ridgeline import cost, sim
 
-    assert all(getattr(sim, name) is not None for name in sim.__all__)
+    assert all(getattr(room, name) is not None for room in (cost, sim) for name in room.__all__)
     assert len(sim.__all__) <= 48
+    assert len(cost.__all__) <= 70

@@ -22,7 +22,7 @@ from ridgeline.calibrate.folds import bundled_rows, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
 from ridgeline.calibrate.validate import Parameters
 from ridgeline.calibrate.validation import Case, Errors, Validation, errors_of
-from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners
+from ridgeline.cost import PARAMETERS, Calibration, Owners
 from ridgeline.plan.engine import default_engine
 
 FEW = 8  # runs of a chip or an engine below which its own parameters are hardly known

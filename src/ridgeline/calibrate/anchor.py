@@ -42,9 +42,9 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, Sensitivity, weigh_runs
-from ridgeline.cost.anchoring import OWNERS, before_anchors, covariance, offsets_of
-from ridgeline.cost.calibration import PARAMETERS, Calibration
+from ridgeline.cost import PARAMETERS, Calibration, Sensitivity, before_anchors
+from ridgeline.cost.anchored import MOST_RUNS, Anchored, AnchorRun, Components, weigh_runs
+from ridgeline.cost.anchoring import OWNERS, covariance, offsets_of
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.sim import default_calibration, sensitivities
 
@@ -285,7 +285,7 @@ def condition_on(among: Array, gaps: Array, noise: float) -> tuple[Array, Array]
 
         noise^2 (freedom + z^2) / (freedom + 1)
 
-    >>> weight, own = conditioned(np.full((3, 3), 0.01), np.array([0.1, 0.1, 0.9]), 0.05)
+    >>> weight, own = condition_on(np.full((3, 3), 0.01), np.array([0.1, 0.1, 0.9]), 0.05)
     >>> bool(own[2] > 1.5 * own[0]), float(own[0])
     (True, 0.05)
     """

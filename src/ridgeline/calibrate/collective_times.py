@@ -32,18 +32,20 @@ from ridgeline.comm.libraries.choice import BenchmarkTime, LibraryChoice, SweepP
 from ridgeline.core.arrays import Array
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
+from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
+from ridgeline.cost import Question
+from ridgeline.cost import QuestionKind as Kind
 from ridgeline.cost.library_times.formulas import Values, bare_link_seconds, harness_floor, library_seconds
 from ridgeline.cost.library_times.parameters import (
     BY_FAMILY,
     MEASURED_FAMILIES,
     PRIORS,
-    SHIPPED,
     Parameters,
     names,
     prior_values,
     shipped_parameters,
 )
-from ridgeline.cost.library_times.question import Kind, Question, QuestionColumns, columns_of, describes
+from ridgeline.cost.library_times.question import QuestionColumns, columns_of, describes
 
 SWEEP = tuple(4**power for power in range(5, 17))  # bytes: 1 KiB to 4 GiB
 BENCHMARKS: Mapping[str, Kind] = MappingProxyType(

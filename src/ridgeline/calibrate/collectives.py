@@ -20,9 +20,10 @@ from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
+from ridgeline.cost import Question, machines_of
+from ridgeline.cost import QuestionKind as Kind
 from ridgeline.cost.library_times.formulas import counted_bytes
-from ridgeline.cost.library_times.question import Experts, Kind, Question, Software, columns_of
-from ridgeline.cost.machine import machines_of
+from ridgeline.cost.library_times.question import Experts, Software, columns_of
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 

@@ -46,8 +46,9 @@ from ridgeline.calibrate.validate import Parameters, validation_of
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
+from ridgeline.cost import PARAMETERS, Calibration
 from ridgeline.cost.anchored import Components
-from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration
+from ridgeline.cost.calibration import SHIPPED
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import (
     SHIPPED_RESIDUALS,

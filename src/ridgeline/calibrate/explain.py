@@ -40,7 +40,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.core.units import DECIMAL, format_quantity
-from ridgeline.cost.calibration import Calibration, read_calibration
+from ridgeline.cost import Calibration, read_calibration
 from ridgeline.models.facts import training_flops_per_token
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import read_scenario, self_contained

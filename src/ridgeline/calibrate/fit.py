@@ -44,20 +44,23 @@ from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owners, known_share, owners
-from ridgeline.cost.kernels import flash_seconds, padded_flops
-from ridgeline.cost.machine import (
+from ridgeline.cost import (
+    PARAMETERS,
     PEAKS,
-    SHARE,
-    WIDE,
+    Calibration,
     Machines,
+    Owners,
     ParameterColumns,
+    SustainedRates,
     machines_of,
     measured_memory,
-    measured_updates,
+    owners,
+    shipped_profiles,
+    sustained_rates,
 )
-from ridgeline.cost.price import SustainedRates, sustained_rates
-from ridgeline.cost.profile import shipped_profiles
+from ridgeline.cost.calibration import APART, known_share
+from ridgeline.cost.kernels import flash_seconds, padded_flops
+from ridgeline.cost.machine import SHARE, WIDE, measured_updates
 from ridgeline.hardware.load import CHIPS, system
 from ridgeline.hardware.topology import Topology
 from ridgeline.plan.engine import ENGINES

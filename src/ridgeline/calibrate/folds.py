@@ -32,9 +32,7 @@ from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
 from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, MissingNumber
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.machine import ParameterColumns, machines_of, parameter_columns
-from ridgeline.cost.profile import Profile, shipped_profiles
+from ridgeline.cost import Calibration, ParameterColumns, Profile, machines_of, parameter_columns, shipped_profiles
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import StepBatch, StepTimes
 

@@ -38,17 +38,16 @@ from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.files import write_text
-from ridgeline.cost.calibration import (
+from ridgeline.cost import (
     SERVING_PARAMETERS,
-    SHIPPED_SERVING,
     Calibration,
-    Owner,
     Owners,
     ServingCalibration,
     default_calibration,
     owners,
     shipped_serving,
 )
+from ridgeline.cost.calibration import SHIPPED_SERVING, Owner
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import BARE
 from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch

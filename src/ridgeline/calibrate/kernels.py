@@ -25,9 +25,10 @@ from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError
 from ridgeline.core.evidence import Evidence
-from ridgeline.cost.calibration import Calibration, owners, shipped_calibration
+from ridgeline.cost import Calibration, Profile, owners, read_profile
+from ridgeline.cost.calibration import shipped_calibration
 from ridgeline.cost.kernels import ChipRates, chip_rates
-from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement, Profile, read_profile
+from ridgeline.cost.profile import SHIPPED_PROFILES, Measurement
 from ridgeline.cost.profile_prices import (
     FLASH,
     PRODUCTS,
@@ -288,7 +289,7 @@ def group_of(kernel: Kernel | Measurement) -> str:
 @cache
 def _bundled_log_ratios() -> Mapping[tuple[str, bool], tuple[tuple[str, float], ...]]:
     """By group and whether fitted, id and log(measured / predicted) of bundled kernels."""
-    from ridgeline.cost.profile import shipped_profiles
+    from ridgeline.cost import shipped_profiles
 
     kernels = bundled_kernels()
     logs_by_group: dict[tuple[str, bool], list[tuple[str, float]]] = {}

@@ -27,9 +27,9 @@ from ridgeline.calibrate.anchor import FREEDOM, condition_on
 from ridgeline.calibrate.fit import STEP, Layout
 from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
-from ridgeline.cost.anchored import Components, Sensitivity
-from ridgeline.cost.anchoring import PARTS, basis, shape_of
-from ridgeline.cost.calibration import PARAMETERS, owners
+from ridgeline.cost import PARAMETERS, Sensitivity, owners, shape_of
+from ridgeline.cost.anchored import Components
+from ridgeline.cost.anchoring import PARTS, basis
 
 RUNS = (0, 1, 2, 3, 5)
 PICKS, SOUGHT_PICKS = 24, 10  # times that runs are picked to be scored, and to seek components

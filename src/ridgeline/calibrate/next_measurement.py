@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import Literal
 
 from ridgeline.core.errors import InputError
-from ridgeline.cost.anchored import Anchored, Sensitivity
+from ridgeline.cost import PARAMETERS, Calibration, Owners, Sensitivity, owners
+from ridgeline.cost.anchored import Anchored
 from ridgeline.cost.anchoring import COMMON, after_one_more
-from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owners, owners
+from ridgeline.cost.calibration import APART
 from ridgeline.cost.machine import SHARE, density_of
 from ridgeline.hardware.load import system as load_system
 from ridgeline.ir.ops import Attend, MatMul

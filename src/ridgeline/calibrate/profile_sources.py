@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.units import DECIMAL
-from ridgeline.cost.profile import Choice, Measurement, Profile, chosen_profiles, read_profile
+from ridgeline.cost import Choice, Profile, read_profile
+from ridgeline.cost.profile import Measurement, chosen_profiles
 from ridgeline.hardware.chip import Chip
 from ridgeline.ir.kernel import Kernel
 

@@ -57,10 +57,8 @@ from ridgeline.calibrate.validation import Case, Validation, peak_of
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
-from ridgeline.cost.calibration import Calibration, owners
+from ridgeline.cost import Calibration, Choice, Profile, owners, parameter_columns, shipped_profiles
 from ridgeline.cost.calibration import shipped_calibration as shipped_calibration
-from ridgeline.cost.machine import parameter_columns
-from ridgeline.cost.profile import Choice, Profile, shipped_profiles
 from ridgeline.plan.check import check
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table

@@ -18,7 +18,7 @@ from ridgeline.calibrate.collective_times import size_class
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Kind, Row
 from ridgeline.core.units import BINARY
-from ridgeline.cost.calibration import Owners
+from ridgeline.cost import Owners
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim import Prediction, predict

@@ -15,7 +15,7 @@ from ridgeline.cli.terminal import Json, console, print_json
 from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from ridgeline.cost.profile import Profile
+    from ridgeline.cost import Profile
     from ridgeline.runtime.bringup.findings import BringUp, FaultsReport
     from ridgeline.runtime.bringup.msprobe.imported import ImportedDump
     from ridgeline.runtime.bringup.observations import Rates
@@ -175,7 +175,7 @@ def _aloud(line: str) -> None:
 def _held(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     """The profile; whatever would keep a fingerprint from being stored in it is refused before the work."""
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.cost.profile import read_profile, refuse_stored
+    from ridgeline.cost import read_profile, refuse_stored
 
     if save and (path is None or faulted):
         given = "no --profile" if path is None else "a fault, whose arithmetic is not the device's"
@@ -197,7 +197,7 @@ def _stored(profile: Profile | None) -> Fingerprint | None:
 
 def _saved(found: BringUp, path: Path | None, save: bool) -> BringUp:
     """The same, once what was found of the arithmetic unit is stored in the profile, where that is asked for."""
-    from ridgeline.cost.profile import save_fingerprint
+    from ridgeline.cost import save_fingerprint
     from ridgeline.runtime.bringup.prints import plain_print
 
     if not save or path is None:
@@ -222,7 +222,7 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
 
 def _measured(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
-    from ridgeline.cost.profile import ceilings
+    from ridgeline.cost import ceilings
     from ridgeline.runtime.bringup.observations import Rates
 
     file = Path(profile.source).name

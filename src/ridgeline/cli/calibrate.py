@@ -259,7 +259,7 @@ def _fit_collectives(json: bool, *, write: bool) -> None:
     """Fit the numbers of library times, with and without each system; write them unless told otherwise."""
     _need_scipy()
     from ridgeline.calibrate.collective_times import fit_collectives, in_sample, write_collectives
-    from ridgeline.cost.library_times.parameters import SHIPPED
+    from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
 
     with _progress() as tell:
         found = fit_collectives(progress=tell)

@@ -137,14 +137,13 @@ def _diff_reports(before: Path, after: Path, json: bool) -> None:
 
 
 def _are_profiles(*paths: Path) -> bool:
-    from ridgeline.cost.profile import is_profile
+    from ridgeline.cost import is_profile
 
     return all(is_profile(path) for path in paths)
 
 
 def _diff_profiles(before: Path, after: Path, json: bool) -> None:
-    from ridgeline.cost.profile import read_profile
-    from ridgeline.cost.profile_compare import diff_profiles
+    from ridgeline.cost import diff_profiles, read_profile
     from ridgeline.report.profile import draw_profile_diff
 
     diff = diff_profiles(read_profile(before), read_profile(after))

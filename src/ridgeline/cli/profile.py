@@ -32,8 +32,7 @@ def profile(
     """Show what was measured of a machine: ceilings against the data sheet, slow chips; import and merge profiles."""
     from ridgeline.api import profile as library
     from ridgeline.core.files import refuse_unwritable, write_text
-    from ridgeline.cost.profile import profile_text
-    from ridgeline.cost.profile_compare import profile_report
+    from ridgeline.cost import profile_report, profile_text
     from ridgeline.report.profile import draw_profile
 
     if output is not None:

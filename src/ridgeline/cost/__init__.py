@@ -1,1 +1,9 @@
-"""Op x chip -> seconds: a few named physical rates, and how ops are priced with them."""
+"""Op x chip -> seconds: a few named physical rates, and how ops are priced with them.
+
+The door: what other rooms take is listed in `__init__.pyi` and loaded when it is first asked for. `calibrate`, which
+fits what this room prices with, also enters its modules.
+"""
+
+from ridgeline.core.door import open_door
+
+__getattr__, __dir__, __all__ = open_door(__name__, __file__)

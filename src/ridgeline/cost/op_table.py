@@ -52,7 +52,7 @@ class OpTable:
         return np.repeat(self.cell, PHASES)
 
 
-def op_table(programs: Sequence[Program]) -> OpTable:
+def tabulate_ops(programs: Sequence[Program]) -> OpTable:
     """The columns of several programs, a cell each; their sections one after the other."""
     sections = [section for program in programs for section in program.sections]
     cells = np.repeat(np.arange(len(programs)), [len(program.sections) for program in programs])

@@ -304,8 +304,11 @@ class MeasuredOps:
     attend_distance: Array
 
 
-def measured_ops(table: OpTable, machines: Machines, kernels: MeasuredKernels | None) -> MeasuredOps | None:
-    """What a profile says of every op of a table; None without any."""
+def measured_ops(
+    table: OpTable, machines: Machines, scenarios: Sequence[Scenario], profiles: Mapping[str, Profile]
+) -> MeasuredOps | None:
+    """What profiles of the scenarios' chips say of every op of a table; None without any."""
+    kernels = measured_kernels(scenarios, profiles)
     if kernels is None:
         return None
     products = _matmuls(table, machines, kernels)

@@ -10,7 +10,7 @@ from ridgeline.core.encode import to_json
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.cost.profile import FORMATS, ceilings, profile_for, shipped_profiles
+from ridgeline.cost import FORMATS, ceilings, profile_for, shipped_profiles
 from ridgeline.hardware.chip import PEAK_KEYS, Chip
 from ridgeline.hardware.facts import Ratio, link_bytes_per_flop, ridge_points
 from ridgeline.hardware.system import System, Tier

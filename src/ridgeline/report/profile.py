@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.cost.profile_compare import ProfileDiff, ProfileReport
+from ridgeline.cost import ProfileDiff, ProfileReport
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
 
 SHOWN = 20  # kernels that differ, on a page

@@ -15,9 +15,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.price import sustained_rates
+from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
 from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import sections_of

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from ridgeline.core.encode import encode
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import signed_quantity
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario

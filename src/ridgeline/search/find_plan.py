@@ -19,7 +19,7 @@ import numpy as np
 
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.check import engine as known_engine
 from ridgeline.plan.check import precision
 from ridgeline.plan.mesh import ORDERS

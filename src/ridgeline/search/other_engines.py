@@ -16,7 +16,7 @@ from typing import Literal
 
 from ridgeline.core.dtype import dtype
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve

@@ -19,7 +19,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.models.spec import Moe
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import ORDERS
 from ridgeline.plan.scenario import Scenario

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.capability import decision_words
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.explain import simulated_step_s

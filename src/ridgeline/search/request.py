@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of

@@ -18,7 +18,7 @@ from ridgeline.core.dtype import dtype
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.hardware.system import System, Tier
 from ridgeline.plan.plan import Offload, Plan, Precision, Schedule, Switches
 from ridgeline.plan.resolve import resolve

@@ -12,7 +12,7 @@ import numpy as np
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration, ServingCalibration
+from ridgeline.cost import Calibration, ServingCalibration
 from ridgeline.hardware.load import system as load_system
 from ridgeline.hardware.system import System
 from ridgeline.ir.forward_steps import ForwardSteps

@@ -17,20 +17,28 @@ import numpy as np
 from ridgeline.comm.closed_form.links import Links
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import (
+from ridgeline.cost import (
+    ALL_REDUCE,
+    PEAKS,
+    PHASES,
+    SERVED_TILES,
     SERVING_PARAMETERS,
+    Bound,
     Calibration,
+    OpTable,
     ServingCalibration,
+    SustainedRates,
+    collective_op_seconds,
     default_calibration,
+    machines_of,
+    measured_ops,
+    op_table_over,
+    padded_products,
+    parameter_columns,
+    price_ops,
     shipped_serving,
+    sustained_rates,
 )
-from ridgeline.cost.collectives import ALL_REDUCE
-from ridgeline.cost.kernels import SERVED_TILES
-from ridgeline.cost.machine import PEAKS, machines_of, parameter_columns
-from ridgeline.cost.op_table import PHASES, OpTable, op_table_over
-from ridgeline.cost.price import SustainedRates, collective_op_seconds, padded_products, price_ops, sustained_rates
-from ridgeline.cost.profile_prices import measured_kernels, measured_ops
-from ridgeline.cost.step_part import Bound
 from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.ir.ops import Attend, Collective, MatMul, Num
 from ridgeline.ir.program import Section, SectionRole
@@ -167,7 +175,7 @@ def _classes(
     """Nominal work by class, section and step."""
     many = len(program.graphed)
     table = op_table_over(program.sections, many)
-    measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
+    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
     with np.errstate(divide="ignore", invalid="ignore"):
         padded = padded_products(table, rates.machines, SERVED_TILES)
         prices = price_ops(table, rates, padded, measured=measured)

@@ -14,11 +14,17 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.op_table import op_table
-from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections, sustained_rates
-from ridgeline.cost.profile_prices import measured_kernels, measured_ops
+from ridgeline.cost import (
+    Calibration,
+    SectionPrices,
+    SustainedRates,
+    machines_of,
+    measured_ops,
+    parameter_columns,
+    price_sections,
+    sustained_rates,
+    tabulate_ops,
+)
 from ridgeline.ir.program import Program, SectionKey, SectionRole
 from ridgeline.lowering.context import LoweringContext, lowering_context
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
@@ -139,8 +145,8 @@ def price_layouts(
     policies = tuple((way.recompute, share) for share, way in product(shares, ways))
     by_policy = replace(plans, offload=np.array([share for _, share in policies]))
     needs = _side_by_side([way.needs for way in ways] * len(shares))
-    table = op_table([way.program for way in ways])
-    measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
+    table = tabulate_ops([way.program for way in ways])
+    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
     priced = _repeated(price_sections(table, rates, measured=measured), len(shares))
     stages = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     bare = stages_of(replace(context, recompute=ways[0].recompute), (0,) * plan.virtual_stages)

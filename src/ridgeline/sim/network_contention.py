@@ -29,7 +29,7 @@ from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.core.arrays import Index
-from ridgeline.cost.step_part import StepPart
+from ridgeline.cost import StepPart
 from ridgeline.ir.ops import Collective, Num
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import plan_columns

@@ -15,15 +15,15 @@ from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
-from ridgeline.cost.calibration import (
+from ridgeline.cost import (
+    Bound,
     Calibration,
     ServingCalibration,
     default_calibration,
+    profile_for,
     serving_spread,
     shipped_serving,
 )
-from ridgeline.cost.profile import profile_for
-from ridgeline.cost.step_part import Bound
 from ridgeline.hardware.load import rated_power
 from ridgeline.ir.forward_steps import ForwardSteps, chunk_pairs, forward_steps
 from ridgeline.models.spec import Moe

@@ -18,10 +18,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
-from ridgeline.cost.op_table import op_table_over
-from ridgeline.cost.price import SectionPrices, SustainedRates, price_sections
-from ridgeline.cost.profile import Profile
-from ridgeline.cost.profile_prices import measured_kernels, measured_ops
+from ridgeline.cost import Profile, SectionPrices, SustainedRates, measured_ops, op_table_over, price_sections
 from ridgeline.ir.program import Section
 from ridgeline.lowering.context import LoweringContext
 from ridgeline.lowering.plan_columns import PlanColumns
@@ -92,7 +89,7 @@ class PlanModel:
     ) -> PlanModel:
         """One structure whose sections have sizes over so many cells."""
         table = op_table_over(sections, cells)
-        measured = measured_ops(table, rates.machines, measured_kernels([scenario], profiles))
+        measured = measured_ops(table, rates.machines, [scenario], profiles)
         return cls(
             prices=price_sections(table, rates, measured=measured),
             rates=rates,

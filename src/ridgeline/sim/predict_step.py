@@ -16,23 +16,28 @@ from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.evidence import Evidence, Quoted, weakest
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, HOUR, format_gib
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.calibration import default_calibration as default_calibration
-from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.op_table import PHASES, OpTable, op_table
-from ridgeline.cost.price import (
+from ridgeline.cost import (
+    PHASES,
+    Bound,
+    Calibration,
+    MeasuredOps,
     OpEstimate,
     OpPrices,
+    OpTable,
     SectionPrices,
+    StepPart,
     SustainedRates,
     estimates,
+    machines_of,
+    measured_ops,
+    parameter_columns,
     price_ops,
+    profile_for,
     sum_sections,
     sustained_rates,
+    tabulate_ops,
 )
-from ridgeline.cost.profile import profile_for
-from ridgeline.cost.profile_prices import MeasuredOps, measured_kernels, measured_ops
-from ridgeline.cost.step_part import Bound, StepPart
+from ridgeline.cost import default_calibration as default_calibration
 from ridgeline.hardware.load import WITH_CAPACITY, rated_power
 from ridgeline.ir.program import Program
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
@@ -103,9 +108,9 @@ def price(scenario: Scenario, calibration: Calibration) -> Priced:
     """Lower a possible scenario and price it as a batch of one."""
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
-    table, parameters = op_table([program]), parameter_columns(calibration, [scenario])
+    table, parameters = tabulate_ops([program]), parameter_columns(calibration, [scenario])
     rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
-    measured = measured_ops(table, rates.machines, measured_kernels([scenario], calibration.profiles))
+    measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
     ops = price_ops(table, rates, measured=measured)
     sections = sum_sections(table, rates, ops)
     return Priced(

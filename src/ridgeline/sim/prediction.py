@@ -8,7 +8,7 @@ from typing import Any
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
-from ridgeline.cost.step_part import Bound, StepPart
+from ridgeline.cost import Bound, StepPart
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train

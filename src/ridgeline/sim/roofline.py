@@ -23,12 +23,20 @@ from ridgeline.core.dtype import dtype, peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.machine import machines_of, parameter_columns
-from ridgeline.cost.op_table import op_table
-from ridgeline.cost.price import OpEstimate, estimates, price_ops, sustained_rates
-from ridgeline.cost.profile import Profile, ceilings, profile_for
-from ridgeline.cost.profile_prices import measured_kernels, measured_ops
+from ridgeline.cost import (
+    Calibration,
+    OpEstimate,
+    Profile,
+    ceilings,
+    estimates,
+    machines_of,
+    measured_ops,
+    parameter_columns,
+    price_ops,
+    profile_for,
+    sustained_rates,
+    tabulate_ops,
+)
 from ridgeline.hardware.load import system
 from ridgeline.hardware.system import System
 from ridgeline.ir.ops import Attend, Collective, MatMul, Op, kernel_of
@@ -185,9 +193,9 @@ def roofline(
     used = calibration or default_calibration()
     plans = plan_columns([built])
     program = _served(lower(built, plans, tensors=False), built, phase)
-    table, parameters = op_table([program]), parameter_columns(used, [built])
+    table, parameters = tabulate_ops([program]), parameter_columns(used, [built])
     rates = sustained_rates(machines_of([built.system]), parameters, plans=plans)
-    measured = measured_ops(table, rates.machines, measured_kernels([built], used.profiles))
+    measured = measured_ops(table, rates.machines, [built], used.profiles)
     prices = price_ops(table, rates, measured=measured)
     each = estimates(program.sections, prices, Evidence.FITTED, measured)
     ops = [*_summed(each, program)]

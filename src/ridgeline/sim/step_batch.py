@@ -9,11 +9,20 @@ import numpy as np
 
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost.machine import Machines, ParameterColumns, machines_of, measured_memory
-from ridgeline.cost.op_table import OpTable, op_table
-from ridgeline.cost.price import padded_products, price_sections, sustained_rates
-from ridgeline.cost.profile import Profile
-from ridgeline.cost.profile_prices import MeasuredOps, measured_kernels, measured_ops
+from ridgeline.cost import (
+    Machines,
+    MeasuredOps,
+    OpTable,
+    ParameterColumns,
+    Profile,
+    machines_of,
+    measured_memory,
+    measured_ops,
+    padded_products,
+    price_sections,
+    sustained_rates,
+    tabulate_ops,
+)
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario import Scenario
@@ -47,14 +56,14 @@ class StepBatch:
         distinct = {id(one): one for one in scenarios}
         lowered = {key: lower(scenario, tensors=False) for key, scenario in distinct.items()}
         programs = [lowered[id(scenario)] for scenario in scenarios]
-        ops, machines = op_table(programs), machines_of([scenario.system for scenario in scenarios])
+        ops, machines = tabulate_ops(programs), machines_of([scenario.system for scenario in scenarios])
         return cls(
             ops=ops,
             mixes=stage_mixes(scenarios, programs),
             plans=plan_columns(scenarios),
             machines=machines,
             padded=padded_products(ops, machines),
-            measured=measured_ops(ops, machines, measured_kernels(scenarios, profiles)),
+            measured=measured_ops(ops, machines, scenarios, profiles),
             memory=measured_memory(scenarios, profiles, np.full(len(scenarios), np.nan)) if profiles else None,
         )
 

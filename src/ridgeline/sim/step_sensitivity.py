@@ -13,10 +13,19 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.cost.anchored import Sensitivity
-from ridgeline.cost.anchoring import before_anchors, pace_of, shape_of, variances
-from ridgeline.cost.calibration import PARAMETERS, Calibration, Owners, owners
-from ridgeline.cost.machine import ParameterColumns, parameter_columns
+from ridgeline.cost import (
+    PARAMETERS,
+    Calibration,
+    Owners,
+    ParameterColumns,
+    Sensitivity,
+    before_anchors,
+    owners,
+    pace_of,
+    parameter_columns,
+    shape_of,
+    variances,
+)
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.prediction import AnchorEffect
 from ridgeline.sim.step_batch import StepBatch

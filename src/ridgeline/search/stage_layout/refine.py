@@ -18,7 +18,7 @@ import numpy as np
 from ridgeline.core.arrays import Index
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.plan_table import runs
 from ridgeline.plan.scenario import Scenario

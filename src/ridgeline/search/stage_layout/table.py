@@ -9,7 +9,7 @@ import numpy as np
 
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
+from ridgeline.cost import Calibration
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.stage_layout.policies import MemoryPolicy, recomputes_of, shares_of
 from ridgeline.sim import LayoutModel, price_layouts

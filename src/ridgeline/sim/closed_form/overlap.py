@@ -13,8 +13,7 @@ import numpy as np
 from ridgeline.comm.closed_form.links import Links
 from ridgeline.core.arrays import Array, Mask, at
 from ridgeline.core.records import dataclass
-from ridgeline.cost.price import SectionPrices, SustainedRates, collective_op_seconds
-from ridgeline.cost.step_part import COMPUTE, SECTION_PARTS, StepPart
+from ridgeline.cost import COMPUTE, SECTION_PARTS, SectionPrices, StepPart, SustainedRates, collective_op_seconds
 from ridgeline.lowering.plan_columns import PlanColumns
 from ridgeline.lowering.step_ops import layer_gather, layer_scatter
 from ridgeline.sim.closed_form.stage_times import StageTimes

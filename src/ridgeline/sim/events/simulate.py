@@ -16,8 +16,7 @@ import numpy as np
 
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.cost.calibration import Calibration
-from ridgeline.cost.op_table import PHASES
+from ridgeline.cost import PHASES, Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Phase, ScheduleTable, build

@@ -27,10 +27,16 @@ from ridgeline.comm.closed_form.links import Links
 from ridgeline.comm.closed_form.terms import Routing
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
-from ridgeline.cost.collectives import collective_seconds
-from ridgeline.cost.op_table import PHASES
-from ridgeline.cost.price import collective_op_seconds, copy_seconds
-from ridgeline.cost.step_part import AXES, COMPUTE, SECTION_PARTS, StepPart
+from ridgeline.cost import (
+    AXES,
+    COMPUTE,
+    PHASES,
+    SECTION_PARTS,
+    StepPart,
+    collective_op_seconds,
+    collective_seconds,
+    copy_seconds,
+)
 from ridgeline.ir.ops import Collective
 from ridgeline.ir.program import SectionKey, StepOps
 from ridgeline.lowering.step_ops import accumulations, trained_params
