@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
@@ -16,7 +17,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 from ridgeline.cli.verbs import VERBS
 from ridgeline.core.dtype import DType
 from ridgeline.core.encode import json_keys
-from ridgeline.core.schema import first_line, json_schema, key_meanings, owner_of, reachable_kinds, result_keys
+from ridgeline.core.schema import (
+    first_line,
+    json_schema,
+    key_meanings,
+    owner_of,
+    reachable_kinds,
+    records_at,
+    result_keys,
+)
 from ridgeline.report.results import RESULTS, results_of
 from tools.pages import DOCS, write_or_check
 
@@ -45,6 +54,10 @@ def words(hint: Any) -> str:
     if origin in (Union, UnionType):
         named = list(dict.fromkeys(words(part) for part in parts if part is not NoneType))
         return " or ".join(named) + ("?" if NoneType in parts else "")
+    if is_dataclass(owner) and owner is not DType and is_small(owner):
+        keys = result_keys(owner).items()
+        groups = groupby(keys, key=lambda item: words(item[1][0]))
+        return "{" + "; ".join(f"{', '.join(f'`{key}`' for key, _ in group)}: {holds}" for holds, group in groups) + "}"
     if is_dataclass(owner) and owner is not DType:
         return f"[{owner.__name__}](#{owner.__name__.lower()})"
     schema = json_schema(hint)
@@ -53,6 +66,17 @@ def words(hint: Any) -> str:
     if schema.get("type") == "object":
         return f"{words(parts[1])} by name" if parts else "table"
     return NAMES.get(hint, "text" if schema.get("type") == "string" else "any value")
+
+
+@cache
+def is_small(kind: type) -> bool:
+    """Whether a record is told where it stands: few keys, none of which needs a word, and no record among them."""
+    keys = result_keys(kind)
+    if len(keys) > MOST_KEYS:
+        return False
+    paths = {key.name: key.path for key in json_keys(kind)}
+    plain = all(not meaning(kind, key, paths.get(key)) for key in keys)
+    return plain and not any(key.is_spread for key in json_keys(kind)) and len(list(reachable_kinds([kind]))) == 1
 
 
 @cache
@@ -83,16 +107,34 @@ def meaning(kind: type, key: str, path: tuple[str, ...] | None) -> str:
     return ""
 
 
+MOST_KEYS = 6  # of a record that is told where it stands
+MOST_WORDS = 10  # of a meaning; what follows its first clause is left to the class
+
+
+def brief(says: str) -> str:
+    """A meaning, or its first clause where it is long."""
+    return says if len(says.split()) <= MOST_WORDS else re.split(r"; |: |, (?=where|which|None)", says)[0]
+
+
+def shared_records(kind: type) -> list[type]:
+    """Records whose keys this one has beside its own: the class it extends, and those it spreads."""
+    bases = [base for base in kind.__mro__[1:] if is_dataclass(base) and "JSON" in vars(base)]
+    spread = [record for key in json_keys(kind) if key.is_spread for record in records_at(kind, key.path or ())]
+    return [*bases[:1], *spread]
+
+
 def table(kind: type) -> Iterator[str]:
+    shared = shared_records(kind)
     yield f"\n### {kind.__name__}\n\n{first_line(kind)}\n"
     paths = {key.name: key.path for key in json_keys(kind)}
+    known = {key for record in shared for key in result_keys(record)} | {"kind", "possible"}
     rows = []
     for key, (hint, is_sparse) in result_keys(kind).items():
-        if key in ("kind", "possible"):
+        if key in known:
             continue
         name = f"[`{key}`]" if is_sparse else f"`{key}`"
-        rows.append((name, words(hint), meaning(kind, key, paths.get(key)) if key in paths else ""))
-    plain: list[str] = []  # keys that say everything by their name and type
+        rows.append((name, words(hint), brief(meaning(kind, key, paths.get(key)) if key in paths else "")))
+    plain = [f"keys of {words(record)}" for record in shared]  # and keys that say everything by their name and type
     for (holds, says), group in groupby(rows, key=lambda row: row[1:]):
         names = ", ".join(name for name, *_ in group)
         if not says:
@@ -110,10 +152,13 @@ def page() -> str:
     lines, known = [HEAD], set[type]()
     for verb in RESULTS:
         lines.append(f"\n## {verb}\n\n{VERBS[verb].summary}")
-        for kind in reachable_kinds(results_of(verb)):
-            if kind not in known:
+        waiting = list(reachable_kinds(results_of(verb)))
+        while waiting:
+            kind = waiting.pop(0)
+            if kind not in known and (kind in results_of(verb) or not is_small(kind)):
                 known.add(kind)
                 lines += table(kind)
+                waiting = [*shared_records(kind), *waiting]
     return "\n".join(lines) + "\n"
 
 

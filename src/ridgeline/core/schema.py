@@ -156,6 +156,11 @@ def owner_of(kind: type, path: Sequence[str]) -> list[type]:
     return [owner for owner in (get_origin(option) or option for option in _options(hint)) if isinstance(owner, type)]
 
 
+def records_at(kind: type, path: Sequence[str]) -> list[type]:
+    """The records at the end of a path."""
+    return list(_records(_path_hint(kind, path)))
+
+
 def _attribute_hint(kind: Any, attribute: str) -> Any:
     """The type of a field, a property or a constant of a class; type variables take what the annotation gives them."""
     owner = get_origin(kind) or kind
@@ -169,7 +174,8 @@ def _attribute_hint(kind: Any, attribute: str) -> Any:
     if get_origin(hint) in (ClassVar, Annotated):
         hint = get_args(hint)[0]
     arguments = dict(zip(getattr(owner, "__parameters__", ()), get_args(kind), strict=False))
-    return arguments.get(hint, hint)
+    hint = arguments.get(hint, hint)
+    return (hint.__bound__ or Any) if isinstance(hint, TypeVar) else hint
 
 
 def has_attribute(kind: Any, attribute: str) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar
 
-    W = TypeVar("W")
+    W = TypeVar("W", bound=Workload)
 
 
 def balance_layers(layers: int, stages: int, ahead: int = 0) -> tuple[int, ...]:
