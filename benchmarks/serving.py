@@ -21,21 +21,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.serving.arrivals import at_times, gamma_times
 from ridgeline.serving.deployment import fleet_of, instances_of
-from ridgeline.serving.event_loop import simulate
-from ridgeline.serving.fleet_loop import simulate_fleet
-from ridgeline.serving.metrics import serving_metrics
+from ridgeline.serving.engine.sglang import sglang_scheduler
+from ridgeline.serving.engine.sglang_prefill import SglangSettings
+from ridgeline.serving.engine.step import Policy
+from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
+from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.fleet.fleet_loop import simulate_fleet
+from ridgeline.serving.load.arrivals import at_times, gamma_times
 from ridgeline.serving.request import Request
-from ridgeline.serving.served import Served
-from ridgeline.serving.sglang_overlap import sglang_scheduler
-from ridgeline.serving.sglang_settings import SglangSettings
-from ridgeline.serving.step import Policy
+from ridgeline.serving.served import Served, serving_metrics
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
-from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings
 
 TARGET = 20_000  # requests a core-second
 ROUNDS = 5

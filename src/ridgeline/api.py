@@ -159,7 +159,7 @@ def priced_of(
     scenario   whose deployment the log is of, where one is known: its scheduler is that of a log that names none
     """
     from ridgeline.serving.deployment import Priced
-    from ridgeline.serving.request_log import is_request_log, read_request_log
+    from ridgeline.serving.load.request_log import is_request_log, read_request_log
 
     runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(one) for one in anchor]
     logs = [run for run in runs if is_request_log(Path(run))]

@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.serving.recording import read_recording
-from ridgeline.serving.recording_replay import replay
+from ridgeline.serving.replay.recording import read_recording, replay
 
 VLLM, SGLANG = os.environ.get("RIDGELINE_VLLM", ""), os.environ.get("RIDGELINE_SGLANG", "")
 SEED = int(os.environ.get("RIDGELINE_SEED", "1"))

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.serving.recording import read_recording
-from ridgeline.serving.recording_replay import replay
+from ridgeline.serving.replay.recording import read_recording, replay
 
 VLLM = os.environ.get("RIDGELINE_VLLM", "")
 CASES = 40

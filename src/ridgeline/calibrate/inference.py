@@ -50,7 +50,7 @@ from ridgeline.cost import (
 from ridgeline.cost.calibration import SHIPPED_SERVING, Owner
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import BARE
-from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
+from ridgeline.serving.closed_batch import ClosedBatch, Limits, closed_batch
 from ridgeline.sim import (
     PRODUCTS,
     SIDE_BY_SIDE,

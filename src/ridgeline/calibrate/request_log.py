@@ -18,13 +18,12 @@ from ridgeline.core.errors import MissingNumber
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.serving.deployment import Priced, Settings, instances_of
-from ridgeline.serving.event_loop import collector_paused
-from ridgeline.serving.lockstep import Lockstep, Ranks
-from ridgeline.serving.replica import Replica
-from ridgeline.serving.request_log import RequestLog
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
+from ridgeline.serving.fleet.event_loop import collector_paused
+from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
+from ridgeline.serving.fleet.replica import Replica
+from ridgeline.serving.load.request_log import RequestLog
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings, vllm_rules
 
 NUMBERS = ("step_s", "decode_s", "kv_token_s", "prefill_token_s", "attention_pair_s")
 START = np.array([0.36, 1.5e-3, 2.4e-6, 1.5e-3, 1.5e-8])  # of the numbers, in units of the log's median TPOT

@@ -32,9 +32,9 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
 from ridgeline.plan.serve import Poisson, Serve
 from ridgeline.serving.deployment import Priced, instances_of, unservable
-from ridgeline.serving.load import load_of
-from ridgeline.serving.metrics import ServingMetrics
+from ridgeline.serving.load.load import load_of
 from ridgeline.serving.request import Piece, Request
+from ridgeline.serving.served import ServingMetrics
 from ridgeline.serving.serving_prediction import FRONT_END_S, served_by
 
 STAGE_S = 600.0  # of one rate after the other, where a row has several

@@ -88,7 +88,7 @@ def validate(
 
 def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
     """Explain a log of measured requests by five numbers, if the file is one."""
-    from ridgeline.serving.request_log import is_request_log
+    from ridgeline.serving.load.request_log import is_request_log
 
     if not is_request_log(path):
         return False
@@ -100,12 +100,12 @@ def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
 
 def _replayed(path: Path, json: bool) -> bool:
     """Replay a recording of a serving engine's scheduler, if the file is one."""
-    from ridgeline.serving.recording import is_recording
+    from ridgeline.serving.replay.recording import is_recording
 
     if not is_recording(path):
         return False
     from ridgeline.report.replay import draw_replay
-    from ridgeline.serving.recording_replay import replay_recording
+    from ridgeline.serving.replay.recording import replay_recording
 
     found = replay_recording(path)
     if json:

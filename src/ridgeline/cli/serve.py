@@ -50,7 +50,7 @@ def validate_log(path: Path, anchor: Sequence[str], *, json: bool) -> None:
     """Fit, or hold against another log's numbers, a log of measured requests."""
     from ridgeline.calibrate.request_log import apply_request_log, fit_request_log
     from ridgeline.report.serve import draw_request_log
-    from ridgeline.serving.request_log import read_request_log
+    from ridgeline.serving.load.request_log import read_request_log
 
     log = read_request_log(path)
     if anchor:

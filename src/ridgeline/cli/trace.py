@@ -159,8 +159,7 @@ def only_bench_results(traces: list[Path]) -> bool:
 
 def _analyze_bench(paths: list[Path], json: bool) -> None:
     from ridgeline.report.bench import draw_bench
-    from ridgeline.serving.bench_analysis import BenchReport, analyze_bench
-    from ridgeline.serving.bench_result import read_bench_runs
+    from ridgeline.serving.bench_result import BenchReport, analyze_bench, read_bench_runs
 
     report = BenchReport(runs=tuple(analyze_bench(run) for path in paths for run in read_bench_runs(path)))
     print_json(report) if json else draw_bench(report, console())

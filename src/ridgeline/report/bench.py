@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import bar, blocks, clean, grid, headed
-from ridgeline.serving.bench_analysis import BenchAnalysis, BenchReport
+from ridgeline.serving.bench_result import BenchAnalysis, BenchReport
 
 METRICS = ("ttft", "tpot", "itl", "e2e")
 MEANING = {

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ridgeline.report.cells import clean
-from ridgeline.serving.recording_replay import Replay
+from ridgeline.serving.replay.recording import Replay
 
 
 def draw_replay(found: Replay, console: Console) -> None:

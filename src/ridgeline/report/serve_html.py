@@ -12,7 +12,7 @@ from ridgeline.report.cells import percent
 from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table
 from ridgeline.report.scale import Scale
 from ridgeline.report.serve import METRICS
-from ridgeline.serving.replica import Sample
+from ridgeline.serving.fleet.replica import Sample
 from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import ServingPrediction
 from ridgeline.serving.why_slow import MEANINGS

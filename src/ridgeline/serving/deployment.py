@@ -29,21 +29,18 @@ from ridgeline.plan.serving_plan import (
     VllmKnobs,
     default_knobs,
 )
-from ridgeline.serving.fleet import Fleet, ReplicaPool, Role, Transfer
-from ridgeline.serving.lockstep import Lockstep, Ranks
-from ridgeline.serving.priced_steps import Price, PricedSteps, priced_steps
-from ridgeline.serving.replica import Replica
+from ridgeline.serving.engine.sglang import sglang_scheduler
+from ridgeline.serving.engine.sglang_prefill import SglangSettings
+from ridgeline.serving.engine.static_batcher import StaticBatcher
+from ridgeline.serving.engine.step import Policy
+from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings, vllm_rules
+from ridgeline.serving.fleet.fleet_loop import Fleet, ReplicaPool, Role, Transfer
+from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
+from ridgeline.serving.fleet.replica import Replica
+from ridgeline.serving.fleet.router import LeastLoaded, PrefixAware, RoundRobin, Router
 from ridgeline.serving.request import Request
-from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
-from ridgeline.serving.sglang_overlap import sglang_scheduler
-from ridgeline.serving.sglang_settings import SglangSettings
-from ridgeline.serving.static_batcher import StaticBatcher
-from ridgeline.serving.step import Policy
-from ridgeline.serving.step_cost import StepCost
-from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
-from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings, vllm_rules
+from ridgeline.serving.step_cost import Price, PricedSteps, StepCost, priced_steps
 from ridgeline.sim import ServingMemory, limits_of, price_forward, serving_memory
 
 ASYNC_SINCE = (0, 14)  # version of vLLM from which scheduling runs one step ahead by default

@@ -13,13 +13,11 @@ from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
-from ridgeline.serving.fleet import FleetRun
-from ridgeline.serving.fleet_loop import Progress, simulate_fleet
-from ridgeline.serving.load import load_of
-from ridgeline.serving.metrics import ServingMetrics, serving_metrics
-from ridgeline.serving.misses import Misses
+from ridgeline.serving.fleet.fleet_loop import FleetRun, Progress, simulate_fleet
+from ridgeline.serving.fleet.slo_abort import Misses
+from ridgeline.serving.load.load import load_of
 from ridgeline.serving.request import Request
-from ridgeline.serving.served import Served
+from ridgeline.serving.served import Served, ServingMetrics, serving_metrics
 from ridgeline.sim import Impossible, unpublished
 
 PERCENTILES = (50.0, 90.0, 99.0)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.serving.arrivals import Conversation, at_times, closed_loop, gamma_times, on_off_times, sessions
-from ridgeline.serving.event_loop import simulate
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
+from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.load.arrivals import Conversation, at_times, closed_loop, gamma_times, on_off_times, sessions
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings
 
 COST = LinearStepCost(step_s=0.01, prefill_token_s=1e-5)
 

@@ -12,8 +12,7 @@ import pytest
 from command import run
 
 from ridgeline.core.errors import InputError
-from ridgeline.serving.bench_analysis import analyze_bench
-from ridgeline.serving.bench_result import is_bench_result, read_bench_runs
+from ridgeline.serving.bench_result import analyze_bench, is_bench_result, read_bench_runs
 
 LIVE = Path(__file__).parents[4] / "shared" / "serving" / "golden"
 

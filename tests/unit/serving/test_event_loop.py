@@ -7,11 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from ridgeline.serving.event_loop import simulate
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
+from ridgeline.serving.fleet.event_loop import simulate
 from ridgeline.serving.request import Piece, Request
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings
 
 COST = LinearStepCost(step_s=0.007, decode_s=1e-5, kv_token_s=3e-8, prefill_token_s=2.5e-5, attention_pair_s=1e-9)
 

@@ -13,21 +13,19 @@ import pytest
 
 from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_plan import Autoscale, Failure
-from ridgeline.serving.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
-from ridgeline.serving.event_loop import simulate
-from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Transfer
-from ridgeline.serving.fleet_loop import simulate_fleet
-from ridgeline.serving.lockstep import Lockstep, Ranks
-from ridgeline.serving.misses import Hopeless, Misses
-from ridgeline.serving.replica import Replica
+from ridgeline.serving.engine.sglang import SglangScheduler
+from ridgeline.serving.engine.sglang_prefill import SglangSettings
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
+from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.fleet.fleet_loop import Fleet, FleetRun, ReplicaPool, Transfer, simulate_fleet
+from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
+from ridgeline.serving.fleet.replica import Replica
+from ridgeline.serving.fleet.router import LeastLoaded, PrefixAware, RoundRobin, Router
+from ridgeline.serving.fleet.slo_abort import Hopeless, Misses
+from ridgeline.serving.load.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
 from ridgeline.serving.request import Request
-from ridgeline.serving.router import LeastLoaded, PrefixAware, RoundRobin, Router
 from ridgeline.serving.served import PARTS
-from ridgeline.serving.sglang_scheduler import SglangScheduler
-from ridgeline.serving.sglang_settings import SglangSettings
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings
 
 COST = LinearStepCost(step_s=0.007, decode_s=1e-5, kv_token_s=3e-8, prefill_token_s=2.5e-5)
 LINK = Transfer(bytes_per_token=131072.0, bytes_per_s=50e9, latency_s=1e-3)

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.serving.arrivals import at_times
-from ridgeline.serving.event_loop import simulate
-from ridgeline.serving.metrics import Objective, serving_metrics
+from ridgeline.serving.engine.sglang import SglangScheduler, sglang_scheduler
+from ridgeline.serving.engine.sglang_prefill import SglangSettings
+from ridgeline.serving.engine.static_batcher import StaticBatcher
+from ridgeline.serving.engine.step import Policy
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
+from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.load.arrivals import at_times
 from ridgeline.serving.request import Piece, Request
-from ridgeline.serving.sglang_overlap import sglang_scheduler
-from ridgeline.serving.sglang_scheduler import SglangScheduler
-from ridgeline.serving.sglang_settings import SglangSettings
-from ridgeline.serving.static_batcher import StaticBatcher
-from ridgeline.serving.step import Policy
+from ridgeline.serving.served import Objective, serving_metrics
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings
 
 COST = LinearStepCost(step_s=0.01, prefill_token_s=1e-4)
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from ridgeline.serving.radix_cache import RadixCache, Runs, common, cut, length
+from ridgeline.serving.engine.radix_cache import RadixCache, Runs, common, cut, length
+from ridgeline.serving.engine.sglang import order_queue
+from ridgeline.serving.engine.sglang_prefill import SglangSettings
+from ridgeline.serving.engine.step import RequestState
 from ridgeline.serving.request import Piece, Request
-from ridgeline.serving.sglang_queue import order_queue
-from ridgeline.serving.sglang_settings import SglangSettings
-from ridgeline.serving.step import RequestState
 
 
 def text(*pieces: tuple[int, int]) -> Runs:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeline.serving.arrivals import at_times
-from ridgeline.serving.event_loop import simulate
-from ridgeline.serving.saturated import ClosedBatch, Limits, closed_batch
+from ridgeline.serving.closed_batch import ClosedBatch, Limits, closed_batch
+from ridgeline.serving.engine.vllm import VllmScheduler, VllmSettings
+from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.load.arrivals import at_times
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.vllm_scheduler import VllmScheduler
-from ridgeline.serving.vllm_settings import VllmSettings
 
 COST = LinearStepCost(step_s=5e-3, decode_s=2e-5, kv_token_s=2e-8, prefill_token_s=3e-5)
 

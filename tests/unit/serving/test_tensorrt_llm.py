@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import ridgeline
-from ridgeline.serving.arrivals import at_times
+from ridgeline.serving.closed_batch import Limits, closed_batch
 from ridgeline.serving.deployment import instances_of
-from ridgeline.serving.event_loop import simulate
+from ridgeline.serving.engine.tensorrt_llm import TensorrtLlmScheduler, TensorrtLlmSettings
+from ridgeline.serving.fleet.event_loop import simulate
+from ridgeline.serving.load.arrivals import at_times
 from ridgeline.serving.request import Request
-from ridgeline.serving.saturated import Limits, closed_batch
 from ridgeline.serving.step_cost import LinearStepCost
-from ridgeline.serving.tensorrt_llm_scheduler import TensorrtLlmScheduler
-from ridgeline.serving.tensorrt_llm_settings import TensorrtLlmSettings
 
 COST = LinearStepCost(step_s=7e-3, decode_s=1e-5, kv_token_s=3e-8, prefill_token_s=2.5e-5)
 SMALL = TensorrtLlmSettings(

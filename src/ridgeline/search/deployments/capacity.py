@@ -6,7 +6,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.search.deployments.bound import Bound
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.search.deployments.trial import Bench, Trial
-from ridgeline.serving.fleet import Role
+from ridgeline.serving.fleet.fleet_loop import Role
 
 STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
 QUIET = 0.12  # of the best case: a rate at which users are served fast, a point of the frontier

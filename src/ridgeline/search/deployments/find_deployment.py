@@ -40,8 +40,8 @@ from ridgeline.search.deployments.trial import Bench
 from ridgeline.search.deployments.verify import verified
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.serving.deployment import Priced
-from ridgeline.serving.event_loop import settled_heap
-from ridgeline.serving.fleet import Role
+from ridgeline.serving.fleet.event_loop import settled_heap
+from ridgeline.serving.fleet.fleet_loop import Role
 
 MESHES = 10  # kinds of degrees whose capacity is simulated
 TURNED = 2  # of these, the best, whose settings are turned

@@ -15,7 +15,7 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.plan.serve import Serve, TraceFile
-from ridgeline.serving.load import load_of
+from ridgeline.serving.load.load import load_of
 from ridgeline.serving.request import Request
 
 

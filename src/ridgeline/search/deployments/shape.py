@@ -12,7 +12,7 @@ from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import KNOBS, SEARCHED_KNOBS, EngineKnobs, Pool, ServingPlan
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.serving.fleet import Role
+from ridgeline.serving.fleet.fleet_loop import Role
 
 AXES = ("tp", "pp", "ep", "dp", "precision", "speculation", "tokens", "seqs", "prefix")
 """What tells two replicas apart: degrees, formats of weights and cache, and settings of the scheduler."""

@@ -16,8 +16,8 @@ from ridgeline.plan.serve import Objective
 from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of
-from ridgeline.serving.fleet import Role
-from ridgeline.serving.misses import Hopeless
+from ridgeline.serving.fleet.fleet_loop import Role
+from ridgeline.serving.fleet.slo_abort import Hopeless
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import ServingPrediction, served_by

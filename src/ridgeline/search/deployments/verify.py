@@ -16,8 +16,8 @@ from ridgeline.search.deployments.candidate import Candidate, Goal, Verified, al
 from ridgeline.search.deployments.load import Load
 from ridgeline.search.deployments.trial import Bench
 from ridgeline.search.progress import GoOn
-from ridgeline.serving.fleet import Role
-from ridgeline.serving.misses import Hopeless
+from ridgeline.serving.fleet.fleet_loop import Role
+from ridgeline.serving.fleet.slo_abort import Hopeless
 
 PART = 3000  # requests of the busiest part
 SLOWER = 0.96  # of the rate, where a fleet misses the objective at the rate of its replicas together

@@ -20,8 +20,8 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
+from ridgeline.serving.load.trace_files import MOST_REQUESTS, MOST_TOKENS
 from ridgeline.serving.request import Request, plain_request
-from ridgeline.serving.trace_files import MOST_REQUESTS, MOST_TOKENS
 from ridgeline.trace.read.source import Source
 
 NEEDED = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ridgeline.core.records import dataclass
-from ridgeline.serving.content import Span
+from ridgeline.serving.engine.prefix_index import Span
 from ridgeline.serving.request import Request
 
 

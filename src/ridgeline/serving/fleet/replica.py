@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.serving.misses import Misses
+from ridgeline.serving.engine.step import Chunk, Policy, RequestState, Step
+from ridgeline.serving.fleet.request_timestamps import TokenNotes
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.request import Request
-from ridgeline.serving.step import Chunk, Policy, RequestState, Step
 from ridgeline.serving.step_cost import StepCost
-from ridgeline.serving.token_notes import TokenNotes
 
 LONGEST_RUN = 1 << 30
 NEVER = math.inf

@@ -1,19 +1,124 @@
-"""SGLang's scheduler: prefill first and alone, decode otherwise, admission by an estimate of what answers will need.
+"""SGLang's scheduler: the order of its queue, its radix cache, admission, retraction, and overlap with the last step.
 
 Turns a queue of requests, a pool of tokens and a radix tree into steps, as `srt/managers/scheduler.py` decides them:
 merge the last prefill batch, try a new one, else decode; retract when a decode does not fit. What overlap scheduling
 changes is in `sglang_overlap`.
+
+Answers count one token less. One whose last token is under way by its `max_new_tokens` keeps its seat for as long as
+that takes, but is left out of the next decode; one that stops by itself computes a token that nobody gets. Where a
+decode does not fit while answers end, nothing runs until they have. A retracted answer loses its token under way.
 """
 
 from __future__ import annotations
 
-from ridgeline.serving.decode_clock import DecodeClock
+from collections.abc import Callable
+
+from ridgeline.serving.engine.decode_clock import DecodeClock
+from ridgeline.serving.engine.radix_cache import Node, RadixCache, Runs, cut
+from ridgeline.serving.engine.sglang_prefill import (
+    MOST_NEW_TOKENS,
+    RETRACT_STEPS,
+    NewTokenRatio,
+    PrefillAdder,
+    SglangSettings,
+    Verdict,
+)
+from ridgeline.serving.engine.step import Chunk, RequestState, Step
 from ridgeline.serving.request import Request
-from ridgeline.serving.sglang_cache import SglangCache
-from ridgeline.serving.sglang_prefill import PrefillAdder, Verdict
-from ridgeline.serving.sglang_queue import MOST_MATCHED, goes_by_cache, order_queue
-from ridgeline.serving.sglang_settings import MOST_NEW_TOKENS, RETRACT_STEPS, NewTokenRatio, SglangSettings
-from ridgeline.serving.step import Chunk, RequestState, Step
+
+MOST_MATCHED = 128  # waiting requests beyond which lpm acts as fcfs
+FEW_CACHED = 32  # cached tokens up to which a request may wait for another that shares more
+MANY_SHARED = 32
+
+Text = Callable[[RequestState, int], Runs]
+"""The first tokens of a request's prompt and answer."""
+
+
+def order_queue(waiting: list[RequestState], settings: SglangSettings, tree: RadixCache, text: Text) -> None:
+    """Sort the waiting requests in place; equal ones keep the order they entered the queue in."""
+    if goes_by_cache(waiting, settings):
+        _longest_prefix(waiting, settings, tree, text)
+    elif settings.schedule_policy == "lof":
+        sign = -1 if settings.enable_priority_scheduling else 0
+        waiting.sort(key=lambda state: (sign * state.priority, -state.request.max_new_tokens))
+    elif settings.schedule_policy == "fcfs" and settings.enable_priority_scheduling:
+        waiting.sort(key=lambda state: -state.priority)
+
+
+def goes_by_cache(waiting: list[RequestState], settings: SglangSettings) -> bool:
+    """Whether the order looks at the tree now."""
+    return settings.schedule_policy == "lpm" and not settings.disable_radix_cache and len(waiting) <= MOST_MATCHED
+
+
+def _longest_prefix(waiting: list[RequestState], settings: SglangSettings, tree: RadixCache, text: Text) -> None:
+    """Longest cached prefix first; who shares a prefix with an earlier waiting request lets that one fill the cache."""
+    queue = RadixCache(settings.page_size)
+    place: dict[int, float] = {}
+    for state in waiting:
+        key = text(state, state.known)
+        cached = tree.match(key)[0]
+        place[id(state)] = -cached
+        if cached <= FEW_CACHED:
+            if queue.match(key)[0] >= MANY_SHARED:
+                place[id(state)] = float("inf")
+            else:
+                queue.insert(key)
+    waiting.sort(key=lambda state: place[id(state)])
+
+
+class SglangCache:
+    """A pool of tokens in pages. What requests hold is in the tree and locked, or their own."""
+
+    def __init__(self, settings: SglangSettings) -> None:
+        self.settings = settings
+        self.tree = RadixCache(settings.page_size)
+        self.free_tokens = settings.max_total_tokens // settings.page_size * settings.page_size
+
+    def occupancy(self) -> float:
+        """Share of the cache that requests hold."""
+        free = self.free_tokens + (0 if self.settings.disable_radix_cache else self.tree.evictable)
+        return 1 - free / self.settings.max_total_tokens
+
+    def close(self) -> None:
+        self.tree.close()
+
+    def text(self, state: RequestState, tokens: int) -> Runs:
+        """The first tokens of prompt and answer."""
+        request = state.request
+        runs = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
+        if tokens <= state.prompt_tokens:
+            return cut(runs, tokens)[0]
+        return (*runs, (request.output_seed, state.prompt_tokens, tokens - state.prompt_tokens))
+
+    def _pages(self, tokens: int) -> int:
+        page = self.settings.page_size
+        return -(-tokens // page) * page
+
+    def _make_room(self, tokens: int) -> None:
+        if not self.settings.disable_radix_cache and tokens > self.free_tokens:
+            self.free_tokens += self.tree.evict(tokens - self.free_tokens)
+
+    def _keep(self, state: RequestState, tokens: int) -> None:
+        """Enter what a request has computed into the tree and hold it there; what was there twice is freed."""
+        if self.settings.disable_radix_cache:
+            return
+        key = self.text(state, tokens)
+        present, _ = self.tree.insert(key)
+        if tokens > state.prompt_tokens:  # a leaf of its own for the answer, which is then dropped before the prompt
+            self.tree.insert(self.text(state, state.prompt_tokens))
+        self.free_tokens += max(present - state.held, 0)
+        held, node = self.tree.match(key)
+        assert isinstance(state.node, Node)
+        self.tree.unlock(state.node)
+        self.tree.lock(node)
+        state.held, state.node = held, node
+
+    def _give_back(self, state: RequestState) -> None:
+        self.free_tokens += self._pages(state.computed) - state.held
+        assert isinstance(state.node, Node)
+        self.tree.unlock(state.node)
+        state.held, state.node = 0, self.tree.root
+
 
 REFRESH_CALLS = 32  # prefill attempts between two refreshes of what the waiting requests would hit
 
@@ -360,3 +465,50 @@ class SglangScheduler(SglangCache):
         self._clock.skip(steps - 1)
         self._clock.tick(step)
         return step
+
+
+class OverlapScheduler(SglangScheduler):
+    """SGLang's scheduler one step ahead of its results, as it runs unless `--disable-overlap-schedule` is given."""
+
+    depth = 2
+    sampled = 0
+
+    def produced(self, state: RequestState) -> int:
+        """Tokens of its answer that are known."""
+        computed = self._clock.computed(state)
+        return (computed if state.decoding or computed >= state.known else state.known) - state.prompt_tokens
+
+    def _joining(self) -> list[RequestState]:
+        """All of the last prefill batch but what goes on in chunks: nobody knows yet who ended."""
+        return [chunk.state for chunk in self._last_prefill if chunk.last]
+
+    def _leave_out_ending(self) -> bool:
+        """Answers whose last token is under way decode no more; whether there were any."""
+        decoding = [state for state in self.running if state.decoding]
+        if len(decoding) == len(self.running):
+            return False
+        self.running, self._full = decoding, False
+        return True
+
+    def _ended(self, step: Step) -> list[RequestState]:
+        """Who ends by a step whose result came late: not who was retracted since."""
+        ended = {id(state) for state in step.finishing}
+        batch = [chunk.state for chunk in step.chunks] or step.decoded or ()
+        finished = [one for one in batch if id(one) in ended and self._clock.computed(one) >= one.target]
+        for state in finished:
+            if state.decoding:
+                self._clock.stop(state)
+        self._last_prefill = [chunk for chunk in self._last_prefill if id(chunk.state) not in ended]
+        return finished
+
+    def decode_run(self, steps: int) -> Step:
+        """That many pure decode steps at once; the last one's batch is kept where somebody ends by it."""
+        step = super().decode_run(steps)
+        if step.finishing:
+            step.decoded = list(self.running)
+        return step
+
+
+def sglang_scheduler(settings: SglangSettings) -> SglangScheduler:
+    """The scheduler that these settings ask for, with overlap or without."""
+    return SglangScheduler(settings) if settings.disable_overlap_schedule else OverlapScheduler(settings)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ridgeline.serving.lockstep import load_score
-from ridgeline.serving.radix_cache import RadixCache
-from ridgeline.serving.replica import Replica
+from ridgeline.serving.engine.radix_cache import RadixCache
+from ridgeline.serving.fleet.lockstep import load_score
+from ridgeline.serving.fleet.replica import Replica
 from ridgeline.serving.request import Request
 
 ENOUGH_CACHED = 0.3  # share of a prompt that must match for the cache to decide

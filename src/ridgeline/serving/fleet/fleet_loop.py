@@ -1,4 +1,4 @@
-"""Turn requests and a fleet of engines into what became of every request: one queue of events over all replicas.
+"""Replicas of a deployment behind a router, and their requests from arrival to the last token.
 
 Replicas go their own ways between events, so each is advanced only when something looks at it: a router that asks for
 its load, a failure, the end. Where one replica's finish makes another's arrival (conversations, closed loops, prefill
@@ -10,20 +10,79 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 from ridgeline.core.records import dataclass
 from ridgeline.plan.serving_plan import Autoscale, Failure
-from ridgeline.serving.event_loop import collector_paused, refuse_unsent
-from ridgeline.serving.fleet import Fleet, FleetRun, ReplicaPool, Role, Transfer
-from ridgeline.serving.misses import Misses
-from ridgeline.serving.replica import NEVER, Replica, Sample
+from ridgeline.serving.engine.step import RequestState
+from ridgeline.serving.fleet.event_loop import collector_paused, refuse_unsent
+from ridgeline.serving.fleet.replica import NEVER, Replica, Sample
+from ridgeline.serving.fleet.router import Router
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.request import Request
-from ridgeline.serving.served import TokenGaps, served_columns
-from ridgeline.serving.step import RequestState
+from ridgeline.serving.served import Served, TokenGaps, served_columns
+
+Role = Literal["both", "prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """How the cache of a prompt moves: bytes of a token, and the links of one replica.
+
+        seconds = latency + tokens x bytes_per_token / bytes_per_s
+
+    A replica sends one cache after the other.
+    """
+
+    bytes_per_token: float
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPool:
+    """So many engines of one kind; `make` starts a fresh one."""
+
+    make: Callable[[], Replica]
+    count: int
+    chips: int
+    role: Role = "both"
+    transfer: Transfer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Pools, who deals requests to them, and what happens to them."""
+
+    pools: Sequence[ReplicaPool]
+    router: Callable[[], Router]
+    autoscale: Autoscale | None = None
+    failures: Sequence[Failure] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRun:
+    """What became of requests, and what the fleet did.
+
+    chip_seconds     chips times the time they were there
+    transfer_bytes   cache moved between replicas
+    retried          requests sent again after a failure
+    replicas         (seconds, replicas that take requests) whenever that changed
+    samples          by replica: seconds, waiting, running, share of its cache held
+    """
+
+    served: Served
+    chips: int
+    chip_seconds: float
+    transfer_bytes: float
+    retried: int
+    replicas: tuple[tuple[float, int], ...]
+    samples: tuple[tuple[Sample, ...], ...]
+
 
 TICK_S = 1.0  # how often an autoscaler looks
 FEED = 1000  # requests between two reports of progress

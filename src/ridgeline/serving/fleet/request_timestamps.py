@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ridgeline.serving.misses import Misses
+from ridgeline.serving.engine.step import RequestState, Step
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.served import TokenGaps
-from ridgeline.serving.step import RequestState, Step
 
 
 class TokenNotes:

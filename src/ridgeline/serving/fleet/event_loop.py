@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ridgeline.serving.replica import Replica, refuse
+from ridgeline.serving.engine.step import Policy, RequestState
+from ridgeline.serving.fleet.replica import Replica, refuse
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, served_columns
-from ridgeline.serving.step import Policy, RequestState
 from ridgeline.serving.step_cost import StepCost
 
 

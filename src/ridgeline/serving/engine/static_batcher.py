@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from ridgeline.serving.decode_clock import DecodeClock
+from ridgeline.serving.engine.decode_clock import DecodeClock
+from ridgeline.serving.engine.step import Chunk, RequestState, Step
 from ridgeline.serving.request import Request
-from ridgeline.serving.step import Chunk, RequestState, Step
 
 
 class StaticBatcher:

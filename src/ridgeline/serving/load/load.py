@@ -20,7 +20,7 @@ from ridgeline.plan.serve import (
     Sessions,
     TraceFile,
 )
-from ridgeline.serving.arrivals import (
+from ridgeline.serving.load.arrivals import (
     Conversation,
     Lengths,
     at_times,
@@ -29,8 +29,8 @@ from ridgeline.serving.arrivals import (
     on_off_times,
     sessions,
 )
+from ridgeline.serving.load.trace_files import read_request_trace
 from ridgeline.serving.request import Piece, Request
-from ridgeline.serving.trace_files import read_request_trace
 
 SHARED_SEED = -(1 << 40)  # the text that prompts of a load begin with
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from ridgeline.core.records import dataclass
-from ridgeline.serving.content import Chain, FreeRun, Part, Span
+from ridgeline.serving.engine.prefix_index import Chain, FreeRun, Part, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 
-from ridgeline.serving.step import RequestState, Step
+from ridgeline.serving.engine.step import RequestState, Step
 
 
 class DecodeClock:

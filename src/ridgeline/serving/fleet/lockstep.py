@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ridgeline.serving.misses import Misses
-from ridgeline.serving.replica import Replica, step_seconds
+from ridgeline.serving.engine.step import Policy, RequestState, Step
+from ridgeline.serving.fleet.replica import Replica, step_seconds
+from ridgeline.serving.fleet.request_timestamps import TokenNotes
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.request import Request
-from ridgeline.serving.step import Policy, RequestState, Step
 from ridgeline.serving.step_cost import StepCost
-from ridgeline.serving.token_notes import TokenNotes
 
 WAITING_WEIGHT = 4  # a waiting request weighs as much as this many running ones
 IDLE = Step()

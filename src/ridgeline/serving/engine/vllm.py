@@ -1,4 +1,4 @@
-"""vLLM V1's scheduler: running requests first in list order, then the waiting ones, within one token budget.
+"""Arguments of a vLLM engine that its scheduler reads, rules by version, and the scheduler: what runs in each step.
 
 Turns a queue of requests and a pool of blocks into steps, decision for decision as `v1/core/sched/scheduler.py` makes
 them. A step in which every running request decodes is one counter (`clock`) and the few requests that need a block.
@@ -9,13 +9,74 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import field
 
-from ridgeline.serving.block_pool import NO_HIT, BlockPool, Hit
-from ridgeline.serving.content import ContentIndex
-from ridgeline.serving.decode_clock import DecodeClock, by_order
+from ridgeline.core.records import dataclass
+from ridgeline.plan.serving_plan import VllmKnobs
+from ridgeline.serving.engine.block_pool import NO_HIT, BlockPool, Hit
+from ridgeline.serving.engine.decode_clock import DecodeClock, by_order
+from ridgeline.serving.engine.prefix_index import ContentIndex
+from ridgeline.serving.engine.step import Chunk, RequestState, Step
 from ridgeline.serving.request import Request
-from ridgeline.serving.step import Chunk, RequestState, Step
-from ridgeline.serving.vllm_settings import VllmSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmRules:
+    """What the scheduler does differently by version.
+
+    reserve_full_isl                  admission asks for blocks of the whole sequence (0.19), before: of its first chunk
+    unhashed_blocks_first             freed blocks without a hash go to the queue's front (0.22), before: to the back
+    threshold_spares_a_lone_request   the long-prefill threshold is skipped when one request exists (seen in 0.32)
+    """
+
+    reserve_full_isl: bool = True
+    unhashed_blocks_first: bool = True
+    threshold_spares_a_lone_request: bool = True
+
+
+def vllm_rules(version: str) -> VllmRules:
+    """The rules of a version such as `0.19.0`; an unreadable one counts as the newest.
+
+    >>> vllm_rules("0.15.1").reserve_full_isl, vllm_rules("0.19.0").reserve_full_isl
+    (False, True)
+    """
+    parts = version.split("+")[0].split(".")
+    try:
+        number = (int(parts[0]), int(parts[1]))
+    except (ValueError, IndexError):
+        return VllmRules()
+    return VllmRules(
+        reserve_full_isl=number >= (0, 19),
+        unhashed_blocks_first=number >= (0, 22),
+        threshold_spares_a_lone_request=number >= (0, 28),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings(VllmKnobs):
+    """Arguments of an engine with nothing left open; `num_blocks` of the cache count the null block."""
+
+    num_blocks: int
+    max_num_seqs: int = 1024
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 1 << 20
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    async_scheduling: bool = False
+    rules: VllmRules = field(default_factory=VllmRules)
+
+    @property
+    def watermark_blocks(self) -> int:
+        return int(self.watermark * self.num_blocks)
+
+    @property
+    def reserve_full_isl(self) -> bool:
+        return self.scheduler_reserve_full_isl and self.rules.reserve_full_isl
+
+    @property
+    def step_limits(self) -> tuple[int, int]:
+        """Tokens of a step, and requests that run together."""
+        return self.max_num_batched_tokens, self.max_num_seqs
 
 
 class VllmScheduler:

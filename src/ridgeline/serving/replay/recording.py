@@ -1,4 +1,4 @@
-"""Turn a recording of a real scheduler's decisions into a case to replay and the steps to compare with.
+"""Files that a recorded scheduler wrote, and what the simulated one does otherwise.
 
 Two forms are read, plain or gzip: the JSON object that drives vLLM's own Scheduler without a model (`config`,
 `requests`, `steps`; the same of SGLang), and the JSON lines of a live vLLM engine. Input is hostile: sizes and types
@@ -8,13 +8,16 @@ are checked before anything is built from them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
-from ridgeline.serving.recorded_fields import Fields
-from ridgeline.serving.sglang_recording import SglangRecording, sglang_harness
-from ridgeline.serving.vllm_recording import VllmRecording, vllm_harness, vllm_live
+from ridgeline.serving.replay.recorded_fields import Fields
+from ridgeline.serving.replay.sglang import SglangRecording, sglang_harness, sglang_records
+from ridgeline.serving.replay.vllm import Record, VllmRecording, vllm_harness, vllm_live, vllm_records
 from ridgeline.trace.read.source import Source
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of JSON
@@ -86,3 +89,77 @@ def _documents(path: Path) -> list[Fields]:
     if not all(isinstance(document, dict) for document in documents):
         raise ValueError("something else than an object")
     return documents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first decision that is not the recorded one."""
+
+    step: int
+    """Its place in the recording, counted from 0."""
+    field: str
+    recorded: object
+    simulated: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """How a simulated scheduler stands against a recording."""
+
+    engine: str
+    version: str
+    requests: int
+    steps: int
+    differing_steps: int
+    first_difference: Difference | None
+
+    JSON = "kind='replay' *"
+
+
+def replay_recording(path: Path) -> Replay:
+    """Read a recording and replay it."""
+    return replay(read_recording(path))
+
+
+def replay(recording: VllmRecording | SglangRecording) -> Replay:
+    """Hold the simulated decisions against the recorded ones, step by step."""
+    if isinstance(recording, VllmRecording):
+        engine, simulated = "vllm", vllm_records(recording.case)
+    else:
+        engine, simulated = "sglang", sglang_records(recording.case)
+    differing, first = compare(recording.steps, islice(simulated, len(recording.steps)))
+    return Replay(
+        engine=engine,
+        version=recording.version,
+        requests=len(recording.case.requests),
+        steps=len(recording.steps),
+        differing_steps=differing,
+        first_difference=first,
+    )
+
+
+def compare(recorded: Iterable[Record], simulated: Iterable[Record]) -> tuple[int, Difference | None]:
+    """Steps that differ in anything both sides write down, and the first difference; order counts everywhere."""
+    mine = iter(simulated)
+    differing, first = 0, None
+    for place, theirs in enumerate(recorded):
+        ours = next(mine, None)
+        found = [("step", place, None)] if ours is None else list(_differences(theirs, ours))
+        if found:
+            differing += 1
+            if first is None:
+                field, recorded_value, simulated_value = found[0]
+                first = Difference(step=place, field=field, recorded=recorded_value, simulated=simulated_value)
+    return differing, first
+
+
+def _differences(theirs: Record, ours: Record) -> Iterable[tuple[str, object, object]]:
+    for field, simulated in ours.items():
+        if field in theirs and not _same(theirs[field], simulated):
+            yield field, theirs[field], simulated
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return list(left.items()) == list(right.items())
+    return left == right and type(left) is type(right)

@@ -1,0 +1,1 @@
+"""Schedulers of vLLM, SGLang and TensorRT-LLM: which requests run in a step."""

@@ -1,0 +1,1 @@
+"""Requests: drawn, read from traces, or from a log."""

@@ -1,0 +1,1 @@
+"""Recordings of real schedulers, replayed by the simulated ones."""
