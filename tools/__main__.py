@@ -53,18 +53,18 @@ GROUPS: Mapping[str, Mapping[str, str]] = {"docs": DOCS, "figures": FIGURES, "re
 
 def main(words: Sequence[str]) -> int:
     """Run one program, or all of `docs`; the exit code is 1 where a check fails."""
-    group, *rest = words or ["--help"]
+    group, *words_left = words or ["--help"]
     if group == "house":
-        return int(importlib.import_module("tools.house").main(rest))
+        return int(importlib.import_module("tools.house").main(words_left))
     if group not in GROUPS:
         print((__doc__ or "").strip())
         return 0 if group in ("-h", "--help") else 2
     programs = GROUPS[group]
-    names = [word for word in rest if word in programs][:1]
-    if not names and (group != "docs" or set(rest) - {"--check"}):
+    names = [word for word in words_left if word in programs][:1]
+    if not names and (group != "docs" or set(words_left) - {"--check"}):
         print(f"python -m tools {group} NAME: one of {', '.join(programs)}")
         return 2
-    options = [word for place, word in enumerate(rest) if not names or place != rest.index(names[0])]
+    options = [word for place, word in enumerate(words_left) if not names or place != words_left.index(names[0])]
     return max(run(group, name, options) for name in names or programs)
 
 

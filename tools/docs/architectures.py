@@ -85,38 +85,40 @@ def types() -> Mapping[str, str]:
     """Every type with the tasks that transformers lists it under."""
     from transformers.models.auto import modeling_auto
 
-    found: dict[str, list[str]] = {}
+    tasks_of: dict[str, list[str]] = {}
     for name, word in KINDS.items():
         for kind in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES"):
-            found.setdefault(kind, []).append(word)
-    return {kind: ", ".join(words) for kind, words in sorted(found.items())}
+            tasks_of.setdefault(kind, []).append(word)
+    return {kind: ", ".join(words) for kind, words in sorted(tasks_of.items())}
 
 
 def config_of(kind: str) -> dict[str, Any]:
     """A type's default config as transformers saves it, with what it is given."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    own, given = CONFIG_MAPPING[kind], GIVEN.get(kind, {})
+    config_class, given_keys = CONFIG_MAPPING[kind], GIVEN.get(kind, {})
     try:
-        made = own()
+        config = config_class()
     except Exception:
-        made = own(**given)
-    data = _merged(json.loads(made.to_json_string(use_diff=False)), given)
-    made = own.from_dict(data) if given else made
-    return json.loads(made.to_json_string(use_diff=False)) | {"model_type": kind} | _classes(given)
+        config = config_class(**given_keys)
+    data = _merge(json.loads(config.to_json_string(use_diff=False)), given_keys)
+    config = config_class.from_dict(data) if given_keys else config
+    return json.loads(config.to_json_string(use_diff=False)) | {"model_type": kind} | _classes(given_keys)
 
 
 def _classes(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key == "architectures"}
 
 
-def _merged(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """A table with other values given, table by table."""
-    own = data if isinstance(data, dict) else {}
-    return own | {key: _merged(own.get(key), one) if isinstance(one, dict) else one for key, one in given.items()}
+    table = data if isinstance(data, dict) else {}
+    return table | {
+        key: _merge(table.get(key), value) if isinstance(value, dict) else value for key, value in given.items()
+    }
 
 
-def recorded(kind: str) -> Recorded:
+def record_type(kind: str) -> Recorded:
     """A type's forward, recorded within a time limit."""
     import transformers
 
@@ -145,8 +147,8 @@ def row_of(kind: str, found: Recorded) -> Row:
     from ridgeline.models.params import count
 
     needs = [f"needs {NEEDS[kind]}"] if kind in NEEDS else []
-    given = [f"given {_told(GIVEN[kind])}"] if kind in GIVEN else []
-    note = found.refused or "; ".join((*needs, *given))
+    given_note = [f"given {_key_names(GIVEN[kind])}"] if kind in GIVEN else []
+    note = found.refused or "; ".join((*needs, *given_note))
     if kind not in READERS:
         return Row("", found.how, note)
     try:
@@ -161,12 +163,12 @@ def row_of(kind: str, found: Recorded) -> Row:
 
 def _how(spec: Any) -> str:
     blocks = [block.captured for block in spec.blocks if block.captured]
-    return "mixes" if any(one.mixes for one in blocks) else "parts" if blocks else "whole"
+    return "mixes" if any(part.mixes for part in blocks) else "parts" if blocks else "whole"
 
 
-def _told(given: Mapping[str, Any], before: str = "") -> str:
+def _key_names(given: Mapping[str, Any], before: str = "") -> str:
     inner = [
-        _told(value, f"{before}{key}.") if isinstance(value, dict) else f"`{before}{key}`"
+        _key_names(value, f"{before}{key}.") if isinstance(value, dict) else f"`{before}{key}`"
         for key, value in given.items()
     ]
     return ", ".join(inner)
@@ -179,60 +181,60 @@ def _short(wrong: Exception) -> str:
 
 def rows_of(text: str) -> dict[str, Row]:
     """The rows that a page has."""
-    found = {}
+    rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 5 and cells[0] != "types":
-            found |= dict.fromkeys(cells[0].split(", "), Row(*cells[2:]))
-    return found
+            rows |= dict.fromkeys(cells[0].split(", "), Row(*cells[2:]))
+    return rows
 
 
 def page(rows: Mapping[str, Row]) -> str:
     """The whole page."""
-    known = types()
-    rows = {kind: rows[kind] for kind in known if kind in rows}
+    all_types = types()
+    rows = {kind: rows[kind] for kind in all_types if kind in rows}
     lines = []
     for word in KINDS.values():
-        own = [rows[kind] for kind, tasks in known.items() if word in tasks.split(", ") and kind in rows]
-        read = [one.read in ("exact", "yes") for one in own]
-        captured = [bool(one.captured) for one in own]
-        either = sum(one or other for one, other in zip(read, captured, strict=True))
-        lines.append(f"{len(own)} {word} types: {sum(read)} read, {sum(captured)} captured, {either} either.")
-    alike: dict[tuple[str, Row], list[str]] = {}
+        task_rows = [rows[kind] for kind, tasks in all_types.items() if word in tasks.split(", ") and kind in rows]
+        read = [row.read in ("exact", "yes") for row in task_rows]
+        is_captured = [bool(row.captured) for row in task_rows]
+        either = sum(reader or capture for reader, capture in zip(read, is_captured, strict=True))
+        lines.append(f"{len(task_rows)} {word} types: {sum(read)} read, {sum(is_captured)} captured, {either} either.")
+    types_by_row: dict[tuple[str, Row], list[str]] = {}
     for kind, row in rows.items():
-        alike.setdefault((known[kind], row), []).append(kind)
-    body = [f"| {', '.join(kinds)} | {tasks} | {' | '.join(row)} |\n" for (tasks, row), kinds in alike.items()]
+        types_by_row.setdefault((all_types[kind], row), []).append(kind)
+    body = [f"| {', '.join(kinds)} | {tasks} | {' | '.join(row)} |\n" for (tasks, row), kinds in types_by_row.items()]
     return HEAD.format(version=version("transformers"), summary="  \n".join(lines)) + "".join(body)
 
 
 @cache
 def _code() -> str:
     """What recordings depend on beside their config: versions, and the code that records."""
-    told = hashlib.sha256(f"{version('transformers')} {version('torch')}".encode())
+    digest = hashlib.sha256(f"{version('transformers')} {version('torch')}".encode())
     for pattern in RECORDS:
         for file in sorted((ROOT / "src" / "ridgeline").glob(pattern)):
-            told.update(file.read_bytes())
-    return told.hexdigest()
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _key(kind: str) -> str:
-    given = json.dumps(GIVEN.get(kind, {}), sort_keys=True)
-    return hashlib.sha256(f"{_code()} {kind} {given}".encode()).hexdigest()[:24]
+    given_text = json.dumps(GIVEN.get(kind, {}), sort_keys=True)
+    return hashlib.sha256(f"{_code()} {kind} {given_text}".encode()).hexdigest()[:24]
 
 
 def recordings(kinds: Collection[str], jobs: int, fresh: bool) -> Iterator[tuple[str, Recorded]]:
     """Every type with its recording, as they are made; those made before come first."""
     kept = {} if fresh or not KEPT.exists() else json.loads(KEPT.read_text(encoding="utf-8"))
-    known = {kind: Recorded(*kept[_key(kind)]) for kind in kinds if _key(kind) in kept}
-    yield from known.items()
-    left = [kind for kind in kinds if kind not in known]
+    earlier = {kind: Recorded(*kept[_key(kind)]) for kind in kinds if _key(kind) in kept}
+    yield from earlier.items()
+    remaining = [kind for kind in kinds if kind not in earlier]
     KEPT.parent.mkdir(exist_ok=True)
-    with ProcessPoolExecutor(max_workers=max(1, min(jobs, len(left)))) as pool:
-        asked = {pool.submit(recorded, kind): kind for kind in left}
-        for done in as_completed(asked):
-            kept[_key(asked[done])] = done.result()
+    with ProcessPoolExecutor(max_workers=max(1, min(jobs, len(remaining)))) as pool:
+        jobs_by_future = {pool.submit(record_type, kind): kind for kind in remaining}
+        for done in as_completed(jobs_by_future):
+            kept[_key(jobs_by_future[done])] = done.result()
             KEPT.write_text(json.dumps(kept), encoding="utf-8")
-            yield asked[done], done.result()
+            yield jobs_by_future[done], done.result()
 
 
 def wrong_rows(old: Mapping[str, Row]) -> Iterator[str]:
@@ -242,7 +244,7 @@ def wrong_rows(old: Mapping[str, Row]) -> Iterator[str]:
             continue
         total = -1 if row.read == "differs" else 0
         if kind in SAMPLE:
-            now = row_of(kind, recorded(kind))
+            now = row_of(kind, record_type(kind))
         else:
             now = row_of(kind, Recorded(how=row.captured, total=total))
             if {now.read, row.read} <= {"exact", "differs"} or {now.read, row.read} <= {"yes", "exact"}:
@@ -286,8 +288,8 @@ def run(arguments: argparse.Namespace) -> int:
     for kind in sorted(lacking & set(arguments.only or types())):
         print(f"{kind}: {NEEDS[kind]} is not installed, so that its row stays", file=sys.stderr)
     kinds = [kind for kind in arguments.only or types() if kind not in lacking]
-    for kind, found in recordings(kinds, arguments.jobs, arguments.fresh):
-        rows[kind] = row_of(kind, found)
+    for kind, recording in recordings(kinds, arguments.jobs, arguments.fresh):
+        rows[kind] = row_of(kind, recording)
         print(kind, *rows[kind], file=sys.stderr, flush=True)
     PAGE.write_text(page(rows), encoding="utf-8")
     return 0

@@ -45,20 +45,20 @@ EXPLAINED = (
 def store(name: str, path: Path) -> None:
     """Keep what the page shows; signatures one by one, and paths of the machine, are left out."""
     report = read_report(path)
-    held = report["inventory"]
-    held["rows"] = []
+    inventory = report["inventory"]
+    inventory["rows"] = []
     for finding in report["findings"]:
         finding["repro"] = ""
     speed = report.get("speed")
     if speed:
-        flagged = [one for one in speed["ops"] if one["flag"]]
-        speed["ops"] = [*flagged, *(one for one in speed["ops"] if not one["flag"])][:TIMED]
+        flagged_ops = [row for row in speed["ops"] if row["flag"]]
+        speed["ops"] = [*flagged_ops, *(row for row in speed["ops"] if not row["flag"])][:TIMED]
         speed["stretches"] = speed["stretches"][:3]
     STORE.mkdir(exist_ok=True)
     write_text(STORE / f"{name}.json", json.dumps(report, indent=1, allow_nan=False) + "\n")
 
 
-def explained(report: dict[str, Any], op: str) -> str:
+def explanation(report: dict[str, Any], op: str) -> str:
     """Why an op is found on a device; empty where nobody knows."""
     kind = report["device"].partition(":")[0]
     return next((why for device, name, why in EXPLAINED if device == kind and op.startswith(name)), "")
@@ -68,15 +68,16 @@ def summary(reports: dict[str, dict[str, Any]]) -> Iterator[str]:
     """A line for each report."""
     yield "| report | device | torch | model | verdict | ops | signatures | standing calls | rungs, invariances |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    for name, one in reports.items():
-        held, told = one["inventory"], one["environment"]
-        checks = [*one.get("ladder", []), *one.get("invariances", [])]
-        passed = f"{sum(check['verdict'] == 'pass' for check in checks)} of {len(checks)} pass" if checks else "–"
-        ops = {finding["op"] for finding in one["findings"]}
+    for name, report in reports.items():
+        inventory, environment = report["inventory"], report["environment"]
+        checks = [*report.get("ladder", []), *report.get("invariances", [])]
+        passes = f"{sum(check['verdict'] == 'pass' for check in checks)} of {len(checks)} pass" if checks else "–"
+        ops = {finding["op"] for finding in report["findings"]}
         verdict = f"{len(ops)} op{'s' if len(ops) > 1 else ''} wrong" if ops else "right"
         yield (
-            f"| {name} | {told.get('device', '')} | {told.get('torch', '')} | {one['model']} | {verdict} "
-            f"| {len(held['ops'])} | {held['signatures']} | {one['coverage']['probed']} | {passed} |"
+            f"| {name} | {environment.get('device', '')} | {environment.get('torch', '')} | {report['model']} "
+            f"| {verdict} "
+            f"| {len(inventory['ops'])} | {inventory['signatures']} | {report['coverage']['probed']} | {passes} |"
         )
 
 
@@ -90,17 +91,19 @@ def details(name: str, one: dict[str, Any]) -> Iterator[str]:
         yield "\n| wrong op | format | phase | first at | statistic | measured | limit | why |"
         yield "|---|---|---|---|---|---|---|---|"
         for finding in one["findings"]:
-            why = explained(one, finding["op"]) or "**not explained**"
+            why = explanation(one, finding["op"]) or "**not explained**"
             yield (
                 f"| `{finding['op']}` | {finding['dtype']} | {finding['phase']} | {finding['module']} "
                 f"| {finding['statistic']} | {finding['measured']:.3g} | {finding['limit']:.3g} | {why} |"
             )
-    held = one["inventory"]
-    lists = {word: held[word] for word in ("missing", "fallback", "decomposed", "synchronising") if held[word]}
+    inventory = one["inventory"]
+    lists = {
+        word: inventory[word] for word in ("missing", "fallback", "decomposed", "synchronising") if inventory[word]
+    }
     for word, rows in lists.items():
         yield f"\n{word.capitalize()}: " + ", ".join(f"`{row['op']}`" for row in rows) + "."
-    if held["unsupported"]:
-        lacks = (f"{form} ({', '.join(what)})" for form, what in held["unsupported"].items())
+    if inventory["unsupported"]:
+        lacks = (f"{form} ({', '.join(what)})" for form, what in inventory["unsupported"].items())
         yield "\nFormats that it cannot hold, add or multiply: " + ", ".join(lacks) + "."
     yield from speeds(one.get("speed"))
 
@@ -110,16 +113,16 @@ def speeds(speed: dict[str, Any] | None) -> Iterator[str]:
     if not speed:
         return
     size = " x ".join(map(str, speed["tokens"]))
-    beside = f", beside {speed['chip']} ({speed['source']})" if speed["chip"] else ""
-    yield f"\nSpeed of {size} tokens in {speed['dtype']}{beside}; {speed['flagged']} signatures are flagged:\n"
+    reference = f", beside {speed['chip']} ({speed['source']})" if speed["chip"] else ""
+    yield f"\nSpeed of {size} tokens in {speed['dtype']}{reference}; {speed['flagged']} signatures are flagged:\n"
     yield "| op | shapes | phase | each | at best | share | |\n|---|---|---|---|---|---|---|"
     for row in speed["ops"][:6]:
         shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in row["shapes"][:2])
         best = "–" if row["roof_s"] is None else format_quantity(row["roof_s"], "s", 3)
         share = "–" if row["share"] is None else f"{row['share']:.0%}"
-        each = format_quantity(row["seconds"], "s", 3)
-        told = row["flag"] or row["bound"]
-        yield f"| `{row['op']}` | {shapes} | {row['phase']} | {each} | {best} | {share} | {told} |"
+        seconds = format_quantity(row["seconds"], "s", 3)
+        remark = row["flag"] or row["bound"]
+        yield f"| `{row['op']}` | {shapes} | {row['phase']} | {seconds} | {best} | {share} | {remark} |"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.store:
         store(arguments.store[0], Path(arguments.store[1]))
     reports = {path.stem: read_report(path) for path in sorted(STORE.glob("*.json"))}
-    body = "\n".join([*summary(reports), *(line for name, one in reports.items() for line in details(name, one))])
+    body = "\n".join([*summary(reports), *(line for name, report in reports.items() for line in details(name, report))])
     new = replace_block(PAGE.read_text(encoding="utf-8"), "reports", body, "/reports")
     if arguments.check and "**not explained**" in new:
         print("docs/concepts/bringup.md: a finding has no line in EXPLAINED of tools/docs/bringup.py")

@@ -21,12 +21,12 @@ def sheet_number(chip: str | None, what: str, dtype: str) -> float | None:
     """What the data sheet says of a ceiling, where it says something."""
     if chip is None:
         return None
-    known = CHIPS[chip]
+    catalog_chip = CHIPS[chip]
     if what == "product":
-        quoted = known.peak.get(dtype)
+        quoted_rate = catalog_chip.peak.get(dtype)
     else:
-        quoted = getattr(known, LINKS[what]).bandwidth if what in LINKS else None
-    return quoted.value if quoted is not None else None
+        quoted_rate = getattr(catalog_chip, LINKS[what]).bandwidth if what in LINKS else None
+    return quoted_rate.value if quoted_rate is not None else None
 
 
 def number(value: float, unit: str) -> str:
@@ -37,22 +37,25 @@ def best(profile: dict[str, Any]) -> Iterator[str]:
     """A row of the table for every ceiling."""
     yield "| | format | measured | data sheet | share | at |\n|---|---|---|---|---|---|"
     good = [row for row in profile["rows"] if row.get("ok")]
-    for one in best_measured(good):
-        stated = sheet_number(profile["chip"], one.what, one.dtype)
-        beside = f"{format_quantity(stated, one.unit, 4)} | {one.value / stated:.0%}" if stated else " | "
-        yield f"| {one.what} | {one.dtype} | {number(one.value, one.unit)} | {beside} | {one.at} |"
+    for ceiling in best_measured(good):
+        datasheet = sheet_number(profile["chip"], ceiling.what, ceiling.dtype)
+        comparison = (
+            f"{format_quantity(datasheet, ceiling.unit, 4)} | {ceiling.value / datasheet:.0%}" if datasheet else " | "
+        )
+        measured = number(ceiling.value, ceiling.unit)
+        yield f"| {ceiling.what} | {ceiling.dtype} | {measured} | {comparison} | {ceiling.at} |"
 
 
-def sustained(profile: dict[str, Any]) -> Iterator[str]:
+def sustained_rows(profile: dict[str, Any]) -> Iterator[str]:
     """From rest and after seconds of the same work."""
     yield "| | format | from rest | after seconds | power | clock |\n|---|---|---|---|---|---|"
-    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    rows_by_shape: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in profile["rows"]:
         if row["op"] == "sustained" and row.get("ok"):
             what = f"product {row['m']}x{row['n']}x{row['k']}" if "m" in row else f"copy of {row['bytes'] >> 30} GiB"
-            found.setdefault((what, row["dtype"]), {})[row["impl"]] = row
-    for (what, dtype), one in found.items():
-        burst, steady = one.get("burst"), one.get("steady", {})
+            rows_by_shape.setdefault((what, row["dtype"]), {})[row["impl"]] = row
+    for (what, dtype), rows in rows_by_shape.items():
+        burst, steady = rows.get("burst"), rows.get("steady", {})
         cells = [rate(burst) if burst else "", rate(steady) if steady else ""]
         power = f"{steady['power_w']:.0f} W" if "power_w" in steady else ""
         yield f"| {what} | {dtype} | {' | '.join(cells)} | {power} | {steady.get('clock_mhz', '')} |"
@@ -68,7 +71,7 @@ def page(text: str) -> str:
     """The page with the tables of every profile."""
     for path in sorted(PROFILES.glob("*.json")):
         profile = json.loads(path.read_text("utf-8"))
-        for name, lines in (("best", best(profile)), ("sustained", sustained(profile))):
+        for name, lines in (("best", best(profile)), ("sustained", sustained_rows(profile))):
             text = replace_block(text, f"{name} {path.stem}", "\n".join(lines))
     return text
 

@@ -70,8 +70,8 @@ VERDICTS: dict[str, tuple[str, str, float | None]] = {
 
 def row_of(path: Path, id: str, cause: str, expected: tuple[str, ...], measured: float | None) -> Row:
     """One line: the first finding of a trace, and whether it says what was settled before."""
-    found = ridgeline.analyze(path).findings
-    first = found[0] if found else None
+    findings = ridgeline.analyze(path).findings
+    first = findings[0] if findings else None
     return {
         "id": id, "cause": cause, "first": short(first), "right": is_right(first, expected),
         "promised": first.predicted_gain if first else 0.0, "measured": measured,
@@ -85,23 +85,23 @@ def short(first: Finding | None) -> str:
 def is_right(first: Finding | None, expected: tuple[str, ...]) -> bool:
     if not expected:
         return first is None or first.predicted_gain < LITTLE
-    return first is not None and any(re.search(one, first.what) for one in expected)
+    return first is not None and any(re.search(pattern, first.what) for pattern in expected)
 
 
-def planted(cases: dict[str, Case]) -> Iterator[Row]:
+def planted_rows(cases: dict[str, Case]) -> Iterator[Row]:
     """Planted traces; the gain is that of the mended run."""
     with tempfile.TemporaryDirectory() as folder:
         for case in cases.values():
-            before, after = (write_case(case, Path(folder), mended) for mended in (False, True))
+            before, after = (write_case(case, Path(folder), is_mended) for is_mended in (False, True))
             spans = [ridgeline.analyze(path).breakdown.total.span_ns for path in (before, after)]
             gain = 1 - spans[1] / spans[0] if case.expected else None
             yield row_of(before, case.id, case.cause, case.expected, gain)
 
 
 def shared() -> Iterator[Row]:
-    for name, (cause, expected, gain) in VERDICTS.items():
+    for name, (cause, expected_words, gain) in VERDICTS.items():
         if (SHARED / name).exists():
-            yield row_of(SHARED / name, name, cause, (expected,) if expected else (), gain)
+            yield row_of(SHARED / name, name, cause, (expected_words,) if expected_words else (), gain)
 
 
 EXPECTED = {
@@ -114,13 +114,13 @@ EXPECTED = {
 
 def h200(folder: Path) -> Iterator[Row]:
     """Own runs before and after a fix; the gain is that of steps without a profiler."""
-    measured = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["cases"]
-    for name, one in measured.items():
-        if "after_s" in one:
-            gain = 1 - one["after_s"] / one["before_s"]
-            row = row_of(folder / f"{name}-before.json.gz", name, one["what"].rstrip("."), EXPECTED[name], gain)
-            mended = ridgeline.analyze(folder / f"{name}-after.json.gz").findings
-            first = mended[0] if mended else None
+    cases = json.loads((folder / "measured.json").read_text(encoding="utf-8"))["cases"]
+    for name, case in cases.items():
+        if "after_s" in case:
+            gain = 1 - case["after_s"] / case["before_s"]
+            row = row_of(folder / f"{name}-before.json.gz", name, case["what"].rstrip("."), EXPECTED[name], gain)
+            findings_after = ridgeline.analyze(folder / f"{name}-after.json.gz").findings
+            first = findings_after[0] if findings_after else None
             still = first is not None and is_right(first, EXPECTED[name])
             gone = f"{short(first)}, {first.predicted_gain:.1%}" if first else "nothing"
             yield row | {"after": f"**still** {gone}" if still else gone}
@@ -134,13 +134,15 @@ def table(rows: list[Row]) -> str:
         f"| trace | what limits it | first finding | right | promised | measured |{' after the fix |' * after}",
         f"|---|---|---|---|---|---|{'---|' * after}",
     ]
-    for one in rows:
-        gain = "" if one["measured"] is None else f"{one['measured']:.1%}"
-        right = "yes" if one["right"] else "**no**"
-        first = one["first"].partition(":")[0].replace("|", "\\|")  # its kind; `analyze` says the rest
-        told = f" {one['after']} |" if after else ""
-        lines.append(f"| {one['id']} | {one['cause']} | {first} | {right} | {one['promised']:.1%} | {gain} |{told}")
-    good = sum(one["right"] for one in rows)
+    for row in rows:
+        gain = "" if row["measured"] is None else f"{row['measured']:.1%}"
+        right = "yes" if row["right"] else "**no**"
+        first = row["first"].partition(":")[0].replace("|", "\\|")  # its kind; `analyze` says the rest
+        after_cell = f" {row['after']} |" if after else ""
+        lines.append(
+            f"| {row['id']} | {row['cause']} | {first} | {right} | {row['promised']:.1%} | {gain} |{after_cell}"
+        )
+    good = sum(row["right"] for row in rows)
     return "\n".join([*lines, "", f"{good} of {len(rows)} right."])
 
 
@@ -153,13 +155,13 @@ def run(arguments: argparse.Namespace) -> int:
     rows: dict[str, list[Row]] = json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else {}
     if not arguments.check:
         for key, cases in (("planted", CASES), ("held back", HELD_BACK), ("blind", BLIND), ("again", AGAIN)):
-            rows[key] = list(planted(cases))
+            rows[key] = list(planted_rows(cases))
         rows["shared"] = list(shared()) or rows.get("shared", [])
         rows["h200"] = list(h200(arguments.h200)) if arguments.h200 else rows.get("h200", [])
         ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        for key, own in rows.items():
-            print(f"{key}: {sum(one['right'] for one in own)} of {len(own)} right")
+        for key, key_rows in rows.items():
+            print(f"{key}: {sum(row['right'] for row in key_rows)} of {len(key_rows)} right")
     text = PAGE.read_text(encoding="utf-8")
-    for key, own in rows.items():
-        text = replace_block(text, key, table(own))
+    for key, key_rows in rows.items():
+        text = replace_block(text, key, table(key_rows))
     return write_or_check(PAGE, text, check=arguments.check, command="docs judgement")

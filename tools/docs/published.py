@@ -41,8 +41,8 @@ SINCE = 2024  # year from which runs are asked what other engines would gain: ol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A run with all that is told of it.
+class PricedPublishedRun:
+    """A published run with its predictions and what the search finds.
 
     case     its prediction, without its own configuration in the fit
     own      the authors' plan priced with the shipped parameters, as the search prices all others
@@ -67,28 +67,30 @@ class Told:
         return f"{row['model_name']} on {row['gpus']} {self.scenario.system.chip.id} (`{row.id}`)"
 
 
-def told(runs: Sequence[PublishedRun]) -> list[Told]:
+def price_runs(runs: Sequence[PublishedRun]) -> list[PricedPublishedRun]:
     """Runs with their predictions and what the search finds; those that cannot be predicted are left out."""
     cases = {case.row.id: case for case in validate("published").cases}
-    found: list[Told] = []
+    priced_runs: list[PricedPublishedRun] = []
     for run in runs:
         scenario = run.scenario
-        own = None if isinstance(scenario, Skipped) else predict(scenario)
-        if isinstance(scenario, Skipped) or not isinstance(own, Prediction) or run.row.id not in cases:
+        authors_plan = None if isinstance(scenario, Skipped) else predict(scenario)
+        if isinstance(scenario, Skipped) or not isinstance(authors_plan, Prediction) or run.row.id not in cases:
             continue
-        search = find_plan(scenario, most=1, headroom=allowed(own))
-        found.append(Told(run=run, scenario=scenario, case=cases[run.row.id], own=own, search=search))
-    return found
+        search = find_plan(scenario, most=1, headroom=allowed_headroom(authors_plan))
+        priced_runs.append(
+            PricedPublishedRun(run=run, scenario=scenario, case=cases[run.row.id], own=authors_plan, search=search)
+        )
+    return priced_runs
 
 
-def allowed(own: Prediction) -> float:
+def allowed_headroom(own: Prediction) -> float:
     """The share of memory a plan must leave free: as always, or what the authors' plan leaves where that is less."""
     usual = scenario_headroom(own.scenario).share
-    left = 1 - own.memory.peak_bytes / own.memory.capacity_bytes - HAIR
-    return max(0.0, min(usual, left)) if own.fits else usual
+    free_share = 1 - own.memory.peak_bytes / own.memory.capacity_bytes - HAIR
+    return max(0.0, min(usual, free_share)) if own.fits else usual
 
 
-def predicted_table(runs: Sequence[Told]) -> str:
+def predicted_table(runs: Sequence[PricedPublishedRun]) -> str:
     """Published and predicted, beside each other."""
     head = (
         "run",
@@ -104,38 +106,44 @@ def predicted_table(runs: Sequence[Told]) -> str:
     )
     rows = [f"| {' | '.join(head)} | fits |"]
     rows.append("|---|---|---|---|---|---|---|---|---|---|---|")
-    for one in runs:
-        row, case, memory = one.run.row, one.case, one.own.memory
-        given = f"{float(row['measured_value']):g} {UNITS[row['measured_metric']]}"
+    for priced_run in runs:
+        row, case, memory = priced_run.run.row, priced_run.case, priced_run.own.memory
+        figure = f"{float(row['measured_value']):g} {UNITS[row['measured_metric']]}"
         cells = (
-            one.name + (" *" if case.cross_validated else ""), plan_words(one.scenario.plan), one.scenario.engine.id,
-            given, f"{case.measured_s:.3g} s", f"{case.predicted_s:.3g} s", f"{case.predicted_s / case.measured_s:.2f}",
+            priced_run.name + (" *" if case.cross_validated else ""), plan_words(priced_run.scenario.plan),
+            priced_run.scenario.engine.id, figure, f"{case.measured_s:.3g} s", f"{case.predicted_s:.3g} s",
+            f"{case.predicted_s / case.measured_s:.2f}",
             f"{case.low_s:.3g} to {case.high_s:.3g}", "yes" if case.covered else "**no**",
             f"{format_gib(memory.peak_bytes)} of {format_gib(memory.capacity_bytes)}",
-            "yes" if one.own.fits else "**no**",
+            "yes" if priced_run.own.fits else "**no**",
         )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
-    off = [abs(one.case.residual) for one in runs]
-    inside = sum(one.case.covered for one in runs)
-    fits = sum(one.own.fits for one in runs)
+    off = [abs(priced_run.case.residual) for priced_run in runs]
+    inside = sum(priced_run.case.covered for priced_run in runs)
+    fits = sum(priced_run.own.fits for priced_run in runs)
     if runs:
         mean = sum(off) / len(off)
         rows += ["", f"{len(runs)} runs: mean error {mean:.1%}, {inside} inside their interval, {fits} said to fit."]
     return "\n".join(rows)
 
 
-def planned_table(runs: Sequence[Told]) -> str:
+def planned_table(runs: Sequence[PricedPublishedRun]) -> str:
     """The authors' plan and what the search finds under the same engine, both priced by the same parameters."""
     rows = [
         "| run | authors' plan, priced | `plan` finds | step | gain | plans that fit |",
         "|---|---|---|---|---|---|",
     ]
-    for one in runs:
-        best = one.best
-        found = ("nothing that fits", "–", "–") if best is None else (
-            plan_words(best.scenario.plan), f"{best.step_time_s:.3g} s", gain(one.own, best)
+    for priced_run in runs:
+        best = priced_run.best
+        best_cells = ("nothing that fits", "–", "–") if best is None else (
+            plan_words(best.scenario.plan), f"{best.step_time_s:.3g} s", gain(priced_run.own, best)
         )  # fmt: skip
-        cells = (one.name, f"{one.own.step_time_s:.3g} s", *found, f"{one.search.swept.feasible:,}")
+        cells = (
+            priced_run.name,
+            f"{priced_run.own.step_time_s:.3g} s",
+            *best_cells,
+            f"{priced_run.search.swept.feasible:,}",
+        )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -145,65 +153,75 @@ def gain(own: Prediction, best: Prediction) -> str:
     return signed_share(own.step_time_s / best.step_time_s - 1)
 
 
-def others(runs: Sequence[Told]) -> list[tuple[Told, tuple[OtherEngine, ...]]]:
+def engines_of_runs(runs: Sequence[PricedPublishedRun]) -> list[tuple[PricedPublishedRun, tuple[OtherEngine, ...]]]:
     """What other engines would gain, for runs recent enough to have had them."""
-    recent = [one for one in runs if int(one.run.row["year"] or 0) >= SINCE and one.best is not None]
-    return [(one, other_engines(one.search, one.best)) for one in recent if one.best is not None]
+    recent = [
+        priced_run
+        for priced_run in runs
+        if int(priced_run.run.row["year"] or 0) >= SINCE and priced_run.best is not None
+    ]
+    return [
+        (priced_run, other_engines(priced_run.search, priced_run.best))
+        for priced_run in recent
+        if priced_run.best is not None
+    ]
 
 
-def engines_table(found: Sequence[tuple[Told, tuple[OtherEngine, ...]]]) -> str:
+def engines_table(found: Sequence[tuple[PricedPublishedRun, tuple[OtherEngine, ...]]]) -> str:
     """The fastest other engines of each run."""
     rows = ["| run | engine | best | other engines |", "|---|---|---|---|"]
-    for one, engines in found:
+    for priced_run, engines in found:
         words = [
-            f"{other.engine.id} {other.prediction.step_time_s:.3g} s ({signed_share(other.gain)}, {other.runs} runs)"
-            for other in engines[:NAMED]
+            f"{rival.engine.id} {rival.prediction.step_time_s:.3g} s ({signed_share(rival.gain)}, {rival.runs} runs)"
+            for rival in engines[:NAMED]
         ]
-        step = f"{one.best.step_time_s:.3g} s" if one.best else "–"
-        rows.append(f"| {one.name} | {one.scenario.engine.id} | {step} | {', '.join(words) or 'none'} |")
+        step = f"{priced_run.best.step_time_s:.3g} s" if priced_run.best else "–"
+        rows.append(f"| {priced_run.name} | {priced_run.scenario.engine.id} | {step} | {', '.join(words) or 'none'} |")
     return "\n".join(rows)
 
 
-def sources(runs: Sequence[Told]) -> str:
+def sources(runs: Sequence[PricedPublishedRun]) -> str:
     """Where runs are described, how their figures count, and what was settled beyond their rows; equal rows as one."""
     ids: dict[tuple[str, str, str], list[str]] = {}
-    for one in runs:
-        row = one.run.row
-        notes = [note for note in one.scenario.assumptions if "blank in the table" in note or "unknown in the" in note]
-        settled = "; ".join([*([one.run.why] if one.run.why else []), *notes]) or "–"
+    for priced_run in runs:
+        row = priced_run.run.row
+        notes = [
+            note for note in priced_run.scenario.assumptions if "blank in the table" in note or "unknown in the" in note
+        ]
+        assumptions = "; ".join([*([priced_run.run.why] if priced_run.run.why else []), *notes]) or "–"
         where_from = f"{row['source']}, {row['source_url_or_repo_path']}"
-        ids.setdefault((where_from, row["flops_convention"], settled), []).append(f"`{row.id}`")
+        ids.setdefault((where_from, row["flops_convention"], assumptions), []).append(f"`{row.id}`")
     rows = ["| runs | source | its figure | settled, assumed |", "|---|---|---|---|"]
     rows += [f"| {', '.join(names)} | {' | '.join(cells)} |" for cells, names in ids.items()]
     return "\n".join(rows)
 
 
-def as_json(runs: Sequence[Told]) -> str:
+def as_json(runs: Sequence[PricedPublishedRun]) -> str:
     """Every run as one object; seconds, bytes and shares of 1."""
-    made = [
+    tables = [
         {
-            "id": one.run.row.id,
-            "model": one.scenario.model.id,
-            "system": one.scenario.system.name,
-            "engine": one.scenario.engine.id,
-            "plan": plan_words(one.scenario.plan),
-            "fitted": one.run.fitted,
-            "published_s": one.case.measured_s,
-            "predicted_s": one.case.predicted_s,
-            "low_s": one.case.low_s,
-            "high_s": one.case.high_s,
-            "inside": one.case.covered,
-            "peak_memory_bytes": one.own.memory.peak_bytes,
-            "capacity_bytes": one.own.memory.capacity_bytes,
-            "fits": one.own.fits,
-            "priced_s": one.own.step_time_s,
-            "found_s": one.best.step_time_s if one.best else None,
-            "found": plan_words(one.best.scenario.plan) if one.best else None,
-            "feasible": one.search.swept.feasible,
+            "id": priced_run.run.row.id,
+            "model": priced_run.scenario.model.id,
+            "system": priced_run.scenario.system.name,
+            "engine": priced_run.scenario.engine.id,
+            "plan": plan_words(priced_run.scenario.plan),
+            "fitted": priced_run.run.fitted,
+            "published_s": priced_run.case.measured_s,
+            "predicted_s": priced_run.case.predicted_s,
+            "low_s": priced_run.case.low_s,
+            "high_s": priced_run.case.high_s,
+            "inside": priced_run.case.covered,
+            "peak_memory_bytes": priced_run.own.memory.peak_bytes,
+            "capacity_bytes": priced_run.own.memory.capacity_bytes,
+            "fits": priced_run.own.fits,
+            "priced_s": priced_run.own.step_time_s,
+            "found_s": priced_run.best.step_time_s if priced_run.best else None,
+            "found": plan_words(priced_run.best.scenario.plan) if priced_run.best else None,
+            "feasible": priced_run.search.swept.feasible,
         }
-        for one in runs
+        for priced_run in runs
     ]
-    return json.dumps(made, indent=1)
+    return json.dumps(tables, indent=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -213,8 +231,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write or check the page, or print some runs."""
-    kept = {row.id for row in where([run.row for run in published_runs()], arguments.where)}
-    runs = told([run for run in published_runs() if run.row.id in kept])
+    chosen_ids = {row.id for row in where([run.row for run in published_runs()], arguments.where)}
+    runs = price_runs([run for run in published_runs() if run.row.id in chosen_ids])
     if arguments.json:
         print(as_json(runs))
         return 0
@@ -223,7 +241,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n\n".join(tables.values()))
         return 0
     if not arguments.check:
-        tables["engines"] = engines_table(others(runs))
+        tables["engines"] = engines_table(engines_of_runs(runs))
     text = PAGE.read_text(encoding="utf-8")
     for name, table in tables.items():
         text = replace_block(text, f"published {name}", table)

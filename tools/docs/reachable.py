@@ -25,7 +25,7 @@ HEAD = """# The best share of a chip's data sheet that anybody measured, by numb
 
 def from_kernels() -> dict[str, dict[str, float]]:
     """Best shares by chip and format in the kernels table."""
-    found: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
     with (SOURCE / "calibrate" / "truth" / "kernels.csv").open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             key = FORMATS.get(row["precision"]) if row["kernel"].startswith(PRODUCTS) else None
@@ -35,20 +35,20 @@ def from_kernels() -> dict[str, dict[str, float]]:
                 continue
             peak = chip.hbm.bandwidth if key == "memory" else chip.peak.get(key)
             if row["pct_of_peak"]:
-                _keep(found, chip.id, key, float(row["pct_of_peak"]) / 100)
+                _keep(shares, chip.id, key, float(row["pct_of_peak"]) / 100)
             elif row["unit"] == "TFLOPS" and peak is not None:
-                _keep(found, chip.id, key, float(row["value"]) * 1e12 / peak.value)
-    return found
+                _keep(shares, chip.id, key, float(row["value"]) * 1e12 / peak.value)
+    return shares
 
 
 def same_die(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """The same, with the shares of formats for chips of the same die that nobody measured."""
-    every = {id: dict(shares) for id, shares in found.items()}
+    all_shares = {id: dict(shares) for id, shares in found.items()}
     for chip in CHIPS.values():
         for key, share in found.get(chip.fitted_die, {}).items():
             if key != "memory":
-                every.setdefault(chip.id, {}).setdefault(key, share)
-    return every
+                all_shares.setdefault(chip.id, {}).setdefault(key, share)
+    return all_shares
 
 
 def _keep(found: dict[str, dict[str, float]], chip: str, key: str, share: float) -> None:
@@ -61,10 +61,12 @@ def from_profiles(found: dict[str, dict[str, float]]) -> None:
     for path in sorted((SOURCE / "cost" / "profiles").glob("*.json")):
         profile = json.loads(path.read_text(encoding="utf-8"))
         chip = CHIPS.get(profile["chip"] or "")
-        for one in best_measured([row for row in profile["rows"] if row.get("ok")]) if chip else ():
-            peak = chip.peak.get(one.dtype) if one.what == "product" else chip.hbm.bandwidth
-            if one.what in ("product", "copy") and peak is not None:
-                _keep(found, chip.id, one.dtype if one.what == "product" else "memory", one.value / peak.value)
+        for ceiling in best_measured([row for row in profile["rows"] if row.get("ok")]) if chip else ():
+            peak = chip.peak.get(ceiling.dtype) if ceiling.what == "product" else chip.hbm.bandwidth
+            if ceiling.what in ("product", "copy") and peak is not None:
+                _keep(
+                    found, chip.id, ceiling.dtype if ceiling.what == "product" else "memory", ceiling.value / peak.value
+                )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -41,16 +41,18 @@ def screen(command: str, lines: int) -> str:
     words = shlex.split(command)
     program = [sys.executable, *words[1:]] if words[0] == "python" else [sys.executable, "-m", "ridgeline", *words[1:]]
     wide = {key: value for key, value in os.environ.items() if key != "COLUMNS"}  # as into a pipe
-    own = {**wide, "COLUMNS": "80"} if words[-1] == "--help" else wide
-    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False, env=own)
+    environment = {**wide, "COLUMNS": "80"} if words[-1] == "--help" else wide
+    done = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
     if "Traceback (most recent call last)" in done.stderr:  # a refusal may be shown, a bug may not
         sys.exit(f"$ {command}\n{done.stderr}")
-    shown = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]
+    lines_printed = [line.rstrip() for line in (done.stdout + done.stderr).rstrip().splitlines()]
     if words[-1] == "--help":  # examples are on the pages
-        end = next((place for place, line in enumerate(shown) if line.strip() == "Examples:"), len(shown))
-        shown = [line for line in shown[:end] if not line.startswith("  -h, --help")]
-        return "\n".join(shown).rstrip()
-    return "\n".join(shown if lines == 0 or len(shown) <= lines else [*shown[:lines], "…"])
+        end = next(
+            (place for place, line in enumerate(lines_printed) if line.strip() == "Examples:"), len(lines_printed)
+        )
+        lines_printed = [line for line in lines_printed[:end] if not line.startswith("  -h, --help")]
+        return "\n".join(lines_printed).rstrip()
+    return "\n".join(lines_printed if lines == 0 or len(lines_printed) <= lines else [*lines_printed[:lines], "…"])
 
 
 def take_again(match: re.Match[str], bench: bool, check: bool) -> str:

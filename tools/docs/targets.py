@@ -128,14 +128,16 @@ def served_samples(id: str) -> Iterator[Scenario]:
     engine = "vllm" if id == "dynamo" else id
     knobs = {"serving": {engine: KNOBS[engine]}} if engine in KNOBS else {}
     for change in (*SERVED, knobs):
-        yield from served("llama3-8b", engine, {"tp": 2, **change}, {})
+        yield from serve_scenario("llama3-8b", engine, {"tp": 2, **change}, {})
     for load in LOADS:
-        yield from served("llama3-8b", engine, {"tp": 2}, load)
+        yield from serve_scenario("llama3-8b", engine, {"tp": 2}, load)
     for change in ({"ep": 4}, {"ep": 8}, {"ep": 4, "moe_dispatch": "deepep"}, {"ep": 4, "moe_dispatch": "hybridep"}):
-        yield from served("qwen3-30b-a3b", engine, {"tp": 2, "serving": {"data_parallel_size": 2}, **change}, {})
+        yield from serve_scenario(
+            "qwen3-30b-a3b", engine, {"tp": 2, "serving": {"data_parallel_size": 2}, **change}, {}
+        )
 
 
-def served(model: str, engine: str, plan: dict[str, Any], load: dict[str, Any]) -> Iterator[Scenario]:
+def serve_scenario(model: str, engine: str, plan: dict[str, Any], load: dict[str, Any]) -> Iterator[Scenario]:
     """The scenario, if it is possible."""
     work = {"kind": "serve", "arrivals": {"kind": "poisson", "rate": 3}, "isl": 512, "osl": 64, **load}
     table = {"model": model, "system": "8xb200-sxm", "workload": work, "plan": {"engine": engine, **plan}}
@@ -149,11 +151,11 @@ def samples(id: str) -> Iterator[Scenario]:
     """Plans that differ in one thing each, and models of every kind."""
     engine, system = ENGINE.get(id, id), SYSTEM.get(id, "16xb200-sxm")
     for change in CHANGES:
-        yield from made("llama3-8b", {**BASE, **change}, {}, engine, system)
+        yield from train_scenario("llama3-8b", {**BASE, **change}, {}, engine, system)
     for change in WORKLOADS:
-        yield from made("llama3-8b", BASE, change, engine, system)
+        yield from train_scenario("llama3-8b", BASE, change, engine, system)
     for model in MODELS:
-        yield from made(model, {"shard": "zero1"}, {}, engine, system)
+        yield from train_scenario(model, {"shard": "zero1"}, {}, engine, system)
     for change in (
         {},
         {"moe_dispatch": "deepep"},
@@ -161,10 +163,12 @@ def samples(id: str) -> Iterator[Scenario]:
         {"etp": 2},
         {"overlap": {"moe": True}},
     ):
-        yield from made("qwen3-30b-a3b", {"tp": 2, "ep": 4, **change}, {}, engine, system)
+        yield from train_scenario("qwen3-30b-a3b", {"tp": 2, "ep": 4, **change}, {}, engine, system)
 
 
-def made(model: str, plan: dict[str, Any], work: dict[str, Any], engine: str, system: str) -> Iterator[Scenario]:
+def train_scenario(
+    model: str, plan: dict[str, Any], work: dict[str, Any], engine: str, system: str
+) -> Iterator[Scenario]:
     """The scenario, if it is possible."""
     plan = {"engine": engine, **plan}
     if plan.get("placement") == "uneven":
@@ -207,20 +211,20 @@ def section(id: str) -> str:
             reasons_of.setdefault(general(part.path), Counter())[why] += 1
     by_options: dict[str, list[str]] = {}
     for path, options in sorted(options_of.items()):
-        by_options.setdefault(_shown(options, OPTIONS_SHOWN), []).append(path)
+        by_options.setdefault(_name_list(options, OPTIONS_SHOWN), []).append(path)
     by_reason: dict[str, list[str]] = {}
     for path, reasons in sorted(reasons_of.items()):
         if path in options_of:  # lost for some values: the ledger of an export names them
             continue
         by_reason.setdefault(reasons.most_common(1)[0][0], []).append(path)
     lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
-    lines += [f"- {_shown(paths, len(paths))}: {options}" for options, paths in by_options.items()]
+    lines += [f"- {_name_list(paths, len(paths))}: {options}" for options, paths in by_options.items()]
     lines += ["", "Lost:", ""] if by_reason else []
-    lines += [f"- {_shown(paths, len(paths))}: {why}" for why, paths in by_reason.items()]
+    lines += [f"- {_name_list(paths, len(paths))}: {why}" for why, paths in by_reason.items()]
     return "\n".join(lines) + "\n"
 
 
-def _shown(words: Iterable[str], most: int) -> str:
+def _name_list(words: Iterable[str], most: int) -> str:
     names = [f"`{word}`" for word in words]
     return ", ".join(names[:most]) + (f" (+{len(names) - most})" if len(names) > most else "")
 

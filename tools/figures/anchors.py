@@ -68,10 +68,13 @@ Rates = dict[str, tuple[float, float]]  # by library: the median, and what hardl
 
 def by_library(rows: Iterable[Measurement], rate: Callable[[Measurement], float], top: float) -> Rates:
     """The median rate of each library, and the quantile that counts as its ceiling."""
-    found: dict[str, list[float]] = {}
+    rates_by_library: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(row.impl, []).append(rate(row))
-    return {library: (float(np.median(rates)), float(np.quantile(rates, top))) for library, rates in found.items()}
+        rates_by_library.setdefault(row.impl, []).append(rate(row))
+    return {
+        library: (float(np.median(rates)), float(np.quantile(rates, top)))
+        for library, rates in rates_by_library.items()
+    }
 
 
 def products(chip: str, share: float) -> Iterator[dict[str, object]]:
@@ -80,8 +83,8 @@ def products(chip: str, share: float) -> Iterator[dict[str, object]]:
     for peak, formats in BARE.items():
         best: Rates = {}
         for dtype in formats:
-            mine = [row for row in rows if row.dtype == dtype and row.impl in TRUSTED]
-            for library, rates in by_library(mine, _product_rate(chip), 0.9 if peak == "bf16" else 1.0).items():
+            dtype_rows = [row for row in rows if row.dtype == dtype and row.impl in TRUSTED]
+            for library, rates in by_library(dtype_rows, _product_rate(chip), 0.9 if peak == "bf16" else 1.0).items():
                 best[library] = max(rates, best.get(library, (0.0, 0.0)))
         if best and peak in chip_of(chip).peak:
             yield entry("product", chip, best, share, precision=peak, shape=[SIDE, SIDE, SIDE])
@@ -89,11 +92,11 @@ def products(chip: str, share: float) -> Iterator[dict[str, object]]:
 
 def _product_rate(chip: str) -> Callable[[Measurement], float]:
     """TFLOP/s of a product of a chip alone, without the cast of its 16-bit input where it has a narrower one."""
-    sustained = SUSTAINED_MEMORY * chip_of(chip).need("hbm.bandwidth").value
+    memory_rate = SUSTAINED_MEMORY * chip_of(chip).need("hbm.bandwidth").value
 
     def rate(row: Measurement) -> float:
         m, n, k = (row.dims[side] for side in "mnk")
-        cast_s = m * k * CAST_BYTES.get(row.dtype, 0.0) / sustained
+        cast_s = m * k * CAST_BYTES.get(row.dtype, 0.0) / memory_rate
         return 2.0 * m * n * k / (row.seconds - cast_s) / 1e12
 
     return rate
@@ -107,11 +110,11 @@ def attention(chip: str, share: float) -> Iterator[dict[str, object]]:
     rows = [row for row in aiconfigurator.attention(chip) if row.op == "attention_forward" and row.impl != "triton"]
     rows = [row for row in rows if row.dims["query"] == SIDE and row.dims["heads"] * row.dims["batch"] >= 32]
     for width in (64, 128, 256):
-        mine = [row for row in rows if row.dims["head_dim"] == width]
-        best = by_library(mine, lambda row: _pairs(row) / row.seconds / 1e12, 0.9)
+        width_rows = [row for row in rows if row.dims["head_dim"] == width]
+        best = by_library(width_rows, lambda row: _pairs(row) / row.seconds / 1e12, 0.9)
         if best:
-            made = entry("attention", chip, best, share, engine=ENGINE[family], head_dim=width)
-            yield made | {"high": round(float(str(made["high"])) * FASTER.get(family, 1.0), 1)}
+            anchor = entry("attention", chip, best, share, engine=ENGINE[family], head_dim=width)
+            yield anchor | {"high": round(float(str(anchor["high"])) * FASTER.get(family, 1.0), 1)}
 
 
 def _pairs(row: Measurement) -> float:
@@ -127,33 +130,33 @@ def links(chip: str) -> Iterator[dict[str, object]]:
     rate = system(f"8x{chip}").tiers[0].need_bandwidth().value
     rows = [row for row in aiconfigurator.collectives(chip) if row.op in ("all_gather", "reduce_scatter")]
     ranks, size = (max(row.dims[key] for row in rows) for key in ("ranks", "bytes"))
-    most = [row for row in rows if row.dims["ranks"] == ranks and row.dims["bytes"] == size]
-    shares = [size * (ranks - 1) / ranks / row.seconds / rate for row in most]
-    said = f"all-gather and reduce-scatter of {size >> 20} MiB among {ranks}, aiconfigurator-core"
+    largest_rows = [row for row in rows if row.dims["ranks"] == ranks and row.dims["bytes"] == size]
+    shares = [size * (ranks - 1) / ranks / row.seconds / rate for row in largest_rows]
+    description = f"all-gather and reduce-scatter of {size >> 20} MiB among {ranks}, aiconfigurator-core"
     low, high = round(min(shares) * BELOW_LINK, 3), round(min(max(shares) * ABOVE_LINK, 1.0), 3)
-    yield {"kind": "link", "chip": chip, "low": low, "high": high, "rows": said}
+    yield {"kind": "link", "chip": chip, "low": low, "high": high, "rows": description}
 
 
 def entry(kind: str, chip: str, best: Rates, share: float, **more: object) -> dict[str, object]:
     """One anchor as a table."""
-    said = ", ".join(f"{library} {median:.0f} to {top:.0f}" for library, (median, top) in best.items())
+    description = ", ".join(f"{library} {median:.0f} to {top:.0f}" for library, (median, top) in best.items())
     low = round(min(median for median, _ in best.values()) * share, 1)
     high = round(max(top for _, top in best.values()), 1)
-    return {"kind": kind, "chip": chip, **more, "low": low, "high": high, "rows": f"aiconfigurator-core, {said}"}
+    return {"kind": kind, "chip": chip, **more, "low": low, "high": high, "rows": f"aiconfigurator-core, {description}"}
 
 
 def text() -> str:
     """The file."""
     share, shapes = sustained_share()
     entries = [
-        made
+        anchor
         for chip in aiconfigurator.SYSTEMS
         for part in (products(chip, share), attention(chip, share), links(chip))
-        for made in part
+        for anchor in part
     ]
     lines = [HEADER.format(share=share, shapes=shapes)]
-    for made in entries:
-        lines += ["[[anchor]]", *(f"{key} = {_value(value)}" for key, value in made.items()), ""]
+    for anchor in entries:
+        lines += ["[[anchor]]", *(f"{key} = {_value(value)}" for key, value in anchor.items()), ""]
     return "\n".join(lines)
 
 

@@ -27,28 +27,36 @@ TOLD = {
 
 def causes() -> str:
     """Why the compiled step is shorter, as a table that sums."""
-    found = ridgeline.diff(EAGER, COMPILED)
-    rows = [f"| {one.cause} | {one.delta_ns / 1e6:+.2f} | {TOLD.get(one.cause, one.meaning)} |" for one in found.causes]
-    ends = f"{found.before.step_ns / 1e6:.2f} to {found.after.step_ns / 1e6:.2f} ms on the chip"
-    whole = f"| **sum** | **{found.delta_ns / 1e6:+.2f}** | {ends} |"
-    return "\n".join(["| cause | ms a step | what it is |", "|---|---|---|", *rows, whole])
+    difference = ridgeline.diff(EAGER, COMPILED)
+    rows = [
+        f"| {cause.cause} | {cause.delta_ns / 1e6:+.2f} | {TOLD.get(cause.cause, cause.meaning)} |"
+        for cause in difference.causes
+    ]
+    ends = f"{difference.before.step_ns / 1e6:.2f} to {difference.after.step_ns / 1e6:.2f} ms on the chip"
+    total_row = f"| **sum** | **{difference.delta_ns / 1e6:+.2f}** | {ends} |"
+    return "\n".join(["| cause | ms a step | what it is |", "|---|---|---|", *rows, total_row])
 
 
 def remains() -> str:
     """What `explain` says of both, the three largest classes each."""
     rows = ["| | predicted ms | measured ms | largest parts of the gap |", "|---|---|---|---|"]
     for name, trace, engine in (("eager", EAGER, "torch-eager"), ("compiled", COMPILED, "torch-compile")):
-        found = ridgeline.explain(SCENARIO, trace, settings=[f"plan.engine={engine}"])
+        explanation = ridgeline.explain(SCENARIO, trace, settings=[f"plan.engine={engine}"])
         parts = []
-        for one in found.by_class[:3]:
-            most = max(one.parts, key=lambda part: abs(part.gap_ns))
-            roof = f"{most.efficiency:.0%} of the {most.bound} roof; " if most.efficiency and most.gap_ns > 0 else ""
-            parts.append(f"{one.class_} {one.gap_ns / 1e6:+.2f} ({roof}{most.change})")
-        rows.append(f"| {name} | {found.predicted_ns / 1e6:.1f} | {found.measured_ns / 1e6:.1f} | {', '.join(parts)} |")
+        for class_gap in explanation.by_class[:3]:
+            largest_part = max(class_gap.parts, key=lambda part: abs(part.gap_ns))
+            roof = (
+                f"{largest_part.efficiency:.0%} of the {largest_part.bound} roof; "
+                if largest_part.efficiency and largest_part.gap_ns > 0
+                else ""
+            )
+            parts.append(f"{class_gap.class_} {class_gap.gap_ns / 1e6:+.2f} ({roof}{largest_part.change})")
+        times = f"{explanation.predicted_ns / 1e6:.1f} | {explanation.measured_ns / 1e6:.1f}"
+        rows.append(f"| {name} | {times} | {', '.join(parts)} |")
     return "\n".join(rows)
 
 
-def fitted() -> str:
+def fit_table() -> str:
     """What a quick fit makes of the residuals of both: half a minute, so that a check leaves it out."""
     with tempfile.TemporaryDirectory() as folder:
         texts = []
@@ -56,13 +64,15 @@ def fitted() -> str:
             path = Path(folder) / "one.csv"
             write_residuals(ridgeline.explain(SCENARIO, trace, settings=[f"plan.engine={engine}"]), path)
             texts.append(path.read_text(encoding="utf-8"))
-        both = Path(folder) / "residuals.csv"
-        both.write_text(texts[0] + texts[1].split("\n", 1)[1], encoding="utf-8")
-        found = ridgeline.fit_with(both)
+        residuals = Path(folder) / "residuals.csv"
+        residuals.write_text(texts[0] + texts[1].split("\n", 1)[1], encoding="utf-8")
+        fit = ridgeline.fit_with(residuals)
     rows = ["| run | before | held out | after |", "|---|---|---|---|"]
-    for name, case in zip(("eager", "compiled"), found.cases, strict=True):
-        each = (case.before_s, case.held_out_s, case.after_s)
-        rows.append(f"| {name} | " + " | ".join(f"{(one / case.measured_s - 1) * 100:+.1f} %" for one in each) + " |")
+    for name, case in zip(("eager", "compiled"), fit.cases, strict=True):
+        stages = (case.before_s, case.held_out_s, case.after_s)
+        rows.append(
+            f"| {name} | " + " | ".join(f"{(seconds / case.measured_s - 1) * 100:+.1f} %" for seconds in stages) + " |"
+        )
     return "\n".join(rows)
 
 
@@ -74,5 +84,5 @@ def run(arguments: argparse.Namespace) -> int:
     text = replace_block(PAGE.read_text(encoding="utf-8"), "h200 causes", causes())
     text = replace_block(text, "h200 remains", remains())
     if not arguments.check:
-        text = replace_block(text, "h200 fitted", fitted())
+        text = replace_block(text, "h200 fitted", fit_table())
     return write_or_check(PAGE, text, check=arguments.check, command="figures gap")

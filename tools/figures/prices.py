@@ -35,28 +35,30 @@ SETS: Mapping[str, Test] = {
 
 def accuracy() -> str:
     """How far off prices are, with shipped profiles and without any."""
-    known = bundled_kernels()
-    sides = [price_kernels(known, profiles) for profiles in (shipped_profiles(), {})]
+    kernels = bundled_kernels()
+    sides = [price_kernels(kernels, profiles) for profiles in (shipped_profiles(), {})]
     lines = ["| kernels | n | mean | median | without a profile: mean |", "|---|---|---|---|---|"]
     for name, test in SETS.items():
-        mine = [place for place, one in enumerate(known) if test(one)]
-        offs = [np.array([abs(side[at].seconds / known[at].kernel.seconds - 1) for at in mine]) for side in sides]
+        set_places = [place for place, kernel in enumerate(kernels) if test(kernel)]
+        offs = [
+            np.array([abs(side[at].seconds / kernels[at].kernel.seconds - 1) for at in set_places]) for side in sides
+        ]
         cells = (f"{offs[0].mean():.1%}", f"{np.median(offs[0]):.1%}", f"{offs[1].mean():.1%}")
-        lines.append(f"| {name} | {len(mine)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {len(set_places)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def agreement() -> str:
     """Ratios of seconds of the same product in two sources, on the H200."""
     tables = read_profile(LIBRARY_FOLDER / "h200-sxm.json")
-    own = [one.kernel for one in bundled_kernels() if is_own(one.row) and one.kernel.op == "gemm"]
+    own_products = [kernel.kernel for kernel in bundled_kernels() if is_own(kernel.row) and kernel.kernel.op == "gemm"]
     profile = shipped_profiles().get("h200-sxm")
     lines = ["| sources, B over A | products | B / A below 0.3 ms | above |", "|---|---|---|---|"]
-    lines += _pairs("own rows, TensorRT-LLM's in aiconfigurator", own, _gemms(tables, "trtllm"))
+    lines += _pairs("own rows, TensorRT-LLM's in aiconfigurator", own_products, _gemms(tables, "trtllm"))
     if profile is not None:
-        mine = _gemms(profile, "torch", "scaled_mm")
-        lines += _pairs("own rows, the profile", own, mine)
-        lines += _pairs("the profile, TensorRT-LLM's in aiconfigurator", mine, _gemms(tables, "trtllm"))
+        profile_products = _gemms(profile, "torch", "scaled_mm")
+        lines += _pairs("own rows, the profile", own_products, profile_products)
+        lines += _pairs("the profile, TensorRT-LLM's in aiconfigurator", profile_products, _gemms(tables, "trtllm"))
     return "\n".join(lines)
 
 
@@ -67,19 +69,19 @@ def _gemms(profile: Profile, *impls: str) -> list[Measurement]:
 
 def _pairs(name: str, before: Sequence[Measurement], after: Sequence[Measurement]) -> Iterator[str]:
     """A line for each format that both have shapes of: geometric mean of the ratio, and how far ratios spread."""
-    other = {(row.dtype, *row.dims.values()): row.seconds for row in after}
+    after_seconds = {(row.dtype, *row.dims.values()): row.seconds for row in after}
     for dtype in ("bf16", "fp8"):
-        same = [(row.seconds, other.get((dtype, *row.dims.values()))) for row in before if row.dtype == dtype]
+        same = [(row.seconds, after_seconds.get((dtype, *row.dims.values()))) for row in before if row.dtype == dtype]
         logs = {True: [], False: []}
-        for one, two in same:
+        for before_s, two in same:
             if two is not None:
-                logs[one < 0.3e-3].append(float(np.log(two / one)))
+                logs[before_s < 0.3e-3].append(float(np.log(two / before_s)))
         if any(logs.values()):
-            told = [
+            cells = [
                 f"{np.exp(np.mean(some)):.2f} ± {np.std(some):.2f} ({len(some)})" if some else "–"
                 for some in (logs[True], logs[False])
             ]
-            yield f"| {name}, {dtype} | {sum(map(len, logs.values()))} | {told[0]} | {told[1]} |"
+            yield f"| {name}, {dtype} | {sum(map(len, logs.values()))} | {cells[0]} | {cells[1]} |"
 
 
 def run(arguments: argparse.Namespace) -> int:

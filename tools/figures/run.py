@@ -31,24 +31,23 @@ def speed(rows: dict[str, dict[str, Any]]) -> str:
     for id, row in rows.items():
         if id.startswith("8b "):
             name = id[3:].replace("plain", "plain PyTorch, compiled")
-            each = f"{row['step_s'] * 1e3:.0f} | {flops / row['step_s'] / TERA:.0f} | {row['peak_bytes'] / GIB:.1f}"
-            lines.append(f"| {name} | {each} |")
+            cells = f"{row['step_s'] * 1e3:.0f} | {flops / row['step_s'] / TERA:.0f} | {row['peak_bytes'] / GIB:.1f}"
+            lines.append(f"| {name} | {cells} |")
     return "\n".join(lines)
 
 
-def predicted(rows: dict[str, dict[str, Any]]) -> str:
+def predicted_table(rows: dict[str, dict[str, Any]]) -> str:
     """Predicted against measured, every case: time and memory."""
     lines = ["| | predicted ms | measured ms | | predicted GiB | measured GiB |", "|---|---|---|---|---|---|"]
     for case in CASES:
         row = rows.get(case.id)
         if row is None:
             continue
-        found = ridgeline.predict(case.scenario)
-        off = found.step_time_s / row["step_s"] - 1
-        memory = f"{found.memory.allocated_bytes / GIB:.1f} | {row['peak_bytes'] / GIB:.1f}"
-        lines.append(
-            f"| {case.id} | {found.step_time_s * 1e3:.0f} | {row['step_s'] * 1e3:.0f} | {off * 100:+.1f} % | {memory} |"
-        )
+        prediction = ridgeline.predict(case.scenario)
+        off = prediction.step_time_s / row["step_s"] - 1
+        memory = f"{prediction.memory.allocated_bytes / GIB:.1f} | {row['peak_bytes'] / GIB:.1f}"
+        times = f"{prediction.step_time_s * 1e3:.0f} | {row['step_s'] * 1e3:.0f}"
+        lines.append(f"| {case.id} | {times} | {off * 100:+.1f} % | {memory} |")
     return "\n".join(lines)
 
 
@@ -56,5 +55,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Write or check the page."""
     rows = {row["id"]: row for row in json.loads(ROWS.read_text(encoding="utf-8"))["rows"] if "failed" not in row}
     text = replace_block(PAGE.read_text(encoding="utf-8"), "run speed", speed(rows))
-    text = replace_block(text, "run predicted", predicted(rows))
+    text = replace_block(text, "run predicted", predicted_table(rows))
     return write_or_check(PAGE, text, check=arguments.check, command="figures run")

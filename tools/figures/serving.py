@@ -60,11 +60,15 @@ def rows_table(cases: tuple[Case, ...]) -> str:
     lines = ["| metric | rows without a flag | median | mean | bias | flagged rows | median |", "|---" * 7 + "|"]
     for metric in METRICS:
         plain = np.array([case.residual for case in cases if case.metric == metric and not case.row["x_flag"]])
-        other = np.array([case.residual for case in cases if case.metric == metric and case.row["x_flag"]])
-        more = f"{len(other)} | {np.median(np.abs(other)):.1%}" if len(other) else "0 | "
+        flagged_residuals = np.array([case.residual for case in cases if case.metric == metric and case.row["x_flag"]])
+        more = (
+            f"{len(flagged_residuals)} | {np.median(np.abs(flagged_residuals)):.1%}"
+            if len(flagged_residuals)
+            else "0 | "
+        )
         size = np.abs(plain)
-        told = f"{np.median(size):.1%} | {size.mean():.1%} | {plain.mean():+.1%}"
-        lines.append(f"| `{metric}` | {len(plain)} | {told} | {more} |")
+        errors = f"{np.median(size):.1%} | {size.mean():.1%} | {plain.mean():+.1%}"
+        lines.append(f"| `{metric}` | {len(plain)} | {errors} | {more} |")
     return "\n".join(lines) + "\n"
 
 
@@ -73,13 +77,13 @@ def pools_table() -> str:
     heads = ("load and deployment", "goodput", "TTFT p99", "TPOT p99", "ITL p99", "stalled", "transfer")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, settings in CASES:
-        found = refuse_impossible(predict_serving(read_scenario(EXAMPLE, settings))).metrics
-        goodput, time = found.goodput or 0.0, found.time
+        metrics = refuse_impossible(predict_serving(read_scenario(EXAMPLE, settings))).metrics
+        goodput, time = metrics.goodput or 0.0, metrics.time
         cells = (
             name,
             f"{goodput:.2f}/s",
-            f"{found.ttft.percentiles[99.0]:.2f} s",
-            *(f"{one.percentiles[99.0] * 1e3:.0f} ms" for one in (found.tpot, found.itl)),
+            f"{metrics.ttft.percentiles[99.0]:.2f} s",
+            *(f"{latency.percentiles[99.0] * 1e3:.0f} ms" for latency in (metrics.tpot, metrics.itl)),
             f"{time['stalled']:.2f} s",
             f"{time['transfer'] * 1e3:.1f} ms",
         )

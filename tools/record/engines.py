@@ -38,7 +38,7 @@ def actions(engine: str) -> list[argparse.Action]:
     return list(parser._actions)
 
 
-def recorded(engine: str) -> Iterator[str]:
+def option_lines(engine: str) -> Iterator[str]:
     """The text of the options file."""
     flags: set[str] = set()
     values: set[str] = set()
@@ -47,17 +47,17 @@ def recorded(engine: str) -> Iterator[str]:
     for action in actions(engine):
         names = [name[2:].replace("_", "-") for name in action.option_strings if name.startswith("--")]
         first = [name for name in names if not name.startswith("no-")][:1] or names[:1]
-        others = [name.lstrip("-").replace("_", "-") for name in action.option_strings]
-        aliases |= {name: first[0] for name in others if first and name != first[0] and not name.startswith("no-")}
+        all_names = [name.lstrip("-").replace("_", "-") for name in action.option_strings]
+        aliases |= {name: first[0] for name in all_names if first and name != first[0] and not name.startswith("no-")}
         (flags if action.nargs == 0 else values).update(names)
         if action.choices and action.nargs is None:
             choices |= {name: [str(word) for word in action.choices if word is not None] for name in names}
     release = version(engine).partition("+")[0]
     yield from head(TITLES[engine], release, f"the parser that {PARSERS[engine]} of {engine} {release} makes")
-    yield from listed("flags", flags - {"help"})
-    yield from listed("values", values)
-    yield from tabled("choices", {name: json.dumps(words) for name, words in sorted(choices.items())})
-    yield from tabled("aliases", {name: json.dumps(full) for name, full in sorted(aliases.items()) if name != "h"})
+    yield from toml_list("flags", flags - {"help"})
+    yield from toml_list("values", values)
+    yield from toml_table("choices", {name: json.dumps(words) for name, words in sorted(choices.items())})
+    yield from toml_table("aliases", {name: json.dumps(full) for name, full in sorted(aliases.items()) if name != "h"})
 
 
 def dynamo(folder: Path) -> Iterator[str]:
@@ -67,10 +67,10 @@ def dynamo(folder: Path) -> Iterator[str]:
     names = {name for path in (*(root / part for part in DYNAMO), *groups) for name in flag_names(path)}
     release = next(folder.glob("ai_dynamo-*.dist-info"), Path("ai_dynamo-unknown.dist-info")).name.split("-")[1]
     release = release.removesuffix(".dist")
-    told = f"{', '.join(DYNAMO)} and common/configuration/groups of the wheel ai-dynamo {release}"
-    yield from head("Dynamo", release, told)
-    yield from listed("flags", {name for name, takes in names if not takes})
-    yield from listed("values", {name for name, takes in names if takes})
+    source = f"{', '.join(DYNAMO)} and common/configuration/groups of the wheel ai-dynamo {release}"
+    yield from head("Dynamo", release, source)
+    yield from toml_list("flags", {name for name, takes in names if not takes})
+    yield from toml_list("values", {name for name, takes in names if takes})
 
 
 def flag_names(path: Path) -> Iterator[tuple[str, bool]]:
@@ -78,11 +78,11 @@ def flag_names(path: Path) -> Iterator[tuple[str, bool]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
-        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        function = node.func.id if isinstance(node.func, ast.Name) else ""
         for word in node.keywords:
             if word.arg == "flag_name" and isinstance(word.value, ast.Constant):
                 name = str(word.value.value)[2:]
-                takes = called != "add_negatable_bool_argument"
+                takes = function != "add_negatable_bool_argument"
                 yield name, takes
                 if not takes:
                     yield f"no-{name}", False
@@ -95,7 +95,7 @@ def head(target: str, release: str, source: str) -> Iterator[str]:
     yield f"source = {json.dumps(source)}"
 
 
-def listed(key: str, names: Iterable[str]) -> Iterator[str]:
+def toml_list(key: str, names: Iterable[str]) -> Iterator[str]:
     """A TOML list in lines of at most WIDTH."""
     yield ""
     yield f"{key} = ["
@@ -110,7 +110,7 @@ def listed(key: str, names: Iterable[str]) -> Iterator[str]:
     yield "]"
 
 
-def tabled(key: str, rows: dict[str, str]) -> Iterator[str]:
+def toml_table(key: str, rows: dict[str, str]) -> Iterator[str]:
     yield ""
     yield f"[{key}]"
     yield from (f"{name} = {value}" for name, value in rows.items())
@@ -122,5 +122,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list of one engine."""
-    print("\n".join(dynamo(arguments.folder) if arguments.name == "dynamo" else recorded(arguments.name)))
+    print("\n".join(dynamo(arguments.folder) if arguments.name == "dynamo" else option_lines(arguments.name)))
     return 0

@@ -52,12 +52,12 @@ def words_of(annotation: ast.expr, classes: dict[str, ast.ClassDef], named: dict
         values = [node.value for node in classes[annotation.id].body if isinstance(node, ast.Assign)]
         return [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
-        found = ast.literal_eval(annotation.slice)
-        return [str(word) for word in (found if isinstance(found, tuple) else (found,))]
+        literals = ast.literal_eval(annotation.slice)
+        return [str(word) for word in (literals if isinstance(literals, tuple) else (literals,))]
     return []
 
 
-def compared(path: Path, variable: str, function: str = "") -> list[str]:
+def compared_words(path: Path, variable: str, function: str = "") -> list[str]:
     """Every word that code compares a variable with, by ==, !=, in and not in; of one function where it is named."""
     tree: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
     if function:
@@ -65,8 +65,8 @@ def compared(path: Path, variable: str, function: str = "") -> list[str]:
     found: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and ast.unparse(node.left).split(".")[-1] == variable:
-            for other in node.comparators:
-                parts = other.elts if isinstance(other, (ast.Tuple, ast.Set, ast.List)) else [other]
+            for comparator in node.comparators:
+                parts = comparator.elts if isinstance(comparator, (ast.Tuple, ast.Set, ast.List)) else [comparator]
                 words = (part.value for part in parts if isinstance(part, ast.Constant))
                 found |= {word: None for word in words if isinstance(word, str)}
     return sorted(found)
@@ -79,7 +79,7 @@ def record(folder: Path) -> dict[str, Any]:
     types = package / "configs" / "types.py"
     classes = classes_of(types) | classes_of(package / "common" / "common_types.py")
     tree = ast.parse(types.read_text(encoding="utf-8"))
-    named = {
+    aliases = {
         target.id: node.value
         for node in tree.body
         if isinstance(node, ast.Assign)
@@ -88,9 +88,12 @@ def record(folder: Path) -> dict[str, Any]:
     }
     fields = dict(fields_of(CLASS, classes))
     base = yaml.safe_load((package / "configs" / "base.yml").read_text(encoding="utf-8"))
-    choices = {name: words for name, annotation in fields.items() if (words := words_of(annotation, classes, named))}
-    policies = compared(package / "layers" / "nnx_decoders.py", "remat_policy", "get_remat_policy")
-    choices |= {"remat_policy": policies, "context_parallel_strategy": compared(types, "context_parallel_strategy")}
+    choices = {name: words for name, annotation in fields.items() if (words := words_of(annotation, classes, aliases))}
+    policies = compared_words(package / "layers" / "nnx_decoders.py", "remat_policy", "get_remat_policy")
+    choices |= {
+        "remat_policy": policies,
+        "context_parallel_strategy": compared_words(types, "context_parallel_strategy"),
+    }
     version = info.name.removeprefix("maxtext-").removesuffix(".dist-info")
     return {
         "target": "MaxText",
@@ -104,20 +107,20 @@ def record(folder: Path) -> dict[str, Any]:
 def text_of(table: dict[str, Any]) -> str:
     """The table as the file is written."""
     lines = [f'{key} = "{table[key]}"' for key in ("target", "version", "source")]
-    lines += ["values = [", *_wrapped(table["values"]), "]", "", "[choices]"]
+    lines += ["values = [", *_wrap(table["values"]), "]", "", "[choices]"]
     for name, words in table["choices"].items():
-        plain = f"{name} = [{', '.join(_quoted(words))}]"
-        lines += [plain] if len(plain) <= WIDTH else [f"{name} = [", *_wrapped(words), "]"]
+        plain = f"{name} = [{', '.join(_quote(words))}]"
+        lines += [plain] if len(plain) <= WIDTH else [f"{name} = [", *_wrap(words), "]"]
     return "\n".join(lines) + "\n"
 
 
-def _quoted(words: list[str]) -> list[str]:
+def _quote(words: list[str]) -> list[str]:
     return [f'"{word}"' for word in words]
 
 
-def _wrapped(words: list[str]) -> Iterator[str]:
+def _wrap(words: list[str]) -> Iterator[str]:
     line = "   "
-    for word in _quoted(words):
+    for word in _quote(words):
         if len(line) + len(word) + 2 > WIDTH:
             yield line
             line = "   "

@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     print("# python -m tools record maxtext-benchmarks CHECKOUT")
     for path in sorted(folder.glob("maxtext_*_model_configs.py")):
         for name, options in benchmarks(path):
-            said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in sorted(options.items()))
-            print(f"{json.dumps(name)} = {{ {said} }}")
+            row = ", ".join(f"{key} = {json.dumps(value)}" for key, value in sorted(options.items()))
+            print(f"{json.dumps(name)} = {{ {row} }}")
     return 0
 
 
@@ -50,10 +50,10 @@ def benchmarks(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every benchmark of a file by the name that the runner knows it by, with the options that decide its step."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "MaxTextModel":
-            said = {word.arg: word.value for word in node.keywords}
-            name = ast.literal_eval(said["model_name"]).replace("-", "_")
-            options = dict(literals(said["tuning_params"]))
-            yield name, {"model_name": ast.literal_eval(said["model_type"]), **options}
+            keywords = {word.arg: word.value for word in node.keywords}
+            name = ast.literal_eval(keywords["model_name"]).replace("-", "_")
+            options = dict(literals(keywords["tuning_params"]))
+            yield name, {"model_name": ast.literal_eval(keywords["model_type"]), **options}
 
 
 def literals(node: ast.expr) -> Iterator[tuple[str, Any]]:

@@ -95,9 +95,9 @@ class Source:
             if isinstance(node, ast.ImportFrom) and deep < 8:
                 for alias in node.names:
                     if (alias.asname or alias.name) == name:
-                        found = self.find(self.origin(module, node), alias.name, deep + 1)
-                        if found:
-                            return found
+                        definition = self.find(self.origin(module, node), alias.name, deep + 1)
+                        if definition:
+                            return definition
         return None
 
     def origin(self, module: str, node: ast.ImportFrom) -> str:
@@ -111,19 +111,19 @@ class Source:
 
     def fields(self, module: str, name: str) -> dict[str, Field]:
         """Fields of a dataclass, those it inherits first."""
-        found = self.find(module, name)
-        if found is None:
+        definition = self.find(module, name)
+        if definition is None:
             return {}
-        node, home = found
-        kept: dict[str, Field] = {}
+        node, home = definition
+        fields: dict[str, Field] = {}
         for base in reversed(node.bases):
             inner = base.value if isinstance(base, ast.Subscript) else base
             if isinstance(inner, ast.Name):
-                kept |= self.fields(home, inner.id)
+                fields |= self.fields(home, inner.id)
         for part in node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                kept[part.target.id] = Field(part.target.id, part.annotation, part.value, home)
-        return kept
+                fields[part.target.id] = Field(part.target.id, part.annotation, part.value, home)
+        return fields
 
     def words(self, kind: ast.expr, module: str, *, full: bool = False) -> list[str]:
         """The values an annotation names: of a Literal or an Enum, through Optional, unions and lists."""
@@ -141,12 +141,12 @@ class Source:
 
     def members(self, module: str, name: str) -> list[str]:
         """Names of an Enum's members."""
-        found = self.find(module, name)
-        if found is None or not any("Enum" in ast.unparse(base) for base in found[0].bases):
+        definition = self.find(module, name)
+        if definition is None or not any("Enum" in ast.unparse(base) for base in definition[0].bases):
             return []
         return [
             target.id
-            for part in found[0].body
+            for part in definition[0].body
             if isinstance(part, ast.Assign)
             for target in part.targets
             if isinstance(target, ast.Name)
@@ -173,11 +173,15 @@ def add_calls(node: ast.AST, source: Source, module: str, found: Found) -> None:
             continue
         names = [literal(word) for word in call.args] if call.func.attr == "add_argument" else []
         long = [name[2:] for name in names if isinstance(name, str) and name.startswith("--")]
-        said = {word.arg: word.value for word in call.keywords}
-        action = said.get("action")
-        both = action is not None and "BooleanOptional" in ast.unparse(action)
-        long += [f"no-{name}" for name in long] if both else []
-        found.add(long, alone=both or literal(action) in ALONE, choices=_choices(said.get("choices"), source, module))
+        keywords = {word.arg: word.value for word in call.keywords}
+        action = keywords.get("action")
+        is_two_way = action is not None and "BooleanOptional" in ast.unparse(action)
+        long += [f"no-{name}" for name in long] if is_two_way else []
+        found.add(
+            long,
+            alone=is_two_way or literal(action) in ALONE,
+            choices=_choices(keywords.get("choices"), source, module),
+        )
 
 
 def _choices(node: ast.expr | None, source: Source, module: str) -> list[str] | None:
@@ -195,18 +199,20 @@ def _choices(node: ast.expr | None, source: Source, module: str) -> list[str] | 
 
 def add_fields(fields: dict[str, Field], skip: set[str], source: Source, found: Found) -> None:
     """Fields as the options that Megatron makes of them."""
-    for one in fields.values():
-        meta = _meta(one.default)
-        if one.name in skip or _is_set_later(one):
+    for option in fields.values():
+        meta = _meta(option.default)
+        if option.name in skip or _is_set_later(option):
             continue
-        dashed = one.name.replace("_", "-")
-        default = one.default
+        dashed_name = option.name.replace("_", "-")
+        default = option.default
         if isinstance(default, ast.Call):  # field(default=...)
             default = next((word.value for word in default.keywords if word.arg == "default"), None)
-        truth = is_bool(one.kind)
-        plain = [dashed] if not truth or literal(default) is False else [f"no-{dashed}", f"disable-{dashed}"]
+        truth = is_bool(option.kind)
+        plain = (
+            [dashed_name] if not truth or literal(default) is False else [f"no-{dashed_name}", f"disable-{dashed_name}"]
+        )
         names = [name.lstrip("-") for name in literal(meta.get("arg_names")) or []] or plain
-        words = _choices(meta.get("choices"), source, one.module) or source.words(one.kind, one.module)
+        words = _choices(meta.get("choices"), source, option.module) or source.words(option.kind, option.module)
         action = literal(meta.get("action"))
         found.add(names, alone=truth if action is None else action in ALONE, choices=words or None)
 
@@ -232,7 +238,7 @@ def _is_set_later(one: Field) -> bool:
 def megatron(core: Path) -> tuple[Found, str, str]:
     """Options of megatron/training/arguments.py."""
     module = "megatron.training.arguments"
-    source, found = Source(core), Found()
+    source, names = Source(core), Found()
     tree = source.tree(module)
     lists = {
         target.id: set(literal(node.value) or ())
@@ -243,32 +249,34 @@ def megatron(core: Path) -> tuple[Found, str, str]:
     }
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "ArgumentGroupFactory":
-            given = next((word.value for word in call.keywords if word.arg == "exclude"), None)
-            skip = lists.get(given.id, set()) if isinstance(given, ast.Name) else set(literal(given) or ())
-            add_fields(source.fields(module, ast.unparse(call.args[0])), skip, source, found)
-    add_calls(tree, source, module, found)
+            exclusions = next((word.value for word in call.keywords if word.arg == "exclude"), None)
+            skip = (
+                lists.get(exclusions.id, set()) if isinstance(exclusions, ast.Name) else set(literal(exclusions) or ())
+            )
+            add_fields(source.fields(module, ast.unparse(call.args[0])), skip, source, names)
+    add_calls(tree, source, module, names)
     version = release(core, "megatron_core")
-    return found, version, f"megatron/training/arguments.py of the megatron-core {version} wheel"
+    return names, version, f"megatron/training/arguments.py of the megatron-core {version} wheel"
 
 
 def bridge(folder: Path, core: Path) -> tuple[Found, str, str]:
     """Fields of the ConfigContainer by dotted name."""
-    source, found = Source(folder, core), Found()
+    source, names = Source(folder, core), Found()
     for part in source.fields(BRIDGE, "ConfigContainer").values():
-        found.values.add(part.name)
-        named = [node.id for node in ast.walk(part.kind) if isinstance(node, ast.Name)]
-        classes = CLASSES[part.name] if part.name in CLASSES else [(part.module, name) for name in named]
+        names.values.add(part.name)
+        class_names = [node.id for node in ast.walk(part.kind) if isinstance(node, ast.Name)]
+        classes = CLASSES[part.name] if part.name in CLASSES else [(part.module, name) for name in class_names]
         for module, name in classes:
-            for one in source.fields(module, name).values():
-                if not one.name.startswith("_"):
-                    words = source.words(one.kind, one.module, full=True)
-                    known = found.choices.get(f"{part.name}.{one.name}", []) if len(classes) > 1 else []
-                    words = list(dict.fromkeys((*known, *words))) if words else []
-                    found.add([f"{part.name}.{one.name}"], alone=False, choices=words or None)
-    found.values |= {f"dataset.{name}" for name in _parameters(source, BRIDGE, "GPTDatasetConfig")}
-    version, beside = release(folder, "megatron_bridge"), release(core, "megatron_core")
-    return found, version, f"megatron/bridge/training/config.py of the megatron-bridge {version} wheel, classes of " \
-        f"megatron-core {beside}"  # fmt: skip
+            for option in source.fields(module, name).values():
+                if not option.name.startswith("_"):
+                    words = source.words(option.kind, option.module, full=True)
+                    known_choices = names.choices.get(f"{part.name}.{option.name}", []) if len(classes) > 1 else []
+                    words = list(dict.fromkeys((*known_choices, *words))) if words else []
+                    names.add([f"{part.name}.{option.name}"], alone=False, choices=words or None)
+    names.values |= {f"dataset.{name}" for name in _parameters(source, BRIDGE, "GPTDatasetConfig")}
+    version, core_version = release(folder, "megatron_bridge"), release(core, "megatron_core")
+    return names, version, f"megatron/bridge/training/config.py of the megatron-bridge {version} wheel, classes of " \
+        f"megatron-core {core_version}"  # fmt: skip
 
 
 def _parameters(source: Source, module: str, name: str) -> Iterator[str]:

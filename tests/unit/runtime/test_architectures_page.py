@@ -28,7 +28,7 @@ def test_every_type_is_read_or_captured(writer: ModuleType) -> None:
 def test_given_keys_are_merged_table_by_table_and_named(writer: ModuleType) -> None:
     default = {"hidden_size": 8, "text_config": {"head_dim": None, "rope_parameters": {"rope_theta": 1.0}}}
     given = {"text_config": {"head_dim": 4, "rope_parameters": {"mrope_section": [2]}}}
-    merged = writer._merged(default, given)
+    merged = writer._merge(default, given)
     assert merged["hidden_size"] == 8
     assert merged["text_config"] == {"head_dim": 4, "rope_parameters": {"rope_theta": 1.0, "mrope_section": [2]}}
-    assert writer._told(given) == "`text_config.head_dim`, `text_config.rope_parameters.mrope_section`"
+    assert writer._key_names(given) == "`text_config.head_dim`, `text_config.rope_parameters.mrope_section`"
