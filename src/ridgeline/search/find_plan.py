@@ -153,7 +153,7 @@ class Search:
 def find_plan(
     scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float | None = None,
     calibration: Calibration | None = None, progress: SweepProgress = silent, given: bool = False,
-    target: ExportTarget | None = None,
+    target: ExportTarget | None = None, below_s: float = np.inf,
 ) -> Search:  # fmt: skip
     """The best plans for a scenario's model, system and workload.
 
@@ -161,7 +161,8 @@ def find_plan(
     headroom   share of a chip's memory that a plan must leave free; None: as measured peaks ask for
     progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
     given      whether the scenario's plan is somebody's own: its choices are then among those of every free axis
-    target     only plans that this target of an export can be told
+    target     only plans that this target of an export can express
+    below_s    plans that are known to take as long as this or longer need not be priced
 
     Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
 
@@ -185,7 +186,7 @@ def find_plan(
             capacity = capacity_of(scenario) * (1 - free)
             grids = priced_grids(placed(scenario, own), space, used)
             expressible = ExpressiblePlans(target.capability, scenario) if target else None
-            chunks = supported_chunks(grids, scenario, space, own)
+            chunks = supported_chunks(grids, scenario, space, own, below_s)
             step_s = _own_step(scenario, used)
             found = swept(chunks, capacity, than_s=step_s, progress=progress, expressible=expressible)
             found = normalized(found, expressible) if expressible else found
@@ -248,7 +249,7 @@ def placed(scenario: Scenario, pins: Pins) -> Scenario:
 
 
 def supported_chunks(
-    cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS
+    cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS, below_s: float = np.inf
 ) -> Iterator[Chunk]:
     """The plans of a space that the engine is known to run, of the dp that is pinned.
 
@@ -263,7 +264,7 @@ def supported_chunks(
     for group in cells:
         told = np.array([tells_expert_overlap(one) for one in group.scenarios])
         for part in parts:
-            for chunk in chunks_of([group], part):
+            for chunk in chunks_of([group], part, below_s):
                 every = np.ones(len(chunk.dp), dtype=np.bool_)
                 mine = every if pins.dp is None else np.isin(chunk.dp, pins.dp)
                 if whole and chunk.shard == "zero2":

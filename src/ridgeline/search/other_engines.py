@@ -9,9 +9,11 @@ nobody measured is priced by common parameters, and its interval says so.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Literal
 
 from ridgeline.core.dtype import dtype
@@ -66,9 +68,14 @@ class OtherEngine:
 
 
 def other_engines(
-    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always
-) -> tuple[OtherEngine, ...]:
-    """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False."""
+    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always, *,
+    faster: bool = False,
+) -> tuple[OtherEngine, ...]:  # fmt: skip
+    """Every engine that has a plan which fits, the most gain first; those tried before `go_on` answers False.
+
+    faster   only those whose plan may be faster than the winner: plans that cannot be are not priced
+    """
+    below_s = winner.step_time_s if faster else inf
     found: list[OtherEngine] = []
     own = search.target.engines(search.scenario.system) if search.target else ()
     for engine in able_engines(search.scenario):
@@ -80,6 +87,7 @@ def other_engines(
         again = find_plan(
             asked, _coarse(search, asked, winner.scenario.plan), most=1, headroom=search.headroom,
             calibration=calibration, progress=progress, target=search.target if engine.id in own else None,
+            below_s=below_s,
         )  # fmt: skip
         if not again.swept.complete:
             break
@@ -118,15 +126,20 @@ def _coarse(search: Search, asked: Scenario, winner: Plan) -> Pins:
     )
 
 
-@cache
 def measured_runs(engine: str, family: str) -> int:
     """Measured runs of an engine, by the id calibrations know it by, on a family of chips: what its parameters rest on.
 
     >>> measured_runs("megatron-core", "hopper") > measured_runs("hai-llm", "hopper")
     True
     """
+    return _runs_by_engine()[engine, family]
+
+
+@cache
+def _runs_by_engine() -> Counter[tuple[str, str]]:
+    """Measured runs by engine and family of chips."""
     rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"] if SHIPPED_RESIDUALS.exists() else ()
-    return sum(run.engine == engine and run.family == family for run in read_residuals(rows))
+    return Counter((run.engine, run.family) for run in read_residuals(rows))
 
 
 def _gained(engine: Engine, made: Prediction, winner: Prediction, target: ExportTarget | None) -> OtherEngine:

@@ -113,10 +113,11 @@ class Recommendation:
         return scenario_text(self_contained(table), best.scenario.plan, note)
 
 
-def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
+def recommend(request: PlanRequest, watch: Watch = unwatched, *, all_gains: bool = True) -> Recommendation:
     """Search every case of a request, choose, and explain the choice.
 
-    watch   told of progress in both phases; answers False to stop
+    watch       told of progress in both phases; answers False to stop
+    all_gains   also price changes and other engines that cannot gain anything; without, only those that may
 
     >>> request = PlanRequest.from_options("llama3-8b", on="8xh100-sxm", global_batch=64, settings=["plan.pp=1"])
     >>> found = recommend(request)
@@ -139,7 +140,7 @@ def recommend(request: PlanRequest, watch: Watch = unwatched) -> Recommendation:
         request=request,
         outcomes=tuple(outcomes),
         chosen=best,
-        reasons=_reasons(best, request, watch if complete else None) if best else None,
+        reasons=_reasons(best, request, watch if complete else None, faster=not all_gains) if best else None,
         problems=refusal(outcomes, request.goal, _Stoppable(watch)) if best is None and complete else (),
         skipped=tuple(skipped),
         frontier_axes=axes,
@@ -162,16 +163,18 @@ def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
     return outcome(search, request.goal, table=case.table, given=case.given)
 
 
-def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None) -> Reasons:
+def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster: bool) -> Reasons:
     """The reasons for a plan; without anybody to watch those that take no time."""
     go_on = _Stoppable(watch)
     search, small = best.search, request.goal.objective == "memory"
     plans = ranked(search, request.goal, request.top)
     some = plans if small else predicted(search.scenario, kinds(search.swept, request.top), search.calibration)
-    tried = what_if(search, plans[0], search.calibration, go_on) if go_on("what would beat the best") else ()
-    others = (
-        other_engines(search, plans[0], search.calibration, go_on) if go_on("what other software would gain") else ()
-    )
+    tried: tuple[WhatIf, ...] = ()
+    others: tuple[OtherEngine, ...] = ()
+    if go_on("what would beat the best"):
+        tried = what_if(search, plans[0], search.calibration, go_on, faster=faster)
+    if go_on("what other software would gain"):
+        others = other_engines(search, plans[0], search.calibration, go_on, faster=faster)
     beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
     events = tuple(
         simulated_step_s(plan, search.calibration)

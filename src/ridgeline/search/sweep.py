@@ -98,13 +98,19 @@ class _Rows:
     model: RowModel
 
 
-def sweep(grid: DegreeGrid, space: Space) -> Iterator[Chunk]:
-    """Every plan of a space on these cells, priced; plans that cannot run are left out."""
+def sweep(grid: DegreeGrid, space: Space, below_s: float = np.inf) -> Iterator[Chunk]:
+    """Every plan of a space on these cells, priced; plans that cannot run are left out.
+
+    below_s   cells whose plans all take as long as this or longer are left out, too: by a bound, before they are priced
+    """
     pipelines: dict[tuple[int, Schedule], _Pipeline] = {}
     for offload in space.offload:
         sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
+        bound = _least_seconds(grid, sections) if np.isfinite(below_s) else None
         for pp in space.pp:
-            for rows in _rows(grid, space, sections, offload, pp):
+            dealt = _dealt(grid, pp)
+            dealt = dealt if bound is None else _below(grid, dealt, bound / pp, below_s)
+            for rows in _rows(grid, space, sections, offload, (pp, *dealt)):
                 for schedule in _schedules(space, pp):
                     if (pp, schedule) not in pipelines:
                         pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
@@ -159,9 +165,25 @@ def _has_experts(scenario: Scenario) -> bool:
     return any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
 
 
-def _rows(grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int) -> Iterator[_Rows]:
+def _least_seconds(grid: DegreeGrid, sections: SectionTimes) -> Array:
+    """Seconds that a microbatch keeps all ranks of a pipeline busy together, by cell."""
+    (counts,) = stages_of(grid.context, (grid.scenarios[0].model.layers,))
+    return grid.model.least_seconds(sections, counts)
+
+
+def _below(grid: DegreeGrid, dealt: tuple[Index, Array], bound: Array, below_s: float) -> tuple[Index, Array]:
+    """Those cells of which some plan may take less than so many seconds."""
+    cell, dp = dealt
+    microbatches = grid.scenarios[0].workload.sequences / (dp * np.asarray(grid.degrees.microbatch)[cell])
+    places = np.flatnonzero(microbatches * bound[cell] < below_s)
+    return cell[places], dp[places]
+
+
+def _rows(
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, dealt: tuple[int, Index, Array]
+) -> Iterator[_Rows]:
     """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
-    cell, dp = _dealt(grid, pp)
+    pp, cell, dp = dealt
     if not len(cell):
         return
     if any(shard != "zero3" for shard in space.shard):
@@ -349,7 +371,7 @@ def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
     return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
 
 
-def chunks_of(grids: Sequence[DegreeGrid], space: Space) -> Iterator[Chunk]:
+def chunks_of(grids: Sequence[DegreeGrid], space: Space, below_s: float = np.inf) -> Iterator[Chunk]:
     """The plans of all grids."""
     for grid in grids:
-        yield from sweep(grid, space)
+        yield from sweep(grid, space, below_s)

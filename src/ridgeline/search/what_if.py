@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from types import MappingProxyType
 from typing import Literal
 
@@ -76,9 +77,13 @@ class _Idea:
 
 
 def what_if(
-    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always
-) -> tuple[WhatIf, ...]:
-    """Every change that was tried, the most gain first; those tried before `go_on` answers False."""
+    search: Search, winner: Prediction, calibration: Calibration | None = None, go_on: GoOn = always, *,
+    faster: bool = False,
+) -> tuple[WhatIf, ...]:  # fmt: skip
+    """Every change that was tried, the most gain first; those tried before `go_on` answers False.
+
+    faster   only those that may gain something: plans that cannot be faster than the winner are not priced
+    """
     found: list[WhatIf] = [*_more_memory(search, winner, calibration)]
     for idea in _ideas(search, winner):
 
@@ -88,6 +93,7 @@ def what_if(
         again = find_plan(
             idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration, progress=progress,
             target=None if is_feature(idea.kind) else search.target,
+            below_s=_winning_seconds(idea.scenario, winner) if faster else inf,
         )  # fmt: skip
         if not again.swept.complete:
             break
@@ -95,6 +101,12 @@ def what_if(
             what = f"{idea.what}{_target_note(search, again.plans[0])}"
             found.append(_gained(idea.kind, what, idea.how, again.plans[0], winner))
     return tuple(sorted(found, key=lambda change: -change.gain))
+
+
+def _winning_seconds(scenario: Scenario, winner: Prediction) -> float:
+    """Seconds a step of a changed scenario may take and still be as good for each chip as the winner."""
+    work = scenario.workload
+    return work.sequences * work.seq / scenario.system.chips / winner.tokens_per_s_per_chip
 
 
 def is_feature(kind: str) -> bool:

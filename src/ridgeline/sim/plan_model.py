@@ -109,6 +109,15 @@ class PlanModel:
         """What sections of all cells take; communication as far as it is exposed, no weights gathered."""
         return section_times(self.prices, plans, self.rates)
 
+    def least_seconds(self, sections: SectionTimes, counts: Sequence[float]) -> Array:
+        """Seconds by cell that one microbatch takes on all ranks of a pipeline together, without any waiting.
+
+        No plan of a cell takes less than its microbatches times this over the stages; `counts` are of each section.
+        """
+        passes = sum(sections.passes[1:], start=sections.passes[0]).reshape(self.kinds, self.cells)
+        pace = self.rates.rates.pace
+        return np.asarray(counts) @ passes * (1.0 if pace is None else np.min(pace))
+
     def rows(
         self, sections: SectionTimes, cell: Index, plans: PlanColumns, groups: Index, *, apart: bool = True
     ) -> RowModel:
