@@ -159,7 +159,7 @@ def _plan_training(
     refuse_filled(out.folder, out.force)
     used = calibration_of(calibration, anchor, profile)
     _refuse_other_chip(profile, request)
-    found, took = _recommended(request if used is None else replace(request, calibration=used))
+    found, took = _recommended(request if used is None else replace(request, calibration=used), out)
     _tell(found, took, out)
 
 
@@ -243,20 +243,18 @@ def _writable(*paths: Path | None) -> None:
             raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
 
 
-def _recommended(request: PlanRequest) -> tuple[Recommendation, SearchTime]:
-    """The answer of the library, and how long it took."""
-    from ridgeline.search.plan_report import SearchTime
+def _recommended(request: PlanRequest, out: PlanOut) -> tuple[Recommendation, SearchTime]:
+    """The answer of the library, and how long it took; on a terminal the best plans are printed before the reasons.
+
+    A page for people names changes that gain something; files list all that were tried.
+    """
     from ridgeline.search.recommend import recommend
 
     with stoppable() as stop, shown() as (bar, task):
         watch = _Watch(stop, bar, task)
-        found = recommend(request, watch)
-    explaining, cpu = watch.explaining or (time.perf_counter(), time.process_time())
-    return found, SearchTime(
-        seconds=explaining - watch.began[0],
-        cpu_seconds=cpu - watch.began[1],
-        explain_seconds=time.perf_counter() - explaining,
-    )
+        whole = out.json or out.html is not None
+        found = recommend(request, watch, all_gains=whole, on_best=None if out.json else watch.print_best)
+    return found, watch.took()
 
 
 class _Watch:
@@ -274,6 +272,32 @@ class _Watch:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=self._words(progress))
         return not self._stop.is_set()
+
+    def print_best(self, found: Recommendation) -> None:
+        """Print the winner and the best plans, above the line of progress."""
+        from ridgeline.report.plan import draw_best
+        from ridgeline.search.plan_report import NoPlan, plan_report
+
+        report = plan_report(found, self.took())
+        if isinstance(report, NoPlan):
+            return
+        if self._bar is not None:
+            self._bar.stop()
+        draw_best(report, console())
+        sys.stdout.flush()
+        if self._bar is not None:
+            self._bar.start()
+
+    def took(self) -> SearchTime:
+        """Wall and CPU seconds of the search, and wall seconds of the reasons so far."""
+        from ridgeline.search.plan_report import SearchTime
+
+        wall, cpu = self.explaining or (time.perf_counter(), time.process_time())
+        return SearchTime(
+            seconds=wall - self.began[0],
+            cpu_seconds=cpu - self.began[1],
+            explain_seconds=time.perf_counter() - wall,
+        )
 
     def _words(self, progress: Progress) -> str:
         from ridgeline.core.units import format_quantity
@@ -337,9 +361,9 @@ def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
     if out.json:
         print_json(report)
     else:
-        from ridgeline.report.plan import draw_plan
+        from ridgeline.report.plan import draw_reasons
 
-        draw_plan(report, console())
+        draw_reasons(report, console())
         for line in written:
             say(line)
     if not report.reasons.complete:

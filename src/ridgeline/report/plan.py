@@ -40,16 +40,25 @@ UNKEPT = "run event by event it does not keep that gain"  # why a plan that the 
 
 
 def draw_plan(report: PlanReport, console: Console) -> None:
-    """Print the page of a plan."""
-    console.print(page(report))
+    """Print the page of a plan: the winner and the best plans, then the reasons."""
+    draw_best(report, console)
+    draw_reasons(report, console)
 
 
-def page(report: PlanReport) -> RenderableType:
-    """Everything at one glance, the most important first; how long the search took stands last."""
-    return blocks(
-        _headline(report), _top(report), _refined(report), _why(report), _next(report), _software(report),
-        _compared(report), _frontier(report),
-        listed("assumed", report.reasons.assumptions, most=MOST), [_found(report)],
+def draw_best(report: PlanReport, console: Console) -> None:
+    """Print the winner and the best plans of each kind, which are known before the reasons are."""
+    console.print(blocks(_headline(report), _top(report)))
+
+
+def draw_reasons(report: PlanReport, console: Console) -> None:
+    """Print what follows the best plans, the most important first; how long the search took stands last."""
+    console.print()
+    console.print(
+        blocks(
+            _stopped(report), _refined(report), _why(report), _next(report), _software(report), _compared(report),
+            _frontier(report),
+            listed("assumed", report.reasons.assumptions, most=MOST), [_found(report)],
+        )
     )  # fmt: skip
 
 
@@ -79,10 +88,8 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
     rows += [("bill", bill)] if bill else []
     rows += [("run", _run(report, report.run))] if report.run else []
     rows += [("yours", _given(report.reasons.given))] if report.reasons.given else []
-    if not report.reasons.complete:
-        early = "before all plans were priced: the best so far"
-        early = "before all reasons were found" if report.found.complete else early
-        rows.append(("stopped", Text(early, style="bold yellow")))
+    if not report.found.complete:
+        rows.append(("stopped", Text("before all plans were priced: the best so far", style="bold yellow")))
     yield facts(*rows)
 
 
@@ -127,6 +134,11 @@ def _top(report: PlanReport) -> Iterable[RenderableType]:
     yield table
     if len(report.kinds) > 1:
         yield Text("the best plan of each kind: another mesh, sharding or recompute", style="dim")
+
+
+def _stopped(report: PlanReport) -> Iterable[RenderableType]:
+    if report.found.complete and not report.reasons.complete:
+        yield Text("stopped before all reasons were found", style="bold yellow")
 
 
 def _refined(report: PlanReport) -> Iterable[RenderableType]:
@@ -247,10 +259,9 @@ def _software(report: PlanReport) -> Iterable[RenderableType]:
         for what, gain, how, words in rows:
             table.add_row(clean(what), gain, how, Text(words, style="dim"))
         yield table
-    tried = len(report.reasons.engines)
-    if tried:
-        told = f"{tried} other engine{'s' if tried > 1 else ''} searched coarsely, predictions against predictions"
-        yield Text(told if rows else f"{told}: none is faster", style="dim")
+    if report.reasons.complete:
+        note = "other engines were searched coarsely, predictions against predictions"
+        yield Text(note if rows else f"{note}: none is faster", style="dim")
 
 
 def _compared(report: PlanReport) -> Iterable[RenderableType]:

@@ -79,9 +79,12 @@ class SweepResult:
 
 def swept(
     chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
-    expressible: ExpressiblePlans | None = None,
+    expressible: ExpressiblePlans | None = None, only_fastest: bool = False,
 ) -> SweepResult:  # fmt: skip
-    """The best of all chunks that a target can express, where one is given; of those until `progress` answers False."""
+    """The best of all chunks that a target can express, where one is given; of those until `progress` answers False.
+
+    only_fastest   keep the shortlist alone: no front, no best by choice, none with more memory
+    """
     fastest, front = Fastest(SHORTLIST), ParetoFront()
     by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
     considered = feasible = faster = untold = 0
@@ -93,15 +96,17 @@ def swept(
         fits = chunk.peak_bytes <= capacity
         many = int(np.count_nonzero(fits))
         considered += len(fits)
-        roomier.add(chunk)
+        if not only_fastest:
+            roomier.add(chunk)
         if many:
             able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
             able = able if expressible is None else expressible.keep(able)
             feasible += len(able.step_s)
             untold += many - len(able.step_s)
             faster += int(np.count_nonzero(able.step_s < than_s))
-            for kept in (fastest, front, by_choice) if len(able.step_s) else ():
-                kept.add(able)
+            records = (fastest,) if only_fastest else (fastest, front, by_choice)
+            for record in records if len(able.step_s) else ():
+                record.add(able)
         elif not feasible:
             nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
         if progress(considered, fastest.best_s) is False:
@@ -188,7 +193,10 @@ def find_plan(
             expressible = ExpressiblePlans(target.capability, scenario) if target else None
             chunks = supported_chunks(grids, scenario, space, own, below_s)
             step_s = _own_step(scenario, used)
-            found = swept(chunks, capacity, than_s=step_s, progress=progress, expressible=expressible)
+            found = swept(
+                chunks, capacity, than_s=step_s, progress=progress, expressible=expressible,
+                only_fastest=bool(np.isfinite(below_s)),
+            )  # fmt: skip
             found = normalized(found, expressible) if expressible else found
     except MissingNumber as missing:
         problems = (unpublished(missing),)

@@ -8,7 +8,8 @@ Whoever watches is told of both phases and may stop each: what was found until t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
@@ -113,11 +114,17 @@ class Recommendation:
         return scenario_text(self_contained(table), best.scenario.plan, note)
 
 
-def recommend(request: PlanRequest, watch: Watch = unwatched, *, all_gains: bool = True) -> Recommendation:
+OnBest = Callable[[Recommendation], None]
+
+
+def recommend(
+    request: PlanRequest, watch: Watch = unwatched, *, all_gains: bool = True, on_best: OnBest | None = None
+) -> Recommendation:
     """Search every case of a request, choose, and explain the choice.
 
     watch       told of progress in both phases; answers False to stop
     all_gains   also price changes and other engines that cannot gain anything; without, only those that may
+    on_best     told of the best plans as soon as they are found, before their reasons
 
     >>> request = PlanRequest.from_options("llama3-8b", on="8xh100-sxm", global_batch=64, settings=["plan.pp=1"])
     >>> found = recommend(request)
@@ -136,17 +143,22 @@ def recommend(request: PlanRequest, watch: Watch = unwatched, *, all_gains: bool
     best = chosen(outcomes, request.goal)
     watch(Progress(phase="explain", what="why the best is the best"))
     axes = request.frontier or usual_axes(one.scenario.system for one in outcomes)
-    return Recommendation(
+    found = Recommendation(
         request=request,
         outcomes=tuple(outcomes),
         chosen=best,
-        reasons=_reasons(best, request, watch if complete else None, faster=not all_gains) if best else None,
+        reasons=None,
         problems=refusal(outcomes, request.goal, _Stoppable(watch)) if best is None and complete else (),
         skipped=tuple(skipped),
         frontier_axes=axes,
         frontier=frontier(points(one.search for one in outcomes), *axes),
         complete=complete,
     )
+    if best is None:
+        return found
+    if on_best is not None:
+        on_best(replace(found, reasons=replace(_reasons(best, request, None, faster=True), complete=complete)))
+    return replace(found, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
 
 
 def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:

@@ -59,8 +59,18 @@ class Chunk:
 
     def taken(self, places: Index) -> Chunk:
         """Some of the plans."""
-        names = ("cell", "dp", "degree", "step_s", "peak_bytes")
-        return replace(self, **{name: getattr(self, name)[places] for name in names})
+        return Chunk(
+            grid=self.grid,
+            cell=self.cell[places],
+            pp=self.pp,
+            dp=self.dp[places],
+            schedule=self.schedule,
+            offload=self.offload,
+            shard=self.shard,
+            degree=self.degree[places],
+            step_s=self.step_s[places],
+            peak_bytes=self.peak_bytes[places],
+        )
 
     def plan(self, index: int) -> Plan:
         """One of the plans."""
