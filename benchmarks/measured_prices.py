@@ -12,7 +12,7 @@ from dataclasses import replace
 from ridgeline.cost.calibration import Calibration, shipped_calibration
 from ridgeline.cost.profile import Choice, chosen_profiles
 from ridgeline.search.cases import cases
-from ridgeline.search.find_plan import find_plan
+from ridgeline.search.plan_search import find_plan
 from ridgeline.search.request import PlanRequest
 
 ROUNDS = 5

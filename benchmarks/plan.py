@@ -30,7 +30,7 @@ from peer import Peer, measured
 from ridgeline.plan.plan import Schedule, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.find_plan import find_plan
+from ridgeline.search.plan_search import find_plan
 from ridgeline.search.space import Pins, divisors
 
 CALCULON_PLANS, CALCULON_CORE_S = 348_832, 980.0

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.deployments.question import DeploymentRequest
-from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
+from ridgeline.search.deployment.recommend import DeploymentAnswer, recommend_deployment
+from ridgeline.search.deployment.request import DeploymentRequest
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 
 LIMITS = {"ttft": "500ms", "tpot": "30ms"}

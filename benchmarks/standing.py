@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from plan_rank import NEAR, PlanRank, plan_ranks, problem_of
 from rich.console import Console
 from rich.progress import track
 
@@ -31,7 +32,6 @@ from ridgeline.calibrate.truth.row_scenario import to_scenario
 from ridgeline.calibrate.truth.rows import BUNDLED, Row, headline, read_rows, where
 from ridgeline.core.files import write_text
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.plan_rank import NEAR, PlanRank, plan_ranks, problem_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "concepts" / "plan-standing.md"

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from ridgeline.cost import Calibration, Choice, Profile
     from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.search.deployments.question import DeploymentOptions
-    from ridgeline.search.deployments.recommend import DeploymentAnswer
-    from ridgeline.search.progress import Watch
-    from ridgeline.search.recommend import Recommendation
-    from ridgeline.search.request import PlanOptions, PlanRequest
+    from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.serving_prediction import ServingPrediction
     from ridgeline.sim.phase_prediction import PhasePrediction
@@ -145,7 +141,7 @@ def scenario_of(
 
     if named.lower().endswith(SUFFIXES) and not (on or seq or global_batch or engine):
         return read_scenario(named, settings)
-    from ridgeline.search.cases import one_scenario
+    from ridgeline.search import one_scenario
 
     return one_scenario(named, on=on, seq=seq, global_batch=global_batch, engine=engine, settings=settings)
 
@@ -194,7 +190,7 @@ def plan(
 ) -> Recommendation | DeploymentAnswer:  # fmt: skip
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
 
-    To train: `search.request.PlanOptions`. To serve: `search.deployments.question.DeploymentOptions`. With `to` only
+    To train: `search.request.PlanOptions`. To serve: `search.deployment.request.DeploymentOptions`. With `to` only
     plans that this target of an export can be told, so that the files it is given mean the step that was predicted, or
     with `serve` the deployment that was simulated.
 
@@ -215,7 +211,7 @@ def plan(
     >>> found.best is None, [problem.path for problem in found.problems]
     (True, ['objective'])
     """
-    from ridgeline.search.request import PlanRequest
+    from ridgeline.search import PlanRequest
 
     if not serve:
         asked = PlanRequest.from_options(model, **options)
@@ -224,9 +220,7 @@ def plan(
 
             asked = replace(asked, target=training_target(to))
         return recommend(asked, watch, calibration=calibration, anchor=anchor, profile=profile)
-    from ridgeline.search.deployments.question import DeploymentRequest
-    from ridgeline.search.deployments.recommend import recommend_deployment
-    from ridgeline.search.progress import unwatched
+    from ridgeline.search import DeploymentRequest, recommend_deployment, unwatched
 
     question = DeploymentRequest.from_options(model, **options)
     if to:
@@ -245,12 +239,12 @@ def recommend(
     anchor: Runs = (),
     profile: Choice = None,
 ) -> Recommendation:
-    """Search every case of a request, choose, and explain the choice; see `search.recommend.recommend`.
+    """Search every case of a request, choose, and explain the choice; see `search.recommendation.recommend`.
 
     Every plan is priced under the anchored calibration.
     """
-    from ridgeline.search.progress import unwatched
-    from ridgeline.search.recommend import recommend as search
+    from ridgeline.search import recommend as search
+    from ridgeline.search import unwatched
 
     used = calibration_of(calibration, anchor, profile)
     return search(request if used is None else replace(request, calibration=used), watch or unwatched)

@@ -25,7 +25,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search import sweep
 from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.find_plan import SweepResult, find_plan, swept
+from ridgeline.search.plan_search import SweepResult, find_plan, swept
 from ridgeline.search.space import Space
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.memory.peak import capacity_of

@@ -127,6 +127,7 @@ INTERIOR = {
 """Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
 DOORS = {
     "sim": {"search", "calibrate"},
+    "search": {"report", "cli", "calibrate", "targets"},
     "cost": {"sim", "serving", "search", "targets", "report", "cli"},  # `calibrate` fits what the room prices with
 }
 """Rooms that others enter through their `__init__` alone, and who does."""

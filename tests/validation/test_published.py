@@ -11,7 +11,7 @@ import pytest
 from ridgeline.calibrate.validate import published_runs
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.cases import cases
-from ridgeline.search.find_plan import find_plan
+from ridgeline.search.plan_search import find_plan
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.space import Pins, choices_of
 from ridgeline.sim import Prediction, predict, scenario_headroom

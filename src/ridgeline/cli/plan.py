@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from ridgeline.search.plan_report import PlanReport, SearchTime
-    from ridgeline.search.progress import Progress
-    from ridgeline.search.recommend import Recommendation
-    from ridgeline.search.request import PlanRequest
+    from ridgeline.search import PlanReport, PlanRequest, Progress, Recommendation, SearchTime
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog id, a config.json or a scenario file.")]
 On = Annotated[str, typer.Option("--on", metavar="SYSTEM[,SYSTEM...]", help="Systems such as 64xh100-sxm.")]
@@ -121,7 +118,7 @@ def plan(
     """
     from ridgeline.api import priced_of
     from ridgeline.cli.plan_serve import plan_serve
-    from ridgeline.search.request import PlanRequest
+    from ridgeline.search import PlanRequest
 
     with _answering(json):
         out = PlanOut(output=output, html=html, json=json, to=to, force=force, picture=picture)
@@ -176,7 +173,7 @@ def _answering(json: bool) -> Iterator[None]:
     except InputError as wrong:
         if not json or not wrong.problems:
             raise
-        from ridgeline.search.plan_report import NoPlan
+        from ridgeline.search import NoPlan
 
         print_json(NoPlan(problems=wrong.problems))
         raise typer.Exit(2) from None
@@ -248,7 +245,7 @@ def _recommended(request: PlanRequest, out: PlanOut) -> tuple[Recommendation, Se
 
     A page for people names changes that gain something; files list all that were tried.
     """
-    from ridgeline.search.recommend import recommend
+    from ridgeline.search import recommend
 
     with stoppable() as stop, shown() as (bar, task):
         watch = _Watch(stop, bar, task)
@@ -276,7 +273,7 @@ class _Watch:
     def print_best(self, found: Recommendation) -> None:
         """Print the winner and the best plans, above the line of progress."""
         from ridgeline.report.plan import draw_best
-        from ridgeline.search.plan_report import NoPlan, plan_report
+        from ridgeline.search import NoPlan, plan_report
 
         report = plan_report(found, self.took())
         if isinstance(report, NoPlan):
@@ -290,7 +287,7 @@ class _Watch:
 
     def took(self) -> SearchTime:
         """Wall and CPU seconds of the search, and wall seconds of the reasons so far."""
-        from ridgeline.search.plan_report import SearchTime
+        from ridgeline.search import SearchTime
 
         wall, cpu = self.explaining or (time.perf_counter(), time.process_time())
         return SearchTime(
@@ -346,7 +343,7 @@ def shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
 def _tell(found: Recommendation, took: SearchTime, out: PlanOut) -> None:
     """Print and write what was found, or say why nothing was."""
     from ridgeline.core.errors import InputError
-    from ridgeline.search.plan_report import NoPlan, plan_report
+    from ridgeline.search import NoPlan, plan_report
 
     if found.chosen is None and not found.complete:
         say("ridgeline: stopped before a plan that fits was found", err=True)

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from ridgeline.search.deployments.question import DeploymentOptions
-    from ridgeline.search.deployments.recommend import DeploymentAnswer
-    from ridgeline.search.deployments.report import DeploymentReport
-    from ridgeline.search.progress import Progress
+    from ridgeline.search import DeploymentAnswer, DeploymentOptions, DeploymentReport, Progress
     from ridgeline.serving.deployment import Priced
 
 
@@ -48,10 +45,7 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
     from ridgeline.core.errors import InputError
     from ridgeline.report.deployment import draw_deployment
     from ridgeline.report.deployment_chart import refuse_picture
-    from ridgeline.search.deployments.question import DeploymentRequest
-    from ridgeline.search.deployments.recommend import recommend_deployment
-    from ridgeline.search.deployments.report import deployment_report
-    from ridgeline.search.plan_report import NoPlan, SearchTime
+    from ridgeline.search import DeploymentRequest, NoPlan, SearchTime, deployment_report, recommend_deployment
 
     refuse_picture(out.picture)
     request = replace(DeploymentRequest.from_options(model, **options), priced=priced)

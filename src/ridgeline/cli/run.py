@@ -176,7 +176,7 @@ def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: boo
 def replan(built: Scenario, ranks: int) -> Scenario | None:
     """The best scenario for the ranks that are left, of those that `run` can execute: what `plan` would say."""
     from ridgeline.runtime.train.refuse import refusals
-    from ridgeline.search.fewer_chips import fit_to
+    from ridgeline.search import fit_to
 
     return fit_to(built, ranks, lambda candidate: not refusals(candidate))
 

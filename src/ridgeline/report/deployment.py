@@ -10,8 +10,7 @@ from rich.text import Text
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, bar, blocks, clean, grid, headed, listed, percent
 from ridgeline.report.plot import Axis, Dot, scatter
-from ridgeline.search.deployments.frontier import FrontierPoint
-from ridgeline.search.deployments.report import DeploymentReport
+from ridgeline.search import DeploymentReport, FrontierPoint
 from ridgeline.sim.forward_price import PARTS
 
 KNOBS, MOST = 16, 8

@@ -13,7 +13,7 @@ from ridgeline.report.html import document, escaped, facts, table
 from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
 from ridgeline.report.raster import Canvas
 from ridgeline.report.scale import Scale
-from ridgeline.search.deployments.report import DeploymentReport
+from ridgeline.search import DeploymentReport
 
 WRITERS = (".png", ".svg")
 PAPER, INK, RULE = (252, 252, 250), (29, 39, 51), (223, 227, 232)

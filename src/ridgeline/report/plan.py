@@ -12,14 +12,17 @@ from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quant
 from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed
 from ridgeline.report.plot import Axis, Dot, scatter
 from ridgeline.report.predict import COLOURS
-from ridgeline.search.explain import GivenPlan, Loss, PlanExplanation
-from ridgeline.search.objectives import Run, amount
-from ridgeline.search.plan_report import (
+from ridgeline.search import (
     ComparedSystem,
+    GivenPlan,
+    Loss,
+    PlanExplanation,
     PlanReport,
     RecommendedPlan,
     RefinedPlan,
+    Run,
     SystemPlan,
+    amount,
 )
 from ridgeline.sim import Prediction
 

@@ -9,8 +9,7 @@ from ridgeline.core.units import format_count, format_gib, format_quantity, sign
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS, software
 from ridgeline.report.scale import Scale
-from ridgeline.search.objectives import amount
-from ridgeline.search.plan_report import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan
+from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan, amount
 
 WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of up to 14 characters stand at its left
 FEW = 8  # different values that are all written at an axis

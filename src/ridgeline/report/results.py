@@ -13,7 +13,7 @@ RESULTS: Mapping[str, str] = MappingProxyType(
     {
         "predict": "sim.prediction.Prediction sim.phase_prediction.PhasePrediction "
         "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
-        "plan": "search.plan_report.PlanReport search.deployments.report.DeploymentReport search.plan_report.NoPlan",
+        "plan": "search.report.PlanReport search.deployment.report.DeploymentReport search.report.NoPlan",
         "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
         "serving.bench_analysis.BenchReport trace.read.memory_snapshot.MemoryRecord",
         "validate": "calibrate.accuracy.ValidationReport calibrate.next_measurement.NextMeasurements "

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import recompute_words, sharding_words
-from ridgeline.search.find_plan import SweepResult, distinct
+from ridgeline.search.plan_search import SweepResult, distinct
 from ridgeline.search.shortlist import Entry, ordered
 
 

@@ -20,7 +20,7 @@ from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.distinct import kind_of, kinds
-from ridgeline.search.find_plan import SAME, Search, predicted
+from ridgeline.search.plan_search import SAME, Search, predicted
 from ridgeline.search.shortlist import Entry, choice
 from ridgeline.sim import Prediction, Simulated, predict, simulate
 
@@ -98,7 +98,7 @@ def explain(search: Search, winner: Prediction) -> PlanExplanation:
     """The reasons for a plan of a search; alternatives are told for the fastest, which a small plan need not be.
 
     >>> from ridgeline.plan.scenario_file import assemble
-    >>> from ridgeline.search.find_plan import find_plan
+    >>> from ridgeline.search.plan_search import find_plan
     >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
     >>> found = find_plan(assemble(table)[0])
     >>> why = explain(found, found.plans[0])

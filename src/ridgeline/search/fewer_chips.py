@@ -14,7 +14,7 @@ from ridgeline.hardware.load import resize_name
 from ridgeline.hardware.system import System
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.find_plan import find_plan
+from ridgeline.search.plan_search import find_plan
 
 TRIED = 6  # numbers of chips
 SMOOTH = (2, 3, 5, 7)

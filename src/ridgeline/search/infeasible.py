@@ -15,8 +15,8 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.objectives import Goal, Outcome, unpriced
+from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
 from ridgeline.search.target import ExportTarget, inexpressible

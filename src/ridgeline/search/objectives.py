@@ -22,8 +22,8 @@ from ridgeline.hardware.system import System
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.find_plan import Search, predicted
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
+from ridgeline.search.plan_search import Search, predicted
 from ridgeline.search.space import powers_of_two
 from ridgeline.sim import Prediction
 

@@ -24,7 +24,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import unsupported
-from ridgeline.search.find_plan import Search, find_plan
+from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
 from ridgeline.search.target import ExportTarget

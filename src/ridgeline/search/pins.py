@@ -72,9 +72,9 @@ def pin_settings(
         if key not in KEYS:
             problems.append(replace(not_among(f"plan.{key}", str(key), KEYS, "remove it"), where=source))
         elif isinstance(value, Mapping) and key in (*TABLES, "overlap") and not _whole(key, value):
-            found |= {f"{key}.{part}": _listed(inner) for part, inner in value.items()}
+            found |= {f"{key}.{part}": listed_values(inner) for part, inner in value.items()}
         else:
-            found[key] = (value,) if key == "placement" else _listed(value)
+            found[key] = (value,) if key == "placement" else listed_values(value)
     for key, values in found.items():
         if not 1 <= len(values) <= MOST_CHOICES:
             expected = f"1 to {MOST_CHOICES} choices"
@@ -177,20 +177,25 @@ def pins_of(settings: PinSettings, scenario: Scenario, problems: list[Problem]) 
 def _whole(key: str, value: Mapping[str, object]) -> bool:
     """Whether a table says enough to be one choice: a schedule with name and chunks, a recompute with its kind."""
     least = {"schedule": {"name", "chunks"}, "recompute": {"kind"}, "precision": {"name"}, "offload": set[str]()}
-    lists = any(isinstance(part, list) or _range(part) for part in value.values())
+    lists = any(isinstance(part, list) or range_bounds(part) for part in value.values())
     return key in least and least[key] <= set(value) and (key == "recompute" or not lists)
 
 
-def _listed(value: object) -> tuple[object, ...]:
-    """One value or several: a list, or words with commas between them."""
+def listed_values(value: Any, *, of_tables: bool = True) -> tuple[Any, ...]:
+    """One value or several: a list, or words with commas between them; a list of tables may be one value.
+
+    >>> listed_values("2,4"), listed_values([1, 2]), listed_values([{"tp": 2}], of_tables=False)
+    ((2, 4), (1, 2), ([{'tp': 2}],))
+    """
     if isinstance(value, (list, tuple)):
-        return tuple(value)
+        return tuple(value) if of_tables or not any(isinstance(part, Mapping) for part in value) else (value,)
     if isinstance(value, str) and "," in value:
         return tuple(parse_value(part) for part in value.split(",") if part.strip())
     return (value,)
 
 
-def _range(value: object) -> tuple[int, int] | None:
+def range_bounds(value: object) -> tuple[int, int] | None:
+    """The bounds of a range such as `2..8`; None where a value is none."""
     match = RANGE.fullmatch(value) if isinstance(value, str) else None
     return (int(match[1]), int(match[2])) if match else None
 
@@ -200,7 +205,7 @@ def _counts(setting: _Setting) -> Choices:
     tried: tuple[int, ...] = () if setting.key == "dp" else getattr(setting.space, setting.key)
     found: list[int] = []
     for value in setting.values:
-        bounds = _range(value)
+        bounds = range_bounds(value)
         if bounds is None:
             found.append(_count(setting, value))
             continue
@@ -304,7 +309,7 @@ def _agreeing(setting: _Setting) -> Sequence[TableChoice]:
     ranges: list[tuple[int, int]] = []
     made: list[object] = []
     for value in setting.values:
-        bounds = _range(value) if part == "chunks" else None
+        bounds = range_bounds(value) if part == "chunks" else None
         if bounds is not None:
             ranges.append(bounds)
             continue

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ridgeline.core.records import dataclass
 from ridgeline.plan.capability import UnsupportedDecision
 from ridgeline.search.distinct import kinds
-from ridgeline.search.find_plan import Search, find_plan, predicted
+from ridgeline.search.plan_search import Search, find_plan, predicted
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.shortlist import Entry
 from ridgeline.sim import Prediction

@@ -26,7 +26,7 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
-from ridgeline.search.find_plan import Search, find_plan, predicted
+from ridgeline.search.plan_search import Search, find_plan, predicted
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, neighbours
 from ridgeline.sim import Prediction

@@ -13,7 +13,7 @@ import pytest
 import ridgeline
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search import find_plan as library
+from ridgeline.search import plan_search as library
 from ridgeline.search import recommend as verb
 
 ROOT = Path(__file__).parents[3]

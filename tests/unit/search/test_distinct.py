@@ -5,7 +5,7 @@ from __future__ import annotations
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.distinct import kind_of, kind_words, kinds
-from ridgeline.search.find_plan import find_plan, supported_chunks
+from ridgeline.search.plan_search import find_plan, supported_chunks
 from ridgeline.search.shortlist import entry
 from ridgeline.search.space import space_of
 from ridgeline.sim.predict_step import default_calibration

@@ -8,8 +8,8 @@ import pytest
 
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.explain import difference, explain, given_plan, told
-from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.infeasible import why_not
+from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.what_if import around, what_if, worth
 from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction

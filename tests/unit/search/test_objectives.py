@@ -7,7 +7,6 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.goodput import goodput
 from ridgeline.search.objectives import (
     Goal,
@@ -26,6 +25,7 @@ from ridgeline.search.objectives import (
     tokens_of,
     unpriced,
 )  # fmt: skip
+from ridgeline.search.plan_search import Search, find_plan
 
 SMALL = {"tp": (1, 2), "pp": (1,), "cp": (1,), "microbatch": (1, 2)}
 

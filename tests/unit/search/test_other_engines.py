@@ -12,10 +12,10 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.supported import unsupported
 from ridgeline.report.plan import software
-from ridgeline.search.find_plan import Search, find_plan
 from ridgeline.search.other_engines import OtherEngine, able_engines, other_engines, under
-from ridgeline.search.plan_report import PlanReport, SearchTime, plan_report
-from ridgeline.search.recommend import recommend
+from ridgeline.search.plan_search import Search, find_plan
+from ridgeline.search.recommendation import recommend
+from ridgeline.search.report import PlanReport, SearchTime, plan_report
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.what_if import what_if
 from ridgeline.sim import predict

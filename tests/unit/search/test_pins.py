@@ -11,8 +11,8 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.plan import Offload, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
-from ridgeline.search.find_plan import find_plan
 from ridgeline.search.pins import joined, pin_settings, pins_of, settings_table
+from ridgeline.search.plan_search import find_plan
 from ridgeline.search.space import NO_PINS, Pins, space_of
 from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction

@@ -14,9 +14,9 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.expressible_space import expressible_space
-from ridgeline.search.find_plan import find_plan, placed, supported_chunks
 from ridgeline.search.infeasible import why_not
-from ridgeline.search.recommend import recommend
+from ridgeline.search.plan_search import find_plan, placed, supported_chunks
+from ridgeline.search.recommendation import recommend
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.space import NO_PINS, Pins, space_of
 from ridgeline.search.target_gains import target_gains

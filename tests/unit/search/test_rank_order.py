@@ -10,7 +10,7 @@ from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.supported import unsupported
-from ridgeline.search.find_plan import find_plan
+from ridgeline.search.plan_search import find_plan
 from ridgeline.sim import Impossible, Prediction, predict
 
 DENSE = {"model": "llama3-70b", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 128}}

@@ -13,7 +13,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search import sweep
 from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.find_plan import Search, find_plan
+from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.shortlist import Entry, choice, entry, ordered
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import chunks_of

@@ -13,7 +13,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.find_plan import find_plan, supported_chunks
+from ridgeline.search.plan_search import find_plan, supported_chunks
 from ridgeline.search.space import Pins, Space, divisors, parts_of, powers_of_two, space_of
 from ridgeline.sim import Prediction, default_calibration, predict
 

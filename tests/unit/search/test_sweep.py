@@ -132,7 +132,7 @@ def test_a_busy_first_rank_is_not_charged_for_sends_it_hides() -> None:
 
 THREADS = """
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.find_plan import find_plan
+from ridgeline.search.plan_search import find_plan
 table = {"model": "mixtral-8x7b", "system": "64xh100-sxm", "workload": {"seq": 4096, "global_batch": 128}}
 found = find_plan(assemble(table)[0], {"microbatch": (1, 2), "cp": (1,)})
 print(found.swept.considered, found.swept.feasible)

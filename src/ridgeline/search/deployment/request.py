@@ -22,10 +22,10 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import assemble, described_engine
 from ridgeline.plan.serving_plan import SEARCHED_KNOBS
 from ridgeline.plan.settings import apply_settings, parents_first, parse_value
-from ridgeline.search.deployments.candidate import GOALS, Goal
-from ridgeline.search.deployments.expressible import expressible_space, target_engines
-from ridgeline.search.deployments.pins import pinned_space, pinned_table, searched_keys
-from ridgeline.search.deployments.space import DeploymentSpace, deployment_space
+from ridgeline.search.deployment.candidate import GOALS, Goal
+from ridgeline.search.deployment.expressible import expressible_space, target_engines
+from ridgeline.search.deployment.pins import pinned_space, pinned_table, searched_keys
+from ridgeline.search.deployment.space import DeploymentSpace, deployment_space
 from ridgeline.search.request import no_system, read_request
 from ridgeline.search.target import ExportTarget
 from ridgeline.serving.deployment import Priced

@@ -12,7 +12,7 @@ from ridgeline.plan.workload import Train
 from ridgeline.search.distinct import kind_words
 from ridgeline.search.explain import difference, difference_words
 from ridgeline.search.objectives import Outcome, Run, scaling_efficiency
-from ridgeline.search.recommend import Reasons, Recommendation
+from ridgeline.search.recommendation import Reasons, Recommendation
 from ridgeline.search.refinement import Refinement, lacking
 from ridgeline.search.stage_layout.refine import Refined
 from ridgeline.search.target import ExportTarget

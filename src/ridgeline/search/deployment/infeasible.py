@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from ridgeline.core.errors import Problem
 from ridgeline.core.units import format_gib, format_quantity
 from ridgeline.plan.serve import Objective
-from ridgeline.search.deployments.bound import Bound
-from ridgeline.search.deployments.candidate import fewest, fullest
-from ridgeline.search.deployments.capacity import Capacity
-from ridgeline.search.deployments.find_deployment import DeploymentSearch, keeps
-from ridgeline.search.deployments.shape import shape_words
-from ridgeline.search.deployments.verify import tried_at
+from ridgeline.search.deployment.bound import Bound
+from ridgeline.search.deployment.candidate import fewest, fullest
+from ridgeline.search.deployment.capacity import Capacity
+from ridgeline.search.deployment.find_deployment import DeploymentSearch, keeps
+from ridgeline.search.deployment.shape import shape_words
+from ridgeline.search.deployment.verify import tried_at
 
 
 def why_no_deployment(search: DeploymentSearch) -> Iterator[Problem]:

@@ -11,12 +11,12 @@ from ridgeline.core.records import dataclass
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, self_contained
-from ridgeline.search.deployments.candidate import Goal, Verified
-from ridgeline.search.deployments.explain import Explained, explained
-from ridgeline.search.deployments.find_deployment import DeploymentSearch, find_deployment
-from ridgeline.search.deployments.frontier import FrontierPoint, frontier
-from ridgeline.search.deployments.infeasible import why_no_deployment
-from ridgeline.search.deployments.question import DeploymentCase, DeploymentRequest, deployment_cases
+from ridgeline.search.deployment.candidate import Goal, Verified
+from ridgeline.search.deployment.explain import Explained, explained
+from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_deployment
+from ridgeline.search.deployment.frontier import FrontierPoint, frontier
+from ridgeline.search.deployment.infeasible import why_no_deployment
+from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.sim import unpublished
 

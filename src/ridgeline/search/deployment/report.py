@@ -5,11 +5,11 @@ from __future__ import annotations
 from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Serve
-from ridgeline.search.deployments.candidate import Verified
-from ridgeline.search.deployments.explain import Explained
-from ridgeline.search.deployments.find_deployment import DeploymentSearch
-from ridgeline.search.deployments.recommend import DeploymentAnswer
-from ridgeline.search.plan_report import SearchTime
+from ridgeline.search.deployment.candidate import Verified
+from ridgeline.search.deployment.explain import Explained
+from ridgeline.search.deployment.find_deployment import DeploymentSearch
+from ridgeline.search.deployment.recommend import DeploymentAnswer
+from ridgeline.search.report import SearchTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from ridgeline.cli.main import main
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.search.plan_report import SearchTime, plan_report
 from ridgeline.search.progress import Progress
-from ridgeline.search.recommend import Recommendation, recommend
+from ridgeline.search.recommendation import Recommendation, recommend
+from ridgeline.search.report import SearchTime, plan_report
 from ridgeline.search.request import PlanOptions, PlanRequest
 from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction

@@ -27,7 +27,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import unsupported
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.explain import difference
-from ridgeline.search.find_plan import placed, supported_chunks, swept
+from ridgeline.search.plan_search import placed, supported_chunks, swept
 from ridgeline.search.space import NO_PINS, Pins, Space, choices_of, space_of, widened
 from ridgeline.search.sweep import Chunk
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict

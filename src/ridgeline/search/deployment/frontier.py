@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ridgeline.core.records import dataclass
-from ridgeline.search.deployments.find_deployment import DeploymentSearch
-from ridgeline.search.deployments.shape import Shape, shape_words
+from ridgeline.search.deployment.find_deployment import DeploymentSearch
+from ridgeline.search.deployment.shape import Shape, shape_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

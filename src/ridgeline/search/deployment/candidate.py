@@ -9,8 +9,8 @@ from typing import Literal
 from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import ServingPlan
-from ridgeline.search.deployments.capacity import Capacity
-from ridgeline.search.deployments.shape import DEGREES, Shape, precision_words, shape_words
+from ridgeline.search.deployment.capacity import Capacity
+from ridgeline.search.deployment.shape import DEGREES, Shape, precision_words, shape_words
 from ridgeline.serving.deployment import Instance
 from ridgeline.serving.serving_prediction import ServingPrediction
 

@@ -13,8 +13,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import HOUR, MILLION
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
-from ridgeline.search.deployments.load import Load
-from ridgeline.search.deployments.shape import Shape
+from ridgeline.search.deployment.load import Load
+from ridgeline.search.deployment.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of
 from ridgeline.serving.fleet.fleet_loop import Role
 from ridgeline.serving.fleet.slo_abort import Hopeless

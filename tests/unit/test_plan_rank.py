@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from plan_rank import PlanRank, plan_ranks, problem_of, widened
 
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.find_plan import find_plan
-from ridgeline.search.plan_rank import PlanRank, plan_ranks, problem_of, widened
+from ridgeline.search.plan_search import find_plan
 from ridgeline.search.space import space_of
 
 

@@ -22,9 +22,9 @@ from ridgeline.core.errors import Problem
 from ridgeline.core.table import decode_into
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.serving_plan import SEARCHED_KNOBS
-from ridgeline.plan.settings import parse_value
-from ridgeline.search.deployments.space import DeploymentSpace
-from ridgeline.search.pins import MOST_CHOICES, RANGE
+from ridgeline.search.deployment.space import DeploymentSpace
+from ridgeline.search.pins import MOST_CHOICES, listed_values, range_bounds
+from ridgeline.search.space import powers_of_two
 
 Pinned = Mapping[str, tuple[Any, ...]]
 """Dotted key under [plan] -> its values."""
@@ -44,14 +44,8 @@ def pinned_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[
         if isinstance(value, Mapping):
             found |= pinned_table(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = _listed(value)
+            found[f"{prefix}{key}"] = listed_values(value, of_tables=False)
     return found
-
-
-def _listed(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str) and "," in value:
-        return tuple(parse_value(part) for part in value.split(",") if part.strip())
-    return tuple(value) if isinstance(value, list) and not any(isinstance(one, Mapping) for one in value) else (value,)
 
 
 def searched_keys(pins: Pinned) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
@@ -104,11 +98,9 @@ def _switched(key: str, values: Iterable[Any]) -> tuple[bool, ...]:
 def _counts(key: str, values: Iterable[Any], tried: Iterable[int], problems: list[Problem]) -> Iterable[int]:
     found: list[int] = []
     for value in values:
-        match = RANGE.fullmatch(value) if isinstance(value, str) else None
-        if match:
-            low, high = int(match[1]), int(match[2])
-            powers = {1 << place for place in range(high.bit_length())}
-            found += sorted(one for one in {*powers, *tried} if low <= one <= high)
+        if bounds := range_bounds(value):
+            low, high = bounds
+            found += sorted(size for size in {*powers_of_two(high), *tried} if low <= size <= high)
         elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
             found.append(value)
         else:

@@ -20,8 +20,8 @@ from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_plan import StaticKnobs
-from ridgeline.search.deployments.load import Load
-from ridgeline.search.deployments.shape import Shape
+from ridgeline.search.deployment.load import Load
+from ridgeline.search.deployment.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of, price_of
 from ridgeline.serving.serving_prediction import FRONT_END_S
 from ridgeline.serving.step_cost import LinearStepCost

@@ -20,8 +20,8 @@ from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
-from ridgeline.search.deployments.bound import Bound, bound_of
-from ridgeline.search.deployments.candidate import (
+from ridgeline.search.deployment.bound import Bound, bound_of
+from ridgeline.search.deployment.candidate import (
     Candidate,
     Goal,
     Verified,
@@ -32,12 +32,12 @@ from ridgeline.search.deployments.candidate import (
     fullest_pools,
     order,
 )
-from ridgeline.search.deployments.capacity import FINER, HALVINGS, ROUGH, STABLE, Capacity, capacity
-from ridgeline.search.deployments.load import Load, searched_load
-from ridgeline.search.deployments.shape import Shape, shape_words
-from ridgeline.search.deployments.space import DeploymentSpace, shapes
-from ridgeline.search.deployments.trial import Bench
-from ridgeline.search.deployments.verify import verified
+from ridgeline.search.deployment.capacity import FINER, HALVINGS, ROUGH, STABLE, Capacity, capacity
+from ridgeline.search.deployment.load import Load, searched_load
+from ridgeline.search.deployment.shape import Shape, shape_words
+from ridgeline.search.deployment.space import DeploymentSpace, shapes
+from ridgeline.search.deployment.trial import Bench
+from ridgeline.search.deployment.verify import verified
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.serving.deployment import Priced
 from ridgeline.serving.fleet.event_loop import settled_heap

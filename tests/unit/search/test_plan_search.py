@@ -12,7 +12,7 @@ import pytest
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.find_plan import SHORTLIST, Entry, SweepResult, find_plan, swept
+from ridgeline.search.plan_search import SHORTLIST, Entry, SweepResult, find_plan, swept
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.sim.memory.peak import capacity_of

@@ -12,9 +12,9 @@ from dataclasses import replace
 from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
-from ridgeline.search.deployments.candidate import Candidate, Goal, Verified, allowed
-from ridgeline.search.deployments.load import Load
-from ridgeline.search.deployments.trial import Bench
+from ridgeline.search.deployment.candidate import Candidate, Goal, Verified, allowed
+from ridgeline.search.deployment.load import Load
+from ridgeline.search.deployment.trial import Bench
 from ridgeline.search.progress import GoOn
 from ridgeline.serving.fleet.fleet_loop import Role
 from ridgeline.serving.fleet.slo_abort import Hopeless

@@ -27,7 +27,7 @@ from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serving_plan import EngineKnobs, StaticKnobs, default_knobs
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.search.deployments.shape import Shape
+from ridgeline.search.deployment.shape import Shape
 from ridgeline.search.space import powers_of_two, tensor_degrees
 from ridgeline.search.target import ExportTarget
 from ridgeline.sim import limits_of

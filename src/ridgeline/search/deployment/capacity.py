@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ridgeline.core.records import dataclass
-from ridgeline.search.deployments.bound import Bound
-from ridgeline.search.deployments.shape import Shape
-from ridgeline.search.deployments.trial import Bench, Trial
+from ridgeline.search.deployment.bound import Bound
+from ridgeline.search.deployment.shape import Shape
+from ridgeline.search.deployment.trial import Bench, Trial
 from ridgeline.serving.fleet.fleet_loop import Role
 
 STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it

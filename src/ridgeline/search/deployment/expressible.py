@@ -9,8 +9,8 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.hardware.system import System
 from ridgeline.plan.capability import UnsupportedDecision, decision_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.deployments.shape import Shape
-from ridgeline.search.deployments.space import DeploymentSpace, shapes
+from ridgeline.search.deployment.shape import Shape
+from ridgeline.search.deployment.space import DeploymentSpace, shapes
 from ridgeline.search.target import ExportTarget
 
 SETTINGS = ("precision", "speculation", "tokens", "seqs", "prefix")  # what is set replica by replica

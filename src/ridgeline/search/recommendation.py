@@ -20,10 +20,10 @@ from ridgeline.plan.supported import unsupported
 from ridgeline.search.cases import Case, searched
 from ridgeline.search.distinct import kinds
 from ridgeline.search.explain import GivenPlan, PlanExplanation, explain, given_plan, simulated_step_s
-from ridgeline.search.find_plan import find_plan, predicted
 from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
 from ridgeline.search.other_engines import OtherEngine, other_engines
+from ridgeline.search.plan_search import find_plan, predicted
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest

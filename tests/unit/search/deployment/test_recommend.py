@@ -11,12 +11,12 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.report.deployment_chart import frontier_png, frontier_svg, page, refuse_picture
-from ridgeline.search.deployments.capacity import capacity
-from ridgeline.search.deployments.question import DeploymentRequest
-from ridgeline.search.deployments.recommend import DeploymentAnswer, recommend_deployment
-from ridgeline.search.deployments.report import deployment_report
-from ridgeline.search.deployments.verify import outdone
-from ridgeline.search.plan_report import SearchTime
+from ridgeline.search.deployment.capacity import capacity
+from ridgeline.search.deployment.recommend import DeploymentAnswer, recommend_deployment
+from ridgeline.search.deployment.report import deployment_report
+from ridgeline.search.deployment.request import DeploymentRequest
+from ridgeline.search.deployment.verify import outdone
+from ridgeline.search.report import SearchTime
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 
 FEW = ["workload.requests=300"]

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from ridgeline.core.records import dataclass
 from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.search.deployments.bound import bound_of
-from ridgeline.search.deployments.candidate import Candidate, Verified
-from ridgeline.search.deployments.capacity import STABLE, Capacity, capacity
-from ridgeline.search.deployments.find_deployment import DeploymentSearch, keeps
-from ridgeline.search.deployments.shape import AXES, Shape, choice_words, precision_words, shape_words
+from ridgeline.search.deployment.bound import bound_of
+from ridgeline.search.deployment.candidate import Candidate, Verified
+from ridgeline.search.deployment.capacity import STABLE, Capacity, capacity
+from ridgeline.search.deployment.find_deployment import DeploymentSearch, keeps
+from ridgeline.search.deployment.shape import AXES, Shape, choice_words, precision_words, shape_words
 from ridgeline.sim import price_forward
 
 SAME = 0.005  # of a rate: not a difference
