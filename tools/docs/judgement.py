@@ -127,21 +127,20 @@ def h200(folder: Path) -> Iterator[Row]:
 
 
 def table(rows: list[Row]) -> str:
+    """Traces with their first finding; a wrong one in bold."""
     if not rows:
         return "No rows yet."
     after = "after" in rows[0]
     lines = [
-        f"| trace | what limits it | first finding | right | promised | measured |{' after the fix |' * after}",
-        f"|---|---|---|---|---|---|{'---|' * after}",
+        f"| trace | what limits it | first finding | promised | measured |{' after the fix |' * after}",
+        f"|---|---|---|---|---|{'---|' * after}",
     ]
     for row in rows:
         gain = "" if row["measured"] is None else f"{row['measured']:.1%}"
-        right = "yes" if row["right"] else "**no**"
         first = row["first"].partition(":")[0].replace("|", "\\|")  # its kind; `analyze` says the rest
-        after_cell = f" {row['after']} |" if after else ""
-        lines.append(
-            f"| {row['id']} | {row['cause']} | {first} | {right} | {row['promised']:.1%} | {gain} |{after_cell}"
-        )
+        first = first if row["right"] else f"**wrong: {first}**"
+        after_cell = f" {row['after'].partition(':')[0]} |" if after else ""
+        lines.append(f"| {row['id']} | {row['cause']} | {first} | {row['promised']:.1%} | {gain} |{after_cell}")
     good = sum(row["right"] for row in rows)
     return "\n".join([*lines, "", f"{good} of {len(rows)} right."])
 

@@ -217,7 +217,7 @@ def section(id: str) -> str:
         if path in options_of:  # lost for some values: the ledger of an export names them
             continue
         by_reason.setdefault(reasons.most_common(1)[0][0], []).append(path)
-    lines = [f"## {id}", "", f"{target.title} {target.version}. Options: {target.source}.", ""]
+    lines = [f"## {id}", "", f"{target.title} {target.version}: {target.source.partition(', recorded')[0]}.", ""]
     lines += [f"- {_name_list(paths, len(paths))}: {options}" for options, paths in by_options.items()]
     lines += ["", "Lost:", ""] if by_reason else []
     lines += [f"- {_name_list(paths, len(paths))}: {why}" for why, paths in by_reason.items()]
