@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PIPED = 160  # columns where neither a terminal nor COLUMNS says how wide it is
 NARROWEST, WIDEST = 20, 10_000  # columns that COLUMNS may say
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the scenario, e.g. plan.tp=4; may be repeated."),
