@@ -32,8 +32,8 @@ import stubs
 from bridge_check import bridge
 
 from ridgeline.core.errors import InputError
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
-from ridgeline.models.names import MODELS, find_name
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.api import import_run
 from ridgeline.targets.dialects.megatron.names import placement_of

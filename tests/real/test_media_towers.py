@@ -17,6 +17,7 @@ pytest.importorskip("PIL")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from ridgeline.models.flops import audio_flops, image_flops  # noqa: E402
 from ridgeline.models.hf import from_config  # noqa: E402
 from ridgeline.models.media_tokens import (  # noqa: E402
     audio_input,
@@ -24,7 +25,6 @@ from ridgeline.models.media_tokens import (  # noqa: E402
     video_input,
 )
 from ridgeline.models.spec import ModelSpec  # noqa: E402
-from ridgeline.models.tower_flops import audio_flops, image_flops  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 DRAW = random.Random(7)

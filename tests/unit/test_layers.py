@@ -68,7 +68,7 @@ INTERIOR = {
         ("pooled_core",),
         ("mixers",),
         ("sections",),
-        ("mtp", "encoders"),
+        ("encoders",),
         ("program",),
         ("rank_ops",),
     ),

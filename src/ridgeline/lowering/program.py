@@ -18,10 +18,9 @@ from ridgeline.ir.tensors import Tensor
 from ridgeline.lowering.context import Degrees, ForwardWork, LoweringContext, lowering_context
 from ridgeline.lowering.encoders import lower_audio, lower_encoder, lower_vision
 from ridgeline.lowering.ends import lower_embedding, lower_head
-from ridgeline.lowering.mtp import lower_prediction
 from ridgeline.lowering.placements import data_parallel_split, section_tensors
 from ridgeline.lowering.plan_columns import PlanColumns, plan_columns
-from ridgeline.lowering.sections import lower_block
+from ridgeline.lowering.sections import lower_block, lower_prediction
 from ridgeline.lowering.step_ops import step_ops
 from ridgeline.models.spec import Moe
 from ridgeline.plan.engine import RecomputeKind

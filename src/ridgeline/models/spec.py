@@ -16,7 +16,8 @@
     |-- Audio                        audio encoder and projector: sound becomes tokens of the sequence
     `-- Companion                    another network of the same file that takes no part: what speaks the answer aloud
 
-Sizes are plain counts. Adding a mixer or an ffn to the unions makes the type checker list every place to change.
+Sizes are plain counts. A new kind of mixer or ffn is a value of `blocks` and its entry in `mixer_parts` or `ffn_parts`,
+which say what it consists of: parameters, flops, caches, degrees, placements and ops follow.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from ridgeline.models.facts import forward_flops_per_token
+from ridgeline.models.flops import audio_flops, encoder_flops, image_flops, latent_flops
 from ridgeline.models.media_tokens import audio_input, image_input, video_input
 from ridgeline.models.sizing import EncoderInput
 from ridgeline.models.spec import ModelSpec
-from ridgeline.models.tower_flops import audio_flops, encoder_flops, image_flops, latent_flops
 
 Sheet = dict[str, Any]
 

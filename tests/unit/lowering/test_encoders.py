@@ -11,8 +11,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import forward_flops_per_token
+from ridgeline.models.flops import encoder_flops
 from ridgeline.models.params import count
-from ridgeline.models.tower_flops import encoder_flops
 from ridgeline.plan.scenario import Scenario
 from ridgeline.sim.phase_prediction import PhasePrediction
 from ridgeline.sim.prediction import Impossible, Prediction

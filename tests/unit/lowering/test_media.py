@@ -11,9 +11,9 @@ from ridgeline.core.errors import InputError
 from ridgeline.ir.ops import Attend, MatMul
 from ridgeline.lowering.program import lower
 from ridgeline.models.facts import forward_flops_per_token
+from ridgeline.models.flops import audio_flops, image_flops, latent_flops
 from ridgeline.models.hf import from_config
 from ridgeline.models.params import count
-from ridgeline.models.tower_flops import audio_flops, image_flops, latent_flops
 from ridgeline.sim.memory.serving import serving_memory
 from ridgeline.sim.phase_prediction import PhasePrediction
 from ridgeline.sim.prediction import Prediction

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError, UnknownId
-from ridgeline.models.load import MODELS, model
-from ridgeline.models.names import find_name, resolve_name
+from ridgeline.models.load import MODELS, find_name, model, resolve_name
 from ridgeline.models.params import count
 
 ROOT = Path(__file__).parents[3]

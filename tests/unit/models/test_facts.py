@@ -21,10 +21,10 @@ from ridgeline.models.facts import (
     state_bytes,
     training_flops_per_token,
 )
+from ridgeline.models.flops import image_flops
 from ridgeline.models.load import MODELS, model
 from ridgeline.models.params import count
 from ridgeline.models.spec import Attention
-from ridgeline.models.tower_flops import image_flops
 
 BF16, FP8, FP32 = dtype("bf16"), dtype("fp8"), dtype("fp32")
 SOME = ("gpt3-175b", "llama3-8b", "gpt-oss-120b", "deepseek-v3", "deepseek-v3.2", "qwen3-next-80b-a3b", "llama4-scout")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from ridgeline.models.flops import audio_flops, image_flops
 from ridgeline.models.hf import from_config
 from ridgeline.models.load import model
 from ridgeline.models.media_tokens import audio_input, image_input, tokens_input, video_input
 from ridgeline.models.sizing import Clip, EncoderInput, Sizing
 from ridgeline.models.spec import ModelSpec, Vision
-from ridgeline.models.tower_flops import audio_flops, image_flops
 
 LLAMA, QWEN = {"text_config": {"model_type": "llama"}}, {"text_config": {"model_type": "qwen2"}}
 CLIP = {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14}

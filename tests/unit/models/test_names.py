@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import UnknownId
-from ridgeline.models.names import LONGEST, MODELS, RULES, find_name, resolve_name
+from ridgeline.models.load import LONGEST, MODELS, RULES, find_name, resolve_name
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ from typing import Any
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
-from ridgeline.models.load import model
-from ridgeline.models.names import MODELS, find_name
+from ridgeline.models.load import MODELS, find_name, model
 from ridgeline.models.params import count
 
 

@@ -14,9 +14,8 @@ from functools import cache
 from typing import Any
 
 from ridgeline.core.errors import InputError
-from ridgeline.models.load import MODELS
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
-from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
 
 LONGEST = 200

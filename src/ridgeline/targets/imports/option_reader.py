@@ -13,7 +13,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given_text
-from ridgeline.models.names import MODELS
+from ridgeline.models.load import MODELS
 from ridgeline.targets.imports.run_files import around
 from ridgeline.targets.imports.shell_eval import SHELLS, read_script
 from ridgeline.targets.target import Files, Unread

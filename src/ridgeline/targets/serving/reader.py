@@ -10,7 +10,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.models.names import find_name
+from ridgeline.models.load import find_name
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
 from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables
 from ridgeline.targets.options import Options, options

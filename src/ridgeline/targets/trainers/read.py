@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.table import given_text
-from ridgeline.models.names import MODELS, find_name
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.deepspeed import read_zero
 from ridgeline.targets.imports.model_names import named_by_beginning
 from ridgeline.targets.imports.option_reader import OptionReader, pick

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.models.names import MODELS, find_name
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, flags_of, layout_of
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
-from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.dialects.megatron.collect import Given, world_of
 from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.dialects.megatron_bridge.names import (

@@ -12,8 +12,8 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.overlay import overlay as laid_over
 from ridgeline.hardware.load import system as load_system
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
-from ridgeline.models.names import MODELS, find_name
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.maxtext.read import read_table
 from ridgeline.targets.dialects.maxtext.read_model import filled_axes

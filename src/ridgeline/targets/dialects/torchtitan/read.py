@@ -13,9 +13,8 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
-from ridgeline.models.load import MODELS
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
-from ridgeline.models.names import find_name
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.dialects.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
 from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick

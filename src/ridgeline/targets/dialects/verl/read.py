@@ -9,8 +9,7 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table
-from ridgeline.models.load import MODELS
-from ridgeline.models.names import find_name
+from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.dialects.megatron.names import MODULES, RECIPES, placement_of
 from ridgeline.targets.dialects.verl.names import ACTOR, DDP, FSDP, ID, LAYER, LORA_NAMES, MEGATRON, MODEL, OPTIM
