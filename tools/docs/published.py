@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import where
 from ridgeline.calibrate.validate import PublishedRun, published_runs, validate
-from ridgeline.calibrate.validation import Case
+from ridgeline.calibrate.validation import ValidationCase
 from ridgeline.core.units import format_gib, signed_share
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
@@ -51,7 +51,7 @@ class PricedPublishedRun:
 
     run: PublishedRun
     scenario: Scenario
-    case: Case
+    case: ValidationCase
     own: Prediction
     search: Search
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ridgeline.calibrate.kernels import LIBRARY_FOLDER, bundled_kernels, group_of, is_own, price_kernels
-from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel
+from ridgeline.calibrate.truth.kernel_rows import PublishedKernel
 from ridgeline.cost.profile import Measurement, Profile, read_profile, shipped_profiles
 from tools.pages import DOCS, replace_block, write_or_check
 
 PAGE = DOCS / "concepts" / "measured-prices.md"
-Test = Callable[[MeasuredKernel], bool]
+Test = Callable[[PublishedKernel], bool]
 
 
-def wide(one: MeasuredKernel) -> bool:
+def wide(one: PublishedKernel) -> bool:
     """A 16-bit product with 64 rows or more."""
     return one.kernel.op == "gemm" and one.kernel.dtype == "bf16" and one.kernel.dims["m"] >= 64
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ridgeline.calibrate.serving import RESIDUALS, residuals_text
 from ridgeline.calibrate.validate import validate
-from ridgeline.calibrate.validation import Case
+from ridgeline.calibrate.validation import ValidationCase
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
 from tools.pages import ROOT, replace_block, write_or_check
@@ -55,7 +55,7 @@ def _with(page: Path, name: str, table: str) -> str:
     return replace_block(page.read_text(encoding="utf-8"), name, table, f"end of {name}")
 
 
-def rows_table(cases: tuple[Case, ...]) -> str:
+def rows_table(cases: tuple[ValidationCase, ...]) -> str:
     """Medians of |residual| by metric, of rows without a flag and of the others."""
     lines = ["| metric | rows without a flag | median | mean | bias | flagged rows | median |", "|---" * 7 + "|"]
     for metric in METRICS:

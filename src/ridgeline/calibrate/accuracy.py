@@ -20,8 +20,8 @@ from typing import Any, Literal
 from ridgeline.calibrate.collective_times import is_large
 from ridgeline.calibrate.folds import bundled_rows, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
-from ridgeline.calibrate.validate import Parameters
-from ridgeline.calibrate.validation import Case, Errors, Validation, errors_of
+from ridgeline.calibrate.validate import FittedParameters
+from ridgeline.calibrate.validation import Errors, Validation, ValidationCase, errors_of
 from ridgeline.cost import PARAMETERS, Calibration, Owners
 from ridgeline.plan.engine import default_engine
 
@@ -44,18 +44,18 @@ SUSPECTS: Mapping[str, tuple[float, str]] = MappingProxyType(
 )
 
 
-def runs_known(parameters: Parameters) -> Counter[str]:
+def runs_known(parameters: FittedParameters) -> Counter[str]:
     """How many fitted runs each chip and each engine has."""
     return Counter(name for _, item in parameters.residuals for name in (item.chip, item.engine))
 
 
-def likely(case: Case, known: Counter[str], most: int = 2) -> str:
+def likely(case: ValidationCase, known: Counter[str], most: int = 2) -> str:
     """The first few reasons that apply, most telling first."""
     reasons = [reason for rule in RULES for reason in rule(case, known)]
     return "; ".join(reasons[:most]) or "nothing unusual about it: mostly matrix products"
 
 
-def _notes(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
+def _notes(case: ValidationCase, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
     if case.row["x_flag"]:
         yield "flagged in the table"
     if case.row["x_launch_blocking"] in ("1", "1.0", "true"):
@@ -69,13 +69,13 @@ def _notes(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
         yield "hybrid model: few such runs in the fit"
 
 
-def _rare(case: Case, known: Counter[str]) -> Iterator[str]:
+def _rare(case: ValidationCase, known: Counter[str]) -> Iterator[str]:
     for name in (case.chip, case.engine):
         if known[name] < FEW:
             yield f"{name} has {'no' if not known[name] else 'few'} measured runs in the fit"
 
 
-def _shares(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
+def _shares(case: ValidationCase, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
     total = sum(case.parts.values()) or 1.0
     shares = {name: case.parts.get(name, 0.0) / total for name in SUSPECTS}
     over = [name for name, share in shares.items() if share >= SUSPECTS[name][0]]
@@ -83,14 +83,14 @@ def _shares(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
         yield f"{SUSPECTS[name][1]} {shares[name]:.0%} of the prediction"
 
 
-def _trust(case: Case, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
+def _trust(case: ValidationCase, known: Counter[str]) -> Iterator[str]:  # noqa: ARG001
     if case.row["x_trust"] == "C":
         yield "read from a chart"
     if case.row["x_trust"] == "B-":
         yield "the plan was joined from a script"
 
 
-RULES: Sequence[Callable[[Case, Counter[str]], Iterator[str]]] = (_notes, _rare, _shares, _trust)
+RULES: Sequence[Callable[[ValidationCase, Counter[str]], Iterator[str]]] = (_notes, _rare, _shares, _trust)
 
 
 ENOUGH = 8  # rows an accelerator needs before its mean says something
@@ -106,15 +106,15 @@ class Aim:
     measure: Measure
     low: float
     high: float
-    holds: Callable[[Case], bool]
+    holds: Callable[[ValidationCase], bool]
 
 
-def in_headline(case: Case) -> bool:
+def in_headline(case: ValidationCase) -> bool:
     """Whether a case is one of the rows that headline figures are about."""
     return is_headline(case.row) and case.row.table not in BUNDLED[1:]
 
 
-def _cites(name: str) -> Callable[[Case], bool]:
+def _cites(name: str) -> Callable[[ValidationCase], bool]:
     return lambda case: case.row.source == "misc" and case.row["source"].startswith(name)
 
 
@@ -129,7 +129,7 @@ AIMS: tuple[Aim, ...] = (
 )
 
 
-def _arch(*names: str) -> Callable[[Case], bool]:
+def _arch(*names: str) -> Callable[[ValidationCase], bool]:
     return lambda case: case.row["arch"] in names
 
 
@@ -139,7 +139,7 @@ def _fitted_sources() -> frozenset[str]:
 
 
 # what a headline does not tell: every set over all rows that are predicted, headline or not
-BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
+BESIDE: Mapping[str, Callable[[ValidationCase], bool]] = MappingProxyType(
     {
         "headline": in_headline,
         "dense": _arch("dense"),
@@ -151,7 +151,7 @@ BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
     }
 )
 # of collectives: rows predicted without their system, and those that only their own system tells about, by size
-COLLECTIVES_BESIDE: Mapping[str, Callable[[Case], bool]] = MappingProxyType(
+COLLECTIVES_BESIDE: Mapping[str, Callable[[ValidationCase], bool]] = MappingProxyType(
     {
         "left out, above 1 MB": lambda case: case.cross_validated and is_large(case.size or 0.0),
         "left out, to 1 MB": lambda case: case.cross_validated and not is_large(case.size or 0.0),
@@ -196,7 +196,7 @@ class ValidationReport:
 def figures(validation: Validation) -> list[Sheet]:
     """One line per aim: set, rows, measure, target, reached, met."""
     lines = [_line(aim, [case for case in validation.cases if aim.holds(case)]) for aim in AIMS]
-    chips: dict[str, list[Case]] = {}
+    chips: dict[str, list[ValidationCase]] = {}
     for case in validation.cases:
         if in_headline(case):
             chips.setdefault(case.chip, []).append(case)
@@ -207,7 +207,7 @@ def figures(validation: Validation) -> list[Sheet]:
     return lines
 
 
-def _line(aim: Aim, cases: Sequence[Case]) -> Sheet:
+def _line(aim: Aim, cases: Sequence[ValidationCase]) -> Sheet:
     value = getattr(errors_of(cases), aim.measure)
     return line(aim.name, len(cases), aim.measure, (aim.low, aim.high), value)
 
@@ -254,7 +254,7 @@ def _short(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def accuracy_of(validation: Validation, parameters: Parameters) -> Sheet:
+def accuracy_of(validation: Validation, parameters: FittedParameters) -> Sheet:
     """The part of `docs/accuracy.json` that follows from the shipped files."""
     cases = validation.cases
     fitted_cases = [case for case in cases if takes_part(case.row)]

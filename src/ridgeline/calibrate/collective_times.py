@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.collectives import SIZES, WARMING, Measured, bundled_collectives
+from ridgeline.calibrate.collectives import SIZES, WARMING, MeasuredCollective, bundled_collectives
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.comm.libraries.choice import BenchmarkTime, LibraryChoice, SweepPoint, chosen_option
@@ -33,14 +33,14 @@ from ridgeline.core.arrays import Array
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost import SHIPPED_LIBRARY_TIMES as SHIPPED
-from ridgeline.cost import Question
+from ridgeline.cost import CollectiveQuestion
 from ridgeline.cost import QuestionKind as Kind
 from ridgeline.cost.library_times.formulas import Values, bare_link_seconds, harness_floor, library_seconds
 from ridgeline.cost.library_times.parameters import (
     BY_FAMILY,
     MEASURED_FAMILIES,
     PRIORS,
-    Parameters,
+    LibraryParameters,
     names,
     prior_values,
     shipped_parameters,
@@ -59,7 +59,7 @@ DIGITS = 5
 Progress = Callable[[str, int, int], None]
 
 
-def fit_collectives(progress: Progress | None = None) -> Parameters:
+def fit_collectives(progress: Progress | None = None) -> LibraryParameters:
     """The numbers fitted to all bundled rows, and those fitted without each system."""
     rows = [item for item in bundled_collectives() if describes(item.system)]
     systems = sorted({item.row["system"] for item in rows})
@@ -70,10 +70,10 @@ def fit_collectives(progress: Progress | None = None) -> Parameters:
     for index, system in enumerate(systems):
         tell(f"without {system}", index + 1, len(systems) + 1)
         folds[system] = _fit_values(_without(rows, system), full_fit)
-    return Parameters(values=full_fit, folds=folds)
+    return LibraryParameters(values=full_fit, folds=folds)
 
 
-def write_collectives(found: Parameters, path: Path = SHIPPED) -> None:
+def write_collectives(found: LibraryParameters, path: Path = SHIPPED) -> None:
     """Write the numbers with their units and meaning."""
     about = {
         name: {"prior": prior.value, "spread": prior.spread, "unit": prior.unit, "what": prior.what}
@@ -84,7 +84,7 @@ def write_collectives(found: Parameters, path: Path = SHIPPED) -> None:
     write_text(path, json.dumps(data, indent=1) + "\n")
 
 
-def in_sample(found: Parameters) -> dict[str, float]:
+def in_sample(found: LibraryParameters) -> dict[str, float]:
     """Mean |residual| of the rows that were fitted: what is left where a system is known."""
     rows = [item for item in bundled_collectives() if describes(item.system)]
     predicted_s = library_seconds(columns_of([item.question for item in rows]), found.values)
@@ -93,17 +93,17 @@ def in_sample(found: Parameters) -> dict[str, float]:
     return {"known, above 1 MB": float(off[large].mean()), "known, to 1 MB": float(off[~large].mean())}
 
 
-def _without(rows: Sequence[Measured], system: str) -> list[Measured]:
+def _without(rows: Sequence[MeasuredCollective], system: str) -> list[MeasuredCollective]:
     figures = {_figure(item) for item in rows if item.row["system"] == system}
     return [item for item in rows if item.row["system"] != system and _figure(item) not in figures]
 
 
-def _figure(item: Measured) -> tuple[object, ...]:
+def _figure(item: MeasuredCollective) -> tuple[object, ...]:
     question = item.question
     return (question.kind, question.software, question.ranks, question.size, item.seconds)
 
 
-def _fit_values(rows: Sequence[Measured], start: Mapping[str, float]) -> dict[str, float]:
+def _fit_values(rows: Sequence[MeasuredCollective], start: Mapping[str, float]) -> dict[str, float]:
     from scipy.optimize import least_squares
 
     columns = columns_of([item.question for item in rows])
@@ -156,14 +156,14 @@ FEW = 20  # residuals that an interval needs at least
 class Timed:
     """A measured collective beside its prediction, in seconds; `left_out`: by numbers that never saw its system."""
 
-    measured: Measured
+    measured: MeasuredCollective
     seconds: float
     low: float
     high: float
     left_out: bool
 
 
-def timed_of(read: Sequence[Measured]) -> tuple[tuple[Timed, ...], tuple[Skipped, ...]]:
+def timed_of(read: Sequence[MeasuredCollective]) -> tuple[tuple[Timed, ...], tuple[Skipped, ...]]:
     """Every collective with its prediction, and those that tell nothing about a collective, each with why."""
     refusals = {**_warming(read), **_hidden(read)}
     usable = [item for item in read if id(item) not in refusals]
@@ -177,7 +177,7 @@ def timed_of(read: Sequence[Measured]) -> tuple[tuple[Timed, ...], tuple[Skipped
     return answers, tuple(refusals.values())
 
 
-def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
+def predictions(read: Sequence[MeasuredCollective]) -> tuple[Array, list[bool]]:
     """Seconds of each collective, and whether its system took no part in the fit of the numbers used."""
     fit = shipped_parameters()
     known = bundled_ids()
@@ -202,7 +202,7 @@ def predictions(read: Sequence[Measured]) -> tuple[Array, list[bool]]:
     return seconds, left_out
 
 
-def expected_seconds(question: Question) -> tuple[float, float, float]:
+def expected_seconds(question: CollectiveQuestion) -> tuple[float, float, float]:
     """What a benchmark of a collective would measure, and where nine of ten would lie.
 
     >>> from ridgeline.hardware.load import system
@@ -211,7 +211,7 @@ def expected_seconds(question: Question) -> tuple[float, float, float]:
     [4.1, 3.5, 5.1]
     """
     blank = Row(id="", table="", cells=MappingProxyType({}))
-    item = Measured(row=blank, question=question, seconds=1.0, notes=())
+    item = MeasuredCollective(row=blank, question=question, seconds=1.0, notes=())
     seconds = float(predictions([item])[0][0])
     low, high = _bundled_spread().around(item)
     return seconds, seconds * low, seconds * high
@@ -225,7 +225,7 @@ def with_benchmark(choice: LibraryChoice) -> LibraryChoice:
 
 def _benchmark(choice: LibraryChoice, size: float) -> BenchmarkTime:
     kind = BENCHMARKS.get(choice.collective, "all-gather")  # a broadcast moves what an all-gather does: all to all
-    question = Question(kind=kind, size=size, ranks=choice.system.chips, system=choice.system)
+    question = CollectiveQuestion(kind=kind, size=size, ranks=choice.system.chips, system=choice.system)
     seconds, low, high = expected_seconds(question)
     algbw = size / seconds
     return BenchmarkTime(seconds=seconds, low=low, high=high, algbw=algbw, busbw=algbw * choice.bus_factor)
@@ -246,14 +246,14 @@ def _sweep_point(choice: LibraryChoice, size: int) -> SweepPoint:
     )
 
 
-def _only_here(item: Measured, values: Values) -> bool:
+def _only_here(item: MeasuredCollective, values: Values) -> bool:
     """Whether a number that only rows of this system can give decides its time."""
     return item.question.ranks > 2 and f"many.{item.system.template}" in values
 
 
-def _warming(read: Iterable[Measured]) -> dict[int, Skipped]:
+def _warming(read: Iterable[MeasuredCollective]) -> dict[int, Skipped]:
     """Rows that took longer than a larger payload of the same run: the run was still warming up."""
-    series: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
+    series: dict[tuple[str, ...], list[MeasuredCollective]] = defaultdict(list)
     for item in read:
         series[item.series].append(item)
     reasons = {}
@@ -271,7 +271,7 @@ def _warming(read: Iterable[Measured]) -> dict[int, Skipped]:
     return reasons
 
 
-def _hidden(read: Sequence[Measured]) -> dict[int, Skipped]:
+def _hidden(read: Sequence[MeasuredCollective]) -> dict[int, Skipped]:
     """Rows of a host-driven profiler whose collective is shorter than its own launches."""
     profiler_rows = [item for item in read if item.question.harness == "profiler" and describes(item.system)]
     if not profiler_rows:
@@ -308,7 +308,7 @@ def bundled_ids() -> frozenset[str]:
     return frozenset(item.row.id for item in bundled_collectives())
 
 
-class _Spread:
+class _CollectiveIntervals:
     """log(measured / predicted) of the bundled collectives, each without its system."""
 
     def __init__(self) -> None:
@@ -321,7 +321,7 @@ class _Spread:
         self.classes = np.array([_interval_class(item) for item in self.items])
         self._known: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def around(self, item: Measured) -> tuple[float, float]:
+    def around(self, item: MeasuredCollective) -> tuple[float, float]:
         """Where nine of ten measurements lie around a prediction of 1 s: bundled ones of other systems."""
         key = (_interval_class(item), item.row["system"])
         if key not in self._known:
@@ -332,12 +332,12 @@ class _Spread:
         return self._known[key]
 
 
-def _interval_class(item: Measured) -> str:
+def _interval_class(item: MeasuredCollective) -> str:
     """Rows whose residuals are alike: large or small, with or without experts, measured by what."""
     size = "large" if is_large(item.size) else "small"
     return "experts" if item.question.experts is not None else f"{size} {item.question.harness}".strip()
 
 
 @cache
-def _bundled_spread() -> _Spread:
-    return _Spread()
+def _bundled_spread() -> _CollectiveIntervals:
+    return _CollectiveIntervals()

@@ -20,10 +20,10 @@ from ridgeline.calibrate.truth.rows import COLLECTIVES as TABLE
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.errors import RidgelineError, near
 from ridgeline.core.units import BINARY, DECIMAL
-from ridgeline.cost import Question, machines_of
+from ridgeline.cost import CollectiveQuestion, machines_of
 from ridgeline.cost import QuestionKind as Kind
 from ridgeline.cost.library_times.formulas import counted_bytes
-from ridgeline.cost.library_times.question import Experts, Software, columns_of
+from ridgeline.cost.library_times.question import ExpertExchange, Software, columns_of
 from ridgeline.hardware.load import CHIPS, SYSTEMS, system
 from ridgeline.hardware.system import System
 
@@ -37,14 +37,14 @@ CORES = 20.0  # that DeepEP's normal kernels take unless told
 SCALED = 1 + 4 / 128  # bytes of an fp8 element: one fp32 scale for 128 of them
 
 
-def experts_of(cells: RowCells, kind: str, software: Software) -> Experts:
+def experts_of(cells: RowCells, kind: str, software: Software) -> ExpertExchange:
     """What a row moved; what its text leaves out is assumed as in DeepEP's tests, and noted."""
     text = cells.text("notes")
     hidden = _number(cells, _HIDDEN, text, "hidden", HIDDEN)
     top_k = _number(cells, _TOP, text, "experts of a token", TOP_K)
     groups, cores = _GROUPS.search(text), _CORES.search(text)
     token_bytes = hidden * (2.0 if kind == "combine" else SCALED)
-    return Experts(
+    return ExpertExchange(
         tokens=_tokens(cells, text, token_bytes * top_k, software),
         token_bytes=token_bytes,
         top_k=top_k,
@@ -121,11 +121,11 @@ OLD = (2, 23)  # from here on NCCL's protocols start sooner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredCollective:
     """A collective that somebody timed, as the formulas take it."""
 
     row: Row
-    question: Question
+    question: CollectiveQuestion
     seconds: float
     notes: tuple[str, ...]
 
@@ -153,7 +153,7 @@ class Measured:
         return (*identity, question.software, str(question.in_switch), str(question.experts is not None))
 
 
-def measured_of(row: Row) -> Measured | Skipped:
+def measured_of(row: Row) -> MeasuredCollective | Skipped:
     """What a row says, or why nothing can be predicted for it; never raises for what a row holds."""
     cells = RowCells(row=row)
     try:
@@ -164,7 +164,7 @@ def measured_of(row: Row) -> Measured | Skipped:
         return Skipped(id=row.id, reason=str(wrong).splitlines()[0])
 
 
-def _read(cells: RowCells) -> Measured:
+def _read(cells: RowCells) -> MeasuredCollective:
     row = cells.row
     for column, pattern, why in ELSEWHERE:
         if pattern.search(row[column]):
@@ -181,7 +181,7 @@ def _read(cells: RowCells) -> Measured:
         raise Unusable(
             "ranks", f"got {ranks}, expected at most one per chip of {built_system.name} ({built_system.chips})"
         )
-    question = Question(
+    question = CollectiveQuestion(
         kind=kind, software=software, size=size, ranks=ranks, system=built_system, share=1 / dies,
         # ranks fill a node; fewer than its chips lie apart only when every node has one
         stride=built_system.node if ranks == nodes > 1 else 1,
@@ -191,7 +191,7 @@ def _read(cells: RowCells) -> Measured:
     )  # fmt: skip
     if kind in EXPERT_KINDS:
         question = _with_experts(cells, question)
-    return Measured(row=row, question=question, seconds=_seconds(cells, question), notes=tuple(cells.notes))
+    return MeasuredCollective(row=row, question=question, seconds=_seconds(cells, question), notes=tuple(cells.notes))
 
 
 def _kind(cells: RowCells) -> tuple[Kind, Software]:
@@ -228,7 +228,7 @@ def _is_old(row: Row) -> bool:
     return (int(match.group(1)), int(match.group(2))) < OLD
 
 
-def _with_experts(cells: RowCells, question: Question) -> Question:
+def _with_experts(cells: RowCells, question: CollectiveQuestion) -> CollectiveQuestion:
     experts = experts_of(cells, question.kind, question.software)
     size = experts.tokens * experts.top_k * experts.token_bytes
     if not 0 < size < LARGEST:
@@ -236,7 +236,7 @@ def _with_experts(cells: RowCells, question: Question) -> Question:
     return replace(question, experts=experts, size=size)
 
 
-def _seconds(cells: RowCells, question: Question) -> float:
+def _seconds(cells: RowCells, question: CollectiveQuestion) -> float:
     """Seconds as measured.
 
     factor    all-reduce 2 (R-1)/R,  the others (R-1)/R; a rate of dispatch or combine counts bytes as DeepEP does
@@ -295,7 +295,7 @@ def _built(chip: str, chips: int, rate: str) -> System:
 
 
 @cache
-def bundled_collectives() -> tuple[Measured, ...]:
+def bundled_collectives() -> tuple[MeasuredCollective, ...]:
     """The bundled rows that a question can be made of."""
     read = [measured_of(row) for row in read_table(TRUTH / TABLE, ("collectives",))[1]]
-    return tuple(item for item in read if isinstance(item, Measured))
+    return tuple(item for item in read if isinstance(item, MeasuredCollective))

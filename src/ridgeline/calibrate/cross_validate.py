@@ -37,12 +37,12 @@ import numpy as np
 
 from ridgeline.calibrate.accuracy import ANCHORED, COVERED, LEFT_OUT, Left, Sheet, accuracy_of, line
 from ridgeline.calibrate.anchor import anchored_by, rows_of
-from ridgeline.calibrate.fit import FOLDS, SHIPPED_PRIOR, Layout, Prior, calibration_of, fit, fold_of
+from ridgeline.calibrate.fit import FOLDS, SHIPPED_PRIOR, OffsetLayout, OffsetPrior, calibration_of, fit, fold_of
 from ridgeline.calibrate.folds import SHIPPED_FOLDS, Dataset, Folds, dataset_of, is_frozen, takes_part
 from ridgeline.calibrate.learning_curve import Unseen, curve_sheet, unseen
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row, headline, read_rows
-from ridgeline.calibrate.validate import Parameters, validation_of
+from ridgeline.calibrate.validate import FittedParameters, validation_of
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
@@ -158,16 +158,16 @@ def write_calibration(found: OwnFit, path: Path) -> None:
     write_text(path, parameters_text(found.calibration))
 
 
-CANDIDATES: Mapping[str, Prior] = MappingProxyType(
+CANDIDATES: Mapping[str, OffsetPrior] = MappingProxyType(
     {
         "as shipped": SHIPPED_PRIOR,
-        "serving libraries held to strictly": Prior(serving=1.0),
-        "chips and engines closer together": Prior(apart=0.6),
-        "large sources count less": Prior(source=0.25),
+        "serving libraries held to strictly": OffsetPrior(serving=1.0),
+        "chips and engines closer together": OffsetPrior(apart=0.6),
+        "large sources count less": OffsetPrior(source=0.25),
     }
 )
 OUTER, INNER = 4, 2
-Fit = Callable[[Mask, Prior], Array]  # rows to fit, how strongly held -> seconds of every row
+Fit = Callable[[Mask, OffsetPrior], Array]  # rows to fit, how strongly held -> seconds of every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ def dealt(members: Sequence[str], folds: int) -> Index:
 
 
 def nested_choice(
-    members: Sequence[str], measured_s: Array, fitted: Fit, candidates: Mapping[str, Prior] = CANDIDATES
+    members: Sequence[str], measured_s: Array, fitted: Fit, candidates: Mapping[str, OffsetPrior] = CANDIDATES
 ) -> Nested:
     """The choice made again for every outer fold, by inner folds of what it leaves."""
     outer, predicted_s, chosen = dealt(members, OUTER), np.zeros(len(members)), []
@@ -208,7 +208,7 @@ def nested_choice(
     return Nested(predicted_s=predicted_s, chosen=tuple(chosen))
 
 
-def _error(prior: Prior, rest: Index, inner: Index, measured_s: Array, fitted: Fit) -> float:
+def _error(prior: OffsetPrior, rest: Index, inner: Index, measured_s: Array, fitted: Fit) -> float:
     """Mean absolute error of a candidate on inner folds, each by a fit without it and without the outer one."""
     off: list[float] = []
     for fold in range(INNER):
@@ -227,7 +227,7 @@ def nested_sheet(table: Dataset | None = None, progress: Progress = silent) -> S
     total, done, sheet = 3 * OUTER * (INNER * len(CANDIDATES) + 1), 0, {}
     best = headline_of(data)
 
-    def fit_without(kept: Mask, prior: Prior) -> Array:
+    def fit_without(kept: Mask, prior: OffsetPrior) -> Array:
         nonlocal done
         progress("priors chosen inside folds", done, total)
         done += 1
@@ -256,7 +256,7 @@ Progress = Callable[[str, int, int], None]  # what is being fitted, fits done, f
 class Refit:
     """What came out: parameters, residuals as they ship, and the sheet that `docs/accuracy.json` holds."""
 
-    parameters: Parameters
+    parameters: FittedParameters
     residuals: tuple[Sheet, ...]
     accuracy: Sheet
 
@@ -267,7 +267,7 @@ class _Task:
 
     table: Dataset
     fold: Index
-    layout: Layout
+    layout: OffsetLayout
     offsets: Array
     rounds: int
 
@@ -335,7 +335,7 @@ class _Ticks:
         self._done += 1
 
 
-def _fit_folds(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
+def _fit_folds(task: _Task, ticks: _Ticks) -> tuple[FittedParameters, Array]:
     """The full fit and its folds as they ship, and the seconds each row gets from the fold that left it out."""
     table = task.table
     source = f"ridgeline fit on {len(table.rows)} bundled rows in {len({row.group for row in table.rows})} groups"
@@ -350,7 +350,7 @@ def _fit_folds(task: _Task, ticks: _Ticks) -> tuple[Parameters, Array]:
         left_out_s[task.fold == fold] = table.predict(calibrations[-1])[task.fold == fold]
     left_out = {row.group: int(fold) for row, fold in zip(table.rows, task.fold, strict=True)}
     folds = Folds(calibrations=tuple(calibrations), left_out=MappingProxyType(left_out))
-    return Parameters(full=full, folds=folds), left_out_s
+    return FittedParameters(full=full, folds=folds), left_out_s
 
 
 def _residuals(table: Dataset, held: Array, without: Mapping[Left, Array]) -> tuple[Residual, ...]:

@@ -187,7 +187,7 @@ RATES = ("matmul_wide", "matmul_8", "matmul_4", "attention", "memory", "near", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class ChipSheet:
     """The numbers a chip is priced by in a system of so many, and how that is wired."""
 
     machine: Machines
@@ -195,11 +195,11 @@ class Sheet:
 
 
 @cache
-def sheet_of(chip: str, chips: int) -> Sheet | None:
+def sheet_of(chip: str, chips: int) -> ChipSheet | None:
     """What is known of a chip; None where a number is missing that every step on so many of them needs."""
     try:
         built_system = system(f"{chips}x{chip}")
-        return Sheet(
+        return ChipSheet(
             machine=machines_of([built_system]), wired=tuple((tier.chips, tier.topology) for tier in built_system.tiers)
         )
     except (MissingNumber, InputError):
@@ -221,7 +221,7 @@ def surpasses(one: str, other: str) -> bool:
     return any(_as_good(better, theirs) for better, theirs in sheets if better is not None and theirs is not None)
 
 
-def _as_good(one: Sheet, other: Sheet) -> bool:
+def _as_good(one: ChipSheet, other: ChipSheet) -> bool:
     better, theirs = one.machine, other.machine
     if one.wired != other.wired or better.cores[0] != theirs.cores[0]:
         return False
@@ -295,7 +295,7 @@ TYPICAL = 50  # rows of a source that is weighed neither up nor down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
+class OffsetPrior:
     """How strongly a fit is held.
 
     Four stand at their defaults. `serving` was set with left-out sources in view: held strictly (1), nvfp4 training on
@@ -316,11 +316,11 @@ class Prior:
     serving: float = 0.3
 
 
-SHIPPED_PRIOR = Prior()
+SHIPPED_PRIOR = OffsetPrior()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class OffsetColumns:
     """How some rows read the vector that is fitted."""
 
     common: Mapping[str, int]
@@ -342,20 +342,22 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class OffsetLayout:
     """Where each offset stands in the vector that is fitted, and how rows and anchors read it."""
 
     names: tuple[str, ...]
     spread: Array
-    rows: Columns
-    anchored: Columns
+    rows: OffsetColumns
+    anchored: OffsetColumns
 
     def rates(self, offsets: Array) -> ParameterColumns:
         """Values of all parameters by row."""
         return self.rows.rates(offsets)
 
 
-def layout_of(table: Dataset, prior: Prior = SHIPPED_PRIOR, without: frozenset[str] = frozenset()) -> Layout:
+def layout_of(
+    table: Dataset, prior: OffsetPrior = SHIPPED_PRIOR, without: frozenset[str] = frozenset()
+) -> OffsetLayout:
     """The offsets to fit: one per parameter, one more per chip or engine it may differ by; not those `without`.
 
     What a chip or an engine is not known by (no family, no library) has an offset that stays zero.
@@ -377,10 +379,10 @@ def layout_of(table: Dataset, prior: Prior = SHIPPED_PRIOR, without: frozenset[s
         measure(table.scenarios, shipped_profiles(), unknown) for measure in (measured_memory, measured_updates)
     )
     rows = replace(_columns(at, runs), measured=MappingProxyType({"memory": copies, "update": updates}))
-    return Layout(names=tuple(at), spread=np.array(spreads), rows=rows, anchored=_columns(at, kernels))
+    return OffsetLayout(names=tuple(at), spread=np.array(spreads), rows=rows, anchored=_columns(at, kernels))
 
 
-def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> Columns:
+def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> OffsetColumns:
     """How rows of these owners read a vector whose names stand at these places."""
     offset_rows = {
         name: tuple(
@@ -388,7 +390,7 @@ def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> Columns:
         )
         for name, item in PARAMETERS.items()
     }
-    return Columns(
+    return OffsetColumns(
         common=MappingProxyType({name: at[name] for name in PARAMETERS}),
         own=MappingProxyType(offset_rows),
         known=MappingProxyType({name: np.array([known_share(name, row) for row in each]) for name in PARAMETERS}),
@@ -396,7 +398,7 @@ def _columns(at: Mapping[str, int], each: Sequence[Owners]) -> Columns:
     )
 
 
-def weights(rows: Sequence[Row], prior: Prior = SHIPPED_PRIOR) -> Array:
+def weights(rows: Sequence[Row], prior: OffsetPrior = SHIPPED_PRIOR) -> Array:
     """How much each row counts: by trust and completeness; groups of one configuration, and sources, less than their
     number; the single-node table less again.
     """
@@ -415,8 +417,8 @@ def weights(rows: Sequence[Row], prior: Prior = SHIPPED_PRIOR) -> Array:
 
 def fit(
     table: Dataset, chosen: Mask, *, start: Array | None = None, without: frozenset[str] = frozenset(),
-    prior: Prior = SHIPPED_PRIOR, rounds: int = 12,
-) -> tuple[Layout, Array]:  # fmt: skip
+    prior: OffsetPrior = SHIPPED_PRIOR, rounds: int = 12,
+) -> tuple[OffsetLayout, Array]:  # fmt: skip
     """Offsets that fit the chosen rows, and the anchors, best."""
     layout = layout_of(table, prior, without)
     target, weight, anchor_rows = np.log(table.measured_s), weights(table.rows, prior) / NOISE, anchors()
@@ -443,7 +445,7 @@ def fit(
     return layout, np.asarray(solution.x, dtype=np.float64)
 
 
-def _slopes(part: Callable[[Array], Array], columns: Columns, chosen: Mask, offsets: Array) -> Array:
+def _slopes(part: Callable[[Array], Array], columns: OffsetColumns, chosen: Mask, offsets: Array) -> Array:
     """Derivatives of some residuals with respect to every offset."""
     here, places = part(offsets), np.arange(int(chosen.sum()))
     jacobian = np.zeros((len(here), len(offsets)))
@@ -457,7 +459,7 @@ def _slopes(part: Callable[[Array], Array], columns: Columns, chosen: Mask, offs
     return jacobian
 
 
-def calibration_of(layout: Layout, offsets: Array, source: str) -> Calibration:
+def calibration_of(layout: OffsetLayout, offsets: Array, source: str) -> Calibration:
     """The offsets under their names, rounded so that a file of them is stable; no chip slower than one it surpasses."""
     named_offsets = {name: round(float(x), 4) for name, x in zip(layout.names, offsets, strict=True) if abs(x) >= 5e-5}
     return never_slower(Calibration(offsets=MappingProxyType(named_offsets), source=source))

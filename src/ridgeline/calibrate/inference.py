@@ -33,7 +33,7 @@ from zlib import crc32
 import numpy as np
 
 from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.inference_rows import Inference, inference_of
+from ridgeline.calibrate.truth.inference_rows import InferenceRow, inference_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
@@ -72,7 +72,7 @@ WIDE = (0.4, 2.5)  # around a prediction of a kind that no row was fitted of
 class Answer:
     """One row beside its prediction, in the metric's own unit."""
 
-    item: Inference
+    item: InferenceRow
     predicted: float
     low: float
     high: float
@@ -308,7 +308,7 @@ class PricedRun:
     amount      tokens that a throughput counts; 0 where the time itself was measured
     """
 
-    item: Inference
+    item: InferenceRow
     work: Array
     graphed: Mask
     requests: Array
@@ -345,7 +345,7 @@ class PricedRun:
         return self.item.asked == "ttft" and self.item.row["metric"].startswith("ttft")
 
 
-def price_run(item: Inference, calibration: Calibration) -> PricedRun | str:
+def price_run(item: InferenceRow, calibration: Calibration) -> PricedRun | str:
     """A run's steps with their nominal work, or why there is none."""
     try:
         if item.asked == "step":
@@ -361,7 +361,7 @@ def price_run(item: Inference, calibration: Calibration) -> PricedRun | str:
         return f"x_chip: {missing.path} of {missing.owner} is not published"
 
 
-def _figure(item: Inference, batch: ClosedBatch) -> tuple[Array, float]:
+def _figure(item: InferenceRow, batch: ClosedBatch) -> tuple[Array, float]:
     """How often each composition counts in what was measured, and the tokens over it."""
     mesh, plan = item.scenario.plan.mesh, item.scenario.plan
     tokens_per_step = plan.speculation.tokens_per_step if plan.speculation else 1.0
@@ -376,7 +376,7 @@ def _figure(item: Inference, batch: ClosedBatch) -> tuple[Array, float]:
     return batch.shares(), tokens / mesh.ranks if item.over == "chip" else tokens * replicas
 
 
-def _price_load(item: Inference, load: ForwardWorkload, share: Array, amount: float) -> PricedRun:
+def _price_load(item: InferenceRow, load: ForwardWorkload, share: Array, amount: float) -> PricedRun:
     stages = load.work.shape[1]
     slowest = load.work.sum(0).sum(1).argmax()
     return PricedRun(
@@ -390,7 +390,7 @@ def _price_load(item: Inference, load: ForwardWorkload, share: Array, amount: fl
     )
 
 
-def _limits(item: Inference) -> Limits | str:
+def _limits(item: InferenceRow) -> Limits | str:
     """Requests at once and tokens of a step, as memory and the engine allow."""
     used = limits_of(item.scenario)
     if item.static:
@@ -415,7 +415,7 @@ def _limits(item: Inference) -> Limits | str:
     )
 
 
-def _lengths(item: Inference) -> list[tuple[int, int, int]]:
+def _lengths(item: InferenceRow) -> list[tuple[int, int, int]]:
     """Requests of one scheduler with their lengths; spread evenly where they differ."""
     pp = item.scenario.plan.mesh.pp
     many = max(1, item.requests // pp)

@@ -20,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
+from ridgeline.calibrate.truth.kernel_rows import PublishedKernel, kernel_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.dtype import element_bytes
 from ridgeline.core.errors import RidgelineError
@@ -81,7 +81,7 @@ class KernelPrice:
 
 
 def price_kernels(
-    kernels: Sequence[MeasuredKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
+    kernels: Sequence[PublishedKernel], profiles: Mapping[str, Profile], calibration: Calibration | None = None
 ) -> list[KernelPrice]:
     """The price of every kernel: by profiles first, by libraries' figures without its own, by the calibration last."""
     numbers = calibration or shipped_calibration()
@@ -89,7 +89,7 @@ def price_kernels(
     return [_slower(kernel, _price_kernel(kernel, tables, numbers), tables, numbers) for kernel in kernels]
 
 
-def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibration: Calibration) -> KernelPrice:
+def _slower(one: PublishedKernel, price: KernelPrice, tables: _Tables, calibration: Calibration) -> KernelPrice:
     """A compiled kernel of our own tables, which is slower than the one `characterize` compiles for its very shape.
 
     By as much as the other compiled kernels of the tables are: the geometric mean of measured over priced. They were
@@ -114,7 +114,7 @@ def _slower(one: MeasuredKernel, price: KernelPrice, tables: _Tables, calibratio
     )
 
 
-def _price_kernel(one: MeasuredKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
+def _price_kernel(one: PublishedKernel, tables: _Tables, calibration: Calibration) -> KernelPrice:
     kernel = one.kernel
     roof = _roof(kernel, _sheet(one.chip))
     fitted_s = roof / _share(kernel, one.chip, calibration)
@@ -135,7 +135,7 @@ def _price_kernel(one: MeasuredKernel, tables: _Tables, calibration: Calibration
     return KernelPrice(seconds=fitted_s, how="fitted", distance=float("inf"), evidence=Evidence.FITTED)
 
 
-def _as_run(one: MeasuredKernel, rows: Sequence[Measurement]) -> Measurement:
+def _as_run(one: PublishedKernel, rows: Sequence[Measurement]) -> Measurement:
     """The kernel with what its benchmark does to it: replays of one graph find small operands in the cache.
 
     Told only where enough of the rows that price it were measured so.
@@ -158,7 +158,7 @@ class _Tables:
                 self.own.setdefault(_key(id, row), []).append(row)
         self.library = _library_rows()
 
-    def candidates(self, one: MeasuredKernel) -> Iterable[tuple[str, list[Measurement], ChipRates]]:
+    def candidates(self, one: PublishedKernel) -> Iterable[tuple[str, list[Measurement], ChipRates]]:
         """Rows that can price a kernel, best first, each with the data sheet they are shares of."""
         chips = [one.chip, *_kin(one.chip)]
         impl_name, substitutes = one.kernel.impl, STANDS_IN.get(one.kernel.impl, ())
@@ -188,7 +188,7 @@ def _key(id: str, row: Measurement, impl: str = "") -> Key:
     return id, row.op, layout, dtype, int(row.dims.get("causal", 0)) if row.op in FLASH else 0
 
 
-def _same(row: Measurement, one: MeasuredKernel, id: str) -> bool:
+def _same(row: Measurement, one: PublishedKernel, id: str) -> bool:
     """Whether a row has the sizes of the kernel that is priced, on its chip or one of its family."""
     return dict(row.dims) == dict(one.kernel.dims) and (id == one.chip or row.impl == one.kernel.impl)
 
@@ -219,7 +219,7 @@ def _sheet(id: str) -> ChipRates:
 
 
 @cache
-def bundled_kernels() -> tuple[MeasuredKernel, ...]:
+def bundled_kernels() -> tuple[PublishedKernel, ...]:
     """The bundled rows that can be predicted."""
     read = (kernel_of(row) for row in read_table(TRUTH / KERNELS, ("kernels",))[1])
     return tuple(item for item in read if not isinstance(item, Skipped))
@@ -249,7 +249,7 @@ def _roof(kernel: Measurement, sheet: ChipRates) -> float:
     return float(roof_and_place(kernel.op, kernel.dtype, columns_of([kernel]), sheet)[0][0])
 
 
-def is_priceable(one: MeasuredKernel) -> bool:
+def is_priceable(one: PublishedKernel) -> bool:
     """Whether the catalog has the rates that a kernel's roof needs."""
     try:
         return math.isfinite(_roof(one.kernel, _sheet(one.chip)))
@@ -257,7 +257,7 @@ def is_priceable(one: MeasuredKernel) -> bool:
         return False
 
 
-def unpriceable(one: MeasuredKernel) -> str:
+def unpriceable(one: PublishedKernel) -> str:
     """Why a kernel has no roof."""
     return f"precision: {one.chip} has no published rate for {one.kernel.dtype}, or for its memory"
 
@@ -299,7 +299,7 @@ def _bundled_log_ratios() -> Mapping[tuple[str, bool], tuple[tuple[str, float], 
     return MappingProxyType({key: tuple(pairs) for key, pairs in logs_by_group.items()})
 
 
-def kernel_interval(one: MeasuredKernel, price: KernelPrice) -> tuple[float, float]:
+def kernel_interval(one: PublishedKernel, price: KernelPrice) -> tuple[float, float]:
     """Where nine of ten measurements lie around a price of 1 s: bundled kernels of that group priced alike, not it."""
     pairs = _bundled_log_ratios().get((group_of(one.kernel), price.how == "fitted"), ())
     logs = [log for id, log in pairs if id != one.row.id]

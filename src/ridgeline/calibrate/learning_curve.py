@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ridgeline.calibrate.anchor import FREEDOM, condition_on
-from ridgeline.calibrate.fit import STEP, Layout
+from ridgeline.calibrate.fit import STEP, OffsetLayout
 from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.cost import PARAMETERS, Sensitivity, owners, shape_of
@@ -62,7 +62,7 @@ class Unseen:
     parts: tuple[Array, ...]
 
 
-def unseen(table: Dataset, mine: Mask, layout: Layout, offsets: Array) -> Unseen:
+def unseen(table: Dataset, mine: Mask, layout: OffsetLayout, offsets: Array) -> Unseen:
     """The rows of a source under the offsets of a fit that left it out."""
     rows = np.flatnonzero(mine)
     here = np.log(table.steps(layout.rates(offsets)).step_s)

@@ -41,7 +41,7 @@ Kind = Literal["run", "kernel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class MeasurementCandidate:
     """Something that could be measured.
 
     pins           parameters it says most about, as far as the scenario depends on them
@@ -73,7 +73,7 @@ class NextMeasurements:
     """A prediction, and what would make it surer: the narrowest interval first, the cheaper of equals."""
 
     prediction: Prediction
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[MeasurementCandidate, ...]
 
     JSON = """
         kind='next measurement' scenario=prediction.scenario.name step_time_s=prediction.step_time_s interval
@@ -126,7 +126,9 @@ class _Target:
             return self.calibration.anchored
         return Anchored(components=self.calibration.components, runs=(), moved=MappingProxyType({}))
 
-    def candidate(self, kind: Kind, name: str, how: str, other: Sensitivity, chip_seconds: float) -> Candidate:
+    def candidate(
+        self, kind: Kind, name: str, how: str, other: Sensitivity, chip_seconds: float
+    ) -> MeasurementCandidate:
         """What a measurement of something else would do to the interval."""
         anchors, kernel = self.known, kind == "kernel"
         noise = KERNEL_NOISE if kernel else anchors.components.noise
@@ -135,7 +137,7 @@ class _Target:
         step, span = self.prediction.step_time_s, self.prediction.interval
         low, high = (step * (end / step) ** width for end in (span.low, span.high))
         pins = _shared_parameters(self.own, other)
-        return Candidate(
+        return MeasurementCandidate(
             kind=kind, name=name, how=how, pins=pins, low_s=low, high_s=high, width=width, chip_seconds=chip_seconds
         )
 
@@ -152,7 +154,7 @@ def _shared_parameters(own: Sensitivity, other: Sensitivity) -> tuple[str, ...]:
 ITEMS = tuple(PARAMETERS.items())
 
 
-def _runs(target: _Target) -> Iterator[Candidate]:
+def _runs(target: _Target) -> Iterator[MeasurementCandidate]:
     done: set[str] = set()
     for name, how, variant in _variants(target.scenario):
         kind = name.partition(",")[0]
@@ -215,7 +217,7 @@ def _one_node(scenario: Scenario, measure: str) -> Iterator[tuple[str, str, Scen
         )
 
 
-def _kernels(target: _Target) -> Iterator[Candidate]:
+def _kernels(target: _Target) -> Iterator[MeasurementCandidate]:
     """Kernels that the step spends its time in, each by itself."""
     scenario, system = target.scenario, target.scenario.system
     inner = min(system.chips, system.tiers[0].chips) if system.tiers else 1

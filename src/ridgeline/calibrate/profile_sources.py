@@ -62,7 +62,7 @@ Columns = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class KernelSource:
     """One table: which library measured it, in which version, and its columns."""
 
     library: str
@@ -98,14 +98,14 @@ def folder_of(chip: str) -> Path:
     return data_folder() / SYSTEMS[chip]
 
 
-def sources(chip: str, kind: str, table: str) -> Iterator[Source]:
+def sources(chip: str, kind: str, table: str) -> Iterator[KernelSource]:
     """Tables of one kind, the newest version of each library, in the order of `LIBRARIES`."""
     folder = folder_of(chip) / kind
     libraries = ("nccl",) if kind == "comm" else LIBRARIES
     for library in libraries:
         versions = sorted(folder.glob(f"{library}/*/{table}.parquet"), key=lambda path: _version(path.parent.name))
         if versions:
-            yield Source(library=library, version=versions[-1].parent.name, columns=_read(versions[-1]))
+            yield KernelSource(library=library, version=versions[-1].parent.name, columns=_read(versions[-1]))
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def attention(chip: str) -> Iterator[Measurement]:
             yield from _attention(source, op)
 
 
-def _attention(source: Source, op: str) -> Iterator[Measurement]:
+def _attention(source: KernelSource, op: str) -> Iterator[Measurement]:
     columns = source.columns
     plain = (columns["attn_dtype"] == "bfloat16") & (columns["kv_cache_dtype"] == "bfloat16")
     if "window_size" in columns:

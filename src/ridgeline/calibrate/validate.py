@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.calibrate.collective_times import timed_of
-from ridgeline.calibrate.collectives import Measured, measured_of
+from ridgeline.calibrate.collectives import MeasuredCollective, measured_of
 from ridgeline.calibrate.folds import (
     OPENED,
     Dataset,
@@ -53,7 +53,7 @@ from ridgeline.calibrate.truth.kernel_rows import kernel_of
 from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
 from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_rows, read_table
 from ridgeline.calibrate.truth.rows import where as pick
-from ridgeline.calibrate.validation import Case, Validation, peak_of
+from ridgeline.calibrate.validation import Validation, ValidationCase, peak_of
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
@@ -167,7 +167,7 @@ BUNDLED_TABLES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class FittedParameters:
     """All that a prediction is made with: the full fit, the folds, and residuals beside the group each belongs to."""
 
     full: Calibration
@@ -175,7 +175,7 @@ class Parameters:
     residuals: tuple[tuple[str, Residual], ...] = ()
 
 
-def shipped_parameters(profiles: Mapping[str, Profile] | None = None) -> Parameters:
+def shipped_parameters(profiles: Mapping[str, Profile] | None = None) -> FittedParameters:
     """What comes with Ridgeline; with other profiles than those that do."""
     parameters = _read_parameters()
     if profiles is None:
@@ -188,11 +188,11 @@ def shipped_parameters(profiles: Mapping[str, Profile] | None = None) -> Paramet
 
 
 @cache
-def _read_parameters() -> Parameters:
+def _read_parameters() -> FittedParameters:
     rows = json.loads(SHIPPED_RESIDUALS.read_text(encoding="utf-8"))["rows"]
     rows_by_id = bundled_rows()
     groups = [rows_by_id[row["id"]].group if row["id"] in rows_by_id else row["id"] for row in rows]
-    return Parameters(
+    return FittedParameters(
         full=shipped_calibration(),
         folds=shipped_folds(),
         residuals=tuple(zip(groups, read_residuals(rows), strict=True)),
@@ -251,7 +251,7 @@ def serving_of(rows: Sequence[Row], profiles: Mapping[str, Profile] | None) -> V
     return Validation(
         kind="serving",
         cases=tuple(
-            Case(
+            ValidationCase(
                 row=case.row,
                 chip=case.row.chip,
                 engine=case.row["engine"],
@@ -275,7 +275,7 @@ def kernels_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Validati
     read = [kernel_of(row) for row in rows]
     priceable = [item for item in read if not isinstance(item, Skipped) and is_priceable(item)]
     cases = [
-        Case(
+        ValidationCase(
             row=item.row,
             chip=item.chip,
             engine=item.kernel.impl,
@@ -302,7 +302,7 @@ def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Val
     """The cases of a table of serving runs, each in its metric's own unit."""
     answers, skipped_rows = inference_answers(rows, replace(shipped_calibration(), profiles=profiles))
     cases = [
-        Case(
+        ValidationCase(
             row=answer.item.row,
             chip=answer.item.scenario.system.chip.id,
             engine=answer.item.scenario.engine.id,
@@ -323,9 +323,9 @@ def serving_runs_of(rows: Sequence[Row], profiles: Mapping[str, Profile]) -> Val
 def collectives_of(rows: Sequence[Row]) -> Validation:
     """The cases of a table of collectives; a bundled row is predicted by numbers whose fit never saw its system."""
     read = [measured_of(row) for row in rows]
-    answers, refusals = timed_of([item for item in read if isinstance(item, Measured)])
+    answers, refusals = timed_of([item for item in read if isinstance(item, MeasuredCollective)])
     cases = tuple(
-        Case(
+        ValidationCase(
             row=item.measured.row,
             chip=item.measured.system.chip.id,
             engine=item.measured.question.software,
@@ -344,7 +344,7 @@ def collectives_of(rows: Sequence[Row]) -> Validation:
     return Validation(kind="collectives", cases=cases, skipped=(*skipped_rows, *refusals))
 
 
-def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | None = None) -> Validation:
+def validation_of(table: Dataset, parameters: FittedParameters, own: Sequence[bool] | None = None) -> Validation:
     """The cases of a table: bundled rows without their own group, all others with the full fit.
 
     own = whether each row is a bundled one, where that is known better than from its cells.
@@ -354,8 +354,8 @@ def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | 
         parameters.folds.without(row.group) if is_own else None for row, is_own in zip(table.rows, own, strict=True)
     ]
     predicted_s, parts = _predict_steps(table, [calibration or parameters.full for calibration in fold_calibrations])
-    intervals = _Spread(parameters.residuals)
-    cases: list[Case] = []
+    intervals = _StepIntervals(parameters.residuals)
+    cases: list[ValidationCase] = []
     skipped_rows = list(table.skipped)
     for index, (row, chip, engine) in enumerate(zip(table.rows, table.chips, table.engines, strict=True)):
         seconds = float(predicted_s[index])
@@ -369,7 +369,7 @@ def validation_of(table: Dataset, parameters: Parameters, own: Sequence[bool] | 
         else:
             low, high = intervals.around_stranger(chip, engine, table.scenarios[index])
         cases.append(
-            Case(
+            ValidationCase(
                 row=row,
                 chip=chip,
                 engine=engine,
@@ -402,7 +402,7 @@ def _predict_steps(table: Dataset, used: Sequence[Calibration]) -> tuple[Array, 
     return predicted_s, parts
 
 
-class _Spread:
+class _StepIntervals:
     """Intervals around one second, remembered by what they depend on."""
 
     def __init__(self, residuals: Sequence[tuple[str, Residual]]) -> None:

@@ -93,7 +93,7 @@ def peak_errors(peaks: Sequence[Peak]) -> PeakErrors | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class ValidationCase:
     """One row beside its prediction, in seconds, or in the unit of `metric` where it names one.
 
     low_s, high_s    where nine of ten measurements are expected
@@ -170,7 +170,7 @@ class Validation:
     """Every case of a table, and the rows nothing could be predicted for."""
 
     kind: Kind
-    cases: tuple[Case, ...]
+    cases: tuple[ValidationCase, ...]
     skipped: tuple[Skipped, ...]
 
     JSON = """
@@ -217,19 +217,19 @@ class Validation:
         return peak_errors([case.peak for case in self.cases if case.peak])
 
     @property
-    def groupings(self) -> Mapping[str, Callable[[Case], str]]:
+    def groupings(self) -> Mapping[str, Callable[[ValidationCase], str]]:
         """What cases of this kind of table are told apart by."""
         return BY_KIND.get(self.kind, GROUPINGS)
 
     def by(self, grouping: str) -> dict[str, Errors]:
         """Errors by one of the table's groupings (`accelerator`, `source`, ...), most cases first."""
-        groups: dict[str, list[Case]] = {}
+        groups: dict[str, list[ValidationCase]] = {}
         for case in self.cases:
             groups.setdefault(self.groupings[grouping](case), []).append(case)
         return {name: errors_of(groups[name]) for name in sorted(groups, key=lambda name: (-len(groups[name]), name))}
 
 
-GROUPINGS: Mapping[str, Callable[[Case], str]] = MappingProxyType(
+GROUPINGS: Mapping[str, Callable[[ValidationCase], str]] = MappingProxyType(
     {
         "accelerator": lambda case: case.chip,
         "source": lambda case: case.row.source,
@@ -237,7 +237,7 @@ GROUPINGS: Mapping[str, Callable[[Case], str]] = MappingProxyType(
         "arch": lambda case: case.row["arch"] or "unstated",
     }
 )
-BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
+BY_KIND: Mapping[Kind, Mapping[str, Callable[[ValidationCase], str]]] = MappingProxyType(
     {
         "training": GROUPINGS,
         "collectives": MappingProxyType(
@@ -279,7 +279,7 @@ BY_KIND: Mapping[Kind, Mapping[str, Callable[[Case], str]]] = MappingProxyType(
 )
 
 
-def errors_of(cases: Sequence[Case]) -> Errors:
+def errors_of(cases: Sequence[ValidationCase]) -> Errors:
     """Mean, median and 90 % quantile of |residual|, mean residual, and the share of measurements in the interval."""
     if not cases:
         return Errors(n=0)

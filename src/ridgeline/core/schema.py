@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
 from ridgeline.core.encode import json_keys
 from ridgeline.core.evidence import Evidence, Quoted
-from ridgeline.core.table import AtLeast, Doc, Unit, Via, flat, hints, keyed
+from ridgeline.core.table import AtLeast, Doc, QuantityUnit, Via, flat, hints, keyed
 
 Schema = dict[str, Any]
 
@@ -75,7 +75,7 @@ def _annotated_schema(hint: Any) -> Schema:
 
 
 def _plain(hint: Any, marks: tuple[object, ...]) -> Schema:
-    unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
+    unit = next((mark.name for mark in marks if isinstance(mark, QuantityUnit)), "")
     if hint is Quoted:
         amount = {"type": "string", "description": f"a quantity in {unit}"} if unit else {"type": "number"}
         return {"anyOf": [amount, {"type": "object", "required": ["value"], "properties": {"value": amount}}]}

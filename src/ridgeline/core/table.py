@@ -36,7 +36,7 @@ BIGGEST = 2**53  # beyond it a float no longer counts, and nobody owns that many
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class QuantityUnit:
     """The base unit a number is held in; the empty string for a plain count."""
 
     name: str
@@ -95,11 +95,11 @@ BAD = _Bad()
 NOTHING = _Nothing()
 Count = Annotated[int, AtLeast(1)]
 Size = Annotated[int, AtLeast(0)]
-QuotedCount = Annotated[Quoted, Unit("")]
-QuotedBytes = Annotated[Quoted, Unit("B")]
-QuotedBytesPerS = Annotated[Quoted, Unit("B/s")]
-QuotedFlopsPerS = Annotated[Quoted, Unit("FLOP/s")]
-QuotedSeconds = Annotated[Quoted, Unit("s")]
+QuotedCount = Annotated[Quoted, QuantityUnit("")]
+QuotedBytes = Annotated[Quoted, QuantityUnit("B")]
+QuotedBytesPerS = Annotated[Quoted, QuantityUnit("B/s")]
+QuotedFlopsPerS = Annotated[Quoted, QuantityUnit("FLOP/s")]
+QuotedSeconds = Annotated[Quoted, QuantityUnit("s")]
 
 
 def decode(kind: type[T], value: object, path: str = "") -> T:
@@ -258,7 +258,7 @@ class _Decoder:
         raise TypeError(f"{path}: no decoder for {hint!r}")
 
     def number(self, hint: type, value: object, path: str, marks: tuple[object, ...]) -> Any:
-        unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
+        unit = next((mark.name for mark in marks if isinstance(mark, QuantityUnit)), "")
         least = next((mark.value for mark in marks if isinstance(mark, AtLeast)), None)
         if unit and isinstance(value, str):
             try:
@@ -328,8 +328,8 @@ class _Decoder:
         return self.bad(path, value, " or ".join(dict.fromkeys(_words(option) for option in options)))
 
     def quoted_number(self, value: object, path: str, marks: tuple[object, ...]) -> Any:
-        unit = next((mark.name for mark in marks if isinstance(mark, Unit)), "")
-        amount = (Unit(unit), AtLeast(0))
+        unit = next((mark.name for mark in marks if isinstance(mark, QuantityUnit)), "")
+        amount = (QuantityUnit(unit), AtLeast(0))
         if not isinstance(value, Mapping):
             number = self.number(float, value, path, amount)
             return BAD if number is BAD else Quoted(value=number, evidence=Evidence.ASSUMED, source="given")
@@ -431,7 +431,7 @@ def _words(hint: Any) -> str:
 def describe(hint: Any) -> str:
     """What a key holds, in words: its `Doc` where it has one."""
     if get_origin(hint) is Annotated:
-        unit = next((mark.name for mark in hint.__metadata__ if isinstance(mark, Unit) and mark.name), "")
+        unit = next((mark.name for mark in hint.__metadata__ if isinstance(mark, QuantityUnit) and mark.name), "")
         text = next((mark.text for mark in hint.__metadata__ if isinstance(mark, Doc)), "")
         return text or (f"a quantity in {unit}" if unit else _words(hint.__origin__))
     return _words(hint)

@@ -20,8 +20,8 @@ from ridgeline.cost.kernels import PAIRED as PAIRED
 from ridgeline.cost.kernels import SERVED_TILES as SERVED_TILES
 from ridgeline.cost.kernels import SINGLE as SINGLE
 from ridgeline.cost.library_times.parameters import SHIPPED as SHIPPED
+from ridgeline.cost.library_times.question import CollectiveQuestion as CollectiveQuestion
 from ridgeline.cost.library_times.question import Kind as Kind
-from ridgeline.cost.library_times.question import Question as Question
 from ridgeline.cost.machine import PEAKS as PEAKS
 from ridgeline.cost.machine import Machines as Machines
 from ridgeline.cost.machine import ParameterColumns as ParameterColumns

@@ -48,7 +48,7 @@ class Components:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class WorkShape:
     """What makes two runs alike whatever their plan: logarithms to base 2, and whether experts are there."""
 
     size: float
@@ -67,7 +67,7 @@ class Sensitivity:
     """
 
     owners: tuple[str, ...]
-    shape: Shape
+    shape: WorkShape
     slopes: Mapping[str, float]
 
 
@@ -162,7 +162,7 @@ def _run(table: object, where: str) -> AnchorRun:
         weight=_number(table, "weight", where, below=math.inf),
         sensitivity=Sensitivity(
             owners=tuple(owners),
-            shape=Shape(**sides, experts=experts),
+            shape=WorkShape(**sides, experts=experts),
             slopes=MappingProxyType({str(name): _number(slopes, name, where) for name in slopes}),
         ),
     )

@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ridgeline.core.arrays import Array
-from ridgeline.cost.anchored import Anchored, AnchorRun, Components, Sensitivity, Shape
+from ridgeline.cost.anchored import Anchored, AnchorRun, Components, Sensitivity, WorkShape
 from ridgeline.cost.calibration import APART, PARAMETERS, Calibration, Owner, owners
 from ridgeline.plan.scenario import Scenario
 
@@ -31,7 +31,7 @@ SIZES = ("size", "hidden", "chips", "seq")
 PARTS = ("owners", "shared", "same", "near")  # components that runs share, in the order of `basis`
 
 
-def shape_of(scenario: Scenario) -> Shape:
+def shape_of(scenario: Scenario) -> WorkShape:
     """What makes a scenario alike to others, its plan apart: a search compares plans, and none may look better for
     being unlike what was measured.
 
@@ -40,7 +40,7 @@ def shape_of(scenario: Scenario) -> Shape:
     6.0
     """
     model = scenario.model
-    return Shape(
+    return WorkShape(
         size=log2(model.hidden) * 2 + log2(model.layers),
         hidden=log2(model.hidden),
         chips=log2(scenario.system.chips),

@@ -25,7 +25,7 @@ from ridgeline.cost.calibration import Calibration, default_calibration, owners
 from ridgeline.cost.collectives import KINDS as CLOSED_KINDS
 from ridgeline.cost.collectives import explain_collective, links_of
 from ridgeline.cost.library_times.formulas import benchmark_seconds
-from ridgeline.cost.library_times.question import Kind, Question, describes
+from ridgeline.cost.library_times.question import CollectiveQuestion, Kind, describes
 from ridgeline.cost.machine import ParameterColumns, machines_of
 from ridgeline.hardware.system import System
 from ridgeline.plan.engine import ENGINES
@@ -90,7 +90,7 @@ def _library_price(name: str, size: float, system: System) -> LayerPrice:
 def _benchmark_price(name: str, size: float, system: System) -> LayerPrice:
     if name not in KINDS:
         return LayerPrice(reason=f"no measured rows of {name}")
-    question = Question(kind=KINDS[name], size=size, ranks=system.chips, system=system)
+    question = CollectiveQuestion(kind=KINDS[name], size=size, ranks=system.chips, system=system)
     source = "fit to measured collectives" if describes(system) else "closed forms at the rates that benchmarks reach"
     return LayerPrice(
         seconds=float(benchmark_seconds([question])[0]),

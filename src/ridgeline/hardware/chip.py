@@ -12,11 +12,11 @@ from ridgeline.core.evidence import Quoted
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import (
     Doc,
+    QuantityUnit,
     QuotedBytes,
     QuotedBytesPerS,
     QuotedCount,
     QuotedFlopsPerS,
-    Unit,
     decode,
 )
 
@@ -28,7 +28,7 @@ _UNITS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class ChipMemory:
     """One level of memory. `usable` is what the driver reports where that differs from the data sheet."""
 
     kind: str = ""
@@ -64,18 +64,18 @@ class Chip:
     ] = "flat"
     system: Annotated[str, Doc("id of the system this chip comes in unless said otherwise")]
     peak: Mapping[str, QuotedFlopsPerS]
-    hbm: Memory = Memory()
+    hbm: ChipMemory = ChipMemory()
     vector: Annotated[QuotedFlopsPerS | None, Doc("fp32 rate outside the matrix unit")] = None
-    exponentials: Annotated[Quoted | None, Unit("Hz"), Doc("exponentials a second, where that is not vector / 16")] = (
-        None
-    )
+    exponentials: Annotated[
+        Quoted | None, QuantityUnit("Hz"), Doc("exponentials a second, where that is not vector / 16")
+    ] = None
     cores: Annotated[QuotedCount | None, Doc("independent compute cores (SM, CU, cube core, TensorCore)")] = None
-    cache: Memory = Memory()
+    cache: ChipMemory = ChipMemory()
     scaleup: Link = Link()
     scaleout: Link = Link()
     host: Link = Link()
-    tdp: Annotated[Quoted | None, Unit("W")] = None
-    price: Annotated[Quoted | None, Unit("USD/h")] = None
+    tdp: Annotated[Quoted | None, QuantityUnit("W")] = None
+    price: Annotated[Quoted | None, QuantityUnit("USD/h")] = None
     notes: str = ""
 
     @property

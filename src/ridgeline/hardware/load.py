@@ -17,7 +17,7 @@ from ridgeline.core.files import SUFFIXES, path_beside, read_layers
 from ridgeline.core.overlay import overlay
 from ridgeline.core.table import decode, given_text
 from ridgeline.hardware.chip import Chip, read_chip
-from ridgeline.hardware.system import Request, System, SystemTemplate, build
+from ridgeline.hardware.system import System, SystemRequest, SystemTemplate, build
 
 FOLDER = Path(__file__).parent / "catalog"
 BIGGEST_SYSTEM = 10_000_000  # chips
@@ -132,7 +132,7 @@ def resize_name(ref: str, chips: int) -> str | dict[str, Any]:
     return f"{chips}x{match.group(2) if match else ref}"
 
 
-def parse_name(name: str) -> tuple[SystemTemplate, Request]:
+def parse_name(name: str) -> tuple[SystemTemplate, SystemRequest]:
     """The template and size that a short name means; a chip's name stands for the system it usually comes in."""
     match = _NAME.fullmatch(name)
     count, stem, shape = match.groups() if match else (None, name, None)
@@ -150,7 +150,7 @@ def parse_name(name: str) -> tuple[SystemTemplate, Request]:
     sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
     if chips == 0 or 0 in sizes or (chips or 1) > BIGGEST_SYSTEM:
         raise InputError(Problem(path="system", given=repr(name), expected=f"1 to {BIGGEST_SYSTEM:,} chips"))
-    return template, Request(name=name, chips=chips or (None if sizes else alone), shape=sizes)
+    return template, SystemRequest(name=name, chips=chips or (None if sizes else alone), shape=sizes)
 
 
 def system_table(path: Path) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> Sys
         expected_text = f"1 to {BIGGEST_SYSTEM:,} chips"
         raise InputError(Problem(path="system.chips", given="nothing", expected=expected_text, todo="add chips"))
     else:
-        raw, request = dict(table), Request(name=str(table.get("name", "custom")), chips=chips, domain=domain)
+        raw, request = dict(table), SystemRequest(name=str(table.get("name", "custom")), chips=chips, domain=domain)
     inner = raw.get("chip")
     if isinstance(inner, Mapping):
         raw["chip"], chip_overrides = inner.get("base", inner.get("id", "custom")), merge(dict(inner), chip_overrides)

@@ -95,7 +95,7 @@ class System:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SystemRequest:
     """What is asked of a template: how many chips (or slices of a shape), and how full a domain is."""
 
     name: str
@@ -104,7 +104,7 @@ class Request:
     domain: int | None = None
 
 
-def build(template: SystemTemplate, chip: Chip, request: Request) -> System:
+def build(template: SystemTemplate, chip: Chip, request: SystemRequest) -> System:
     """The system of the requested size, or an `InputError` that says which sizes would do."""
     first = template.tier[0]
     if isinstance(first.topology, TorusRule):
@@ -148,7 +148,7 @@ def _sized_tier(tier: TierTemplate, topology: Topology, chips: int, bandwidth: Q
     )
 
 
-def _domain(tier: TierTemplate, chips: int, request: Request) -> tuple[int, list[str]]:
+def _domain(tier: TierTemplate, chips: int, request: SystemRequest) -> tuple[int, list[str]]:
     """Chips of one innermost domain that the job uses: equal in all domains, as full as custom allows."""
     limit = tier.chips or chips
     if request.domain is not None and not 1 <= request.domain <= limit:
@@ -166,7 +166,7 @@ def _domain(tier: TierTemplate, chips: int, request: Request) -> tuple[int, list
     return size, ([note] if size != limit else [])
 
 
-def _slices(rule: TorusRule, request: Request, most: int) -> tuple[Torus, int, list[str]]:
+def _slices(rule: TorusRule, request: SystemRequest, most: int) -> tuple[Torus, int, list[str]]:
     """The slice's torus of at most `most` chips, the chips of all slices together, and what was assumed."""
     if request.shape:
         shape = request.shape
@@ -189,5 +189,5 @@ def _slices(rule: TorusRule, request: Request, most: int) -> tuple[Torus, int, l
     raise _wrong(request, f"{chips} chips", "a number that a torus slice can have", "")
 
 
-def _wrong(request: Request, given: str, expected: str, todo: str) -> InputError:
+def _wrong(request: SystemRequest, given: str, expected: str, todo: str) -> InputError:
     return InputError(Problem(path="system", given=f"{given} in {request.name!r}", expected=expected, todo=todo))

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 
 from ridgeline.core.errors import Problem, UnitError
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import AtLeast, Count, Doc, Size, Unit, Via
+from ridgeline.core.table import AtLeast, Count, Doc, QuantityUnit, Size, Via
 from ridgeline.core.units import parse_count
 
-Seconds = Annotated[float, Unit("s"), AtLeast(0)]
+Seconds = Annotated[float, QuantityUnit("s"), AtLeast(0)]
 Rate = Annotated[float, AtLeast(0), Doc("requests per second")]
 USUAL_REQUESTS = 1000
 MOST_REQUESTS = 2_000_000
@@ -79,8 +79,8 @@ class OnOff:
 
     kind: Literal["on-off"] = "on-off"
     rate: Annotated[float, AtLeast(0), Doc("requests per second while on")]
-    on: Annotated[float, Unit("s"), AtLeast(0), Doc("length of a window")]
-    off: Annotated[float, Unit("s"), AtLeast(0), Doc("silence between two")]
+    on: Annotated[float, QuantityUnit("s"), AtLeast(0), Doc("length of a window")]
+    off: Annotated[float, QuantityUnit("s"), AtLeast(0), Doc("silence between two")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ClosedLoop:
 
     kind: Literal["closed-loop"] = "closed-loop"
     concurrency: Annotated[Count, Doc("requests in the system at once")]
-    think: Annotated[float, Unit("s"), AtLeast(0), Doc("mean think time, exponential")] = 0.0
+    think: Annotated[float, QuantityUnit("s"), AtLeast(0), Doc("mean think time, exponential")] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,10 @@ class Objective:
     TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them. Goodput counts requests that keep all of them.
     """
 
-    ttft: Annotated[float | None, Unit("s"), AtLeast(0)] = None
-    tpot: Annotated[float | None, Unit("s"), AtLeast(0)] = None
-    itl: Annotated[float | None, Unit("s"), AtLeast(0)] = None
-    e2e: Annotated[float | None, Unit("s"), AtLeast(0)] = None
+    ttft: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
+    tpot: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
+    itl: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
+    e2e: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
     percentile: Annotated[float, AtLeast(0), Doc("of requests that must keep it")] = 99.0
 
     @property

@@ -19,10 +19,10 @@ from typing import Annotated, Literal
 
 from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import AtLeast, Count, Doc, Keyed, Size, Unit
+from ridgeline.core.table import AtLeast, Count, Doc, Keyed, QuantityUnit, Size
 
 Share = Annotated[float, AtLeast(0)]
-Seconds = Annotated[float, Unit("s"), AtLeast(0)]
+Seconds = Annotated[float, QuantityUnit("s"), AtLeast(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,9 @@ class Autoscale:
     target_ongoing_requests: Annotated[float, AtLeast(0)]
     upscale_delay: Seconds = 30.0
     downscale_delay: Seconds = 600.0
-    startup: Annotated[float, Unit("s"), AtLeast(0), Doc("from the decision until a replica takes requests")] = 60.0
+    startup: Annotated[
+        float, QuantityUnit("s"), AtLeast(0), Doc("from the decision until a replica takes requests")
+    ] = 60.0
 
     def problems(self) -> Iterable[Problem]:
         if self.max_replicas < self.min_replicas:
@@ -176,7 +178,7 @@ class ServingPlan:
     pools: tuple[Pool, ...] = ()
     autoscale: Autoscale | None = None
     failures: tuple[Failure, ...] = ()
-    mtbf: Annotated[float | None, Unit("s"), AtLeast(0)] = None
+    mtbf: Annotated[float | None, QuantityUnit("s"), AtLeast(0)] = None
     restart: Seconds = 120.0
 
     def problems(self) -> Iterable[Problem]:

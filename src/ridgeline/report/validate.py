@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ridgeline.calibrate.accuracy import errors_by_set, likely, runs_known
 from ridgeline.calibrate.validate import shipped_parameters
-from ridgeline.calibrate.validation import Case, Validation
+from ridgeline.calibrate.validation import Validation, ValidationCase
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, clean, headed, percent
 
@@ -18,7 +18,7 @@ WORST = 10  # rows that are listed with a guess at the reason
 SKIPS = 5  # reasons for skipping that are listed
 
 
-def worst(found: Validation, most: int = WORST) -> list[tuple[Case, str]]:
+def worst(found: Validation, most: int = WORST) -> list[tuple[ValidationCase, str]]:
     """The cases that are furthest off, each with a guess why."""
     known = runs_known(shipped_parameters()) if found.kind == "training" else Counter()
     cases = sorted(found.cases, key=lambda case: (-abs(case.residual), case.row.id))[:most]

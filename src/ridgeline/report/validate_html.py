@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ridgeline.calibrate.validation import Case, Validation
+from ridgeline.calibrate.validation import Validation, ValidationCase
 from ridgeline.core.units import signed_share
 from ridgeline.report.cells import percent
 from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
@@ -55,18 +55,18 @@ def page(found: Validation, of: str) -> str:
     return document(title=f"Ridgeline: {of}", body=body, style=STYLE)
 
 
-def _dot(case: Case, x: float, y: float, radius: float) -> str:
+def _dot(case: ValidationCase, x: float, y: float, radius: float) -> str:
     seen, made = (f"{value:.4g}{_unit(case)}" for value in (case.measured_s, case.predicted_s))
     told = f"{case.row.id}: {seen} measured, {made} predicted ({_signed(case)})"
     return dot(x, y, radius, kind="in" if case.covered else "out", told=told)
 
 
-def _unit(case: Case) -> str:
+def _unit(case: ValidationCase) -> str:
     """Seconds, or the metric that numbers are in."""
     return f" {case.metric}" if case.metric else " s"
 
 
-def _signed(case: Case) -> str:
+def _signed(case: ValidationCase) -> str:
     return _plus(case.residual, 1)
 
 
@@ -79,7 +79,7 @@ def _plus(residual: float, digits: int) -> str:
     return signed_share(residual, digits, " %") if residual else "0 %"
 
 
-def _scatter(cases: Sequence[Case]) -> str:
+def _scatter(cases: Sequence[ValidationCase]) -> str:
     if not cases:
         return "<p>No row could be predicted.</p>"
     values = [math.log10(value) for case in cases for value in (case.measured_s, case.predicted_s)]
@@ -104,7 +104,7 @@ def _scatter(cases: Sequence[Case]) -> str:
     return svg(SIDE, SIDE, [*marks, *dots, across, up])
 
 
-def _histogram(cases: Sequence[Case]) -> str:
+def _histogram(cases: Sequence[ValidationCase]) -> str:
     """Rows by residual, those beyond the bound in the outermost bars."""
     if not cases:
         return ""
@@ -143,7 +143,7 @@ def _seconds(power: int) -> str:
 def _strips(found: Validation, grouping: str) -> str:
     """One strip of dots per group: where its residuals lie, and their mean size."""
     groups = found.by(grouping)
-    members: dict[str, list[Case]] = {name: [] for name in groups}
+    members: dict[str, list[ValidationCase]] = {name: [] for name in groups}
     for case in found.cases:
         members[found.groupings[grouping](case)].append(case)
     end, bottom = WIDE - 70, TALL * len(groups) + 6
@@ -164,7 +164,7 @@ def _strips(found: Validation, grouping: str) -> str:
     return svg(WIDE + 50, bottom + 22, marks)
 
 
-def _cells(case: Case) -> tuple[str, ...]:
+def _cells(case: ValidationCase) -> tuple[str, ...]:
     return (case.row.id, f"{case.measured_s:.4g}{_unit(case)}", f"{case.predicted_s:.4g}{_unit(case)}", _signed(case))
 
 
@@ -180,7 +180,7 @@ def _skipped(found: Validation) -> str:
     return f"<h2>Skipped</h2><details><summary>{len(rows)} rows</summary>{cells}</details>" if rows else ""
 
 
-def _all(cases: Sequence[Case]) -> str:
+def _all(cases: Sequence[ValidationCase]) -> str:
     head = ("row", "measured", "predicted", "residual", "low", "high", "chip")
     rows = [
         (*_cells(case), f"{case.low_s:.4g}{_unit(case)}", f"{case.high_s:.4g}{_unit(case)}", case.chip)

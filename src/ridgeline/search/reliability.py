@@ -22,7 +22,7 @@ import numpy as np
 
 from ridgeline.core.evidence import Dissent, Evidence, Quoted
 from ridgeline.core.records import dataclass
-from ridgeline.core.table import AtLeast, Count, QuotedBytesPerS, QuotedCount, QuotedSeconds, Unit, decode
+from ridgeline.core.table import AtLeast, Count, QuantityUnit, QuotedBytesPerS, QuotedCount, QuotedSeconds, decode
 from ridgeline.core.units import parse_quantity
 from ridgeline.ir.ops import Num
 
@@ -38,7 +38,7 @@ class Run:
     id: str
     family: str
     chips: Count
-    period: Annotated[float, Unit("s")]
+    period: Annotated[float, QuantityUnit("s")]
     interruptions: Annotated[float, AtLeast(0)]
     counts: Literal["faults", "all", "nodes"]
     evidence: Evidence

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ridgeline.calibrate.cross_validate import INNER, OUTER, dealt, nested_choice
-from ridgeline.calibrate.fit import Prior
+from ridgeline.calibrate.fit import OffsetPrior
 from ridgeline.core.arrays import Array, Mask
 
 MEMBERS = [name for name, often in zip("abcdefgh", (9, 7, 5, 5, 3, 2, 1, 1), strict=True) for _ in range(often)]
-CANDIDATES = {"right": Prior(), "wrong": Prior(apart=0.5)}
+CANDIDATES = {"right": OffsetPrior(), "wrong": OffsetPrior(apart=0.5)}
 
 
 def test_members_stay_whole_and_folds_are_alike() -> None:
@@ -19,9 +19,9 @@ def test_members_stay_whole_and_folds_are_alike() -> None:
 
 
 def test_nothing_of_a_judged_fold_is_seen_before() -> None:
-    seen: list[tuple[Mask, Prior]] = []
+    seen: list[tuple[Mask, OffsetPrior]] = []
 
-    def fitted(kept: Mask, prior: Prior) -> Array:
+    def fitted(kept: Mask, prior: OffsetPrior) -> Array:
         seen.append((kept.copy(), prior))
         return np.where(kept, 0.0, 1.1 if prior.apart == 1.0 else 1.5)  # what was fitted is off by all of it
 
@@ -38,7 +38,7 @@ def test_nothing_of_a_judged_fold_is_seen_before() -> None:
 
 
 def test_the_candidate_that_errs_less_inside_is_taken() -> None:
-    def fitted(kept: Mask, prior: Prior) -> Array:
+    def fitted(kept: Mask, prior: OffsetPrior) -> Array:
         return np.full(len(kept), 1.5 if prior.apart == 1.0 else 1.1)
 
     assert set(nested_choice(MEMBERS, np.ones(len(MEMBERS)), fitted, CANDIDATES).chosen) == {"wrong"}

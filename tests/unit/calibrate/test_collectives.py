@@ -14,7 +14,7 @@ import pytest
 from ridgeline.calibrate import collective_times as module
 from ridgeline.calibrate.accuracy import ValidationReport, errors_by_set
 from ridgeline.calibrate.collective_times import _fit_values, _without, predictions, timed_of
-from ridgeline.calibrate.collectives import Measured, bundled_collectives, measured_of
+from ridgeline.calibrate.collectives import MeasuredCollective, bundled_collectives, measured_of
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
@@ -23,7 +23,7 @@ from ridgeline.comm.libraries.nccl import communicator, nccl_options
 from ridgeline.core.encode import to_json
 from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simple
 from ridgeline.cost.library_times.parameters import shipped_parameters
-from ridgeline.cost.library_times.question import Question, columns_of, describes
+from ridgeline.cost.library_times.question import CollectiveQuestion, columns_of, describes
 from ridgeline.hardware.load import system
 from ridgeline.report.validate import worst
 from ridgeline.report.validate_html import page
@@ -35,14 +35,14 @@ CELLS = {
 }  # fmt: skip
 
 
-def read(**changes: str) -> Measured | Skipped:
+def read(**changes: str) -> MeasuredCollective | Skipped:
     cells = {**CELLS, **changes}
     return measured_of(Row(id=cells["id"], table="mine.csv", cells=cells))
 
 
-def usable(**changes: str) -> Measured:
+def usable(**changes: str) -> MeasuredCollective:
     found = read(**changes)
-    assert isinstance(found, Measured)
+    assert isinstance(found, MeasuredCollective)
     return found
 
 
@@ -125,7 +125,7 @@ def test_skipped_with_a_reason(changes: dict[str, str], reason: str, tmp_path: P
     assert reason in found.skipped[0].reason
 
 
-def mine(**changes: str) -> Measured:
+def mine(**changes: str) -> MeasuredCollective:
     return usable(**{"id": f"mine-{sorted(changes.items())}", **changes})
 
 
@@ -206,7 +206,9 @@ class TestProtocols:
             ("all-gather", "all-reduce"),
         ):
             made = system(name)
-            questions = [Question(kind=kind, size=2.0**power, ranks=made.chips, system=made) for power in range(10, 32)]
+            questions = [
+                CollectiveQuestion(kind=kind, size=2.0**power, ranks=made.chips, system=made) for power in range(10, 32)
+            ]
             columns = columns_of(questions)
             taken = ring_is_simple(columns, np.full(len(questions), 2.0 if kind == "all-reduce" else 1.0))
             comm = communicator(made)
@@ -221,7 +223,8 @@ class TestProtocols:
         """One byte more than 16 KiB a peer leaves LL: an all-to-all begins later."""
         made = system("8xh100-sxm")
         short, long = (
-            Question(kind="all-to-all", size=size, ranks=8, system=made) for size in (8 * 16384.0, 8 * 16384.0 + 8)
+            CollectiveQuestion(kind="all-to-all", size=size, ranks=8, system=made)
+            for size in (8 * 16384.0, 8 * 16384.0 + 8)
         )
         values = shipped_parameters().values
         before, after = library_seconds(columns_of([short, long]), values)
@@ -231,7 +234,8 @@ class TestProtocols:
     def test_a_hop_over_efa_is_that_of_others_and_what_its_plug_in_reports(self) -> None:
         made = system("32xb200-sxm")
         plain, efa = (
-            Question(kind="all-reduce", size=1e6, ranks=32, system=made, network=network) for network in ("", "efa")
+            CollectiveQuestion(kind="all-reduce", size=1e6, ranks=32, system=made, network=network)
+            for network in ("", "efa")
         )
         values = {**shipped_parameters().values, "efa_rate": shipped_parameters().values["out_rate"]}
         without, with_it = library_seconds(columns_of([plain, efa]), values)
@@ -245,7 +249,7 @@ class TestBetweenDomains:
 
     @staticmethod
     def seconds(ranks: int, **changes: float) -> float:
-        asked = Question(kind="all-reduce", size=2.0**36, ranks=ranks, system=system(f"{ranks}xb200-sxm"))
+        asked = CollectiveQuestion(kind="all-reduce", size=2.0**36, ranks=ranks, system=system(f"{ranks}xb200-sxm"))
         values = {**shipped_parameters().values, "switch_rate": 100.0, **changes}
         return float(library_seconds(columns_of([asked]), values)[0])
 

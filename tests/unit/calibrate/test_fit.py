@@ -16,7 +16,7 @@ from ridgeline.calibrate import cross_validate as refitting
 from ridgeline.calibrate import fit as fitting
 from ridgeline.calibrate.accuracy import differences
 from ridgeline.calibrate.cross_validate import Refit, refit
-from ridgeline.calibrate.fit import Array, Layout, calibration_of, fit, fold_of, layout_of
+from ridgeline.calibrate.fit import Array, OffsetLayout, calibration_of, fit, fold_of, layout_of
 from ridgeline.calibrate.folds import Dataset, bundled_rows, dataset_of, shipped_folds
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.cost.calibration import PARAMETERS, SHIPPED, Calibration, known_share, owners
@@ -100,7 +100,7 @@ def test_refit_gives_the_same_twice() -> None:
 def test_progress_counts_every_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int, int]] = []
 
-    def unmoved(table: Dataset, *_: object, start: Array | None = None, **__: object) -> tuple[Layout, Array]:
+    def unmoved(table: Dataset, *_: object, start: Array | None = None, **__: object) -> tuple[OffsetLayout, Array]:
         layout = layout_of(table)
         return layout, np.zeros(len(layout.names)) if start is None else start
 

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.calibrate.inference import fit_serving, price_run, run_columns, run_values
 from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.inference_rows import Inference, inference_of
+from ridgeline.calibrate.truth.inference_rows import InferenceRow, inference_of
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import validate
 from ridgeline.cost.calibration import SERVING_PARAMETERS, ServingCalibration, default_calibration, shipped_serving
@@ -25,9 +25,9 @@ def row(**cells: str) -> Row:
     return Row(id=cells.pop("id", "mine-1"), table="mine.csv", cells={**CELLS, **cells})
 
 
-def read(**cells: str) -> Inference:
+def read(**cells: str) -> InferenceRow:
     found = inference_of(row(**cells))
-    assert isinstance(found, Inference), found
+    assert isinstance(found, InferenceRow), found
     return found
 
 
@@ -37,7 +37,7 @@ def reason(**cells: str) -> str:
     return found.reason
 
 
-def predicted(item: Inference) -> float:
+def predicted(item: InferenceRow) -> float:
     made = price_run(item, default_calibration())
     assert not isinstance(made, str)
     return float(run_columns([made]).predicted(run_values([made], shipped_serving()))[0])

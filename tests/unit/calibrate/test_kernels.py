@@ -12,7 +12,7 @@ from ridgeline.calibrate.accuracy import ValidationReport
 from ridgeline.calibrate.kernels import bundled_kernels, group_of, is_own, price_kernels
 from ridgeline.calibrate.profile_sources import folder_of, is_kept, refuse_other_chip
 from ridgeline.calibrate.truth.csv_cells import Skipped
-from ridgeline.calibrate.truth.kernel_rows import MeasuredKernel, kernel_of
+from ridgeline.calibrate.truth.kernel_rows import PublishedKernel, kernel_of
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.calibrate.validate import kernels_of, validate
 from ridgeline.calibrate.validation import Validation, errors_of
@@ -30,14 +30,14 @@ CELLS = {
 }  # fmt: skip
 
 
-def read(**changes: str) -> MeasuredKernel | Skipped:
+def read(**changes: str) -> PublishedKernel | Skipped:
     cells = {**CELLS, **changes}
     return kernel_of(Row(id=cells["id"], table="mine.csv", cells=cells))
 
 
-def usable(**changes: str) -> MeasuredKernel:
+def usable(**changes: str) -> PublishedKernel:
     found = read(**changes)
-    assert isinstance(found, MeasuredKernel), found
+    assert isinstance(found, PublishedKernel), found
     return found
 
 

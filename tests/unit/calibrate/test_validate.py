@@ -23,7 +23,7 @@ from ridgeline.calibrate import validate as module
 from ridgeline.calibrate.accuracy import ValidationReport, likely, runs_known
 from ridgeline.calibrate.folds import Folds, bundled_rows, dataset_of, folds_from, is_bundled
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.calibrate.validate import Parameters, shipped_parameters, validate, validation_of
+from ridgeline.calibrate.validate import FittedParameters, shipped_parameters, validate, validation_of
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
@@ -92,7 +92,7 @@ class TestWhoIsPredictedHow:
         slow, fast = Calibration(offsets={"matmul_wide": -2.0}), Calibration(offsets={"matmul_wide": 2.0})
         made = Folds(calibrations=(slow, fast), left_out={first.group: 0, second.group: 1})
         table = dataset_of([first, second])
-        found = validation_of(table, Parameters(full=Calibration(offsets={}), folds=made))
+        found = validation_of(table, FittedParameters(full=Calibration(offsets={}), folds=made))
         expected = [table.predict(slow)[0], table.predict(fast)[1]]
         assert [case.predicted_s for case in found.cases] == pytest.approx(expected)
 
@@ -100,7 +100,7 @@ class TestWhoIsPredictedHow:
         row = bundled_rows()[ID]
         others = [("other", Residual(chip="h200-sxm", engine="torch-compile", residual=0.0))] * 20
         own = [(row.group, Residual(chip="h200-sxm", engine="torch-compile", residual=3.0))] * 20
-        parameters = Parameters(full=Calibration(offsets={}), residuals=(*others, *own))
+        parameters = FittedParameters(full=Calibration(offsets={}), residuals=(*others, *own))
         case = validation_of(dataset_of([row]), parameters).cases[0]
         assert case.low_s == pytest.approx(case.high_s)
         stranger = Row(id="mine", table="x", cells=row.cells)

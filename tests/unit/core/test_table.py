@@ -14,7 +14,7 @@ from ridgeline.core.dtype import DType, dtype
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.schema import table_schema
-from ridgeline.core.table import AtLeast, Count, Flat, QuotedBytesPerS, Unit, Via, decode, keys
+from ridgeline.core.table import AtLeast, Count, Flat, QuantityUnit, QuotedBytesPerS, Via, decode, keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Thing:
     ] = None
     shape: Round | Square | None = None
     rate: QuotedBytesPerS | None = None
-    wait: Annotated[float, Unit("s")] = 0.0
+    wait: Annotated[float, QuantityUnit("s")] = 0.0
     format: DType = dtype("bf16")
     rates: Mapping[str, float] = field(default_factory=dict)
     tags: tuple[str, ...] = ()

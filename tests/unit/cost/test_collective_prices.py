@@ -10,7 +10,7 @@ from ridgeline.calibrate.collective_times import expected_seconds
 from ridgeline.comm.answer import LayerPrice
 from ridgeline.cost.calibration import default_calibration, owners
 from ridgeline.cost.collectives import ALL_REDUCE, collective_seconds, links_of
-from ridgeline.cost.library_times.question import Question
+from ridgeline.cost.library_times.question import CollectiveQuestion
 from ridgeline.cost.machine import ParameterColumns, machines_of
 from ridgeline.hardware.load import system
 from ridgeline.plan.engine import ENGINES
@@ -46,7 +46,7 @@ def test_every_layer_is_the_number_of_its_own_model(size: float) -> None:
     assert (ideal.seconds, ideal.algorithm) == (answer.seconds, answer.algorithm.name)
     chosen = ridgeline.library_choice("allreduce", on=on.name, size=size).chosen
     assert (library.seconds, library.algorithm) == (chosen.seconds, chosen.name)
-    question = Question(kind="all-reduce", size=size, ranks=64, system=on)
+    question = CollectiveQuestion(kind="all-reduce", size=size, ranks=64, system=on)
     assert benchmark.seconds == expected_seconds(question)[0]
     own = owners(on.chip, ENGINES["megatron-core"])  # links are a chip's, whichever engine runs
     values = {name: np.array([default_calibration().owner_value(name, own)]) for name in ("near", "far", "meet")}

@@ -78,7 +78,7 @@ SPREAD = 0.8  # shortest prompt and output of such a loop against the longest, w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inference:
+class InferenceRow:
     """A measured serving run.
 
     asked       what was read off it; `scale` its unit against seconds
@@ -128,7 +128,7 @@ class Inference:
         return "static" if self.static else "concurrency"
 
 
-def inference_of(row: Row) -> Inference | Skipped:
+def inference_of(row: Row) -> InferenceRow | Skipped:
     """What a row measured, or why it cannot be predicted."""
     cells = RowCells(row=row)
     try:
@@ -137,7 +137,7 @@ def inference_of(row: Row) -> Inference | Skipped:
         return Skipped(id=row.id, reason=str(wrong))
 
 
-def _inference(cells: RowCells) -> Inference:
+def _inference(cells: RowCells) -> InferenceRow:
     metric = cells.text("metric")
     if metric not in METRICS:
         raise Unusable("metric", f"{metric or 'blank'} is not predicted; one of {', '.join(METRICS)} is")
@@ -159,7 +159,7 @@ def _inference(cells: RowCells) -> Inference:
     degrees = _fewest_ranks(cells, model, engine, chip) if offline else _degrees(cells, model, engine, metric_kind)
     scenario, notes = _scenario(cells, (model, engine, chip), degrees)
     load = _load(cells, metric_kind, metric, int(isl), int(osl or 1), engine, degrees)
-    return Inference(
+    return InferenceRow(
         row=cells.row, scenario=scenario, measured=value, asked=metric_kind, scale=scale, over=over,
         median="p50" in metric, notes=(*notes, *cells.notes), **load,
     )  # fmt: skip
@@ -193,7 +193,7 @@ def _chip(cells: RowCells) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class RowDegrees:
     """How a replica is split, and how many there are."""
 
     tp: int
@@ -209,7 +209,7 @@ class Degrees:
         return self.tp * self.pp * self.dp
 
 
-def _fewest_ranks(cells: RowCells, model: ModelSpec, engine: str, chip: str) -> Degrees:
+def _fewest_ranks(cells: RowCells, model: ModelSpec, engine: str, chip: str) -> RowDegrees:
     """The fewest tensor ranks whose memory holds the weights and leaves a quarter, as many replicas as there are."""
     chips = int(cells.number("n") or 1)
     weight_bytes = dtype(_precision(cells, engine, chip, model.id)["weights"]).bytes_per_element
@@ -218,19 +218,19 @@ def _fewest_ranks(cells: RowCells, model: ModelSpec, engine: str, chip: str) -> 
     if not fits:
         raise Unusable("n", f"{model.id} does not fit on {chips} of {chip}")
     cells.note(f"tp = {fits[0]}: the fewest ranks that hold the weights, since none is stated")
-    return Degrees(tp=fits[0], replicas=max(1, chips // fits[0]))
+    return RowDegrees(tp=fits[0], replicas=max(1, chips // fits[0]))
 
 
 DECODERS = re.compile(r"D (\d+)x\(tp(\d+) pp(\d+) dp(\d+) ep(\d+)")
 
 
-def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> Degrees:
+def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> RowDegrees:
     notes = cells.text("notes")
     if notes.startswith("disagg"):
         return _disaggregated_degrees(notes, asked)
     tp, pp, ep, n = (cells.number(name) if cells.text(name) != "0" else None for name in ("tp", "pp", "ep", "n"))
     if tp is not None and engine == CORES_OF:
-        return Degrees(tp=max(1, int(tp) // 2))  # two cores a chip
+        return RowDegrees(tp=max(1, int(tp) // 2))  # two cores a chip
     if tp is None:
         raise Unusable("tp", "blank: give the tensor-parallel ranks of a replica")
     tp, pp, ep = int(tp), int(pp or 1), int(ep or 1)
@@ -239,18 +239,18 @@ def _degrees(cells: RowCells, model: ModelSpec, engine: str, asked: Asked) -> De
     moe = any(isinstance(block.ffn, Moe) for block in model.blocks)
     if moe and ep > 1 and ep * ep == ranks:
         cells.note(f"{ep} chips: n counts tensor and attention-data-parallel ranks of the same chips")
-        return Degrees(tp=1, pp=pp, dp=ep, ep=ep)
+        return RowDegrees(tp=1, pp=pp, dp=ep, ep=ep)
     if not moe:
-        return Degrees(tp=tp, pp=pp, replicas=dp)
+        return RowDegrees(tp=tp, pp=pp, replicas=dp)
     if "DEP" in notes and ep > 1:
-        return Degrees(tp=1, pp=pp, dp=ep, ep=ep)
+        return RowDegrees(tp=1, pp=pp, dp=ep, ep=ep)
     if tp > 1 and engine == "tensorrt-llm" and "PyTorch" in cells.text("engine_version"):
         cells.note("attention data parallelism and whole experts: as the source runs mixtures of experts")
-        return Degrees(tp=1, pp=pp, dp=tp, ep=tp)
-    return Degrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp))
+        return RowDegrees(tp=1, pp=pp, dp=tp, ep=tp)
+    return RowDegrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp))
 
 
-def _disaggregated_degrees(notes: str, asked: Asked) -> Degrees:
+def _disaggregated_degrees(notes: str, asked: Asked) -> RowDegrees:
     """The decode workers of a disaggregated deployment."""
     match = DECODERS.search(notes)
     if asked != "tpot":
@@ -258,7 +258,7 @@ def _disaggregated_degrees(notes: str, asked: Asked) -> Degrees:
     if match is None:
         raise Unusable("notes", "disaggregated, and how many decode workers there are is not stated")
     workers, tp, pp, dp, ep = map(int, match.groups())
-    return Degrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp), replicas=workers, decode_only=True)
+    return RowDegrees(tp=tp, pp=pp, dp=dp, ep=min(max(ep, 1), tp * dp), replicas=workers, decode_only=True)
 
 
 def _precision(cells: RowCells, engine: str, chip: str, model: str) -> dict[str, str]:
@@ -306,7 +306,7 @@ def _minor(written: str) -> int:
 
 
 def _scenario(
-    cells: RowCells, named: tuple[ModelSpec, str, str], degrees: Degrees
+    cells: RowCells, named: tuple[ModelSpec, str, str], degrees: RowDegrees
 ) -> tuple[Scenario, tuple[str, ...]]:  # fmt: skip
     model, engine, chip = named
     plan: dict[str, Any] = {
@@ -340,7 +340,7 @@ def _scenario(
 
 
 def _load(
-    cells: RowCells, asked: Asked, metric: str, isl: int, osl: int, engine: str, degrees: Degrees
+    cells: RowCells, asked: Asked, metric: str, isl: int, osl: int, engine: str, degrees: RowDegrees
 ) -> dict[str, Any]:  # fmt: skip
     """Requests, lengths and how many are in flight, of one scheduler: a replica's, or one attention rank's."""
     written, many = cells.text("concurrency_batch").strip(), degrees.replicas * degrees.dp

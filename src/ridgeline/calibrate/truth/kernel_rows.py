@@ -55,7 +55,7 @@ ELSEWHERE: tuple[tuple[str, re.Pattern[str], str], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredKernel:
+class PublishedKernel:
     """A kernel that somebody timed: what a profile's row says of it, on a chip, with what had to be assumed.
 
     kernel   as a profile's row; `attention_both` is forward and backward together, `attention_latent` MLA's decode
@@ -67,7 +67,7 @@ class MeasuredKernel:
     notes: tuple[str, ...]
 
 
-def kernel_of(row: Row) -> MeasuredKernel | Skipped:
+def kernel_of(row: Row) -> PublishedKernel | Skipped:
     """What a row says, or why nothing can be predicted for it; never raises for what a row holds."""
     cells = RowCells(row=row)
     try:
@@ -76,7 +76,7 @@ def kernel_of(row: Row) -> MeasuredKernel | Skipped:
         return Skipped(id=row.id, reason=str(wrong))
 
 
-def _read(cells: RowCells) -> MeasuredKernel:
+def _read(cells: RowCells) -> PublishedKernel:
     row = cells.row
     for column, pattern, why in ELSEWHERE:
         if pattern.search(row[column]):
@@ -95,7 +95,7 @@ def _read(cells: RowCells) -> MeasuredKernel:
         raise Unusable("shape", f"got {row['shape'][:40]!r}, expected sizes up to {LARGEST:,}")
     kernel = Kernel(op=op, impl=_library(row, op), dtype=dtype, dims=MappingProxyType(dims))
     measurement = Measurement(kernel=kernel, seconds=_seconds(cells, kernel))
-    return MeasuredKernel(row=row, chip=CHIPS[chip].id, kernel=measurement, notes=tuple(cells.notes))
+    return PublishedKernel(row=row, chip=CHIPS[chip].id, kernel=measurement, notes=tuple(cells.notes))
 
 
 def _seconds(cells: RowCells, kernel: Kernel) -> float:

@@ -49,8 +49,8 @@ from ridgeline.cost.library_times.question import (
     KINDS,
     NETWORKS,
     SOFTWARE,
+    CollectiveQuestion,
     Kind,
-    Question,
     QuestionColumns,
     columns_of,
     describes,
@@ -242,7 +242,7 @@ def _one_shot(columns: QuestionColumns, link: LinkParams) -> Array:
     return total
 
 
-def benchmark_seconds(questions: Sequence[Question]) -> Array:
+def benchmark_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
     """Seconds that a benchmark of each question measures, by the shipped numbers.
 
     Meshes, tori and libraries that go level by level take the closed forms of steps, the chips to themselves.
@@ -255,11 +255,11 @@ def benchmark_seconds(questions: Sequence[Question]) -> Array:
     return seconds
 
 
-def _by_shipped_numbers(questions: Sequence[Question]) -> Array:
+def _by_shipped_numbers(questions: Sequence[CollectiveQuestion]) -> Array:
     return library_seconds(columns_of(questions), shipped_parameters().values)
 
 
-def bare_link_seconds(questions: Sequence[Question]) -> Array:
+def bare_link_seconds(questions: Sequence[CollectiveQuestion]) -> Array:
     """Seconds of each question by the closed forms that steps are priced with, the chips to themselves."""
     if not questions:
         return np.zeros(0)

@@ -18,7 +18,7 @@ SHIPPED = Path(__file__).parent / "parameters.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
+class LibraryPrior:
     """What is believed of a number before any row: its value, and by which factor (as a logarithm) it may be off."""
 
     value: float
@@ -27,19 +27,19 @@ class Prior:
     what: str
 
 
-def _prior(value: float, spread: float, unit: str, what: str) -> Prior:
-    return Prior(value=value, spread=spread, unit=unit, what=what)
+def _prior(value: float, spread: float, unit: str, what: str) -> LibraryPrior:
+    return LibraryPrior(value=value, spread=spread, unit=unit, what=what)
 
 
 # one number for all families, and one for each that was measured, drawn to it by the spread
-BY_FAMILY: Mapping[str, Prior] = MappingProxyType(
+BY_FAMILY: Mapping[str, LibraryPrior] = MappingProxyType(
     {
         "start": _prior(6.0, 0.15, "us", "until a collective moves its first byte"),
         "rate": _prior(0.9, 0.15, "of the link", "what a stream of bytes reaches"),
         "copy": _prior(4.0, 0.4, "of the link", "rate at which a rank moves its own bytes on the way"),
     }
 )
-PRIORS: Mapping[str, Prior] = MappingProxyType(
+PRIORS: Mapping[str, LibraryPrior] = MappingProxyType(
     {
         "hop": _prior(1.0, 0.5, "us", "one rank of a ring hands on to the next inside a domain"),
         "slices": _prior(1.0, 0.5, "", "of 2 sqrt(W L), the price of cutting a payload into slices"),
@@ -87,7 +87,7 @@ def names() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
+class LibraryParameters:
     """The numbers by name, in the units of their priors; and those fitted without one system each."""
 
     values: Mapping[str, float]
@@ -105,8 +105,8 @@ def prior_values() -> dict[str, float]:
 
 
 @cache
-def shipped_parameters() -> Parameters:
+def shipped_parameters() -> LibraryParameters:
     """What comes with Ridgeline."""
     data = json.loads(SHIPPED.read_text(encoding="utf-8"))
     folds = {system: MappingProxyType(values) for system, values in data["without"].items()}
-    return Parameters(values=MappingProxyType(data["all"]), folds=MappingProxyType(folds))
+    return LibraryParameters(values=MappingProxyType(data["all"]), folds=MappingProxyType(folds))

@@ -28,7 +28,7 @@ HARNESSES = ("", "one-process", "profiler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class ExpertExchange:
     """What MoE dispatch or combine moves: tokens of each rank to the ranks of their experts.
 
     token_bytes   of one token: hidden times the bytes of an element, scales included
@@ -45,7 +45,7 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class CollectiveQuestion:
     """One collective of one library.
 
     size        bytes as nccl-tests counts them: the whole tensor
@@ -68,7 +68,7 @@ class Question:
     old: bool = False
     network: str = ""
     harness: str = ""
-    experts: Experts | None = None
+    experts: ExpertExchange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def describes(system: System) -> bool:
     return flat and not any(isinstance(tier.topology, (FullMesh, Torus, Ring)) for tier in system.tiers)
 
 
-def columns_of(questions: Sequence[Question]) -> QuestionColumns:
+def columns_of(questions: Sequence[CollectiveQuestion]) -> QuestionColumns:
     """The columns of some questions; a rate that nobody published is a `MissingNumber`."""
     rows = [_question_row(question) for question in questions]
 
@@ -141,7 +141,7 @@ def columns_of(questions: Sequence[Question]) -> QuestionColumns:
     )  # fmt: skip
 
 
-def _question_row(question: Question) -> dict[str, object]:
+def _question_row(question: CollectiveQuestion) -> dict[str, object]:
     system, ranks = question.system, float(question.ranks)
     domain = float(system.tiers[0].chips) / question.share if system.tiers else 1.0
     inside = min(ranks, max(1.0, float(domain // question.stride)))
@@ -149,7 +149,7 @@ def _question_row(question: Question) -> dict[str, object]:
     family = family_of(system)
     first = system.tiers[0] if system.tiers else None
     switch = first is not None and isinstance(first.topology, Switched) and first.topology.reduces
-    experts = question.experts or Experts(tokens=0.0, token_bytes=1.0, top_k=1.0)
+    experts = question.experts or ExpertExchange(tokens=0.0, token_bytes=1.0, top_k=1.0)
     return {
         "kind": KINDS.index(question.kind),
         "software": SOFTWARE.index(question.software),
