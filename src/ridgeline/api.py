@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
     from ridgeline.search import DeploymentAnswer, DeploymentOptions, PlanOptions, PlanRequest, Recommendation, Watch
+    from ridgeline.serving.bench_result import BenchReport
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.serving_prediction import ServingPrediction
     from ridgeline.sim.phase_prediction import PhasePrediction
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ridgeline.sim.roofline import Roofline
     from ridgeline.trace.analysis.served_shapes import ServedModel
     from ridgeline.trace.analyze import Analysis
+    from ridgeline.trace.read.kernel_counters import CounterFile
+    from ridgeline.trace.read.memory_snapshot import MemoryRecord
     from ridgeline.trace.read.source import Progress
     from ridgeline.trace.timeline import Timeline
 
@@ -361,16 +364,39 @@ def analyze(
     model: str | ServedModel | None = None,
     capture: Path | str | None = None,
     progress: Progress | None = None,
-) -> Analysis:
+) -> Analysis | BenchReport | CounterFile | MemoryRecord:
     """Analyse traces, see `trace.analyze`; kernels behind graphs are priced by a model's sizes.
 
     ``model`` is one of the catalog by id, ID:TP, or its sizes; absent, the one that the trace gives away.
+
+    Results of a load generator are a BenchReport, a table of hardware counters alone is a CounterFile, and a record of
+    PyTorch's allocator is a MemoryRecord.
     """
     from ridgeline.serving.served_model import likely_model, served_model
     from ridgeline.trace.analyze import analyze as library
 
+    files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
+    record = _without_timeline(files) if files and len(files) == len(traces) else None
+    if record is not None:
+        return record
     sizes = served_model(model) if isinstance(model, str) else model
     return library(
         *traces, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if,
         model=likely_model if sizes is None else sizes, capture=capture, progress=progress,
     )  # fmt: skip
+
+
+def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | MemoryRecord | None:
+    """What files hold that are no traces: results of a load generator, kernel counters or an allocator's record."""
+    from ridgeline.serving.bench_result import BenchReport, analyze_bench, is_bench_result, read_bench_runs
+    from ridgeline.trace.read import kernel_counters, memory_snapshot
+    from ridgeline.trace.read.source import Source
+
+    if all(map(is_bench_result, files)):
+        return BenchReport(runs=tuple(analyze_bench(run) for file in files for run in read_bench_runs(file)))
+    if len(files) > 1 or not files[0].is_file():
+        return None
+    head = Source(files[0]).head()
+    if kernel_counters.recognises(head):
+        return kernel_counters.read_counter_file(files[0])
+    return memory_snapshot.read_memory(files[0]) if memory_snapshot.recognises(head) else None

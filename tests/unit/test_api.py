@@ -118,3 +118,14 @@ def test_wrong_input_carries_its_problems(name: str, arguments: tuple[Any, ...])
 def test_an_absent_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'plans'"):
         ridgeline.plans  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_analyze_takes_what_is_no_trace_as_the_command_line_does(tmp_path: Path) -> None:
+    import exports
+
+    from ridgeline.trace.read.kernel_counters import CounterFile
+
+    table = tmp_path / "ncu.csv"
+    table.write_text(exports.RAW, encoding="utf-8")
+    assert isinstance(ridgeline.analyze(table), CounterFile)
+    assert isinstance(ridgeline.analyze(str(table)), CounterFile)

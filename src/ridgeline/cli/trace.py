@@ -16,7 +16,10 @@ from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 if TYPE_CHECKING:
+    from ridgeline.serving.bench_result import BenchReport
     from ridgeline.trace.analyze import Analysis
+    from ridgeline.trace.read.kernel_counters import CounterFile
+    from ridgeline.trace.read.memory_snapshot import MemoryRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -91,63 +94,48 @@ def analyze(
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.analyze import draw_analysis
-    from ridgeline.report.counters import draw_counters
-    from ridgeline.trace.read.kernel_counters import read_counter_file
+    from ridgeline.trace.analyze import Analysis
 
     if html is not None:
         refuse_unwritable(html)  # before the work
     with plain_files(traces) as paths:
-        if only_bench_results(paths):
-            _analyze_bench(paths, json)
-            return
-        if _only_counters(paths):
-            kernels = read_counter_file(paths[0])
-            print_json(kernels) if json else draw_counters(kernels, console())
-            return
-        if _only_memory(paths):
-            _analyze_memory(paths[0], json)
-            return
-        found = _analysed(
+        result = _with_progress(
             paths, policy=policy, chip=chip, classes=classes, counters=counters, unit=unit, what_if=what_if or [],
             model=model, capture=capture,
         )  # fmt: skip
-    if html is not None:
-        _write(found, html, html_spans)
-    print_json(found) if json else draw_analysis(found, console())
+    if html is not None and isinstance(result, Analysis):
+        _write(result, html, html_spans)
+    print_json(result) if json else _draw(result)
 
 
-def _write(found: Analysis, path: Path, spans: int) -> None:
+def _draw(result: Analysis | BenchReport | CounterFile | MemoryRecord) -> None:
+    """Draw what the library made of the files, each kind in its own way."""
+    from ridgeline.report.analyze import draw_analysis
+    from ridgeline.report.bench import draw_bench
+    from ridgeline.report.counters import draw_counters
+    from ridgeline.report.query import draw_memory
+    from ridgeline.serving.bench_result import BenchReport
+    from ridgeline.trace.read.kernel_counters import CounterFile
+    from ridgeline.trace.read.memory_snapshot import MemoryRecord
+
+    match result:
+        case BenchReport():
+            draw_bench(result, console())
+        case CounterFile():
+            draw_counters(result, console())
+        case MemoryRecord():
+            draw_memory(result, console())
+        case _:
+            draw_analysis(result, console())
+
+
+def _write(result: Analysis, path: Path, spans: int) -> None:
     """Write the report, and say on standard error what is in it."""
     from ridgeline.report.trace_html import write_page
 
-    packed = write_page(found, path, spans)
+    packed = write_page(result, path, spans)
     merged = "" if packed.kept == packed.of else f" of {packed.of:,}, the others merged"
     say(f"{path}: {packed.kept:,} spans{merged}, {path.stat().st_size / 1e6:.1f} MB", err=True)
-
-
-def _only_counters(traces: list[Path]) -> bool:
-    """Whether one file is named, and it holds counters of kernels without a timeline."""
-    from ridgeline.trace.read.kernel_counters import recognises
-    from ridgeline.trace.read.source import Source
-
-    return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
-
-
-def _only_memory(traces: list[Path]) -> bool:
-    """Whether one file is named, and it is a record of PyTorch's allocator."""
-    from ridgeline.trace.read.memory_snapshot import recognises
-    from ridgeline.trace.read.source import Source
-
-    return len(traces) == 1 and traces[0].is_file() and recognises(Source(traces[0]).head())
-
-
-def _analyze_memory(path: Path, json: bool) -> None:
-    from ridgeline.report.query import draw_memory
-    from ridgeline.trace.read.memory_snapshot import read_memory
-
-    record = read_memory(path)
-    print_json(record) if json else draw_memory(record, console())
 
 
 def only_bench_results(traces: list[Path]) -> bool:
@@ -157,24 +145,16 @@ def only_bench_results(traces: list[Path]) -> bool:
     return all(map(is_bench_result, traces))
 
 
-def _analyze_bench(paths: list[Path], json: bool) -> None:
-    from ridgeline.report.bench import draw_bench
-    from ridgeline.serving.bench_result import BenchReport, analyze_bench, read_bench_runs
-
-    report = BenchReport(runs=tuple(analyze_bench(run) for path in paths for run in read_bench_runs(path)))
-    print_json(report) if json else draw_bench(report, console())
-
-
-def _analysed(traces: list[Path], **choices: Any) -> Analysis:
+def _with_progress(traces: list[Path], **choices: Any) -> Analysis | BenchReport | CounterFile | MemoryRecord:
     """Analyse with a progress bar on standard error while files are read."""
     from rich.progress import Progress
 
     from ridgeline.api import analyze as library
 
     with Progress(console=stderr_console(), transient=True, disable=not sys.stderr.isatty()) as bar:
-        shown = bar.add_task("reading", total=None)
+        task = bar.add_task("reading", total=None)
 
         def tell(done: int, total: int) -> None:
-            bar.update(shown, completed=done, total=total)
+            bar.update(task, completed=done, total=total)
 
         return library(*traces, **choices, progress=tell)
