@@ -37,11 +37,11 @@ def balance_layers(layers: int, stages: int, ahead: int = 0) -> tuple[int, ...]:
     A model that predicts `ahead` further tokens has that many blocks and outputs more at its end, each a slot. Then the
     stages are filled from the front, as Megatron's layouts for such models do, and the last one holds what is left.
 
-    >>> balanced(61, 16, ahead=1)
+    >>> balance_layers(61, 16, ahead=1)
     (4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1)
-    >>> balanced(126, 16)
+    >>> balance_layers(126, 16)
     (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
-    >>> balanced(96, 8), balanced(61, 4), balanced(5, 1)
+    >>> balance_layers(96, 8), balance_layers(61, 4), balance_layers(5, 1)
     ((12, 12, 12, 12, 12, 12, 12, 12), (15, 16, 16, 14), (5,))
     """
     if ahead and stages > 1:
