@@ -15,9 +15,9 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
         "plan": "search.report.PlanReport search.deployment.report.DeploymentReport search.report.NoPlan",
         "analyze": "trace.analyze.Analysis trace.read.kernel_counters.CounterFile "
-        "serving.bench_analysis.BenchReport trace.read.memory_snapshot.MemoryRecord",
+        "serving.bench_result.BenchReport trace.read.memory_snapshot.MemoryRecord",
         "validate": "calibrate.accuracy.ValidationReport calibrate.next_measurement.NextMeasurements "
-        "serving.recording_replay.Replay "
+        "serving.replay.recording.Replay "
         "calibrate.request_log.LogFit",
         "fit": "calibrate.cross_validate.OwnFit",
         "export": "targets.target.Export",
