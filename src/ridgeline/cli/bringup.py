@@ -243,8 +243,7 @@ def _hand_over(
 
     from ridgeline.core.encode import to_json
     from ridgeline.core.files import write_text
-    from ridgeline.report.bringup import draw_bringup, draw_dump
-    from ridgeline.report.bringup_html import bringup_page, dump_page, faults_page
+    from ridgeline.report.bringup import bringup_page, draw_bringup, draw_dump, dump_page, faults_page
     from ridgeline.runtime.bringup.findings import BringUp, FaultsReport
 
     if isinstance(found, FaultsReport):

@@ -77,7 +77,7 @@ def validate(
         refuse_unwritable(html)
     found = library(table, where or (), frozen=frozen, profile=profile)
     if html is not None:
-        from ridgeline.report.validate_html import page
+        from ridgeline.report.validate import page
 
         write_text(html, page(found, table.name if table else "the bundled rows"))
     if json:
@@ -104,7 +104,7 @@ def _replayed(path: Path, json: bool) -> bool:
 
     if not is_recording(path):
         return False
-    from ridgeline.report.replay import draw_replay
+    from ridgeline.report.validate import draw_replay
     from ridgeline.serving.replay.recording import replay_recording
 
     found = replay_recording(path)
@@ -128,7 +128,7 @@ def _next(scenario: Path, used: _Used, table: Path | None, json: bool) -> None:
     from ridgeline.calibrate.next_measurement import next_measurements
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.next_measurement import draw_next
+    from ridgeline.report.validate import draw_next
 
     if table is not None:
         raise InputError(Problem(path="--next", given=f"a table {table}", expected="a scenario alone"))
@@ -239,7 +239,7 @@ def _fit_own(runs: Sequence[str], output: Path | None, json: bool) -> None:
     _need_scipy()
     from ridgeline.calibrate.cross_validate import fit_with, write_calibration
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.fit_with import fit_with_text
+    from ridgeline.report.validate import fit_with_text
 
     if output is not None:
         refuse_unwritable(output)

@@ -163,7 +163,7 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
     from ridgeline.api import library_choice
     from ridgeline.comm.formats.settings_files import write_choice
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.library_choice import draw_library_choice
+    from ridgeline.report.collective import draw_library_choice
 
     if not on:
         raise InputError(Problem(path="--on", given="nothing", expected="a system, as 64xh100-sxm, with --library"))
@@ -210,7 +210,7 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
 def _run(name: Path | None, json: bool, **asked: Any) -> None:
     """Carry a collective out on real ranks; exit code 1 where an output was wrong."""
     from ridgeline.core.errors import InputError, Problem
-    from ridgeline.report.collective_run import draw_collective_run
+    from ridgeline.report.collective import draw_collective_run
     from ridgeline.runtime.collective_run import collective_run
 
     if name is None:

@@ -72,7 +72,7 @@ def diff(
         refuse_unwritable(html)  # before the work
     diffs = _diffs(before, others, policy=policy, classes=classes, settings=settings)
     if html is not None:
-        from ridgeline.report.diff_html import diff_page
+        from ridgeline.report.diff import diff_page
 
         write_text(html, diff_page(diffs))
         say(f"{html}: {len(diffs)} comparison(s)", err=True)
@@ -128,7 +128,7 @@ def _are_reports(*paths: Path) -> bool:
 
 
 def _diff_reports(before: Path, after: Path, json: bool) -> None:
-    from ridgeline.report.bringup_diff import draw_bringup_diff
+    from ridgeline.report.bringup import draw_bringup_diff
     from ridgeline.runtime.bringup.compare import diff_reports, read_report
 
     diff = diff_reports(read_report(before), read_report(after))
@@ -144,7 +144,7 @@ def _are_profiles(*paths: Path) -> bool:
 
 def _diff_profiles(before: Path, after: Path, json: bool) -> None:
     from ridgeline.cost import diff_profiles, read_profile
-    from ridgeline.report.profile import draw_profile_diff
+    from ridgeline.report.roofline import draw_profile_diff
 
     diff = diff_profiles(read_profile(before), read_profile(after))
     print_json(diff) if json else draw_profile_diff(diff, console())

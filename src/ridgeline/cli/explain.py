@@ -76,7 +76,7 @@ def _explain_traces(scenario: Path, traces: list[Path], output: Path | None, jso
     from ridgeline.calibrate.anchor import write_residuals
     from ridgeline.calibrate.explain import explain as library
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.explain import draw_explanation
+    from ridgeline.report.diff import draw_explanation
 
     if output is not None:
         refuse_unwritable(output)  # before the work
@@ -98,7 +98,7 @@ def _explain_bench(
     """A serve scenario beside what a load generator measured of it."""
     from ridgeline.calibrate.explain_bench import explain_bench
     from ridgeline.plan.scenario_file import read_scenario
-    from ridgeline.report.explain_bench import draw_bench_explanation
+    from ridgeline.report.serve import draw_bench_explanation
     from ridgeline.serving.bench_result import read_bench_runs
 
     runs = [run for one in results for run in read_bench_runs(one)]

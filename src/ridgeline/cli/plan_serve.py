@@ -43,8 +43,7 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
     from ridgeline.cli.plan import shown, stoppable
     from ridgeline.core.errors import InputError
-    from ridgeline.report.deployment import draw_deployment
-    from ridgeline.report.deployment_chart import refuse_picture
+    from ridgeline.report.deployment import draw_deployment, refuse_picture
     from ridgeline.search import DeploymentRequest, NoPlan, SearchTime, deployment_report, recommend_deployment
 
     refuse_picture(out.picture)
@@ -88,11 +87,11 @@ def _write(found: DeploymentAnswer, report: DeploymentReport, out: PlanOut) -> l
     elif out.output is not None:
         write_text(out.output, found.scenario_text)
     if out.html is not None:
-        from ridgeline.report.deployment_chart import write_page
+        from ridgeline.report.deployment import write_page
 
         write_page(report, out.html)
     if out.picture is not None:
-        from ridgeline.report.deployment_chart import write_picture
+        from ridgeline.report.deployment import write_picture
 
         write_picture(report, out.picture)
     rest = (None if out.folder else out.output, out.html, out.picture)

@@ -33,7 +33,7 @@ def profile(
     from ridgeline.api import profile as library
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.cost import profile_report, profile_text
-    from ridgeline.report.profile import draw_profile
+    from ridgeline.report.roofline import draw_profile
 
     if output is not None:
         refuse_unwritable(output)

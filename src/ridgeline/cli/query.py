@@ -32,7 +32,7 @@ def query(
     json: Json = False,
 ) -> None:
     """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
-    from ridgeline.report.query import draw_query
+    from ridgeline.report.analyze import draw_query
     from ridgeline.trace.span_query import query as library
 
     with plain_files([trace]) as paths:

@@ -38,8 +38,7 @@ def roofline(
     """Put every op of a model on a chip's roofline: what limits it, how near its roof it is, where the ridges are."""
     from ridgeline.api import roofline as library
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.report.roofline import draw_roofline
-    from ridgeline.report.roofline_chart import write_chart
+    from ridgeline.report.roofline import draw_roofline, write_chart
 
     if output is not None:
         refuse_unwritable(output)

@@ -133,7 +133,7 @@ def _compared(found: Verification, json: bool) -> None:
 def _dry(built: Scenario, json: bool) -> None:
     """Every op of a traced step beside what lowering expects."""
     from ridgeline.api import dry_run
-    from ridgeline.report.dry_run import draw_dry
+    from ridgeline.report.run import draw_dry
 
     run = dry_run(built)
     print_json(run) if json else draw_dry(run, console())

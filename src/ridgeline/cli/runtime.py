@@ -70,7 +70,7 @@ def characterize(
     json: Json = False,
 ) -> None:
     """Measure a device: kernels, memory, host, links, overlap and energy, into a profile that prices are read from."""
-    from ridgeline.report.characterize import draw_characterization
+    from ridgeline.report.run import draw_characterization
     from ridgeline.runtime import measure
 
     if standalone is not None:
@@ -104,7 +104,7 @@ def preflight(
 
     Exit code 1 when something is wrong.
     """
-    from ridgeline.report.preflight import draw_preflight
+    from ridgeline.report.run import draw_preflight
     from ridgeline.runtime.preflight import preflight as library
 
     found = library(device, reference=reference, drill=drill, imports=imports or (), backend=backend)

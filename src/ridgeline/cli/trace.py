@@ -110,10 +110,8 @@ def analyze(
 
 def _draw(result: Analysis | BenchReport | CounterFile | MemoryRecord) -> None:
     """Draw what the library made of the files, each kind in its own way."""
-    from ridgeline.report.analyze import draw_analysis
-    from ridgeline.report.bench import draw_bench
-    from ridgeline.report.counters import draw_counters
-    from ridgeline.report.query import draw_memory
+    from ridgeline.report.analyze import draw_analysis, draw_counters, draw_memory
+    from ridgeline.report.serve import draw_bench
     from ridgeline.serving.bench_result import BenchReport
     from ridgeline.trace.read.kernel_counters import CounterFile
     from ridgeline.trace.read.memory_snapshot import MemoryRecord

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from rich.console import Console, RenderableType
+from collections.abc import Iterable
+
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.encode import NANOSECONDS_PER_US
-from ridgeline.core.units import DECIMAL
+from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.cells import bar, blocks, clean, grid, listed, time
-from ridgeline.report.counters import measured_lines
-from ridgeline.report.dependencies import (
-    collective_lines,
-    memory_lines,
-    path_lines,
-    rank_lines,
-    what_if_lines,
-)
-from ridgeline.report.inference import inference_lines
+from ridgeline.trace.analysis.inference import DECODE, MIXED, PREFILL, Inference
 from ridgeline.trace.analysis.launches import Launches
 from ridgeline.trace.analyze import Analysis
+from ridgeline.trace.read.kernel_counters import CounterFile, KernelCounters
+from ridgeline.trace.read.memory_snapshot import MemoryRecord
+from ridgeline.trace.span_query import QueryAnswer
 
 SHOWN = 8  # rows a page shows of a list
 WIDE = 30  # cells of a bar
@@ -155,3 +152,219 @@ def _doubts(analysis: Analysis) -> list[RenderableType]:
     dropped = ", ".join(f"{count:,} {what}" for what, count in analysis.timeline.about.dropped.items())
     rest: list[RenderableType] = [Text(f"not kept: {dropped}", style="dim")] if dropped else []
     return [*rest, *listed("doubtful", analysis.warnings[:SHOWN], style="yellow")]
+
+
+# -- dependencies -----------------------------------------------------------------------------------------------------
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def what_if_lines(analysis: Analysis) -> list[RenderableType]:
+    """Questions and what replays answered."""
+    if not analysis.what_if:
+        return []
+    table = grid("left", "right", "right", "left")
+    for one in analysis.what_if:
+        gain = signed_share(-one.gain) if one.gain else "0.0%"
+        table.add_row(clean(one.question), time(one.after_ns), gain, Text(one.meaning, style="dim"))
+    return [Text("what if, by replaying the dependencies", style="dim"), table]
+
+
+def path_lines(analysis: Analysis) -> list[RenderableType]:
+    """What the critical path consists of, in one line."""
+    path = analysis.critical
+    if path is None:
+        return []
+    parts = ", ".join(f"{part.id} {part.share:.0%}" for part in path.whole.parts[:7] if part.share >= 0.005)
+    guessed = sum(one.edges for one in path.edges if not one.recorded)
+    every = sum(one.edges for one in path.edges)
+    return [
+        Text.assemble(("critical path ", "dim"), parts, (f"   {guessed:,} of {every:,} dependencies inferred", "dim"))
+    ]
+
+
+def rank_lines(analysis: Analysis) -> list[RenderableType]:
+    """Stragglers and bubbles."""
+    every = analysis.ranks.collectives
+    lines: list[RenderableType] = [
+        Text.assemble(
+            ("straggler ", "dim"),
+            f"rank {one.rank} came last to {one.last:,} of {every:,} collectives; "
+            f"the others waited {time(one.caused_ns)} for it",
+        )
+        for one in analysis.ranks.stragglers[:3]
+        if one.caused_ns
+    ]
+    if analysis.ranks.bubbles:
+        parts = ", ".join(f"{one.process} {one.share:.1%}" for one in analysis.ranks.bubbles[:SHOWN])
+        lines.append(Text.assemble(("pipeline bubble ", "dim"), clean(parts)))
+    return lines
+
+
+def collective_lines(analysis: Analysis) -> list[RenderableType]:
+    """Collectives by type and size: how long, how fast, against the link, who came last."""
+    sizes = analysis.collectives
+    if not sizes:
+        return []
+    table = grid("left", "right", "right", "right", "right", "right", "left", "left")
+    for one in sizes[:SHOWN]:
+        rate, link = one.busbw, (one.link_bytes_per_s or 0.0) / DECIMAL["G"]
+        share = f"{one.share_of_link:.0%} of {link:,.0f}" if one.share_of_link is not None else ""
+        last = max(one.last.items(), key=lambda entry: entry[1], default=None)
+        table.add_row(
+            one.name, format_quantity(one.payload_bytes, "B", 3) if one.payload_bytes else "",
+            f"{one.group_size} ranks" if one.group_size else "", f"{one.calls:,}", time(one.transfer_ns),
+            f"{rate / DECIMAL['G']:,.0f} GB/s" if rate is not None else "", share,
+            Text(f"rank {last[0]} last to {last[1]:,}" if last else "", style="dim"),
+        )  # fmt: skip
+    told = "collectives by type and size: calls, median transfer, bus bandwidth a rank, of the link"
+    return [Text(told, style="dim"), table]
+
+
+def memory_lines(analysis: Analysis) -> list[RenderableType]:
+    """The peak of each chip and what had grown until then."""
+    lines: list[RenderableType] = []
+    for one in analysis.memory[:4]:
+        grown = ", ".join(f"{id} {format_quantity(size, 'B', 3)}" for id, size in list(one.growth_by_phase.items())[:3])
+        lines.append(
+            Text.assemble(
+                ("memory ", "dim"), f"{format_quantity(one.peak_bytes, 'B', 4)} at most, in {one.phase}, at ",
+                clean(one.op[:60]), (f"; grown since the trace began: {grown}" if grown else "", "dim"),
+            )
+        )  # fmt: skip
+    return lines
+
+
+# -- inference --------------------------------------------------------------------------------------------------------
+
+
+LISTED = 1000
+
+
+def inference_lines(inference: Inference | None, model: str | None) -> list[RenderableType]:
+    """The engine's steps in words; nothing for a trace without."""
+    lines: list[RenderableType] = []
+    if inference is not None:
+        counts = ((inference.prefill_steps, PREFILL), (inference.decode_steps, DECODE), (inference.mixed_steps, MIXED))
+        parts = [f"{count:,} {kind}" for count, kind in counts if count]
+        tokens = sum(step.tokens for step in inference.steps)
+        parts.append(f"{tokens:,} tokens")
+        parts.append(f"graph replayed in {inference.graph_hits:,} of {len(inference.steps):,}")
+        if inference.mean_decode_batch:
+            parts.append(f"{inference.mean_decode_batch:.1f} requests a decode step")
+        if inference.tpot_ns:
+            parts.append(f"{time(inference.tpot_ns)} a token and request (TPOT)")
+        if inference.prefill_ns:
+            parts.append(f"prefill {time(inference.prefill_ns)}")
+        lines.append(Text.assemble(("engine steps ", "dim"), ", ".join(parts)))
+    if model is not None:
+        lines.append(Text(f"kernels without recorded operands are priced by the sizes of {model}", style="dim"))
+    return lines
+
+
+# -- counters ---------------------------------------------------------------------------------------------------------
+
+
+COUNTERS_SHOWN = 12  # rows of a table beside an analysis
+ALL = 60  # rows of a table alone
+HEADS = ("time", "launches", "compute", "memory", "DRAM", "", "", "warps", "kernel")
+
+
+def draw_counters(found: CounterFile, console: Console) -> None:
+    """Print the table of counters without a timeline."""
+    title = f"{found.sources[0]}  {found.format}: {found.launches:,} launches of {found.names:,} kernels"
+    note = "counters of kernels, no timeline: pass the trace too, ridgeline analyze TRACE --counters FILE"
+    kernels = [(one.duration_ns * one.launches, one.launches, one) for one in found.kernels[:ALL]]
+    console.print(Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(kernels)))
+
+
+def measured_lines(analysis: Analysis) -> list[RenderableType]:
+    """Lines of a page: measured kernels, and what was measured but is not in the trace."""
+    found = analysis.measured
+    lines: list[RenderableType] = []
+    if found.kernels:
+        kernels = [(one.total_ns, one.spans, one.counters) for one in found.kernels[:COUNTERS_SHOWN]]
+        lines += [Text("measured by counters, as shares of the peak", style="dim"), _table(kernels)]
+    absent = found.absent_names
+    if absent:
+        names = ", ".join(name[:60] for name in absent[:6]) + (" …" if len(absent) > 6 else "")
+        lines.append(
+            Text.assemble((f"{len(absent)} kernels with counters are not in the trace: ", "dim"), clean(names))
+        )
+    return lines
+
+
+def _table(kernels: Iterable[tuple[float, int, KernelCounters]]) -> Table:
+    """A row for each kernel, behind its total in nanoseconds and its spans."""
+    table = Table(box=None, show_header=True, pad_edge=False, header_style="dim")
+    for head in HEADS:
+        table.add_column(head, justify="left" if head == "kernel" else "right", no_wrap=head != "kernel")
+    for total_ns, spans, one in kernels:
+        name = clean(one.name)
+        name.truncate(72, overflow="ellipsis")
+        table.add_row(
+            time(total_ns), f"{spans:,}",
+            _share(one.compute), _share(one.memory), _share(one.dram),
+            _rate(one.bytes_per_s, "G", "B/s"), _rate(one.flops_per_s, "T", "FLOP/s"), _share(one.occupancy), name,
+        )  # fmt: skip
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _rate(value: float | None, prefix: str, unit: str) -> str:
+    rate = 0.0 if value is None else value / DECIMAL[prefix]
+    return "" if value is None else f"{rate:,.1f} {prefix}{unit}" if rate < 100 else f"{rate:,.0f} {prefix}{unit}"
+
+
+# -- query ------------------------------------------------------------------------------------------------------------
+
+
+WIDEST = 100  # characters of a cell
+QUERY_SHOWN = 12  # holders of a chip
+
+
+def draw_query(answer: QueryAnswer, console: Console) -> None:
+    """Print an answer as a table."""
+    table = Table(box=None, pad_edge=False)
+    for place, column in enumerate(answer.columns):
+        numbers = all(isinstance(row[place], int | float | None) for row in answer.rows[:50])
+        table.add_column(clean(column), justify="right" if numbers else "left", overflow="fold")
+    for row in answer.rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console.print(table)
+    for line in answer.warnings:
+        console.print(Text(f"warning: {clean(line)}", style="yellow"))
+    if answer.truncated:
+        console.print(Text(f"{len(answer.rows):,} rows shown, there are more: --limit N", style="dim"))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(clean(str(value)[:WIDEST]))
+
+
+def draw_memory(record: MemoryRecord, console: Console) -> None:
+    """Print who held the peak of every chip."""
+    for line in record.warnings:
+        console.print(Text(f"warning: {line}", style="yellow"))
+    for one in record.devices:
+        console.print(Text(f"chip {one.device}: {format_quantity(one.peak_bytes, 'B')} at the peak", style="bold"))
+        told = f"{one.events:,} events"
+        if one.before_bytes:
+            told += f"; {format_quantity(one.before_bytes, 'B')} were allocated before the history began"
+        if one.reserved_bytes:
+            reserved = format_quantity(one.reserved_bytes, "B")
+            told += f"; at the end {one.fragmentation:.0%} of {reserved} reserved unused"
+        if one.out_of_memory:
+            told += f"; {one.out_of_memory:,} allocations failed"
+        console.print(Text(told, style="dim"))
+        table = grid("right", "right", "left")
+        for held in one.holders[:QUERY_SHOWN]:
+            share = held.size_bytes / max(1, one.peak_bytes)
+            table.add_row(format_quantity(held.size_bytes, "B"), f"{share:.1%}", clean(held.what))
+        console.print(table)

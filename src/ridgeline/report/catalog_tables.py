@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -13,7 +14,6 @@ from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.report.catalog_sheets import NUMBERS, Sheet
 from ridgeline.report.cells import DASH, WEAK, clean, facts, headed, listed
-from ridgeline.report.model_tables import models
 
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 
@@ -291,6 +291,144 @@ def _cell(key: str, value: object) -> str:
         if key.endswith(ending):
             return format_quantity(value, unit)
     return format_count(value, 4) if key in ("params", "active") else f"{value:g}"
+
+
+# -- model tables -----------------------------------------------------------------------------------------------------
+
+
+PARTS = (
+    "embedding", "attention", "mlp", "experts", "shared_experts", "router", "norms", "head", "vision", "audio",
+    "encoder", "companions", "extra",
+)  # fmt: skip
+Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for a sheet, its style
+
+
+def models(sheets: Sequence[Sheet]) -> RenderableType:
+    """Models side by side: parameters by part, flops, cache, intensity."""
+    table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
+    for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), media_rows(sheets), _cache_rows()):
+        for name, cell, style in section:
+            cells = [cell(sheet) for sheet in sheets]
+            if any(text not in ("", "0", DASH) for text in cells):
+                table.add_row(Text(name, style=style), *(clean(text) for text in cells))
+        table.add_section()
+    untold = [
+        f"{sheet['id']}: {line}" for sheet in sheets if sheet["capture"] for line in sheet["capture"]["untold"]
+    ]  # fmt: skip
+    convention = Text(sheets[0]["flops_per_token"]["convention"], style="dim")
+    return Group(table, convention, *listed("captured; could not be told", untold))
+
+
+def _shape_rows() -> list[Row]:
+    return [
+        ("layers x hidden", lambda sheet: f"{sheet['layers']} x {sheet['hidden']}", ""),
+        ("captured", lambda sheet: f"by {sheet['capture']['by']}" if sheet["capture"] else DASH, ""),
+        ("attention", lambda sheet: str(sheet["attention"]), ""),
+        ("experts", lambda sheet: str(sheet["experts"] or DASH), ""),
+        ("vocabulary", lambda sheet: f"{sheet['vocab']:,}", ""),
+        ("context", lambda sheet: f"{sheet['context']:,}" if sheet["context"] else DASH, ""),
+    ]
+
+
+def _param_rows() -> list[Row]:
+    def counted(key: str) -> Callable[[Sheet], str]:
+        return lambda sheet: format_count(sheet["params"][key], 4) if sheet["params"][key] else "0"
+
+    def exact(sheet: Sheet) -> str:
+        return f"{format_count(sheet['params']['total'], 4)}  ({sheet['params']['total']:,})"
+
+    return [
+        ("parameters", exact, "bold"),
+        ("  active per token", counted("active"), ""),
+        *((f"  {part.replace('_', ' ')}", partial(_share, part=part), "") for part in PARTS),
+        ("  mtp, beside the total", counted("mtp"), ""),
+        ("weights", lambda sheet: f"{format_quantity(sheet['weight_bytes'], 'B')} in {sheet['dtype']}", ""),
+    ]
+
+
+def _flop_rows(sheets: Sequence[Sheet]) -> list[Row]:
+    def per_token(key: str) -> Callable[[Sheet], str]:
+        return lambda sheet: f"{format_quantity(sheet['flops_per_token'][key], 'FLOP')}/token"
+
+    parts = dict.fromkeys(part for sheet in sheets for part in sheet["flops_per_token"]["parts"])
+    return [
+        ("forward", lambda sheet: f"{per_token('forward')(sheet)} at {sheet['seq']:,}", "bold"),
+        *((f"  {part.replace('_', ' ')}", partial(_flops, part=part), "") for part in parts),
+        ("training", per_token("training"), ""),
+    ]
+
+
+def _cache_rows() -> list[Row]:
+    return [
+        ("KV cache", lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_token'], 'B')}/token", ""),
+        (
+            "  at this length",
+            lambda sheet: f"{format_quantity(sheet['kv_cache_bytes_per_sequence'], 'B')}/sequence",
+            "",
+        ),
+        ("recurrent state", lambda sheet: _bytes(sheet["state_bytes_per_sequence"]), ""),
+        ("intensity, prefill", lambda sheet: f"{sheet['arithmetic_intensity']['prefill']:.4g} FLOP/B", ""),
+        (
+            "intensity, decode",
+            lambda sheet: f"{sheet['arithmetic_intensity']['decode']:.3g} FLOP/B at batch {sheet['batch']}",
+            "",
+        ),
+    ]
+
+
+def _bytes(value: float) -> str:
+    return f"{format_quantity(value, 'B')}/sequence" if value else "0"
+
+
+def _share(sheet: Sheet, part: str) -> str:
+    value = sheet["params"][part]
+    return f"{format_count(value, 4)}  {value / sheet['params']['total']:.1%}" if value else "0"
+
+
+def _flops(sheet: Sheet, part: str) -> str:
+    value = sheet["flops_per_token"]["parts"].get(part, 0)
+    return f"{value / sheet['flops_per_token']['forward']:.1%}" if value else "0"
+
+
+# -- media rows -------------------------------------------------------------------------------------------------------
+
+
+def media_rows(sheets: Sequence[Sheet]) -> Iterator[tuple[str, Callable[[Sheet], str], str]]:
+    """A row for each size of image, video and clip that any of the models reads, or makes."""
+    for kind, told in (("image", _pixels), ("audio", _seconds), ("latents", _pixels)):
+        for name in dict.fromkeys(told(one) for sheet in sheets for one in _sizes(sheet, kind)):
+            yield name, _media_rows_cell(kind, told, name), ""
+    yield "encoder of a source", _source, ""
+    yield "beside it", lambda sheet: ", ".join(one["name"] for one in sheet["media"]["companions"]) or DASH, ""
+
+
+def _sizes(sheet: Sheet, kind: str) -> list[Sheet]:
+    part = sheet["media"][kind]
+    return part["sizes"] if part else []
+
+
+def _pixels(one: Sheet) -> str:
+    what = f"video of {one['frames']} frames, " if one["frames"] > 1 else "image of "
+    return f"{what}{one['height']} x {one['width']}"
+
+
+def _seconds(one: Sheet) -> str:
+    return f"sound of {one['seconds']} s"
+
+
+def _media_rows_cell(kind: str, told: Callable[[Sheet], str], name: str) -> Callable[[Sheet], str]:
+    def cell(sheet: Sheet) -> str:
+        found = next((one for one in _sizes(sheet, kind) if told(one) == name), None)
+        if found is None:
+            return DASH
+        return f"{format_quantity(found['flops'], 'FLOP')}, {found['tokens']:,.0f} tokens"
+
+    return cell
+
+
+def _source(sheet: Sheet) -> str:
+    part = sheet["media"]["source"]
+    return f"{format_quantity(part['flops'], 'FLOP')} of {part['positions']:,}" if part else DASH
 
 
 SIDE_BY_SIDE: dict[str, Callable[[Sequence[Sheet]], RenderableType]] = {"chip": chips, "model": models}

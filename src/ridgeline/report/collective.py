@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from math import log10
 
 import numpy as np
 from rich.console import Console
@@ -16,12 +17,14 @@ from ridgeline.comm.catalogue import AlgorithmList
 from ridgeline.comm.crossings import SizeRange
 from ridgeline.comm.formats.files import CollectiveFile
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.libraries.choice import LibraryChoice
 from ridgeline.comm.routes import routes
 from ridgeline.comm.simulation.contention import Contention
 from ridgeline.comm.simulation.message_rounds import Method
 from ridgeline.core.units import format_quantity
-from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
-from ridgeline.report.crossing_chart import crossing_lines
+from ridgeline.report import html
+from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, headed, listed, percent, scatter
+from ridgeline.runtime.collective_run import CollectiveRun
 
 METHODS: dict[Method, str] = {
     "exact": "max-min rates at every start and end",
@@ -181,3 +184,177 @@ def draw_library(library: AlgorithmList, console: Console) -> None:
     size = format_quantity(library.size_bytes, "B", 4)
     title = f"{size} on {library.topology}, {library.ranks} ranks: {len(rows)} algorithms, {verdict}"
     console.print(blocks([Text.assemble(clean(title), style="bold")], [table]))
+
+
+# -- collective run ---------------------------------------------------------------------------------------------------
+
+
+COLUMNS = ("size", "time", "algbw", "busbw", "bound", "over it", "backend's own", "busbw of it")
+
+
+def draw_collective_run(run: CollectiveRun, console: Console) -> None:
+    """Print the table of sizes."""
+    algorithm = run.algorithm
+    title = f"{run.collective} by {algorithm.name} on {algorithm.ranks} ranks, {run.backend}"
+    table = headed(COLUMNS, right=COLUMNS)
+    for row in run.rows:
+        table.add_row(
+            format_quantity(row.size_bytes, "B", 3),
+            format_quantity(row.seconds, "s", 3),
+            format_quantity(row.algbw, "B/s", 3),
+            format_quantity(row.busbw, "B/s", 3),
+            format_quantity(row.bound_seconds, "s", 3),
+            f"{row.ratio_to_bound:.1f}",
+            format_quantity(row.own_seconds, "s", 3),
+            format_quantity(row.own_busbw, "B/s", 3),
+        )
+    figures = facts(
+        ("steps", f"{algorithm.step_count:,} in {algorithm.rounds} rounds"),
+        ("one send", f"{format_quantity(run.latency_s, 's', 3)}, {format_quantity(run.bytes_per_s, 'B/s', 3)}"),
+        ("outputs", "right, bit for bit" if run.correct else "WRONG"),
+    )
+    wrong = [f"{format_quantity(row.size_bytes, 'B', 3)}: {text}" for row in run.rows for text in row.wrong]
+    console.print(blocks([clean(title)], [figures], listed("wrong outputs", wrong), [table]))
+
+
+# -- library choice ---------------------------------------------------------------------------------------------------
+
+
+def draw_library_choice(choice: LibraryChoice, console: Console) -> None:
+    """Print what is taken and why, the table of options, and a sweep over sizes."""
+    size, chosen, measured = format_quantity(choice.size_bytes, "B", 4), choice.chosen, choice.measured
+    where = f"{choice.collective} of {size} on {choice.system.name}"
+    expected = ""
+    if measured is not None:
+        expected = f"{_s(measured.seconds)}, nine of ten {_s(measured.low)} to {_s(measured.high)}"
+    rows = facts(
+        ("its own estimate", _s(chosen.seconds)),
+        ("a benchmark would measure", expected),
+        ("algbw", f"{_rate(choice.algbw)}: size over time"),
+        ("busbw", f"{_rate(choice.busbw)}: times {choice.bus_factor:.4g}, what a rank sends per byte of size"),
+        ("channels", str(chosen.channels or "")),
+    )
+    refused = [f"{option.algorithm}: {option.reason}" for option in choice.not_offered]
+    title = clean(f"{choice.library} {choice.version}: {where} by {chosen.name}")
+    console.print(
+        blocks(
+            [Text.assemble(title, style="bold")],
+            [rows],
+            [_options(choice)],
+            listed("why", list(choice.why)),
+            listed("not considered", refused),
+            [_sweep(choice)],
+            listed("assumed", list(choice.notes)),
+        )
+    )
+
+
+def _options(choice: LibraryChoice) -> Table:
+    names = ("algorithm", "protocol", "time", "latency", "bytes", "busbw", "channels")
+    table = headed(names, right=names[2:])
+    for option in choice.compared:
+        times = (_s(option.seconds), _s(option.latency_s), _s(option.bytes_s))
+        rate, channels = _rate(option.busbw), str(option.channels or "")
+        table.add_row(option.algorithm, option.protocol, *times, rate, channels)
+    return table
+
+
+def _sweep(choice: LibraryChoice) -> Table:
+    names = ("size", "takes", "channels", "its estimate", "busbw", "measured", "measured busbw")
+    table = headed(names, right=("size", *names[2:]))
+    for point in choice.sweep:
+        table.add_row(
+            format_quantity(point.size_bytes, "B", 3),
+            f"{point.algorithm}/{point.protocol}" if point.protocol else point.algorithm,
+            str(point.channels or ""),
+            _s(point.seconds),
+            _rate(point.busbw),
+            _s(point.measured_seconds),
+            _rate(point.measured_busbw),
+        )
+    return table
+
+
+def _rate(bytes_per_s: float) -> str:
+    return format_quantity(bytes_per_s, "B/s", 3)
+
+
+# -- crossing chart ---------------------------------------------------------------------------------------------------
+
+
+MARKS = "abcdefghijklmnopqrstuvwxyz"
+COLOURS = ("#2f6fb2", "#d1661f", "#3f8f4f", "#8c56a8", "#b3394a", "#5f7a86")
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 40, 30
+POINTS = 9  # of a range on a terminal
+
+
+def crossing_lines(ranges: Sequence[SizeRange]) -> list[str]:
+    """The chart in plain characters: a letter for each algorithm, `.` the bound, `|` where two cross."""
+    dots: list[Dot] = []
+    low = min(one.min_bound_seconds for one in ranges)
+    for mark, one in zip(MARKS, ranges, strict=False):
+        sizes = np.geomspace(one.min_bytes, one.max_bytes, POINTS)
+        bound = np.interp(sizes, _ends(one, "bytes"), _ends(one, "bound_seconds"))
+        taken = np.interp(sizes, _ends(one, "bytes"), _ends(one, "seconds"))
+        dots += [Dot(x=float(x), y=float(y), mark=".") for x, y in zip(sizes, bound, strict=True)]
+        dots += [Dot(x=float(x), y=float(y), mark=mark) for x, y in zip(sizes, taken, strict=True)]
+    dots += [Dot(x=one.min_bytes, y=low, mark="|") for one in ranges[1:]]
+    across = Axis(name="size", form=lambda value: format_quantity(value, "B", 2))
+    up = Axis(name="seconds", form=lambda value: format_quantity(value, "s", 2))
+    named = [f"{mark} {one.algorithm}" for mark, one in zip(MARKS, ranges, strict=False)]
+    return [*scatter(dots, across, up), f"{', '.join(named)}; . bound; | crossing"]
+
+
+def _ends(one: SizeRange, what: str) -> list[float]:
+    return [getattr(one, f"min_{what}"), getattr(one, f"max_{what}")]
+
+
+def crossing_marks(ranges: Sequence[SizeRange], width: float, height: float) -> list[str]:
+    """The chart as marks of a drawing, both axes logarithmic, a rule with its size at each crossing."""
+    low, high = ranges[0].min_bytes, ranges[-1].max_bytes
+    times = [value for one in ranges for value in (*_ends(one, "seconds"), *_ends(one, "bound_seconds")) if value > 0]
+    least, most = min(times), max(times)
+
+    def x(size: float) -> float:
+        return LEFT + (width - LEFT - RIGHT) * log10(size / low) / max(log10(high / low), 1e-9)
+
+    def y(seconds: float) -> float:
+        share = log10(max(seconds, least) / least) / max(log10(most / least), 1e-9)
+        return height - BOTTOM - (height - TOP - BOTTOM) * share
+
+    marks = [html.label("fastest by size; dashed: bound", LEFT, 14)]
+    for seconds in (least, most):
+        marks += [html.rule(f"M{LEFT} {y(seconds):.1f}H{width - RIGHT:.1f}")]
+        marks += [html.label(format_quantity(seconds, "s", 2), LEFT - 6, y(seconds) + 4, anchor="end")]
+    for size, anchor in ((low, "start"), (high, "end")):
+        marks.append(html.label(format_quantity(size, "B", 3), x(size), height - 8, anchor=anchor))
+    for row, one in enumerate(ranges):
+        colour, (first, last) = COLOURS[row % len(COLOURS)], _ends(one, "bytes")
+        sizes = np.geomspace(first, last, 24)
+        taken = np.interp(sizes, (first, last), _ends(one, "seconds"))
+        bound = np.interp(sizes, (first, last), _ends(one, "bound_seconds"))
+        marks.append(html.rule(_path([(x(s), y(t)) for s, t in zip(sizes, bound, strict=True)]), "line"))
+        path = _path([(x(s), y(t)) for s, t in zip(sizes, taken, strict=True)])
+        told = f"{one.algorithm}, {one.chunks} chunks"
+        line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2">'
+        marks.append(f"{line}<title>{html.escaped(told)}</title></path>")
+        high_up = TOP - 6 - 11 * (row % 2)
+        marks.append(html.label(one.algorithm, (x(first) + x(last)) / 2, high_up, anchor="middle"))
+        if row:
+            marks.append(html.rule(f"M{x(first):.1f} {TOP}V{height - BOTTOM:.1f}"))
+            marks.append(html.label(format_quantity(first, "B", 3), x(first), height - 8, anchor="middle"))
+    return marks
+
+
+def _path(points: list[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def crossing_table(ranges: Sequence[SizeRange]) -> str:
+    """The ranges as a table of a page."""
+    rows = [
+        (one.algorithm, one.chunks, *(format_quantity(value, "B", 3) for value in _ends(one, "bytes")),
+         *(format_quantity(value, "s", 3) for value in _ends(one, "seconds")))
+        for one in ranges
+    ]  # fmt: skip
+    return html.table(("fastest", "chunks", "from", "to", "takes at first", "takes at last"), rows, text=(0,))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ridgeline.core.units import signed_share
-from ridgeline.report.cells import better_or_worse, blocks, clean, grid, signed, time
-from ridgeline.trace.diff import Diff, Place
+from ridgeline.calibrate.explain import Explanation, GapPart
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.report.cells import better_or_worse, blocks, clean, grid, listed, signed, time
+from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table
+from ridgeline.trace.diff import CauseTime, Diff, Place
 
 SHOWN = 4  # of a cause on a page
 LEAST = 0.02  # of the whole difference: smaller items are not on the page
@@ -103,3 +105,197 @@ def _places(by: str, places: Sequence[Place]) -> list[RenderableType]:
             better_or_worse(one.delta_ns / largest),
         )  # fmt: skip
     return [Text(f"by {by}", style="dim"), table]
+
+
+# -- explain ----------------------------------------------------------------------------------------------------------
+
+
+EXPLAIN_LEAST = 50  # nanoseconds: less is rounding
+COLOURS = {"model": "cyan", "machine": "yellow", "unclear": "magenta", "nothing": "dim"}
+
+
+def draw_explanation(explanation: Explanation, console: Console) -> None:
+    """Print the explain_page of an explanation."""
+    console.print(explain_page(explanation))
+
+
+def explain_page(explanation: Explanation) -> RenderableType:
+    """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
+    doubts = listed("doubtful", explanation.doubts, style="yellow")
+    return blocks(_explain_head(explanation), doubts, _gap(explanation), _todo(explanation))
+
+
+def _explain_head(explanation: Explanation) -> list[RenderableType]:
+    low, high = explanation.prediction.interval.low, explanation.prediction.interval.high
+    table = grid("left", "right", "left")
+    inside = "inside" if explanation.inside else "outside"
+    span = f"{format_quantity(low, 's', 3)} to {format_quantity(high, 's', 3)}"
+    scenario = explanation.scenario
+    table.add_row("predicted", time(explanation.predicted_ns), Text(f"{scenario.plan.engine}; {span}", style="dim"))
+    table.add_row(
+        "measured", time(explanation.measured_ns), Text(f"{inside} the interval of the prediction", style="dim")
+    )
+    residual = "" if explanation.residual is None else f"residual {signed_share(explanation.residual)}"
+    table.add_row(Text("gap", style="bold"), Text(signed(explanation.gap_ns), style="bold"), residual)
+    sources = ", ".join(explanation.analysis.timeline.about.sources[:2])
+    title = f"{scenario.model.id} on {scenario.system.name}   {sources}"
+    return [Text.assemble(clean(title), style="bold"), table]
+
+
+def _gap(explanation: Explanation) -> list[RenderableType]:
+    """Classes, the largest gap first, and below each its phases where it has several."""
+    table = grid("left", "right", "right", "right", "left", "left", "left")
+    largest = max((abs(one.gap_ns) for one in explanation.by_class), default=1.0) or 1.0
+    small: list[float] = []
+    for one in explanation.by_class:
+        parts = [part for part in explanation.parts if part.class_ == one.class_ and abs(part.gap_ns) >= EXPLAIN_LEAST]
+        if all(part.change == "nothing" for part in parts):
+            small.append(one.gap_ns)
+            continue
+        alone = parts[0] if len(parts) == 1 else None
+        table.add_row(
+            Text(one.class_ + (f", {alone.phase}" if alone else ""), style="bold"), time(one.predicted_ns),
+            time(one.measured_ns), signed(one.gap_ns), better_or_worse(one.gap_ns / largest / 2),
+            *_verdict(alone),
+        )  # fmt: skip
+        for part in [] if alone else parts:
+            times = (time(part.predicted_ns), time(part.measured_ns), signed(part.gap_ns))
+            dim = [Text(word, style="dim") for word in (f"  {part.phase}", *times)]
+            table.add_row(*dim, "", *_verdict(part))
+    if small:
+        table.add_row(Text("the rest", style="dim"), "", "", signed(sum(small)), "", *_verdict(None))
+    head = "class and phase, predicted, measured, gap, what should change; gaps of classes sum to the whole"
+    return [Text(head, style="dim"), table]
+
+
+def _verdict(part: GapPart | None) -> tuple[Text, Text]:
+    """Who should change, and why; nothing for a sum of parts."""
+    if part is None:
+        return Text(""), Text("")
+    return Text(part.change, style=COLOURS[part.change]), Text(part.why, style="dim")
+
+
+def _todo(explanation: Explanation) -> list[RenderableType]:
+    """Of whom how much is, and each action once, beside the largest part that asks for it."""
+    parts = ", ".join(f"{change} {signed(gap)}" for change, gap in explanation.by_change_ns.items())
+    table = grid("left", "left", "left")
+    seen: set[str] = set()
+    for part in explanation.parts:
+        if part.action and part.action not in seen:
+            seen.add(part.action)
+            where = f"{part.phase} {part.class_} {signed(part.gap_ns)}"
+            table.add_row(
+                Text(f"  {part.change}", style=COLOURS[part.change]),
+                Text(where, style="dim"),
+                clean(part.action),
+            )
+    return [Text.assemble(("of the gap ", "dim"), parts), *([table] if seen else [])]
+
+
+# -- diff html --------------------------------------------------------------------------------------------------------
+
+
+WIDE, TALL, NAMES = 860, 24, 190  # of the chart of causes, in pixels
+ITEMS = 25  # of a cause
+STYLE = (
+    HOUSE
+    + """
+.less { fill: var(--in); fill-opacity: .75; } .more { fill: var(--out); fill-opacity: .8; }
+.sum { fill: var(--faint); fill-opacity: .5; } details { margin: .6rem 0; }
+td.text { max-width: 34rem; overflow-wrap: anywhere; }
+"""
+)
+
+
+def diff_page(diffs: Sequence[Diff]) -> str:
+    """The page of one or several diffs, each against the first run; names of strangers are escaped."""
+    first = diffs[0].before
+    runs = table(
+        ("run", "chip", "step", "B − A", ""),
+        [(first.label, first.chip_name or "", time(first.step_ns), "", "")]
+        + [
+            (one.after.label, one.after.chip_name or "", time(one.after.step_ns),
+             signed(one.delta_ns), signed_share(one.slower) if one.slower else "0.0%")
+            for one in diffs
+        ],
+        text=(1,),
+    )  # fmt: skip
+    body = f"<h1>Why steps differ</h1>{runs}" + "".join(_one(one) for one in diffs)
+    return document(title=f"Ridgeline: {first.label} and {len(diffs)} more", body=body, style=STYLE)
+
+
+def _one(diff: Diff) -> str:
+    before, after = diff.before, diff.after
+    told = (
+        (time(before.step_ns), f"A: {before.label}"), (time(after.step_ns), f"B: {after.label}"),
+        (signed(diff.delta_ns), "B − A, a step and chip"),
+        (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
+    )  # fmt: skip
+    places = "".join(
+        _diff_html_places(by, rows)
+        for by, rows in (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
+    )
+    return (
+        f"<h2>{escaped(before.label)} → {escaped(after.label)}</h2>{facts(told)}"
+        f"<figure>{_bars(diff)}<figcaption>Causes sum to the difference. Work is matched by "
+        f"{escaped(diff.by)}.</figcaption></figure>"
+        f"{''.join(map(_cause, diff.causes))}{places}"
+    )
+
+
+def _bars(diff: Diff) -> str:
+    """Causes as a waterfall from A's step to B's."""
+    causes = diff.causes
+    levels = [0.0]
+    for one in causes:
+        levels.append(levels[-1] + one.delta_ns)
+    low, high = min(levels), max(levels)
+    scale = (WIDE - NAMES - 90) / ((high - low) or 1.0)
+
+    def x(value: float) -> float:
+        return NAMES + (value - low) * scale
+
+    marks = [rule(f"M{x(0):.1f} 4V{(len(causes) + 1) * TALL:.1f}")]
+    for place, (one, begin) in enumerate(zip(causes, levels, strict=False)):
+        marks += _bar(
+            one.cause, one.delta_ns, (x(begin), x(begin + one.delta_ns)), place, "more" if one.delta_ns > 0 else "less"
+        )
+    marks += _bar("B − A", diff.delta_ns, (x(0), x(levels[-1])), len(causes), "sum")
+    return svg(WIDE, (len(causes) + 1) * TALL + 8, marks)
+
+
+def _bar(name: str, us: float, ends: tuple[float, float], place: int, kind: str) -> Iterable[str]:
+    left, right = sorted(ends)
+    top = place * TALL + 4
+    size = f'x="{left:.1f}" y="{top}" width="{max(1.0, right - left):.1f}" height="{TALL - 8}"'
+    yield label(name, NAMES - 10, top + 12, anchor="end", faint=False)
+    yield f'<rect class="{kind}" {size}><title>{escaped(f"{name}: {signed(us)}")}</title></rect>'
+    yield label(signed(us), right + 6, top + 12)
+
+
+def _cause(one: CauseTime) -> str:
+    rows = [
+        (
+            signed(item.delta_ns), f"{item.phase}, {item.class_}", both_ends(item.name, 120),
+            f"{item.calls_before:,.0f} → {item.calls_after:,.0f}",
+            time(item.before_ns), time(item.after_ns),
+            _kernels(item.kernels_before, item.kernels_after),
+        )
+        for item in one.items[:ITEMS]
+    ]  # fmt: skip
+    head = ("", "where", "what", "calls", "A", "B", "kernels")
+    return (
+        f"<details><summary><b>{escaped(one.cause)}</b> {escaped(signed(one.delta_ns))}: {escaped(one.meaning)}"
+        f"</summary>{table(head, rows, text=(1, 2, 6))}</details>"
+    )
+
+
+def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
+    """Which kernels ran for an op on each side."""
+    names = [both_ends(names[0], 60) if names else "" for names in (before, after)]
+    return "" if not any(names) else names[0] if names[0] == names[1] else f"{names[0]} → {names[1]}"
+
+
+def _diff_html_places(by: str, places: Sequence[Place]) -> str:
+    rows = [(one.id, time(one.before_ns), time(one.after_ns), signed(one.delta_ns)) for one in places if one.delta_ns]
+    return f"<h2>By {by}</h2>{table((by, 'A', 'B', 'B − A'), rows[:60])}" if rows else ""

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed
-from ridgeline.report.plot import Axis, Dot, scatter
+from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, headed, listed, scatter
 from ridgeline.report.predict import COLOURS
 from ridgeline.search import (
     ComparedSystem,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.html import HOUSE, document, dot, escaped, facts, label, rule, svg, table
+from ridgeline.report.html import HOUSE, Scale, document, dot, escaped, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS, software
-from ridgeline.report.scale import Scale
 from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan, amount
 
 WIDE, TALL, EDGE, LEFT = 720, 380, 64, 88  # of a chart, in pixels; numbers of up to 14 characters stand at its left

@@ -7,9 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_gib, format_quantity
-from ridgeline.report.cells import WEAK, Side, bar, clean, grid, listed
-from ridgeline.report.network import draw_network
-from ridgeline.sim.prediction import Prediction
+from ridgeline.report.cells import WEAK, Side, bar, blocks, clean, grid, headed, listed
+from ridgeline.sim.prediction import NetworkContention, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
 WIDE = 36  # cells of a bar
@@ -136,3 +135,21 @@ def _trust(prediction: Prediction) -> list[RenderableType]:
     )
     counted = Text("counted: " + "; ".join(prediction.utilization.conventions), style="dim")
     return [head, counted, *listed("assumed", prediction.assumptions, most=MOST)]
+
+
+# -- network ----------------------------------------------------------------------------------------------------------
+
+
+def draw_network(network: NetworkContention, console: Console) -> None:
+    """Print the collectives of a step beside what they cost each other."""
+    added, step = (format_quantity(seconds, "s", 4) for seconds in (network.added_s, network.step_time_s))
+    title = f"contention on {network.topology} adds {added}: step {step}"
+    right = ("group", "groups", "together / alone", "worst seed", "beside gradients", "exposed", "adds")
+    table = headed(("collective", "axis", *right), right=right)
+    for one in network.collectives:
+        name = f"{one.label} ({one.kind})"
+        worst, beside = (f"{seconds / one.alone_s:.2f}" for seconds in (one.worst_s, one.beside_s))
+        group = f"{one.ranks} by {one.stride}"
+        seconds = (format_quantity(part, "s", 3) for part in (one.exposed_s, one.added_s))
+        table.add_row(clean(name), one.axis, group, str(one.groups), f"{one.factor:.2f}", worst, beside, *seconds)
+    console.print(blocks([Text(title, style="bold")], [table]))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.core.units import format_quantity
-from ridgeline.report.cells import DASH, blocks, clean, headed, listed, percent
-from ridgeline.sim.roofline import Roofline
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.files import write_bytes, write_text
+from ridgeline.core.records import dataclass
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.cost import ProfileDiff, ProfileReport
+from ridgeline.report import html
+from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
+from ridgeline.report.html import Scale
+from ridgeline.report.raster import Canvas, Colour
+from ridgeline.sim.roofline import PlacedOp, Roofline
 
 SHOWN = 24  # ops on a page
 
@@ -84,3 +93,265 @@ def span_of(roofline: Roofline) -> tuple[float, float, float, float]:
     high = max([placed.op.intensity for placed in known] + [peak / memory * 8])
     slow = min([placed.op.flops_per_s for placed in known] + [low * memory])
     return 10 ** math.floor(math.log10(low)), high * 1.5, slow * 0.6, peak * 1.8
+
+
+# -- roofline chart ---------------------------------------------------------------------------------------------------
+
+
+WIDE, TALL = 920, 520  # pixels
+LEFT, RIGHT, TOP, BOTTOM = 110, 24, 34, 46
+PAPER, INK, FAINT, RULE = (252, 252, 250), (29, 39, 51), (138, 148, 160), (223, 227, 232)
+SHEET, MEASURED = (47, 111, 178), (209, 102, 31)
+DOTS: dict[str, Colour] = {"compute": (47, 111, 178), "memory": (46, 139, 87)}
+WRITERS = (".svg", ".png", ".html", ".htm")
+STYLE = html.HOUSE + (
+    ".sheet { stroke: var(--in); fill: none; stroke-width: 2; } .real { stroke: var(--out); fill: none;"
+    " stroke-dasharray: 6 4; stroke-width: 2; } .compute { fill: var(--in); fill-opacity: .6; }"
+    " .memory { fill: #2e8b57; fill-opacity: .6; }"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line between two places of the chart: a rule, a roof by the data sheet, or a measured one."""
+
+    kind: str
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """An op."""
+
+    kind: str
+    x: float
+    y: float
+    radius: float
+    told: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A text."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str = "start"
+
+
+Mark = Line | Dot | Label
+
+
+def marks(roofline: Roofline) -> Iterator[Mark]:
+    """The chart: axes, roofs, ops; places in pixels."""
+    low, high, slow, fast = span_of(roofline)
+    across = Scale(low=low, high=high, start=LEFT, end=WIDE - RIGHT, log=True)
+    up = Scale(low=slow, high=fast, start=TALL - BOTTOM, end=TOP, log=True)
+    scenario = roofline.scenario
+    yield Label(text=f"{scenario.model.id} on {scenario.system.chip.id}, {roofline.phase}", x=LEFT, y=20)
+    yield from _axes(across, up)
+    memory = roofline.memory["hbm"]
+    real = roofline.measured_memory.get("hbm")
+    for name, peak in roofline.peaks.items():
+        yield from _roof("sheet", peak, memory, (across, up), f"{name} {format_quantity(peak, 'FLOP/s', 3)}")
+        best = roofline.measured_peaks.get(name)
+        if best and real:
+            yield from _roof("real", best, real, (across, up), f"measured {format_quantity(best, 'FLOP/s', 3)}")
+    for placed in roofline.placed_ops:
+        if placed.op.flops and placed.op.seconds:
+            told = (
+                f"{placed.op.label} ({placed.op.phase}): {placed.share:.1%} of the time, {placed.roof:.0%} of its roof"
+            )
+            x, y = across(placed.op.intensity), up(placed.op.flops_per_s)
+            yield Dot(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=told)
+    for placed in sorted(roofline.placed_ops, key=lambda placed: -placed.share)[:6]:
+        if placed.op.flops and placed.op.seconds:
+            yield Label(text=placed.op.label, x=across(placed.op.intensity) + 8, y=up(placed.op.flops_per_s) - 6)
+
+
+def _axes(across: Scale, up: Scale) -> Iterator[Mark]:
+    bottom = TALL - BOTTOM
+    for power in range(math.ceil(math.log10(across.low)), math.floor(math.log10(across.high)) + 1):
+        x = across(10.0**power)
+        yield Line(kind="rule", start=(x, TOP), end=(x, bottom))
+        yield Label(text=f"{10.0**power:g}", x=x, y=bottom + 16, anchor="middle")
+    for power in range(math.ceil(math.log10(up.low)), math.floor(math.log10(up.high)) + 1):
+        y = up(10.0**power)
+        yield Line(kind="rule", start=(LEFT, y), end=(WIDE - RIGHT, y))
+        yield Label(text=format_quantity(10.0**power, "FLOP/s", 3), x=LEFT - 6, y=y + 4, anchor="end")
+    yield Label(text="FLOP/B", x=WIDE - RIGHT, y=TALL - 8, anchor="end")
+
+
+def _roof(kind: str, peak: float, memory: float, scales: tuple[Scale, Scale], told: str) -> Iterator[Mark]:
+    across, up = scales
+    ridge = min(max(peak / memory, across.low), across.high)
+    first = max(across.low, up.low / memory)
+    if first < ridge:
+        yield Line(kind=kind, start=(across(first), up(first * memory)), end=(across(ridge), up(ridge * memory)))
+    yield Line(kind=kind, start=(across(ridge), up(peak)), end=(across(across.high), up(peak)))
+    yield Label(text=told, x=across(across.high), y=up(peak) - 6, anchor="end")
+
+
+def _path(line: Line) -> str:
+    (left, top), (right, bottom) = line.start, line.end
+    return f"M{left:.1f} {top:.1f}L{right:.1f} {bottom:.1f}"
+
+
+def svg(roofline: Roofline) -> str:
+    """The chart as the content of an SVG element."""
+    drawn = []
+    for mark in marks(roofline):
+        match mark:
+            case Line():
+                drawn.append(
+                    html.rule(
+                        f"M{mark.start[0]:.1f} {mark.start[1]:.1f}L{mark.end[0]:.1f} {mark.end[1]:.1f}", mark.kind
+                    )
+                )
+            case Dot():
+                drawn.append(html.dot(mark.x, mark.y, round(mark.radius, 1), kind=mark.kind, told=mark.told))
+            case Label():
+                drawn.append(html.label(mark.text, mark.x, mark.y, anchor=mark.anchor))
+    return html.svg(WIDE, TALL, drawn)
+
+
+def svg_file(roofline: Roofline) -> str:
+    """The chart as a file of its own, light and dark as the reader's page is."""
+    inner = svg(roofline)
+    head, rest = inner.split(">", 1)
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
+    look = STYLE.replace(":root", "svg").replace("body {", "svg {")
+    return f"{head}><style>{look}</style>{rest}\n"
+
+
+def png(roofline: Roofline) -> bytes:
+    """The chart as a picture."""
+    canvas = Canvas(WIDE, TALL, PAPER)
+    lines = {"rule": (RULE, 1.0), "sheet": (SHEET, 2.0), "real": (MEASURED, 2.0)}
+    for mark in marks(roofline):
+        match mark:
+            case Line():
+                colour, thick = lines[mark.kind]
+                canvas.line(mark.start, mark.end, colour, thick)
+            case Dot():
+                canvas.dot(mark.x, mark.y, mark.radius, DOTS.get(mark.kind, FAINT))
+            case Label():
+                canvas.text(mark.text, mark.x, mark.y, INK, mark.anchor)
+    return canvas.png()
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _cells(placed: PlacedOp) -> tuple[str, ...]:
+    """A line of the table of ops."""
+    spent = (f"{placed.op.count:.0f}", format_quantity(placed.op.seconds, "s", 3), f"{placed.share:.1%}")
+    return (
+        f"{placed.op.label} ({placed.op.phase})",
+        *spent,
+        f"{placed.op.intensity:.3g}",
+        f"{placed.roof:.0%}",
+        placed.op.bound,
+        placed.op.evidence.label,
+    )
+
+
+def page(roofline: Roofline) -> str:
+    """The chart with its figures, as one file."""
+    title = f"Roofline: {roofline.scenario.model.id} on {roofline.scenario.system.chip.id}, {roofline.phase}"
+    shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in roofline.bounds.items()]
+    ridges = [(one.dtype, one.level, _number(one.intensity), _number(one.measured)) for one in roofline.ridges]
+    ops = [_cells(placed) for placed in roofline.placed_ops]
+    body = "".join(
+        (
+            f"<h1>{html.escaped(title)}</h1>",
+            html.facts([(format_quantity(roofline.seconds, "s", 4), "of kernels"), *shares]),
+            f"<figure>{svg(roofline)}<figcaption>Solid: data sheet. Dashed: measured. Area of a dot: share of the time."
+            "</figcaption></figure>",
+            "<h2>Ridge points, FLOP for a byte</h2>",
+            html.table(("format", "memory", "data sheet", "measured"), ridges, text=(1,)),
+            "<h2>Ops</h2>",
+            html.table(("op", "runs", "time", "share", "FLOP/B", "of its roof", "limit", "evidence"), ops, text=(6, 7)),
+            "".join(f"<p>{html.escaped(note)}</p>" for note in roofline.notes),
+        )
+    )
+    return html.document(title=title, body=body, style=STYLE)
+
+
+def write_chart(roofline: Roofline, path: Path) -> None:
+    """Write the chart as its suffix says: .svg, .png or .html."""
+    suffix = path.suffix.lower()
+    if suffix not in WRITERS:
+        raise InputError(
+            Problem(path="-o", given=repr(path.name)[:60], expected="a file ending in .svg, .png or .html")
+        )
+    if suffix == ".png":
+        write_bytes(path, png(roofline))
+    else:
+        write_text(path, svg_file(roofline) if suffix == ".svg" else page(roofline))
+
+
+# -- profile ----------------------------------------------------------------------------------------------------------
+
+
+PROFILE_SHOWN = 20  # kernels that differ, on a page
+
+
+def draw_profile(report: ProfileReport, console: Console) -> None:
+    """Print what was measured, its ceilings, and the chips that are slow."""
+    told = [f"{op} {count}" for op, count in report.rows.items()]
+    chip = report.chip_id or "not of the catalog"
+    head = facts(("chip", chip), ("taken", report.profile.taken), ("rows", ", ".join(told)))
+    slow = [
+        f"rank {one.rank} loses {percent(one.loses)} over {one.kernels} kernels,"
+        f" {one.deviations:.0f} deviations from its peers; most on {one.worst} ({percent(one.worst_loses)})"
+        for one in report.slow
+    ]
+    failed = [f"{name}: {why}" for name, why in report.failed.items()]
+    console.print(
+        blocks(
+            [Text.assemble(clean(report.profile.title), style="bold"), head],
+            [_ceilings(report)],
+            listed("slow chips", slow, style="bold yellow"),
+            listed("did not run", failed, most=5),
+        )
+    )
+
+
+def _ceilings(report: ProfileReport) -> Table:
+    columns = ("measured", "data sheet", "share", "energy")
+    table = headed(("ceiling", *columns, "reached by"), right=columns)
+    for one in report.ceilings:
+        sheet_rate = DASH if one.datasheet is None else format_quantity(one.datasheet, one.unit, 4)
+        per = {"FLOP/s": "J/FLOP", "B/s": "J/B"}.get(one.unit, "J")
+        energy = DASH if one.joules is None else f"{one.joules * 1e12:.3g} p{per}"
+        rate = format_quantity(one.measured, one.unit, 4)
+        table.add_row(clean(one.name), rate, sheet_rate, percent(one.share), energy, clean(one.where))
+    return table
+
+
+def draw_profile_diff(diff: ProfileDiff, console: Console) -> None:
+    """Print what differs between two profiles."""
+    title = Text.assemble(clean(f"{diff.before}  ->  {diff.after}"), style="bold")
+    changed = [f"{name}: {before} -> {after}" for name, (before, after) in diff.facts.items()]
+    groups = headed(("group", "kernels", "B / A", "slower", "faster"), right=("kernels", "B / A", "slower", "faster"))
+    for one in diff.groups:
+        cells = (str(one.rows), signed_share(one.ratio - 1, unit=" %"), str(one.slower), str(one.faster))
+        groups.add_row(one.name, *cells)
+    rows: list[RenderableType] = []
+    if diff.different:
+        table = headed(("beyond their spread", "A", "B", "B / A"), right=("A", "B", "B / A"))
+        for row in diff.different[:PROFILE_SHOWN]:
+            times = (format_quantity(row.before_s, "s", 4), format_quantity(row.after_s, "s", 4))
+            table.add_row(clean(row.name), *times, signed_share(row.ratio - 1, unit=" %"))
+        rows = [table]
+    only = [f"{diff.only[0]} rows in A alone, {diff.only[1]} in B alone"] if any(diff.only) else []
+    console.print(
+        blocks(
+            [title], listed("changed", changed), [groups], rows, listed("ran in one only", diff.failed, most=5),
+            listed("not compared", only),
+        )
+    )  # fmt: skip

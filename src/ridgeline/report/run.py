@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.table import Table
 
-from ridgeline.core.units import format_quantity
+from ridgeline.core.units import format_quantity, signed_share
+from ridgeline.ir.op_comparison import DryRun
 from ridgeline.report.cells import clean, percent
+from ridgeline.runtime.measure import Characterization
+from ridgeline.runtime.preflight import Preflight, PreflightFinding
 from ridgeline.runtime.train.request import RunMemory, RunOutcome, StepRow
 from ridgeline.runtime.train.verification import Verification
 
@@ -76,3 +80,93 @@ def draw_equivalence(verification: Verification, screen: Console) -> None:
         screen.print(f"all {verification.compared} gradients are equal to those of one process")
     worst = verification.worst
     screen.print(f"largest difference {worst.difference:.1e} of {worst.tolerance:.1e} allowed, in {worst.name}")
+
+
+# -- dry run ----------------------------------------------------------------------------------------------------------
+
+
+OWN = "ridgeline"
+
+
+def draw_dry(run: DryRun, screen: Console) -> None:
+    """A table for each distinct stage: all ops, or those that differ where some do; the verdict last."""
+    for stage in run.stages:
+        wrong = [op for op in stage.ops if not op.equal]
+        if not run.equal and not wrong:
+            continue
+        held = ", ".join(map(str, stage.pipeline_ranks))
+        table = Table(title=f"pipeline rank {held}", title_justify="left", box=None, pad_edge=False)
+        for name in ("op", "size", "expected", "traced", "as"):
+            table.add_column(name, justify="right" if name in ("expected", "traced") else "left", overflow="fold")
+        for op in wrong or stage.ops:
+            unit = " B" if op.way == "buckets" else ""
+            name = op.label or "(nothing expected)"
+            table.add_row(name, op.size, f"{op.expected:,}{unit}", f"{op.traced:,}{unit}", op.way)
+        screen.print(table)
+    if run.engine_given != OWN:
+        screen.print(f"engine {OWN}: what runs here, in place of {run.engine_given}")
+    many = sum(len(stage.ops) for stage in run.stages)
+    verdict = "all as expected" if run.equal else f"{len(run.differences)} differ"
+    screen.print(f"{run.ranks} rank(s), {len(run.stages)} distinct stage(s), {many} sizes of ops: {verdict}")
+
+
+# -- preflight --------------------------------------------------------------------------------------------------------
+
+
+def draw_preflight(preflight: Preflight, console: Console) -> None:
+    """The figures of all ranks, then what is wrong with whom."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("figure", "median", "spread", "slowest", "of", "reference"):
+        table.add_column(name, justify="left" if name in ("figure", "of") else "right")
+    for one in preflight.figures:
+        reference = format_quantity(one.reference, "s", 4) if one.reference is not None else ""
+        median, slowest = (format_quantity(value, "s", 4) for value in (one.median, one.value))
+        table.add_row(one.name, median, percent(one.spread), slowest, clean(one.worst), reference)
+    console.print(clean(f"{preflight.ranks} ranks on {preflight.nodes} nodes: {preflight.device}"))
+    console.print(table)
+    for wrong in preflight.outliers:
+        console.print(clean(_sentence(wrong)))
+    for text in preflight.warnings:
+        console.print(clean(f"worth a look: {text}"))
+    if preflight.ok:
+        console.print(f"nothing wrong ({preflight.seconds:.0f} s)")
+
+
+def _sentence(wrong: PreflightFinding) -> str:
+    """One finding in one line."""
+    if wrong.gap is None:
+        return (
+            f"wrong {wrong.kind}: {wrong.who}: {wrong.what} is {wrong.value}, expected {wrong.expected}; {wrong.advice}"
+        )
+    value, expected = (format_quantity(float(one), "s", 4) for one in (wrong.value, wrong.expected))
+    against = "the reference" if wrong.kind == "reference" else "its peers"
+    score = f", {wrong.score:.0f} deviations" if wrong.score else ""
+    name = "chip" if wrong.kind == "reference" else wrong.kind
+    return (
+        f"slow {name}: {wrong.who}: {wrong.what} {value}, {signed_share(wrong.gap)} on {against} "
+        f"({expected}{score}); {wrong.advice}"
+    )
+
+
+# -- characterize -----------------------------------------------------------------------------------------------------
+
+
+def draw_characterization(found: Characterization, console: Console) -> None:
+    """The ceilings, then what failed and why, then the counts."""
+    device = found.device.get("name", "")
+    table = Table(box=None, title=None, pad_edge=False)
+    for name in ("best measured", "format", "value", "at"):
+        table.add_column(name, justify="right" if name == "value" else "left")
+    for one in found.ceilings:
+        value = f"{one.value:.3g} J" if one.unit == "J" else format_quantity(one.value, one.unit, 4)
+        table.add_row(one.what, one.dtype, value, clean(one.at))
+    console.print(clean(f"{device} ({found.chip or 'no chip of the catalog'})"))
+    console.print(table)
+    for lack in found.failure_counts:
+        who = " ".join(part for part in (lack.op, lack.impl, lack.dtype) if part)
+        console.print(clean(f"failing: {who}, {lack.rows} rows: {lack.why}"))
+    if found.waited:
+        said = "threads waited for a core in every run; measure again with fewer threads, or when nobody else computes"
+        console.print(clean(f"beside other work: {found.waited} rows, {said}"))
+    counts = ", ".join(f"{count} {op}" for op, count in found.counts.items())
+    console.print(clean(f"{found.path}: {sum(found.counts.values())} rows ({counts}); {found.left} cases left out"))

@@ -21,7 +21,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
-from ridgeline.report.crossing_chart import crossing_marks, crossing_table
+from ridgeline.report.collective import crossing_marks, crossing_table
 from ridgeline.report.raster import Canvas
 
 MOST_LINKS, MOST_ROUNDS = 256, 512  # cells

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
+from ridgeline.calibrate.explain_bench import METRICS as EXPLAINED_METRICS
+from ridgeline.calibrate.explain_bench import BenchExplanation, BenchLoad
 from ridgeline.calibrate.request_log import LogFit
-from ridgeline.core.units import format_gib, format_quantity, signed_share
+from ridgeline.core.units import format_gib, format_quantity, signed_quantity, signed_share
 from ridgeline.report.cells import DASH, Side, bar, blocks, clean, facts, grid, headed, listed, percent
+from ridgeline.serving.bench_result import BenchAnalysis, BenchReport
 from ridgeline.serving.serving_prediction import ServedTitle, ServingPrediction
 from ridgeline.serving.why_slow import MEANINGS, WhySlow
 
@@ -215,3 +219,104 @@ def draw_request_log(fit: LogFit, console: Console) -> None:
             firsts = [signed_share(value, unit=" %") for value in errors.ttft.values()]
             table.add_row(name, percent(errors.e2e_mape), signed_share(errors.e2e_mean, unit=" %"), *firsts)
     console.print(table)
+
+
+# -- bench ------------------------------------------------------------------------------------------------------------
+
+
+BENCH_METRICS = ("ttft", "tpot", "itl", "e2e")
+MEANING = {
+    "alone": "a prompt of its length with no other request in flight",
+    "waited": "the rest of TTFT: queue, prefills of others",
+    "first-token": "TTFT: queue and prefill (too few requests were alone to tell them apart)",
+    "pace": "decode at the run's median pause",
+    "slower": "pauses up to three times that: larger batches, short prefills of others",
+    "stalled": "what longer pauses took: long prefills of others, preemption, the host",
+    "after-last-token": "from the last token to the end of the answer",
+}
+
+
+def draw_bench(report: BenchReport, console: Console) -> None:
+    """A block for each run; medians below several."""
+    for run in report.runs:
+        console.print(
+            blocks([_title(run)], [_bench_metrics(run)], [Text("an average request", style="bold"), _time(run)])
+        )
+        console.print()
+    if len(report.runs) > 1:
+        parts = [f"{name.removesuffix('_s').upper()} {_seconds(value)}"
+                 for name, value in report.medians.items() if name != "requests_per_s"]  # fmt: skip
+        console.print(Text(f"median of {len(report.runs)} runs: {', '.join(parts)}"))
+
+
+def _title(run: BenchAnalysis) -> Text:
+    asked, metrics = run.run, run.metrics
+    rate = f"{asked.finite_rate:g}/s" if asked.finite_rate else "all at once"
+    limit = f", at most {asked.max_concurrency} at a time" if asked.max_concurrency else ""
+    failed = f", {metrics.failed:,} failed" if metrics.failed else ""
+    flight = f", {metrics.most_in_flight:,} in flight at most" if metrics.most_in_flight else ""
+    sent = f"{metrics.requests:,} requests sent at {rate}{limit}{failed}"
+    head = f"{sent}: {metrics.requests_per_s:.4g} requests/s, "
+    return Text.assemble(
+        clean(asked.source), f" ({asked.tool}) ", head, f"{metrics.output_tokens_per_s:,.0f} output tokens/s{flight}"
+    )
+
+
+def _bench_metrics(run: BenchAnalysis) -> Table:
+    shares = list(run.metrics.ttft.percentiles_by_share)
+    names = ["mean", "median", *(f"p{share}" for share in shares)]
+    table = headed(["", *names], right=names)
+    for name in BENCH_METRICS:
+        one = getattr(run.metrics, name)
+        values = [one.mean, one.median, *(one.percentiles_by_share[share] for share in shares)]
+        table.add_row(name.upper(), *(_seconds(value) for value in values))
+    return table
+
+
+def _time(run: BenchAnalysis) -> Table:
+    whole = sum(run.time.values()) or 1.0
+    table = grid("left", "right", "right", "left", "left")
+    for name, seconds in run.time.items():
+        if seconds > 0:
+            share = seconds / whole
+            table.add_row(name, _seconds(seconds), f"{share:.0%}", bar(share, "blue", 16), MEANING[name])
+    return table
+
+
+def _seconds(value: float) -> str:
+    return format_quantity(value, "s", 4)
+
+
+# -- explain bench ----------------------------------------------------------------------------------------------------
+
+
+def draw_bench_explanation(explanation: BenchExplanation, console: Console) -> None:
+    """A table for each load."""
+    if explanation.anchor:
+        numbers = explanation.step_numbers.items()
+        parts = ", ".join(f"{name} {format_quantity(seconds, 's', 3)}" for name, seconds in numbers)
+        fit = f" (mean |residual| of E2E there {explanation.anchored.e2e_mape if explanation.anchored else 0:.1%})"
+        console.print(Text.assemble("anchored on ", clean(explanation.anchor), f"{fit}: {parts}"))
+        console.print()
+    for load in explanation.loads:
+        console.print(Text(_explain_bench_title(load), style="bold"))
+        causes = list(load.causes)
+        heads = ["measured", "predicted", "residual", "spread", *(["cold"] if explanation.anchor else []), *causes]
+        table = headed(["", *heads], right=heads)
+        for name in EXPLAINED_METRICS:
+            row = [_seconds(load.measured[name]), _seconds(load.predicted[name])]
+            row += [signed_share(load.residuals[name]), f"{load.spread[name]:.0%}"]
+            row += [_seconds(load.cold[name])] if explanation.anchor else []
+            row += [signed_quantity(load.causes[cause][name], "s", 3) for cause in causes]
+            table.add_row(name.upper(), *row)
+        console.print(table)
+        console.print()
+    for line in listed("notes", explanation.notes):
+        console.print(line)
+
+
+def _explain_bench_title(load: BenchLoad) -> str:
+    rate = f"{load.finite_rate:g} requests/s" if load.finite_rate else "all at once"
+    limit = f", at most {load.max_concurrency} at a time" if load.max_concurrency else ""
+    times = f"median of {load.repeats} repeats" if load.repeats > 1 else "one run"
+    return f"{rate}{limit}: {times}, {load.requests:,} requests; medians of requests"

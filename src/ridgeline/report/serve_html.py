@@ -9,8 +9,7 @@ import numpy as np
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import percent
-from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table
-from ridgeline.report.scale import Scale
+from ridgeline.report.html import HOUSE, Scale, document, escaped, facts, label, rule, svg, table
 from ridgeline.report.serve import METRICS
 from ridgeline.serving.fleet.replica import Sample
 from ridgeline.serving.served import Served

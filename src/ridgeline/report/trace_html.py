@@ -6,22 +6,381 @@ in blocks no browser executes, with `<`, `>` and `&` escaped, and the scripts wr
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Index, Mask
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
+from ridgeline.core.records import dataclass
 from ridgeline.report.html import as_data, document, printable
-from ridgeline.report.trace_layers import layers_of
-from ridgeline.report.trace_pack import MOST, Packed, pack
+from ridgeline.trace.analysis.idle import CAUSES
 from ridgeline.trace.analyze import Analysis
+from ridgeline.trace.call_stack import launching_ops
+from ridgeline.trace.graph.dependency_graph import Graph
+from ridgeline.trace.graph.edges import BODY, CALL, COLLECTIVE, HAND_OVER, LAUNCH, ORDER, RECEIVE
 from ridgeline.trace.policy import counted_rows
+from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
+from ridgeline.trace.timeline import Timeline
 from ridgeline.version import __version__
+
+# -- trace pack -------------------------------------------------------------------------------------------------------
+
+
+MOST = 400_000  # spans a page keeps
+BLOCKS = 400_000  # of what is not kept, over all tracks
+POINTS = 20_000  # changes of a counter
+HALF = 2**32
+TYPES = {"<u2": "u16", "<u4": "u32", "<i4": "i32", "<f8": "f64"}
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A timeline for a page: `layout` says where each column lies in the inflated bytes of `text`."""
+
+    text: str
+    layout: tuple[tuple[str, str, int, int], ...]
+    """Name, type, first byte, number of values."""
+    tables: Mapping[str, Any]
+    kept: int
+    of: int
+
+
+def pack(
+    line: Timeline, counted: Mask, wanted: Sequence[int] = (), most: int = MOST,
+    layers: Mapping[str, NDArray[Any]] | None = None,
+) -> Packed:  # fmt: skip
+    """The spans of a timeline as a page takes them; `wanted` rows are kept whatever their length.
+
+    ``layers`` are further columns that go into the same bytes.
+    """
+    chosen = kept_rows(line, counted, wanted, most)
+    kept = np.flatnonzero(chosen)
+    start = line.start_ns
+    duration = line.end_ns - start
+    first = int(start.min()) if len(line) else 0
+    kept = kept[np.lexsort((-duration[kept], start[kept]))]
+    track, tracks = _tracks(line)
+    paint, paints = _paints(line)
+    columns: dict[str, NDArray[Any]] = _times(start[kept] - first, duration[kept])
+    columns["track"] = track[kept].astype(np.uint32)
+    columns["paint"] = paint[kept].astype(np.uint32)
+    columns["step"] = line.step[kept].astype(np.int32)
+    columns["launch"] = _places(line.launch[kept], kept, len(line))
+    columns["row"] = (kept - np.arange(len(kept))).astype(np.int32)
+    columns["name"], names = _texts(line.name[kept], line.names)
+    more, tables = _details(line, kept)
+    rest = np.flatnonzero(~chosen)
+    window = int((start + duration).max()) - first if len(line) else 0
+    bins = _bins(len(tracks))
+    columns |= more | _blocks(start[rest] - first, duration[rest], track[rest], paint[rest], (max(1, window), bins))
+    columns |= layers or {}
+    counters = _counters(line, columns, first)
+    text, layout = _bytes(columns)
+    return Packed(
+        text=text,
+        layout=layout,
+        tables={
+            "window_ns": window, "first_ns": first, "bins": bins, "names": names, "paints": paints,
+            "processes": _processes(line, counted), "tracks": tracks, "counters": counters, **tables,
+        },
+        kept=len(kept),
+        of=len(line),
+    )  # fmt: skip
+
+
+def kept_rows(line: Timeline, counted: Mask, wanted: Sequence[int], most: int) -> Mask:
+    """Which rows a page keeps: all if they are few, else those wanted and the longest."""
+    if len(line) <= most:
+        return np.ones(len(line), np.bool_)
+    found = np.zeros(len(line), np.bool_)
+    found[[row for row in wanted if 0 <= row < len(line)][:most]] = True
+    work, host = np.flatnonzero(counted), np.flatnonzero(~counted)
+    share = min(len(host), max(most // 4, most - len(work)))
+    for rows, room in ((host, share), (work, most - share)):
+        left = max(0, room - int(found[rows].sum()))
+        rows = rows[~found[rows]]
+        found[rows[np.argsort(-line.durations_ns(rows), kind="stable")[:left]]] = True
+    return found
+
+
+def _times(start: Index, duration: Index) -> dict[str, NDArray[Any]]:
+    step = np.diff(start, prepend=np.int64(0))
+    return {
+        "start": (step % HALF).astype(np.uint32),
+        "start_high": (step // HALF).astype(np.uint32),
+        "duration": (duration % HALF).astype(np.uint32),
+        "duration_high": (duration // HALF).astype(np.uint32),
+    }
+
+
+def _tracks(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
+    """The track of every row; tracks are the pairs that occur, in the order of processes, then streams."""
+    keys = line.tracks()
+    distinct, track = np.unique(keys, return_inverse=True)
+    found = [divmod(int(key), max(1, len(line.streams))) for key in distinct]
+    return track.astype(np.int64), [
+        {"process": process, "stream": printable(line.streams[stream], 80)} for process, stream in found
+    ]
+
+
+def _processes(line: Timeline, counted: Mask) -> list[dict[str, Any]]:
+    """Processes by number; one whose spans are not counted is a host's."""
+    busy = set(np.unique(line.process[counted]).tolist())
+    names = zip(line.processes, line.tables.ranks, strict=True)
+    return [
+        {"name": printable(name, 80), "rank": rank, "host": place not in busy}
+        for place, (name, rank) in enumerate(names)
+    ]
+
+
+def _paints(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
+    """What each row is drawn as: a class, or where it has none a kind."""
+    key = np.where(line.class_ > 0, line.class_.astype(np.int64), len(line.classes) + line.kind.astype(np.int64))
+    distinct, paint = np.unique(key, return_inverse=True)
+    found = []
+    for code in distinct.tolist():
+        is_class = code < len(line.classes)
+        text = line.classes[code] if is_class else line.kinds[code - len(line.classes)]
+        found.append({"id": printable(text or "work", 60), "class": is_class})
+    return paint.astype(np.int64), found
+
+
+def _places(rows: NDArray[Any], kept: Rows, count: int) -> NDArray[np.int32]:
+    """Rows of the timeline as places among the kept: -1 stays, -2 for one that was not kept."""
+    place = np.full(count + 1, -2, np.int32)
+    place[kept] = np.arange(len(kept), dtype=np.int32)
+    place[-1] = -1
+    found: NDArray[np.int32] = place[rows]
+    return found
+
+
+def _texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.uint32], list[str]]:
+    distinct, place = np.unique(codes, return_inverse=True)
+    return place.astype(np.uint32), [printable(table[code]) for code in distinct.tolist()]
+
+
+def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Operands and the op that launched, bytes, collectives: as few columns as the trace has."""
+    found: dict[str, NDArray[Any]] = {}
+    tables: dict[str, Any] = {"operands": [], "collectives": []}
+    op = launching_ops(line, kept) if (line.launch[kept] >= 0).any() else np.full(len(kept), -1, np.int32)
+    if (op >= 0).any():
+        found["op"], tables["ops"] = _sparse_texts(np.where(op >= 0, line.name[np.maximum(op, 0)], -1), line.names)
+    if len(line.detail.shape):
+        own = line.detail.shape.at(kept)
+        shape = np.where(own >= 0, own, np.where(op >= 0, line.detail.shape.at(np.maximum(op, 0)), -1))
+        found["shape"], tables["operands"] = _sparse_texts(shape, tuple(_operands(one) for one in line.detail.shapes))
+    if len(line.detail.size_bytes):
+        found["size"] = line.detail.size_bytes.at(kept).astype(np.float64)
+    if len(line.detail.collective):
+        told = tuple(_collective(one) for one in line.detail.collectives)
+        found["collective"], tables["collectives"] = _sparse_texts(line.detail.collective.at(kept), told)
+    return found, tables
+
+
+def _sparse_texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.int32], list[str]]:
+    """Codes into a table of the texts that occur; -1 stays -1."""
+    distinct, place = np.unique(codes, return_inverse=True)
+    none = int(len(distinct) > 0 and distinct[0] < 0)
+    return (place - none).astype(np.int32), [printable(table[code]) for code in distinct[none:].tolist()]
+
+
+def _operands(shape: RecordedShape) -> str:
+    """Operands as people write them.
+
+    >>> _operands(RecordedShape(dims=((8, 4), (), (4, 2)), types=("c10::BFloat16", "Scalar", "float")))
+    '8x4 BFloat16, 4x2 float'
+    """
+    types = (*shape.types, *("",) * len(shape.dims))
+    told = [
+        f"{'x'.join(map(str, dims))} {kind.removeprefix('c10::')}".strip()
+        for dims, kind in zip(shape.dims, types, strict=False)
+        if dims and not isinstance(dims[0], tuple)
+    ]
+    return ", ".join(told)
+
+
+def _collective(one: RecordedCollective) -> str:
+    parts = [one.name, one.dtype]
+    if one.in_elements or one.out_elements:
+        parts.append(f"{one.in_elements:,} elements in, {one.out_elements:,} out")
+    if one.group_size:
+        parts.append(f"group of {one.group_size}")
+    return ", ".join(part for part in parts if part)
+
+
+def _bins(tracks: int) -> int:
+    """Equal parts of the time: a power of two, fewer where there are many tracks.
+
+    >>> _bins(10), _bins(5000)
+    (8192, 64)
+    """
+    return min(8192, max(64, 1 << ((BLOCKS // max(1, tracks)).bit_length() - 1)))
+
+
+def _blocks(
+    start: Index, duration: Index, track: Index, paint: Index, grid: tuple[int, int]
+) -> dict[str, NDArray[Any]]:
+    """What is not kept, by track and part of the time: how many spans, how much they cover, what most of it is."""
+    if not len(start):
+        return {}
+    window, bins = grid
+    width = window / bins
+    place = np.minimum((start / width).astype(np.int64), bins - 1)
+    paints = int(paint.max()) + 1
+    key = (track * bins + place) * paints + paint
+    distinct, group, counts = np.unique(key, return_inverse=True, return_counts=True)
+    covered = np.bincount(group, weights=np.minimum(duration, width), minlength=len(distinct))
+    block, inverse = np.unique(distinct // paints, return_inverse=True)
+    order = np.lexsort((covered, inverse))
+    last = np.flatnonzero(np.diff(inverse[order], append=len(block)))
+    total = np.bincount(inverse, weights=covered, minlength=len(block))
+    return {
+        "block_track": (block // bins).astype(np.uint32),
+        "block_place": (block % bins).astype(np.uint32),
+        "block_spans": np.bincount(inverse, weights=counts, minlength=len(block)).astype(np.uint32),
+        "block_cover": np.rint(np.minimum(total / width, 1) * 65535).astype(np.uint32),
+        "block_paint": (distinct[order[last]] % paints).astype(np.uint32),
+    }
+
+
+def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> list[dict[str, Any]]:
+    """Counters, thinned to the largest value of equal parts where they change too often."""
+    found = []
+    for place, counter in enumerate(line.counters[:64]):
+        times, values = counter.times_ns, counter.values
+        every = -(-len(times) // POINTS) if len(times) else 1
+        if every > 1:
+            cuts = np.arange(0, len(times), every)
+            times, values = times[cuts], np.maximum.reduceat(values, cuts)
+        columns[f"times_{place}"] = (times - first).astype(np.float64)
+        columns[f"values_{place}"] = values.astype(np.float64)
+        process = line.processes.index(counter.process) if counter.process in line.processes else -1
+        found.append({"process": process, "name": printable(counter.name, 80), "peak": counter.peak})
+    return found
+
+
+def _bytes(columns: Mapping[str, NDArray[Any]]) -> tuple[str, tuple[tuple[str, str, int, int], ...]]:
+    """Columns behind each other, each from a multiple of eight bytes on, deflated and as base64."""
+    parts, layout, at = [], [], 0
+    for name, values in columns.items():
+        small = values.dtype == np.uint32 and (not len(values) or int(values.max()) < 2**16)
+        plain = np.ascontiguousarray(values, np.uint16 if small else values.dtype).astype(
+            values.dtype.newbyteorder("<") if not small else "<u2"
+        )
+        raw = plain.tobytes()
+        raw += bytes(-len(raw) % 8)
+        layout.append((name, TYPES[plain.dtype.newbyteorder("<").str], at, len(values)))
+        parts.append(raw)
+        at += len(raw)
+    packed = zlib.compress(b"".join(parts), 6)
+    return base64.b64encode(packed).decode("ascii"), tuple(layout)
+
+
+# -- trace layers -----------------------------------------------------------------------------------------------------
+
+
+Columns = dict[str, NDArray[Any]]
+MOST_GAPS, MOST_PIECES = 120_000, 200_000
+MOST_EDGES = 600_000  # a page that replays more would be too large
+OTHER, HOST, FIRST = 0, 1, 2  # what a question can scale: nothing, the host, or class FIRST and up
+
+
+def layers_of(found: Analysis, first_ns: int) -> tuple[Columns, dict[str, Any]]:
+    """Columns and tables of all layers; those that would be too large are left out."""
+    columns: Columns = {}
+    tables: dict[str, Any] = {"gap_causes": list(CAUSES), "replay_classes": [], "path_tracks": []}
+    columns |= _gaps(found, first_ns)
+    path, tracks = _path(found, first_ns)
+    columns |= path
+    tables["path_tracks"] = tracks
+    if found.graph is not None and 0 < len(found.graph.dst) <= MOST_EDGES:
+        replayed, classes = _replay(found.graph)
+        columns |= replayed
+        tables["replay_classes"] = classes
+    return columns, tables
+
+
+def _gaps(found: Analysis, first_ns: int) -> Columns:
+    gaps, line = found.gaps, found.timeline
+    if gaps is None or not len(gaps.length):
+        return {}
+    kept = np.sort(np.argsort(-gaps.length, kind="stable")[:MOST_GAPS])
+    end = line.start_ns[gaps.ended[kept]]
+    order = np.argsort(end - gaps.length[kept], kind="stable")
+    kept, end = kept[order], end[order]
+    return {
+        "gap_start": (end - gaps.length[kept] - first_ns).astype(np.float64),
+        "gap_length": gaps.length[kept].astype(np.float64),
+        "gap_cause": gaps.cause[kept].astype(np.uint32),
+        "gap_process": line.process[gaps.ended[kept]].astype(np.uint32),
+    }
+
+
+def _path(found: Analysis, first_ns: int) -> tuple[Columns, list[int]]:
+    """Pieces with a span, by time; clocks of ranks are put back to those of the trace."""
+    if found.critical is None or found.graph is None:
+        return {}, []
+    pieces, line = found.critical.pieces, found.timeline
+    own = np.flatnonzero(pieces.row >= 0)[::-1][:MOST_PIECES]
+    rows = pieces.row[own]
+    shift = np.array([found.graph.matched.shift.get(rank, 0) for rank in line.tables.ranks] or [0], np.int64)
+    start = pieces.start[own] + shift[line.process[rows]] - first_ns
+    distinct, track = np.unique(line.tracks(), return_inverse=True)
+    return {
+        "path_start": start.astype(np.float64),
+        "path_length": (pieces.end[own] - pieces.start[own]).astype(np.float64),
+        "path_track": track[rows].astype(np.uint32),
+    }, list(range(len(distinct)))
+
+
+def _replay(graph: Graph) -> tuple[Columns, list[str]]:
+    line = graph.line
+    row = np.maximum(graph.row_of(graph.dst), 0)
+    body = np.isin(graph.kind, (BODY, COLLECTIVE, RECEIVE)) & (graph.row_of(graph.dst) >= 0) & (graph.lag > 0)
+    host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
+    used = np.unique(line.class_[row[body]]).tolist()
+    code = np.zeros(len(line.classes), np.int64)
+    code[used] = np.arange(len(used)) + FIRST
+    scaled = np.where(body, code[line.class_[row]], np.where(host, HOST, OTHER))
+    return {
+        "edge_source": graph.src.astype(np.uint32),
+        "edge_target": graph.dst.astype(np.uint32),
+        "edge_lag": graph.lag.astype(np.float64),
+        "edge_what": scaled.astype(np.uint32),
+        "point_delay": (graph.delay - np.where(_roots(graph), int(graph.at.min(initial=0)), 0)).astype(np.float64),
+        "point_chip": _chips(line, graph),
+    }, [line.classes[one] for one in used]
+
+
+def _roots(graph: Graph) -> NDArray[np.bool_]:
+    found = np.ones(len(graph.at), np.bool_)
+    found[graph.dst] = False
+    return found
+
+
+def _chips(line: Timeline, graph: Graph) -> NDArray[np.uint32]:
+    """0 for a point that is not of work; 2 c + 1 for a start and 2 c + 2 for an end on chip c."""
+    points, work = graph.points, graph.points.work
+    _, place = np.unique(line.process[work], return_inverse=True)
+    found = np.zeros(len(graph.at), np.uint32)
+    found[points.start(work)] = 2 * place + 1
+    found[points.end(work)] = 2 * place + 2
+    return found
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
 
 PARTS = Path(__file__).parent / "trace_page"
 SCRIPTS = ("data.js", "lanes.js", "paint.js", "stage.js", "over.js", "input.js", "panel.js",

@@ -25,8 +25,7 @@ from ridgeline.cost.library_times.formulas import library_seconds, ring_is_simpl
 from ridgeline.cost.library_times.parameters import shipped_parameters
 from ridgeline.cost.library_times.question import CollectiveQuestion, columns_of, describes
 from ridgeline.hardware.load import system
-from ridgeline.report.validate import worst
-from ridgeline.report.validate_html import page
+from ridgeline.report.validate import page, worst
 
 CELLS = {
     "id": "mine-1", "source": "", "system": "8x H100", "ranks": "8", "nodes": "1", "collective": "all_reduce",

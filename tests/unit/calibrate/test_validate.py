@@ -29,9 +29,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
 from ridgeline.report import accuracy as tables
 from ridgeline.report import validate as sheets
-from ridgeline.report import validate_html
-from ridgeline.report.validate import worst
-from ridgeline.report.validate_html import page
+from ridgeline.report import validate as validate_html
+from ridgeline.report.validate import page, worst
 from ridgeline.sim.prediction_interval import Residual
 
 KEYS = {

@@ -16,8 +16,7 @@ from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.report import serve_html, trace_html, validate_html
-from ridgeline.report.html import document, dot, escaped, facts, label, policy, table
-from ridgeline.report.scale import Scale
+from ridgeline.report.html import Scale, document, dot, escaped, facts, label, policy, table
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze

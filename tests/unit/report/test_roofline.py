@@ -18,7 +18,7 @@ from ridgeline.cost.profile import Measurement, Profile
 from ridgeline.cost.profile_compare import diff_profiles, profile_report
 from ridgeline.ir.kernel import Kernel
 from ridgeline.report.results import verb_schema
-from ridgeline.report.roofline_chart import page, write_chart
+from ridgeline.report.roofline import page, write_chart
 from ridgeline.sim.roofline import Roofline
 
 ROWS = (

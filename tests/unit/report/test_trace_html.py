@@ -20,8 +20,7 @@ from traces import ODD, Recipe, make, write
 
 from ridgeline.core.errors import InputError
 from ridgeline.report.html import as_data
-from ridgeline.report.trace_html import page
-from ridgeline.report.trace_pack import Packed, pack
+from ridgeline.report.trace_html import Packed, pack, page
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze import analyze
 from ridgeline.trace.timeline import Counter

@@ -10,7 +10,7 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.report.deployment_chart import frontier_png, frontier_svg, page, refuse_picture
+from ridgeline.report.deployment import frontier_png, frontier_svg, page, refuse_picture
 from ridgeline.search.deployment.capacity import capacity
 from ridgeline.search.deployment.recommend import DeploymentAnswer, recommend_deployment
 from ridgeline.search.deployment.report import deployment_report
