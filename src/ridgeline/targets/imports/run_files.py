@@ -137,8 +137,9 @@ def _unpacked(folder: Path) -> bool:
 
 def functions_in(files: Files, target: str) -> list[str]:
     """Names of the functions of a Python file that each configure a run of the target."""
-    found = import_module(f"ridgeline.targets.{target.replace('-', '_')}.read")
+    name = f"ridgeline.targets.dialects.{target.replace('-', '_')}"
+    module = import_module(f"{name}.read" if hasattr(import_module(name), "__path__") else name)
     try:
-        return list(found.functions(files)) if hasattr(found, "functions") else []
+        return list(module.functions(files)) if hasattr(module, "functions") else []
     except InputError:
         return []
