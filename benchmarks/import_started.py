@@ -115,7 +115,7 @@ def readings(checkout: Path) -> Iterator[tuple[str, tuple[list[str], dict[str, A
     from ridgeline.core.errors import InputError
     from ridgeline.targets.api import read_files
     from ridgeline.targets.dialects.megatron.collect import from_script
-    from ridgeline.targets.imports.shell_arguments import lacking, placed, shown_call
+    from ridgeline.targets.imports.shell_arguments import lacking, shown_call, with_call
 
     for path in sorted(checkout.rglob("*")):
         if path.suffix not in SUFFIXES or not path.is_file() or path.is_symlink() or path.stat().st_size > 400_000:
@@ -123,7 +123,7 @@ def readings(checkout: Path) -> Iterator[tuple[str, tuple[list[str], dict[str, A
         try:
             files = read_files(path)
             call = shown_call(files) if lacking(files) else None
-            files = placed(files, call) if call else files
+            files = with_call(files, call) if call else files
             options = from_script(path.name, files[path.name], files)
         except InputError:
             continue
@@ -133,10 +133,10 @@ def readings(checkout: Path) -> Iterator[tuple[str, tuple[list[str], dict[str, A
 
 def differences(options: dict[str, Any], words: list[str]) -> dict[str, tuple[Any, Any]]:
     """Options with another value than was started; what is a path, a port or left open is none."""
-    from ridgeline.targets.dialects.megatron.collect import parsed
+    from ridgeline.targets.dialects.megatron.collect import parse_options
 
     begins = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
-    truth = parsed(words[begins + 1 :])
+    truth = parse_options(words[begins + 1 :])
     found: dict[str, tuple[Any, Any]] = {}
     for key, value in truth.items():
         other = options.get(key)

@@ -24,7 +24,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.targets.api import export
 from ridgeline.targets.ledger import UNSPOKEN
 from ridgeline.targets.plan_target import training_target
-from ridgeline.targets.recompute_fallback import normalized
+from ridgeline.targets.recompute_fallback import normal_recompute
 from ridgeline.targets.registry import TRAIN
 from ridgeline.targets.target import Export, ExportDifference
 from ridgeline.targets.vendors import vendors
@@ -126,7 +126,7 @@ def explained(one: ExportDifference, scenario: Scenario, lost: set[str]) -> bool
     if one.path.startswith("model.blocks."):
         return any(path.startswith("model.blocks.") for path in lost)
     if one.path.startswith("plan.recompute."):
-        return normalized(scenario).kind == "none"
+        return normal_recompute(scenario).kind == "none"
     if one.path == "plan.shard" and scenario.plan.shard_degree == 1:
         return True
     if one.path == "plan.overlap.pp" and "plan.schedule.name" in lost:

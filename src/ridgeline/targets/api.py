@@ -15,11 +15,11 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.scenario import Scenario
-from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Around, RunFiles, top_of
-from ridgeline.targets.imports.shell_arguments import call_of, lacking, placed, refused, shown_call
+from ridgeline.targets.imports.run_files import BIGGEST_TEXT, Checkout, RunFiles, top_of
+from ridgeline.targets.imports.shell_arguments import call_of, lacking, missing_arguments, shown_call, with_call
 from ridgeline.targets.launchers.launch import job_request, system_in
-from ridgeline.targets.launchers.writers import FILES, launched
-from ridgeline.targets.ledger import annotated
+from ridgeline.targets.launchers.writers import FILES, with_launcher
+from ridgeline.targets.ledger import annotate_files
 from ridgeline.targets.registry import TARGETS, detect
 from ridgeline.targets.reread import reread, with_batch
 from ridgeline.targets.target import Export, Imported
@@ -46,9 +46,9 @@ def export(scenario: Scenario, *, to: str, launcher: str | None = None, job: Map
     """
     target, asked = TARGETS[to], job_request(job or {})
     refuse_other_chips(scenario.system, to)
-    made = target.write(scenario)
-    found = annotated(replace(made, check=reread(made, scenario)))
-    return found if launcher is None else launched(found, scenario, launcher, asked)
+    export_made = target.write(scenario)
+    export_found = annotate_files(replace(export_made, check=reread(export_made, scenario)))
+    return export_found if launcher is None else with_launcher(export_found, scenario, launcher, asked)
 
 
 def import_run(
@@ -70,20 +70,20 @@ def import_run(
     """
     call = call_of(str(source)) if isinstance(source, (str, Path)) else None
     source = call.path if call is not None else source
-    files = read_files(Path(source)) if isinstance(source, (str, Path)) else RunFiles(source, Around())
-    files.around.arguments = (*(call.arguments if call else ()), *arguments)
-    files.around.environment = {**(call.environment if call else {}), **(environment or {})}
-    files.around.model = model
-    files.around.chips, files.around.system = load_system(system).chips if system else None, system
-    files.around.seq = seq
-    found = _read(files, target)
+    files = read_files(Path(source)) if isinstance(source, (str, Path)) else RunFiles(source, Checkout())
+    files.checkout.arguments = (*(call.arguments if call else ()), *arguments)
+    files.checkout.environment = {**(call.environment if call else {}), **(environment or {})}
+    files.checkout.model = model
+    files.checkout.chips, files.checkout.system = load_system(system).chips if system else None, system
+    files.checkout.seq = seq
+    imported_run = _read(files, target)
     if model is not None:
-        found = replace(found, settings={**found.settings, "model": model})
+        imported_run = replace(imported_run, settings={**imported_run.settings, "model": model})
     if seq is not None:
-        workload = {**found.settings["workload"], "seq": seq}
-        found = replace(found, settings={**found.settings, "workload": workload})
+        workload = {**imported_run.settings["workload"], "seq": seq}
+        imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
     name = system or system_in(files)
-    return found if name is None or "system" in found.settings else on_system(found, name)
+    return imported_run if name is None or "system" in imported_run.settings else on_system(imported_run, name)
 
 
 def _read(files: RunFiles, target: str | None) -> Imported:
@@ -91,21 +91,21 @@ def _read(files: RunFiles, target: str | None) -> Imported:
     try:
         return (TARGETS[target] if target else detect(files)).read(files)
     except InputError as problem:
-        wanted = lacking(files)
-        if not wanted or _other_work(problem):
+        wanted_names = lacking(files)
+        if not wanted_names or _other_work(problem):
             raise
-        call = shown_call(files) if not files.around.arguments else None
+        call = shown_call(files) if not files.checkout.arguments else None
         if call is None:
-            raise refused(files, wanted, call) from problem
-    called = placed(files, call)
+            raise missing_arguments(files, wanted_names, call) from problem
+    files_called = with_call(files, call)
     try:
-        found = (TARGETS[target] if target else detect(called)).read(called)
+        imported_run = (TARGETS[target] if target else detect(files_called)).read(files_called)
     except InputError as problem:
         if _other_work(problem):
             raise
-        raise InputError([*refused(files, wanted, call).problems, *problem.problems]) from problem
+        raise InputError([*missing_arguments(files, wanted_names, call).problems, *problem.problems]) from problem
     note = f"called as {call.where} shows: {str(call)[:400]}"
-    return replace(found, assumptions=(note, *found.assumptions))
+    return replace(imported_run, assumptions=(note, *imported_run.assumptions))
 
 
 def _other_work(problem: InputError) -> bool:
@@ -116,11 +116,11 @@ def _other_work(problem: InputError) -> bool:
 def on_system(found: Imported, name: str) -> Imported:
     """What was read, on a machine: the global batch follows where files say what one rank handles."""
     built = load_system(name)
-    placed = with_batch(replace(found, settings={**found.settings, "system": name}), built)
+    run_on_system = with_batch(replace(found, settings={**found.settings, "system": name}), built)
     if found.chips is None or found.chips == built.chips:
-        return placed
+        return run_on_system
     note = f"{built.chips} chips, where the files start the run on {found.chips}"
-    return replace(placed, assumptions=(note, *placed.assumptions))
+    return replace(run_on_system, assumptions=(note, *run_on_system.assumptions))
 
 
 def read_files(path: Path) -> RunFiles:
@@ -134,13 +134,15 @@ def read_files(path: Path) -> RunFiles:
     if not os.path.isdir(path):  # a name no file system takes is no folder
         folder = Path(os.path.realpath(path)).parent
         text = read_text(path, BIGGEST_TEXT)
-        return RunFiles({f"{path.name}{mark}{chosen}": text}, Around(folder=folder, top=top_of(folder)))
+        return RunFiles({f"{path.name}{mark}{chosen}": text}, Checkout(folder=folder, top=top_of(folder)))
     parts = (part for part in path.iterdir() if part.suffix in SUFFIXES and part.is_file())
-    named = sorted(part for part in parts if part.name not in FILES)
-    if not named or len(named) > MOST_FILES:
-        given = f"{len(named)} configuration files" if named else "no configuration file"
-        expected = f"1 to {MOST_FILES} files ending in {', '.join(SUFFIXES)}"
-        raise InputError(Problem(path="", given=given, expected=expected, todo="name the file itself", where=str(path)))
+    paths_named = sorted(part for part in parts if part.name not in FILES)
+    if not paths_named or len(paths_named) > MOST_FILES:
+        given_text = f"{len(paths_named)} configuration files" if paths_named else "no configuration file"
+        expected_text = f"1 to {MOST_FILES} files ending in {', '.join(SUFFIXES)}"
+        raise InputError(
+            Problem(path="", given=given_text, expected=expected_text, todo="name the file itself", where=str(path))
+        )
     folder = Path(os.path.realpath(path))
-    texts = {part.name: read_text(part, BIGGEST_TEXT) for part in named}
-    return RunFiles(texts, Around(folder=folder, top=top_of(folder)))
+    texts = {part.name: read_text(part, BIGGEST_TEXT) for part in paths_named}
+    return RunFiles(texts, Checkout(folder=folder, top=top_of(folder)))

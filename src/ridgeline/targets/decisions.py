@@ -42,22 +42,22 @@ def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
     (4, (16, 16), True, False)
     """
     if not isinstance(scenario.workload, Train):
-        given = scenario.workload.kind
+        workload_kind = scenario.workload.kind
         raise InputError(
-            Problem(path="workload.kind", given=given, expected="train", todo="only training runs are exported")
+            Problem(path="workload.kind", given=workload_kind, expected="train", todo="only training runs are exported")
         )
-    found = {
+    decisions = {
         "system.chips": scenario.system.chips,
         "plan.engine": scenario.plan.engine,
         **_workload(scenario.workload),
         **{f"plan.{name}": value for name, value in plan_decisions(scenario).items()},
         **_model(scenario.model, scenario.model.numerics),
     }
-    return MappingProxyType(found)
+    return MappingProxyType(decisions)
 
 
 def _workload(work: Train) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    decisions: dict[str, Any] = {
         "workload.seq": work.seq,
         "workload.global_batch": work.sequences,
         "workload.task": work.task,
@@ -68,18 +68,18 @@ def _workload(work: Train) -> dict[str, Any]:
         "workload.optimizer.master": work.optimizer.master.id if work.optimizer.master else "none",
     }
     if work.encoder_seq is not None:
-        found["workload.encoder_seq"] = work.encoder_seq
+        decisions["workload.encoder_seq"] = work.encoder_seq
     media = {key: getattr(work, key) for key in ("videos", "height", "width", "image_tokens", "audio_s")}
-    found |= {f"workload.{key}": value for key, value in media.items() if value}
+    decisions |= {f"workload.{key}": value for key, value in media.items() if value}
     if work.videos:
-        found["workload.frames"] = work.frames
+        decisions["workload.frames"] = work.frames
     if work.towers != "trained":
-        found["workload.towers"] = work.towers
+        decisions["workload.towers"] = work.towers
     if work.document is not None:
-        found["workload.document"] = work.document
+        decisions["workload.document"] = work.document
     if work.lora is not None:
-        found |= {"workload.lora.rank": work.lora.rank, "workload.lora.targets": work.lora.targets}
-    return found
+        decisions |= {"workload.lora.rank": work.lora.rank, "workload.lora.targets": work.lora.targets}
+    return decisions
 
 
 @lru_cache(maxsize=8)
@@ -91,8 +91,8 @@ def _model(model: ModelSpec, _: Numerics | None) -> Mapping[str, Any]:
 
 def _numerics(model: ModelSpec) -> Iterator[tuple[str, Any]]:
     """What costs nothing and has to be right for the model to train, where it is known; what is not, by name."""
-    found = numerics_of(model)
-    for path, value in _flat("model.numerics", found):
+    numerics = numerics_of(model)
+    for path, value in _flat("model.numerics", numerics):
         if path != "model.numerics.models" and value is not None:
             yield path, value
     if unknown := unknown_numerics(model):
@@ -129,7 +129,7 @@ def serving_decisions_of(scenario: Scenario) -> Mapping[str, Any]:
     if not isinstance(work, Serve):
         todo = 'set workload.kind = "serve", or export to a software that trains'
         raise InputError(Problem(path="workload.kind", given=work.kind, expected="serve", todo=todo))
-    found = {
+    decisions = {
         "system.chips": scenario.system.chips,
         "plan.engine": scenario.plan.engine,
         **_serving_mesh(scenario),
@@ -140,8 +140,8 @@ def serving_decisions_of(scenario: Scenario) -> Mapping[str, Any]:
         **dict(_leaves("workload", work)),
         **{path: value for path, value in _leaves("model", scenario.model, keep_none=True) if path not in LABELS},
     }
-    found.pop("workload.kind")
-    return MappingProxyType(found)
+    decisions.pop("workload.kind")
+    return MappingProxyType(decisions)
 
 
 def replicas_of(scenario: Scenario) -> int:
@@ -154,53 +154,58 @@ def _serving_mesh(scenario: Scenario) -> dict[str, Any]:
     mesh = scenario.plan.mesh
     if scenario.plan.serving.pools:
         return {}  # every pool has its own
-    found: dict[str, Any] = {"plan.tp": mesh.tp, "plan.pp": mesh.pp}
+    decisions: dict[str, Any] = {"plan.tp": mesh.tp, "plan.pp": mesh.pp}
     if has_experts(scenario.model):
-        found["plan.ep"] = mesh.ep
-        rest = mesh.tp * scenario.plan.serving.data_parallel_size // mesh.ep
-        if mesh.etp not in (1, rest):  # otherwise as engines do: ranks that expert parallelism leaves split experts
-            found["plan.etp"] = mesh.etp
-    return found
+        decisions["plan.ep"] = mesh.ep
+        remainder = mesh.tp * scenario.plan.serving.data_parallel_size // mesh.ep
+        if mesh.etp not in (
+            1,
+            remainder,
+        ):  # otherwise as engines do: ranks that expert parallelism leaves split experts
+            decisions["plan.etp"] = mesh.etp
+    return decisions
 
 
 def _serving_precision(scenario: Scenario) -> dict[str, Any]:
     precision = scenario.plan.precision
-    found: dict[str, Any] = {
+    decisions: dict[str, Any] = {
         f"plan.precision.{name}": getattr(precision, name).id for name in ("compute", "weights", "activations", "kv")
     }
     if precision.scaling is not None and precision.compute.peak in NARROW:
-        found["plan.precision.scaling"] = precision.scaling
-    return found
+        decisions["plan.precision.scaling"] = precision.scaling
+    return decisions
 
 
 def _serving_switches(scenario: Scenario) -> dict[str, Any]:
-    switches, found = scenario.plan.switches, {}
+    switches, decisions = scenario.plan.switches, {}
     for name in ("attention", "graph", "compiled"):
         if getattr(switches, name) is not None:
-            found[f"plan.{name}"] = getattr(switches, name)
+            decisions[f"plan.{name}"] = getattr(switches, name)
     if switches.moe_dispatch is not None and scenario.plan.mesh.ep > 1:
-        found["plan.moe_dispatch"] = switches.moe_dispatch
-    return found
+        decisions["plan.moe_dispatch"] = switches.moe_dispatch
+    return decisions
 
 
 def _serving(scenario: Scenario) -> dict[str, Any]:
     knobs = scenario.plan.serving.knobs
-    found = dict(_leaves(f"plan.serving.{KNOBS.key_of(knobs)}", knobs)) if knobs else {}
-    found |= dict(_leaves("plan.serving", replace(scenario.plan.serving, knobs=None)))
+    decisions = dict(_leaves(f"plan.serving.{KNOBS.key_of(knobs)}", knobs)) if knobs else {}
+    decisions |= dict(_leaves("plan.serving", replace(scenario.plan.serving, knobs=None)))
     pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
     axes = ("tp", "pp", "ep") if has_experts(scenario.model) else ("tp", "pp")
     for number, pool in enumerate(pools):
-        found |= {f"plan.serving.pools.{number}.{axis}": getattr(pool, axis) or getattr(mesh, axis) for axis in axes}
+        decisions |= {
+            f"plan.serving.pools.{number}.{axis}": getattr(pool, axis) or getattr(mesh, axis) for axis in axes
+        }
     if pools:
-        found.pop("plan.serving.data_parallel_size")
-        found.pop("plan.serving.replicas", None)
+        decisions.pop("plan.serving.data_parallel_size")
+        decisions.pop("plan.serving.replicas", None)
     else:
-        found["plan.serving.replicas"] = replicas_of(scenario)
-        if found["plan.serving.replicas"] == 1:
-            found.pop("plan.serving.router")  # nobody to choose among
+        decisions["plan.serving.replicas"] = replicas_of(scenario)
+        if decisions["plan.serving.replicas"] == 1:
+            decisions.pop("plan.serving.router")  # nobody to choose among
     if scenario.plan.serving.mtbf is None and not scenario.plan.serving.failures:
-        found.pop("plan.serving.restart")
-    return found
+        decisions.pop("plan.serving.restart")
+    return decisions
 
 
 def _leaves(path: str, value: Any, keep_none: bool = False) -> Iterator[tuple[str, Any]]:

@@ -115,7 +115,7 @@ class Ledger:
 def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
     """The account of all decisions; an option said twice with different values is a `ValueError`."""
     options: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    stated_options: dict[str, str] = {}
     losing: dict[str, Lose] = {}
     fixed: dict[str, Fixed] = {}
     copies: list[Like] = []
@@ -125,7 +125,9 @@ def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
                 if options.setdefault(piece.option, piece.value) != piece.value:
                     raise ValueError(f"{piece.option} said twice: {options[piece.option]!r} and {piece.value!r}")
                 for pattern in piece.paths:
-                    said |= {path: piece.option for path in matching(decisions, pattern) if path not in said}
+                    stated_options |= {
+                        path: piece.option for path in matching(decisions, pattern) if path not in stated_options
+                    }
             case Lose():
                 losing |= dict.fromkeys(matching(decisions, piece.path), piece)
             case Fixed():
@@ -134,11 +136,11 @@ def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
                 copies.append(piece)
     for like in copies:
         for path in matching(decisions, f"{like.path}.*"):
-            other = like.other + path.removeprefix(like.path)
-            said |= {path: said[other]} if other in said else {}
-            losing |= {path: losing[other]} if other in losing else {}
-            fixed |= {path: fixed[other]} if other in fixed else {}
-    return _account(decisions, options, said, losing, fixed)
+            twin_path = like.other + path.removeprefix(like.path)
+            stated_options |= {path: stated_options[twin_path]} if twin_path in stated_options else {}
+            losing |= {path: losing[twin_path]} if twin_path in losing else {}
+            fixed |= {path: fixed[twin_path]} if twin_path in fixed else {}
+    return _account(decisions, options, stated_options, losing, fixed)
 
 
 def _account(
@@ -149,30 +151,30 @@ def _account(
     fixed: Mapping[str, Fixed],
 ) -> Ledger:
     """Each decision in one place: lost, expressed, implied, or lost for want of anyone who speaks of it."""
-    expressed: dict[str, str] = {}
-    implied: dict[str, str] = {}
+    options_by_path: dict[str, str] = {}
+    reasons_by_path: dict[str, str] = {}
     lost: list[Lost] = []
     for path, value in decisions.items():
         if path in losing:
             lost.append(Lost(path=path, value=value, why=losing[path].why, yours=losing[path].yours))
         elif path in said:
-            expressed[path] = said[path]
+            options_by_path[path] = said[path]
         elif path == "plan.precision.kv":
-            implied[path] = NO_CACHE
+            reasons_by_path[path] = NO_CACHE
         elif path in fixed and fixed[path].value == value:
-            implied[path] = fixed[path].why
+            reasons_by_path[path] = fixed[path].why
         else:
             why = f"always {_word(fixed[path].value)}: {fixed[path].why}" if path in fixed else UNSPOKEN
             lost.append(Lost(path=path, value=value, why=why))
     return Ledger(
         options=MappingProxyType(options),
-        expressed=MappingProxyType(expressed),
-        implied=MappingProxyType(implied),
+        expressed=MappingProxyType(options_by_path),
+        implied=MappingProxyType(reasons_by_path),
         lost=tuple(lost),
     )
 
 
-def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
+def admit_options(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
     """The pieces whose options the target documents; what it does not take becomes a loss that says so."""
     for piece in found:
         if not isinstance(piece, Say) or not piece.option.startswith("--"):
@@ -189,7 +191,7 @@ def admitted(found: Iterable[Piece], known: Options) -> Iterator[Piece]:
                 yield Lose(path, why)
 
 
-def exported(target: str, files: Files, found: Ledger) -> Export:
+def export_of(target: str, files: Files, found: Ledger) -> Export:
     """The files of a target with the account of every decision."""
     return Export(
         target=target,
@@ -209,11 +211,11 @@ def matching(decisions: Mapping[str, Any], pattern: str) -> list[str]:
     """
     if "*" not in pattern:
         return [pattern] if pattern in decisions else []
-    return list(_named(tuple(decisions), pattern))
+    return list(_matching_paths(tuple(decisions), pattern))
 
 
 @lru_cache(maxsize=4096)
-def _named(paths: tuple[str, ...], pattern: str) -> tuple[str, ...]:
+def _matching_paths(paths: tuple[str, ...], pattern: str) -> tuple[str, ...]:
     """Those of the paths that a pattern names; plans of one search have the same, and a target asks for the same."""
     return tuple(path for path in paths if fnmatchcase(path, pattern))
 
@@ -236,7 +238,7 @@ MOST = 6  # decisions named for one reason
 LONGEST = 400  # characters of a line
 
 
-def annotated(made: Export) -> Export:
+def annotate_files(made: Export) -> Export:
     """The export with its account inside the files."""
     lines = tuple(_short(made))
     files = {name: _with_lines(text, lines) for name, text in made.files.items()}
@@ -245,19 +247,19 @@ def annotated(made: Export) -> Export:
 
 def _with_lines(text: str, lines: Iterable[str]) -> str:
     """The text with comment lines below the one that names the system; as it is where none does."""
-    found = SYSTEM.search(text)
-    if found is None or "Written by Ridgeline" not in text[: found.start()]:
+    match = SYSTEM.search(text)
+    if match is None or "Written by Ridgeline" not in text[: match.start()]:
         return text
-    told = "".join(f"\n{found.group(1)}{line}" for line in lines)
-    return text[: found.end()] + told + text[found.end() :]
+    message = "".join(f"\n{match.group(1)}{line}" for line in lines)
+    return text[: match.end()] + message + text[match.end() :]
 
 
 def _short(made: Export) -> Iterator[str]:
     if made.check is not None:
         yield from check_lines(made.check)
     for why, parts in by_reason(made.lost).items():
-        told = "yours" if parts[0].yours else "lost"
-        yield one_line(f"{told}: {named(parts)}: {why}")
+        message = "yours" if parts[0].yours else "lost"
+        yield one_line(f"{message}: {describe_losses(parts)}: {why}")
 
 
 def check_lines(check: ExportCheck) -> Iterator[str]:
@@ -289,14 +291,14 @@ def by_reason(lost: Iterable[Lost]) -> dict[str, list[Lost]]:
     return reasons
 
 
-def named(parts: list[Lost]) -> str:
+def describe_losses(parts: list[Lost]) -> str:
     """Decisions with their values, the first few of them.
 
     >>> named([Lost(path="plan.shard", value="zero3", why="")])
     'plan.shard = zero3'
     """
-    rest = f", and {len(parts) - MOST} more" if len(parts) > MOST else ""
-    return ", ".join(f"{part.path} = {plain(part.value)}" for part in parts[:MOST]) + rest
+    more_text = f", and {len(parts) - MOST} more" if len(parts) > MOST else ""
+    return ", ".join(f"{part.path} = {plain(part.value)}" for part in parts[:MOST]) + more_text
 
 
 def ledger_text(made: Export) -> str:
@@ -312,7 +314,9 @@ def ledger_text(made: Export) -> str:
         _table("Implied: nothing has to be written", ("decision", "why"), _rows(made.implied)),
     ]
     if made.check and made.check.differs:
-        rows = [(one.path, _cell(one.planned), _cell(one.written)) for one in made.check.differs]
+        rows = [
+            (difference.path, _cell(difference.planned), _cell(difference.written)) for difference in made.check.differs
+        ]
         parts.append(_table("Read again, these differ", ("decision", "planned", "written"), rows))
     return "\n".join(part for part in parts if part)
 
@@ -325,7 +329,7 @@ def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -
 
 
 def _rows(found: Mapping[str, str]) -> list[tuple[str, ...]]:
-    return [(path, _cell(told)) for path, told in found.items()]
+    return [(path, _cell(reason)) for path, reason in found.items()]
 
 
 def _cell(value: Any) -> str:

@@ -57,8 +57,8 @@ class Option:
             case "count":
                 return reader.count(*names, default=self.default)
             case "size":
-                found = reader.size(*names)
-                return self.default if found is None else found
+                count_read = reader.size(*names)
+                return self.default if count_read is None else count_read
             case "switch" | "flag":
                 return reader.switch(*names, default=bool(self.default))
             case "word":
@@ -100,5 +100,5 @@ def read_options(dialect: str, section: str, reader: OptionReader) -> dict[str, 
     >>> read_options("megatron", "axes", OptionReader(Table(data={"tensor-model-parallel-size": 8}, source="")))
     {'tp': 8, 'pp': 1, 'cp': 1}
     """
-    found = {row.path.rpartition(".")[2]: row.read(reader) for row in option_rows(dialect, section)}
-    return {name: value for name, value in found.items() if value is not None}
+    values_read = {row.path.rpartition(".")[2]: row.read(reader) for row in option_rows(dialect, section)}
+    return {name: value for name, value in values_read.items() if value is not None}

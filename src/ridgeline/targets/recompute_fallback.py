@@ -26,7 +26,7 @@ PARTS: tuple[str, ...] = get_args(get_args(get_type_hints(Recompute)["parts"])[0
 KEYS = ("kind", "parts", "layers", "rest", "blocks")
 
 
-def normalized(scenario: Scenario) -> Recompute:
+def normal_recompute(scenario: Scenario) -> Recompute:
     """The plan's recompute without what changes nothing: all layers need no number, none of them no kind, and parts
     that no layer has are nothing to compute again.
 
@@ -48,7 +48,9 @@ def normalized(scenario: Scenario) -> Recompute:
         return replace(chosen, layers=None, rest="none")
     if not any(counts):
         return replace(chosen, kind=chosen.rest, layers=None, rest="none")
-    if all(min(held, max(counts)) == count for held, count in zip(scenario.placement, counts, strict=True)):
+    if all(
+        min(layers_held, max(counts)) == count for layers_held, count in zip(scenario.placement, counts, strict=True)
+    ):
         return replace(chosen, layers=max(counts))
     return chosen
 
@@ -64,7 +66,7 @@ def _absent(scenario: Scenario) -> set[str]:
 def recomputed_layers(scenario: Scenario) -> tuple[int, ...]:
     """Layers of each virtual stage that do the plan's kind of recompute."""
     chosen = scenario.plan.recompute
-    return tuple(chosen.layers_of(stage, held) for stage, held in enumerate(scenario.placement))
+    return tuple(chosen.layers_of(stage, layers_held) for stage, layers_held in enumerate(scenario.placement))
 
 
 def nearest(scenario: Scenario, parts: Collection[str], *, some_selective: bool = False) -> Recompute:
@@ -73,7 +75,7 @@ def nearest(scenario: Scenario, parts: Collection[str], *, some_selective: bool 
     none; all layers whole; the first N layers of every virtual stage whole; these `parts` of all layers
     (of the first N layers of every virtual stage where `some_selective`)
     """
-    chosen = normalized(scenario)
+    chosen = normal_recompute(scenario)
     if chosen.blocks:
         kinds = (chosen.kind, *chosen.blocks.values())
         chosen = replace(chosen, kind=max(kinds, key=STRENGTH.index), blocks={}, layers=None, rest="none")
@@ -102,18 +104,18 @@ def same_everywhere(scenario: Scenario) -> Recompute:
     >>> str(same_everywhere(made)), str(same_in_stages(made))
     ('full', 'full (3 layers of each stage)')
     """
-    own = scenario.plan.recompute
-    found = replace(nearest(scenario, PARTS), layers=None, parts=own.parts)
-    ahead = own.kind if scenario.model.mtp is not None else "none"
-    return replace(found, kind=max(found.kind, ahead, key=STRENGTH.index))
+    chosen_recompute = scenario.plan.recompute
+    fallback = replace(nearest(scenario, PARTS), layers=None, parts=chosen_recompute.parts)
+    ahead = chosen_recompute.kind if scenario.model.mtp is not None else "none"
+    return replace(fallback, kind=max(fallback.kind, ahead, key=STRENGTH.index))
 
 
 def same_in_stages(scenario: Scenario) -> Recompute:
     """One number of fully recomputed layers for every virtual stage, or one kind for all layers."""
-    found = nearest(scenario, PARTS)
-    some = isinstance(found.layers, int) and found.layers < max(scenario.placement)
-    if found.kind == "full" and some and scenario.model.mtp is None:
-        return replace(found, parts=scenario.plan.recompute.parts)
+    fallback = nearest(scenario, PARTS)
+    some = isinstance(fallback.layers, int) and fallback.layers < max(scenario.placement)
+    if fallback.kind == "full" and some and scenario.model.mtp is None:
+        return replace(fallback, parts=scenario.plan.recompute.parts)
     return same_everywhere(scenario)
 
 
@@ -129,22 +131,22 @@ def price(scenario: Scenario, written: Recompute) -> str:
     from ridgeline.sim.predict_step import predict  # heavy, and asked for only where something is written otherwise
     from ridgeline.sim.prediction import Prediction
 
-    told = f"written: {written}" + (f" of {', '.join(written.parts)}" if written.kind == "selective" else "")
+    message = f"written: {written}" + (f" of {', '.join(written.parts)}" if written.kind == "selective" else "")
     before, after = predict(scenario), predict(replace(scenario, plan=replace(scenario.plan, recompute=written)))
     if not isinstance(before, Prediction) or not isinstance(after, Prediction):
-        return told
+        return message
     change = after.step_time_s / before.step_time_s - 1
     if abs(change) < 5e-4:
-        return f"{told}, which takes as long"
-    return f"{told}, which makes the step {'longer' if change > 0 else 'shorter'} by {abs(change):.1%}"
+        return f"{message}, which takes as long"
+    return f"{message}, which makes the step {'longer' if change > 0 else 'shorter'} by {abs(change):.1%}"
 
 
-def changed(scenario: Scenario, written: Recompute, why: str) -> Iterator[Lose]:
+def fallback_losses(scenario: Scenario, written: Recompute, why: str) -> Iterator[Lose]:
     """A loss for every key that is written otherwise, with what that costs; `why` is what hinders the target."""
-    own = scenario.plan.recompute
-    keys = [key for key in KEYS if getattr(own, key) != getattr(written, key)]
-    if own.kind != written.kind:
+    chosen_recompute = scenario.plan.recompute
+    keys = [key for key in KEYS if getattr(chosen_recompute, key) != getattr(written, key)]
+    if chosen_recompute.kind != written.kind:
         keys.append("parts")
-    told = f"{why}; {price(scenario, written)}" if keys else ""
+    message = f"{why}; {price(scenario, written)}" if keys else ""
     for key in keys:
-        yield Lose(f"plan.recompute.{key}", told)
+        yield Lose(f"plan.recompute.{key}", message)

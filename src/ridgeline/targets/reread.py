@@ -53,18 +53,18 @@ def reread(made: Export, scenario: Scenario) -> ExportCheck:
     if absent is not None:
         return ExportCheck(verdict="unreadable", why=f"they do not hold the model: {absent.why}", causes=(absent,))
     try:
-        found = TARGETS[made.target].read(made.files)
-        meant = meaning(made, found, scenario)
+        imported_run = TARGETS[made.target].read(made.files)
+        meant = meaning(made, imported_run, scenario)
     except InputError as wrong:
         return ExportCheck(verdict="unreadable", why=_one_line(wrong), causes=_planned_elsewhere(made))
     differs = tuple(_differences(scenario, meant))
     paths = {one.path for one in differs}
     causes = tuple(lost for lost in _planned_elsewhere(made) if lost.path in paths)
-    if other := _another_model(scenario.model, meant.model):
-        return ExportCheck(verdict="unreadable", why=other, differs=differs, causes=causes)
+    if another_model := _another_model(scenario.model, meant.model):
+        return ExportCheck(verdict="unreadable", why=another_model, differs=differs, causes=causes)
     if not isinstance(scenario.workload, Train):
         return ExportCheck(verdict="not-predicted", differs=differs, causes=causes)
-    return _judged(scenario, meant, ExportCheck(verdict="same", differs=differs, causes=causes))
+    return _judge_predictions(scenario, meant, ExportCheck(verdict="same", differs=differs, causes=causes))
 
 
 def _another_model(planned: ModelSpec, written: ModelSpec) -> str:
@@ -73,8 +73,8 @@ def _another_model(planned: ModelSpec, written: ModelSpec) -> str:
     sizes = [count(replace(one, vision=None, mtp=None)).total for one in (planned, written)]
     if abs(sizes[1] / sizes[0] - 1) <= ALIKE:
         return ""
-    has, wanted = format_count(sizes[1]), format_count(sizes[0])
-    return f"they hold another model: {has} weights, where {planned.id[:60]} has {wanted}"
+    has, wanted_names = format_count(sizes[1]), format_count(sizes[0])
+    return f"they hold another model: {has} weights, where {planned.id[:60]} has {wanted_names}"
 
 
 def _planned_elsewhere(made: Export) -> tuple[Lost, ...]:
@@ -106,18 +106,18 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
     """What the user's own script decides, as planned."""
     names = {(path.split(".")[0], path.split(".")[1]) for path in script if not path.startswith(DEPLOYED)}
     for owner in ("plan", "workload"):
-        kept = getattr(built, owner)
-        known = {field.name for field in fields(kept)}
-        taken: dict[str, Any] = {
+        built_part = getattr(built, owner)
+        known = {field.name for field in fields(built_part)}
+        values_taken: dict[str, Any] = {
             name: getattr(getattr(scenario, owner), name) for at, name in names if at == owner and name in known
         }
-        changed: dict[str, Any] = {owner: replace(kept, **taken)}
-        built = replace(built, **changed)
+        changed_parts: dict[str, Any] = {owner: replace(built_part, **values_taken)}
+        built = replace(built, **changed_parts)
     fleet = {path.removeprefix(DEPLOYED).partition(".")[0] for path in script if path.startswith(DEPLOYED)}
     if fleet:
         field_names = {"knobs" if name in KNOBS.kinds else name for name in fleet}
-        decided: dict[str, Any] = {name: getattr(scenario.plan.serving, name) for name in field_names}
-        built = replace(built, plan=replace(built.plan, serving=replace(built.plan.serving, **decided)))
+        fleet_values: dict[str, Any] = {name: getattr(scenario.plan.serving, name) for name in field_names}
+        built = replace(built, plan=replace(built.plan, serving=replace(built.plan.serving, **fleet_values)))
     if len(built.plan.placement) not in (0, built.plan.virtual_stages):  # of stages that the files do not have
         built = replace(built, plan=replace(built.plan, placement=()))
     return built
@@ -128,32 +128,34 @@ def _differences(scenario: Scenario, meant: Scenario) -> Iterator[ExportDifferen
     of = decisions_of if isinstance(scenario.workload, Train) else serving_decisions_of
     before, after = of(scenario), of(meant)
     for path in dict.fromkeys((*before, *after)):
-        planned, written = before.get(path), after.get(path)
-        if planned != written and not _is_same(path, before, after):
-            yield ExportDifference(path=path, planned=planned, written=written)
+        planned_value, written = before.get(path), after.get(path)
+        if planned_value != written and not _is_same(path, before, after):
+            yield ExportDifference(path=path, planned=planned_value, written=written)
 
 
 def _is_same(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether two values mean the same to a step: what a model was made for, and numbers that are equal as numbers."""
     if path == "model.context" or path.startswith("model.numerics."):
         return True
-    one, other = before.get(path), after.get(path)
-    return isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and tuple(one) == tuple(other)
+    one, after_value = before.get(path), after.get(path)
+    return (
+        isinstance(one, (list, tuple)) and isinstance(after_value, (list, tuple)) and tuple(one) == tuple(after_value)
+    )
 
 
-def _judged(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCheck:
+def _judge_predictions(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCheck:
     """The check with both predictions and what they come to."""
     from ridgeline.sim.predict_step import predict  # heavy
     from ridgeline.sim.prediction import Impossible
 
-    planned, written = predict(scenario), predict(meant)
-    if isinstance(planned, Impossible):
-        return replace(check, verdict="not-predicted", why=_one_line(InputError(planned.reasons)))
+    planned_value, written = predict(scenario), predict(meant)
+    if isinstance(planned_value, Impossible):
+        return replace(check, verdict="not-predicted", why=_one_line(InputError(planned_value.reasons)))
     before = Figures(
-        step_time_s=planned.step_time_s,
-        peak_memory_bytes=planned.memory.peak_bytes,
-        capacity_bytes=planned.memory.capacity_bytes,
-        fits=planned.fits,
+        step_time_s=planned_value.step_time_s,
+        peak_memory_bytes=planned_value.memory.peak_bytes,
+        capacity_bytes=planned_value.memory.capacity_bytes,
+        fits=planned_value.fits,
     )
     if isinstance(written, Impossible):
         return replace(check, verdict="unreadable", planned=before, why=_one_line(InputError(written.reasons)))
@@ -174,5 +176,5 @@ def _judged(scenario: Scenario, meant: Scenario, check: ExportCheck) -> ExportCh
 
 
 def _one_line(wrong: InputError) -> str:
-    told = [f"{one.path}: got {one.given}, expected {one.expected}" for one in wrong.problems] or [str(wrong)]
-    return "".join(char if char.isprintable() else " " for char in "; ".join(told[:3]))[:400]
+    message = [f"{one.path}: got {one.given}, expected {one.expected}" for one in wrong.problems] or [str(wrong)]
+    return "".join(char if char.isprintable() else " " for char in "; ".join(message[:3]))[:400]

@@ -75,8 +75,8 @@ def _on_other_chips(system: System, target: str) -> Iterator[Lose]:
     able = [name for name, vendor in vendors().items() if target in vendor.targets]
     vendor = system.chip.vendor
     if able and vendor not in able:
-        *most, last = able
-        names = f"{', '.join(most)} and {last}" if most else last
+        *largest, last = able
+        names = f"{', '.join(largest)} and {last}" if largest else last
         yield Lose("system.chips", f"it runs on chips of {names}, not of {vendor}")
 
 
@@ -86,10 +86,10 @@ def refuse_other_chips(system: System, target: str) -> None:
     if vendor not in vendors():
         return
     for lost in _on_other_chips(system, target):
-        alike = SERVE if target in SERVE else TRAIN
-        able = [one for one in vendors()[vendor].targets if one in alike]
-        others = ", ".join(able)
+        similar_targets = SERVE if target in SERVE else TRAIN
+        able = [target_id for target_id in vendors()[vendor].targets if target_id in similar_targets]
+        other_items = ", ".join(able)
         todo = f"use --to {able[0]}" if able else "no target of Ridgeline's of the kind runs on them"
-        given = f"{target} for {system.name}"
-        expected = f"one of {others}" if others else lost.why
-        raise InputError(Problem(path="--to", given=f"{given}: {lost.why}", expected=expected, todo=todo))
+        given_text = f"{target} for {system.name}"
+        expected_text = f"one of {other_items}" if other_items else lost.why
+        raise InputError(Problem(path="--to", given=f"{given_text}: {lost.why}", expected=expected_text, todo=todo))

@@ -110,7 +110,7 @@ def test_written_scripts_are_shell(tmp_path: Path, target: str, system: str) -> 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_torchrun_gets_what_the_reader_reads(tmp_path: Path) -> None:
     """The reader that never runs a script agrees with a shell that does."""
-    from ridgeline.targets.dialects.megatron.collect import from_script, parsed
+    from ridgeline.targets.dialects.megatron.collect import from_script, parse_options
 
     text = ridgeline.export(made(), to="megatron").files["launch.sh"]
     fake = tmp_path / "torchrun"
@@ -128,7 +128,7 @@ def test_torchrun_gets_what_the_reader_reads(tmp_path: Path) -> None:
     start = next(index for index, word in enumerate(words) if word.endswith(".py"))
     found = from_script("launch.sh", text)
     assert found is not None
-    assert found.options == parsed(words[start + 1 :])
+    assert found.options == parse_options(words[start + 1 :])
     assert found.world == 64
 
 

@@ -11,7 +11,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.api import export, import_run
 from ridgeline.targets.dialects.megatron.collect import from_script
-from ridgeline.targets.recompute_fallback import nearest, normalized, price, same_everywhere, same_in_stages
+from ridgeline.targets.recompute_fallback import nearest, normal_recompute, price, same_everywhere, same_in_stages
 
 PARTS = ("attention", "norm", "mlp")
 STRENGTH = ("none", "selective", "full")
@@ -87,7 +87,7 @@ def test_the_written_plan_still_fits_and_the_cost_is_the_predictions() -> None:
 def test_the_same_in_other_words_is_no_loss() -> None:
     for given in ({"kind": "full", "layers": [8, 8, 8, 8]}, {"kind": "full", "layers": [3, 3, 3, 3]}):
         assert export(made(given), to="megatron").lost == ()
-    assert normalized(made({"kind": "full", "layers": [8, 8, 8, 8]})) == Recompute(kind="full")
+    assert normal_recompute(made({"kind": "full", "layers": [8, 8, 8, 8]})) == Recompute(kind="full")
 
 
 def test_mindspeed_has_two_ways_in_one_stage() -> None:

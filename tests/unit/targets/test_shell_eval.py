@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.core.errors import InputError
-from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.run_files import Checkout
 from ridgeline.targets.imports.shell_eval import read_script
 
 
@@ -150,7 +150,7 @@ def test_a_path_is_found_by_its_end_and_only_inside_the_checkout(tmp_path: Path)
     (top / "configs").mkdir()
     (top / "configs" / "zero2.json").write_text("{}")
     (tmp_path / "outside.json").write_text("{}")
-    place = Around(folder=top / "jobs", top=top)
+    place = Checkout(folder=top / "jobs", top=top)
     assert place.named("$WORK/someone/configs/zero2.json") == "{}"
     assert place.named("../../outside.json") is None
     assert place.named("/etc/passwd") is None

@@ -13,12 +13,12 @@ from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
 from ridgeline.targets.imports.command_line import value_of
 from ridgeline.targets.imports.option_reader import OptionReader, model_in, tables
-from ridgeline.targets.imports.run_files import RunFiles, around
+from ridgeline.targets.imports.run_files import RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
-from ridgeline.targets.trainers.read import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
 from ridgeline.targets.trainers.write import (
     TrainerRun,
     by_accelerate,
@@ -75,12 +75,12 @@ def commands(files: Files) -> Iterator[list[str]]:
     """Commands of scripts that start a trainer with arguments of transformers, without what wraps them."""
     for name, text in files.items():
         if name.endswith(SCRIPTS):
-            for command in read_script(text, around(files)).commands:
+            for command in read_script(text, checkout_of(files)).commands:
                 if STARTS.search(" ".join(command)[:4000]):
-                    yield unwrapped(command)
+                    yield launcher_command(command)
 
 
-def unwrapped(command: list[str]) -> list[str]:
+def launcher_command(command: list[str]) -> list[str]:
     """The launcher's own command: behind `--` of a scheduler, and behind `uv run` and its like.
 
     >>> unwrapped(["uv", "run", "mason.py", "--gpus", "8", "--", "accelerate", "launch", "a.py"])
@@ -105,16 +105,16 @@ def program(command: list[str]) -> str:
 
 def other_work(files: Files) -> str:
     """What scripts do all of whose programs do something else than training a decoder; empty where one trains."""
-    others = [_other(command) for command in commands(files)]
-    return others[0] if others and all(others) else ""
+    other_items = [_other_work_of(command) for command in commands(files)]
+    return other_items[0] if other_items and all(other_items) else ""
 
 
 def trains(files: Files) -> list[list[str]]:
     """Commands that train a decoder."""
-    return [command for command in commands(files) if not _other(command)]
+    return [command for command in commands(files) if not _other_work_of(command)]
 
 
-def _other(command: list[str]) -> str:
+def _other_work_of(command: list[str]) -> str:
     words = " ".join([program(command), *(word for word in command[:60] if word.endswith(".py"))])
     return next((why for sign, why in OTHER_WORK.items() if re.search(sign, words)), "")
 
@@ -128,13 +128,13 @@ def asked_chips(files: Files) -> int | None:
     """Chips that a scheduler is asked for in front of the launcher's command: `--num_nodes 4 --gpus 8 -- ...`."""
     for name, text in files.items():
         if name.endswith(SCRIPTS):
-            for command in read_script(text, around(files)).commands:
+            for command in read_script(text, checkout_of(files)).commands:
                 wrapper = command[: command.index("--")] if "--" in command else []
                 behind, front = words_of(["", *wrapper]) if STARTS.search(" ".join(command)[:4000]) else ({}, {})
-                said = front | behind
-                each, nodes = said.get("gpus"), said.get("num_nodes", 1)
-                if type(each) is int and type(nodes) is int and each * nodes > 0:
-                    return each * nodes
+                stated_options = front | behind
+                chips_per_node, nodes = stated_options.get("gpus"), stated_options.get("num_nodes", 1)
+                if type(chips_per_node) is int and type(nodes) is int and chips_per_node * nodes > 0:
+                    return chips_per_node * nodes
     return None
 
 
@@ -142,13 +142,13 @@ def other_software(files: Files) -> bool:
     """Whether scripts start PyTorch/XLA, Neuron or a trainer of its own, whose batch of a rank means other things."""
     if any(name.endswith(SCRIPTS) and OTHER_SOFTWARE.search(text) for name, text in files.items()):
         return True
-    named = (words_of(command)[0].get("fsdp_config") for command in commands(files))
-    return any((beside(files, name) or {}).get("xla") is True for name in named)
+    config_name = (words_of(command)[0].get("fsdp_config") for command in commands(files))
+    return any((named_table(files, name) or {}).get("xla") is True for name in config_name)
 
 
 def words_of(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options behind the script's name, and those in front of it (of the launcher)."""
-    said: dict[str, Any] = {}
+    stated_options: dict[str, Any] = {}
     flags: dict[str, Any] = {}
     into, name = flags, ""
     for word in command[1:]:
@@ -156,7 +156,7 @@ def words_of(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
             if name in ARGUMENTS:
-                into = said
+                into = stated_options
             into[name] = value_of(value) if equals else True
             name = "" if equals else name
         elif name:
@@ -164,12 +164,12 @@ def words_of(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             if into is flags:
                 name = ""
         elif word.endswith(".py") or word in ("sft", "dpo", "grpo", "train") or word.startswith("trl.scripts"):
-            into = said
-        elif into is said and word.endswith((".yaml", ".yml")) and "config" not in said:
-            said["config"] = word  # a recipe, in front of what changes it
+            into = stated_options
+        elif into is stated_options and word.endswith((".yaml", ".yml")) and "config" not in stated_options:
+            stated_options["config"] = word  # a recipe, in front of what changes it
         if into is flags and name in ("m", "module"):
-            into, name = said, ""
-    return said, flags
+            into, name = stated_options, ""
+    return stated_options, flags
 
 
 def launch_table(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,19 +178,19 @@ def launch_table(flags: Mapping[str, Any]) -> dict[str, Any]:
     >>> launch_table({"use_deepspeed": True, "zero_stage": 3, "num_processes": 8})
     {'num_processes': 8, 'distributed_type': 'DEEPSPEED', 'deepspeed_config': {'zero_stage': 3}}
     """
-    found: dict[str, Any] = {
+    launch: dict[str, Any] = {
         key: flags[key] for key in ("num_processes", "num_machines", "mixed_precision") if key in flags
     }
     names = ("zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device")
     zero = {key: flags[key] for key in names if key in flags}
     fsdp = {key: value for key, value in flags.items() if key.startswith("fsdp_")}
     if flags.get("use_deepspeed") or zero:
-        found |= {"distributed_type": "DEEPSPEED", "deepspeed_config": zero}
+        launch |= {"distributed_type": "DEEPSPEED", "deepspeed_config": zero}
     elif flags.get("use_fsdp") or fsdp:
-        found |= {"distributed_type": "FSDP", "fsdp_config": fsdp}
+        launch |= {"distributed_type": "FSDP", "fsdp_config": fsdp}
     elif flags.get("multi_gpu"):
-        found["distributed_type"] = "MULTI_GPU"
-    return found
+        launch["distributed_type"] = "MULTI_GPU"
+    return launch
 
 
 # of a file that names a model, what shows that it trains
@@ -225,11 +225,11 @@ def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, An
         elif _is_trainer(table.data):
             train |= table.data
     for command in trains(files)[:1]:
-        said, flags = words_of(command)
-        named = said.get("config_file") or flags.get("config_file")
-        launch |= (beside(files, named) or {}) if not launch else {}
-        inside = beside(files, said.pop("config", None))
-        train |= (inside or {}) | said
+        stated_options, flags = words_of(command)
+        config_name = stated_options.get("config_file") or flags.get("config_file")
+        launch |= (named_table(files, config_name) or {}) if not launch else {}
+        inside = named_table(files, stated_options.pop("config", None))
+        train |= (inside or {}) | stated_options
         if started_by_accelerate(command):
             launch |= ({} if launch else {"distributed_type": "MULTI_GPU"}) | launch_table(flags)
     return launch, train, zero
@@ -241,16 +241,18 @@ def written(files: Files) -> Files:
         PurePosixPath(path).name: text
         for name, script in files.items()
         if name.endswith(SCRIPTS)
-        for path, text in read_script(script, around(files)).texts.items()
+        for path, text in read_script(script, checkout_of(files)).texts.items()
     }
-    return RunFiles({**texts, **files}, around(files))
+    return RunFiles({**texts, **files}, checkout_of(files))
 
 
 def _refuse_other_work(files: Files) -> None:
     """An `InputError` for scripts all of whose programs do something else than training a decoder."""
-    other = other_work(files)
-    if other:
-        raise InputError(Problem(path="", given=other, expected="training of a decoder", where=next(iter(files))))
+    other_work_found = other_work(files)
+    if other_work_found:
+        raise InputError(
+            Problem(path="", given=other_work_found, expected="training of a decoder", where=next(iter(files)))
+        )
 
 
 def read(files: Files) -> Imported:
@@ -259,42 +261,42 @@ def read(files: Files) -> Imported:
     launch, train, zero = parts_of(files)
     files = written(files)
     if not launch and not train:
-        expected = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
-        raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected))
+        expected_text = "a YAML file of accelerate (distributed_type) or of the Trainer (per_device_train_batch_size)"
+        raise InputError(Problem(path="", given=", ".join(files)[:200] or "no file", expected=expected_text))
     notes: list[Unread] = []
     zero = zero or _by_words(train)
-    named = train.pop("deepspeed", None) or _inner(launch, "deepspeed_config").get("deepspeed_config_file")
-    zero = zero or zero_file(files, named, notes) or _inline(launch)
+    config_name = train.pop("deepspeed", None) or _inner(launch, "deepspeed_config").get("deepspeed_config_file")
+    zero = zero or zero_file(files, config_name, notes) or _inline(launch)
     if str(launch.get("distributed_type", "")).upper() == "DEEPSPEED" and not zero:
         zero = {"zero_optimization": {"stage": 2}}
     lora = _asked_for(train) or _adapters(train)
-    whole = train.pop("completion_only_loss", None) is False
-    train |= {"max_length": around(files).seq} if around(files).seq else {}
+    trains_all_weights = train.pop("completion_only_loss", None) is False
+    train |= {"max_length": checkout_of(files).seq} if checkout_of(files).seq else {}
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
-    reader = gathered(parts, "the Trainer's arguments")
+    reader = reader_of_files(parts, "the Trainer's arguments")
     reader.notes += notes
-    task = Task(name="lora" if lora else "pretrain" if whole else "finetune")
-    spelled = _spelled(reader, files) if around(files).model is None else None
-    found = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
-    if spelled is not None and "model" not in found.settings:
-        found = replace(found, settings={"model": spelled, **found.settings})
-    found = with_chips(found, launch)
+    task = Task(name="lora" if lora else "pretrain" if trains_all_weights else "finetune")
+    spelled_model = _model_from_scratch(reader, files) if checkout_of(files).model is None else None
+    imported_run = read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
+    if spelled_model is not None and "model" not in imported_run.settings:
+        imported_run = replace(imported_run, settings={"model": spelled_model, **imported_run.settings})
+    imported_run = with_chips(imported_run, launch)
     if not launch and not zero and "train.fsdp" not in reader:
         note = "every rank holds all weights: a launch configuration that shards them is not among the files"
-        found = replace(found, assumptions=(note, *found.assumptions))
+        imported_run = replace(imported_run, assumptions=(note, *imported_run.assumptions))
     several = len(trains(files))
     if several > 1:
         note = f"the first of {several} commands that train; the others are not read"
-        found = replace(found, assumptions=(note, *found.assumptions))
-    asked = asked_chips(files)
-    return replace(found, chips=asked or found.chips or world_of(files))
+        imported_run = replace(imported_run, assumptions=(note, *imported_run.assumptions))
+    chips_requested = asked_chips(files)
+    return replace(imported_run, chips=chips_requested or imported_run.chips or world_of(files))
 
 
-def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
+def _model_from_scratch(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
     """The model of a run from nothing: a config.json of the checkout, or a kind of model and what is changed in it."""
     if "train.model_name_or_path" in reader:
         return None
-    config = beside(files, reader.options.get("train.config_name"))
+    config = named_table(files, reader.options.get("train.config_name"))
     if config is not None and "model_type" in config:
         reader.take("train.config_name")
         return config
@@ -303,9 +305,11 @@ def _spelled(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | No
         return None
     reader.take("train.model_type")
     changes = str(reader.take("train.config_overrides", default=""))
-    said = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
-    said |= {name: reader.size(f"train.{name}") or 0 for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader}
-    return {"model_type": kind, **GPT2[kind], **said}
+    stated_options = {name: int(value) for name, value in re.findall(r"(n_\w+|vocab_size)=(\d{1,7})", changes)}
+    stated_options |= {
+        name: reader.size(f"train.{name}") or 0 for name in (*GPT2[kind], "n_inner") if f"train.{name}" in reader
+    }
+    return {"model_type": kind, **GPT2[kind], **stated_options}
 
 
 def _by_words(train: dict[str, Any]) -> dict[str, Any]:
@@ -314,13 +318,13 @@ def _by_words(train: dict[str, Any]) -> dict[str, Any]:
         return {}
     del train["deepspeed"]
     place = "cpu" if train.pop("offload", False) is True else "none"
-    stored = {"bf16": "bf16", "fp16": "fp16"}.get(str(train.pop("dtype", "fp16")), "fp16")
+    stored_format = {"bf16": "bf16", "fp16": "fp16"}.get(str(train.pop("dtype", "fp16")), "fp16")
     zero = {
         "stage": train.pop("zero_stage"),
         "offload_optimizer": {"device": place},
         "offload_param": {"device": place},
     }
-    return {"zero_optimization": zero, stored: {"enabled": True}}
+    return {"zero_optimization": zero, stored_format: {"enabled": True}}
 
 
 def _asked_for(train: dict[str, Any]) -> bool:
@@ -333,12 +337,12 @@ def _asked_for(train: dict[str, Any]) -> bool:
         train["lora_r"] = rank
     if "trainable" in train and rank is not None:
         train["lora_target_modules"] = train.pop("trainable")
-    stated = [value for value in switches if value is not None]
-    whole = train.pop("full_finetuning", None)
+    stated_values = [value for value in switches if value is not None]
+    trains_all_weights = train.pop("full_finetuning", None)
     if any(value not in off for value in kinds):
         return True
-    if stated or whole is True:
-        return any(value not in off for value in stated) and whole is not True
+    if stated_values or trains_all_weights is True:
+        return any(value not in off for value in stated_values) and trains_all_weights is not True
     return rank is not None and type(rank) is int and rank > 0
 
 
@@ -359,21 +363,21 @@ def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
 
 
 def _inner(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = table.get(key)
-    return found if isinstance(found, Mapping) else {}
+    inner_table = table.get(key)
+    return inner_table if isinstance(inner_table, Mapping) else {}
 
 
 def _inline(launch: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed as accelerate's own file says it."""
-    said = _inner(launch, "deepspeed_config")
-    if "zero_stage" not in said:
+    stated_options = _inner(launch, "deepspeed_config")
+    if "zero_stage" not in stated_options:
         return {}
     zero: dict[str, Any] = {}
     for word, name in INLINE.items():
-        if word in said:
+        if word in stated_options:
             at, _, last = name.rpartition(".")
-            (zero.setdefault(at, {}) if at else zero)[last] = said[word]
-    steps = said.get("gradient_accumulation_steps")
+            (zero.setdefault(at, {}) if at else zero)[last] = stated_options[word]
+    steps = stated_options.get("gradient_accumulation_steps")
     return {"zero_optimization": zero} | ({"gradient_accumulation_steps": steps} if type(steps) is int else {})
 
 
@@ -397,9 +401,9 @@ def _is_trainer(data: Mapping[str, Any]) -> bool:
 def recognises(files: Files) -> bool:
     """A configuration of accelerate, arguments of the Trainer, or a script that starts either."""
     try:
-        found = any(
+        is_trainer = any(
             "distributed_type" in table.data or _is_trainer(table.data) for table in tables(files, ".yaml", ".yml")
         )
-        return found or (not other_software(files) and any(True for _ in commands(files)))
+        return is_trainer or (not other_software(files) and any(True for _ in commands(files)))
     except InputError:
         return False

@@ -7,11 +7,11 @@ from typing import Any
 
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.imports.option_reader import holds, model_in, only
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.ledger import Piece, Say
 from ridgeline.targets.tables import words
 from ridgeline.targets.target import Export, Files, Imported, Unread
-from ridgeline.targets.trainers.read import Task, gathered, read_run, zero_file
+from ridgeline.targets.trainers.read import Task, read_run, reader_of_files, zero_file
 from ridgeline.targets.trainers.write import ZERO, TrainerRun, by_torchrun, common, run_of, trainer_export
 from ridgeline.targets.vendors import runs_on
 
@@ -60,8 +60,8 @@ OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulat
 
 def read(files: Files) -> Imported:
     """What the trainer's YAML says."""
-    own = only(files, _is_ours, "one YAML file with base_model and micro_batch_size", ".yaml", ".yml")
-    train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
+    config_table = only(files, _is_ours, "one YAML file with base_model and micro_batch_size", ".yaml", ".yml")
+    train: dict[str, Any] = {str(key): value for key, value in config_table.data.items()}
     notes: list[Unread] = []
     zero = zero_file(files, train.pop("deepspeed", None), notes)
     adapter = str(train.pop("adapter", None) or "")
@@ -71,14 +71,14 @@ def read(files: Files) -> Imported:
     if train.pop("rl", None):
         why = "a step of preference training runs more than one pass; read as one of the model that is trained"
         notes.append(Unread(option="train.rl", value="set", why=why, matters=True))
-    whole = train.pop("train_on_inputs", False) is True or "pretraining_dataset" in train
+    trains_all_weights = train.pop("train_on_inputs", False) is True or "pretraining_dataset" in train
     everywhere = train.pop("lora_target_linear", False) is True
-    task = Task(name="lora" if adapter else "pretrain" if whole else "finetune", everywhere=everywhere)
+    task = Task(name="lora" if adapter else "pretrain" if trains_all_weights else "finetune", everywhere=everywhere)
     _old_names(train)
-    train |= {"sequence_len": around(files).seq} if around(files).seq else {}
-    reader = gathered({"train": train} | ({"deepspeed": zero} if zero else {}), own.source)
+    train |= {"sequence_len": checkout_of(files).seq} if checkout_of(files).seq else {}
+    reader = reader_of_files({"train": train} | ({"deepspeed": zero} if zero else {}), config_table.source)
     reader.notes += notes
-    return read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    return read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
 
 
 def _old_names(train: dict[str, Any]) -> None:

@@ -10,11 +10,11 @@ from ridgeline.models.spec import Attention, Mlp, ModelSpec, Norm
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.verl.names import weights_of
-from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick
+from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import KEYS, changed, same_everywhere
+from ridgeline.targets.recompute_fallback import KEYS, fallback_losses, same_everywhere
 from ridgeline.targets.tables import template
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
@@ -35,11 +35,11 @@ BODY = template("deepspeed_train.txt")
 def train_script(scenario: Scenario, title: str) -> str | None:
     """train.py; None where the plan or the model takes code of the user's own."""
     mesh, model = scenario.plan.mesh, scenario.model
-    own, published = llama_config(model), weights_of(model)
-    if mesh.pp * mesh.cp * mesh.ep * mesh.etp > 1 or (own is None and published is None):
+    config_code, weights_path = llama_config(model), weights_of(model)
+    if mesh.pp * mesh.cp * mesh.ep * mesh.etp > 1 or (config_code is None and weights_path is None):
         return None
-    again = same_everywhere(scenario).kind != "none"
-    body = BODY.format(seq=scenario.workload.seq, recompute=again, published=published or "", own=own)
+    recomputes = same_everywhere(scenario).kind != "none"
+    body = BODY.format(seq=scenario.workload.seq, recompute=recomputes, published=weights_path or "", own=config_code)
     return comment(header(scenario, title)) + body
 
 
@@ -85,7 +85,7 @@ CODE = "which layers are recomputed is written in the script (train.py)"
 def write(scenario: Scenario) -> Export:
     """ds_config.json and the launch scripts."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
-    text = json.dumps(nested(ledger.options), indent=2) + "\n"
+    text = json.dumps(nest_options(ledger.options), indent=2) + "\n"
     title = options(ID).title
     script = train_script(scenario, title)
     command = Command(
@@ -96,7 +96,7 @@ def write(scenario: Scenario) -> Export:
         else growing_segments(scenario.system, ALLOCATOR),
     )
     files = {FILE: text, **scripts(scenario, command, title)}
-    return exported(ID, files | ({TRAIN: script} if script else {}), ledger)
+    return export_of(ID, files | ({TRAIN: script} if script else {}), ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -124,7 +124,7 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("plan.placement", "stages are built in the script: PipelineModule(partition_method=...)", yours=True)
     yield from habits(ID, "pipeline")
     if plan.mesh.pp > 1 and cover.kind == "full":
-        yield from changed(scenario, cover, "one interval for all layers")
+        yield from fallback_losses(scenario, cover, "one interval for all layers")
         yield Say("pipeline.activation_checkpoint_interval", 1, "plan.recompute.kind", "plan.recompute.layers")
         return
     yield Fixed("plan.recompute.kind", "none", "layers are recomputed where the model's code calls checkpoint()")
@@ -154,9 +154,9 @@ def _batch(scenario: Scenario) -> Iterator[Piece]:
     micro, steps, sequences = scenario.plan.microbatch, scenario.microbatches, work.sequences
     if why:
         yield Lose("plan.dp", f"{why}, and its ranks take data of their own")
-        each = max(1, sequences // ranks)
-        micro = next(size for size in range(min(micro, each), 0, -1) if each % size == 0)
-        steps = each // micro
+        sequences_each = max(1, sequences // ranks)
+        micro = next(size for size in range(min(micro, sequences_each), 0, -1) if sequences_each % size == 0)
+        steps = sequences_each // micro
     if micro * steps * ranks != sequences:
         sequences = micro * steps * ranks
         yield Lose("workload.global_batch", f"{ranks} data-parallel ranks do not share it: written with {sequences}")
@@ -199,7 +199,7 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _zero(scenario: Scenario) -> Iterator[Piece]:
-    plan, found = scenario.plan, decisions_of(scenario)
+    plan, decisions = scenario.plan, decisions_of(scenario)
     stage = STAGES[plan.sharding.shard]
     yield Say("zero_optimization.stage", stage, "plan.shard")
     ranks = plan.mesh.dp * plan.mesh.cp
@@ -209,11 +209,13 @@ def _zero(scenario: Scenario) -> Iterator[Piece]:
         why = "states are split over all data-parallel ranks (MiCS is gone); hpZ keeps a second copy of weights only"
         yield Lose("plan.shard_degree", why)
     yield Fixed("plan.shard_degree", ranks, "all data-parallel ranks")
-    reduce, fetch = found.get("plan.overlap.grad-reduce"), found.get("plan.overlap.param-gather")
+    reduce, fetch = decisions.get("plan.overlap.grad-reduce"), decisions.get("plan.overlap.param-gather")
     if stage and (reduce is not None or fetch is not None):
-        both = stage == 3
-        yield Say("zero_optimization.overlap_comm", bool(reduce if reduce is not None else fetch), *OVERLAPPED[both])
-        if both and reduce is not None and fetch is not None and reduce != fetch:
+        whole_step = stage == 3
+        yield Say(
+            "zero_optimization.overlap_comm", bool(reduce if reduce is not None else fetch), *OVERLAPPED[whole_step]
+        )
+        if whole_step and reduce is not None and fetch is not None and reduce != fetch:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
     yield from habits(ID, "zero")
 
@@ -227,15 +229,15 @@ OVERLAPPED = {
 def _offload(scenario: Scenario) -> Iterator[Piece]:
     offload, mesh = scenario.plan.offload, scenario.plan.mesh
     optimizer, stage = offload.optimizer, STAGES[scenario.plan.sharding.shard]
-    folded = mesh.tp > 1 and mesh.ep > 1
-    if optimizer and stage and (optimizer == 1 or stage == 3) and not folded:
+    folds_experts = mesh.tp > 1 and mesh.ep > 1
+    if optimizer and stage and (optimizer == 1 or stage == 3) and not folds_experts:
         yield Say("zero_optimization.offload_optimizer.device", "cpu", "plan.offload.optimizer")
         yield Say("zero_optimization.offload_optimizer.pin_memory", True)
         if optimizer < 1:
             yield Say("zero_optimization.offload_optimizer.ratio", optimizer, "plan.offload.optimizer")
     elif optimizer:
         why = "a share of the optimizer is offloaded in stage 3 only" if stage else "only ZeRO's optimizer is offloaded"
-        yield Lose("plan.offload.optimizer", "refused beside AutoTP with AutoEP: left out" if folded else why)
+        yield Lose("plan.offload.optimizer", "refused beside AutoTP with AutoEP: left out" if folds_experts else why)
     yield from habits(ID, "offload")
     if offload.activations == 1:
         yield Say("activation_checkpointing.cpu_checkpointing", True, "plan.offload.activations")
@@ -243,17 +245,17 @@ def _offload(scenario: Scenario) -> Iterator[Piece]:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision = scenario.plan.precision
-    compute, found = precision.compute.id, decisions_of(scenario)
+    compute, decisions = precision.compute.id, decisions_of(scenario)
     if compute not in FORMATS:
         yield Lose("plan.precision.compute", "products are multiplied in bf16, fp16 or fp32; others are in the model")
         yield Lose("plan.precision.scaling", "DeepSpeed trains in no narrow format")
-    stored = precision.weights.id if precision.weights.id in FORMATS else "bf16"
-    if stored != "fp32":
-        yield Say(f"{stored}.enabled", True, "plan.precision.weights", "plan.precision.compute")
-    yield Fixed("plan.precision.compute", stored, "products are multiplied as weights are stored")
-    yield Fixed("plan.precision.weights", stored, "bf16, fp16 or fp32")
-    yield Fixed("plan.precision.activations", stored, "activations follow the weights")
-    yield from _gradients(scenario, found["plan.precision.gradients"], stored)
+    stored_format = precision.weights.id if precision.weights.id in FORMATS else "bf16"
+    if stored_format != "fp32":
+        yield Say(f"{stored_format}.enabled", True, "plan.precision.weights", "plan.precision.compute")
+    yield Fixed("plan.precision.compute", stored_format, "products are multiplied as weights are stored")
+    yield Fixed("plan.precision.weights", stored_format, "bf16, fp16 or fp32")
+    yield Fixed("plan.precision.activations", stored_format, "activations follow the weights")
+    yield from _gradients(scenario, decisions["plan.precision.gradients"], stored_format)
 
 
 def _gradients(scenario: Scenario, gradients: str, stored: str) -> Iterator[Piece]:
@@ -284,13 +286,13 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
     if kind in OURS and stage:
         yield Say("zero_allow_untested_optimizer", True)
     master = work.optimizer.master.id if work.optimizer.master else "none"
-    stored = scenario.plan.precision.weights.id
-    if master == "bf16" == stored and stage:
+    stored_format = scenario.plan.precision.weights.id
+    if master == "bf16" == stored_format and stage:
         yield Say("bf16.bf16_master_weights_and_grads", True, "workload.optimizer.master")
         if states == "bf16":
             yield Say("bf16.bf16_optimizer_states", True, "workload.optimizer.states")
-    expected = "none" if stored == "fp32" else "fp32"
-    yield Fixed("workload.optimizer.master", expected, "16-bit weights get a copy in fp32, fp32 weights none")
+    expected_format = "none" if stored_format == "fp32" else "fp32"
+    yield Fixed("workload.optimizer.master", expected_format, "16-bit weights get a copy in fp32, fp32 weights none")
     yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
 
@@ -300,8 +302,8 @@ APART = table_words("deepspeed", "apart")
 
 def read(files: Files) -> Imported:
     """What a ds_config.json says; the model and the sequence length come from elsewhere."""
-    expected = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
-    reader = OptionReader(only(files, _is_config, expected, ".json"))
+    expected_text = "one JSON file with DeepSpeed's keys, such as zero_optimization or train_batch_size"
+    reader = OptionReader(only(files, _is_config, expected_text, ".json"))
     optimizer = _read_optimizer(reader)
     mesh, zero = _read_mesh(reader), _read_zero(reader)
     plan = mesh | zero | {"overlap": mesh.pop("overlap", {}) | zero.pop("overlap", {})} | _read_formats(reader)
@@ -354,8 +356,8 @@ def read_zero(reader: OptionReader, prefix: str = "") -> dict[str, Any]:
     """Sharding, overlap and offloaded states by ZeRO's words, below `prefix` in files that hold DeepSpeed's."""
     zero = f"{prefix}zero_optimization"
     shard = reader.word(f"{zero}.stage", among={str(stage): shard for shard, stage in STAGES.items()}, default="none")
-    whole = shard == "zero3"
-    overlap = reader.switch(f"{zero}.overlap_comm", default=whole) and shard != "none"
+    shards_weights = shard == "zero3"
+    overlap = reader.switch(f"{zero}.overlap_comm", default=shards_weights) and shard != "none"
     device = {"none": 0.0, "cpu": 1.0, "nvme": 1.0}
     share = reader.word(f"{zero}.offload_optimizer.device", among=device, default=0.0)
     if share:
@@ -365,7 +367,7 @@ def read_zero(reader: OptionReader, prefix: str = "") -> dict[str, Any]:
         why = f"{'' if prefix else 'changes the step: '}weights in host memory are not priced"
         option = f"{zero}.offload_param.device" if prefix else f"{zero}.offload_param"
         reader.notes.append(Unread(option=option, value="cpu", why=why, matters=True))
-    overlaps = {"grad-reduce": overlap, "param-gather": overlap and whole}
+    overlaps = {"grad-reduce": overlap, "param-gather": overlap and shards_weights}
     return {"shard": shard, "overlap": overlaps, "offload": {"optimizer": share}}
 
 
@@ -374,23 +376,23 @@ def _read_zero(reader: OptionReader) -> dict[str, Any]:
     if not plan["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
         plan["offload"]["optimizer"] = 1.0
     reader.take("zero_optimization.offload_optimizer.pin_memory", "zero_allow_untested_optimizer")
-    kept = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
-    plan["offload"]["activations"] = 1.0 if kept else 0.0
+    is_offloading = reader.switch("activation_checkpointing.cpu_checkpointing", default=False)
+    plan["offload"]["activations"] = 1.0 if is_offloading else 0.0
     return plan
 
 
 def _read_formats(reader: OptionReader) -> dict[str, Any]:
-    stored = "fp32"
+    stored_format = "fp32"
     for name in ("bf16", "fp16"):
         if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled", default=False):
-            stored = name
-    if stored == "fp32" and any(str(reader.take(f"{name}.enabled")) == "auto" for name in ("bf16", "fp16")):
-        stored = "bf16"
+            stored_format = name
+    if stored_format == "fp32" and any(str(reader.take(f"{name}.enabled")) == "auto" for name in ("bf16", "fp16")):
+        stored_format = "bf16"
         reader.assumptions.append("precision = bf16: the file leaves it to the script")
-    kept = reader.word("communication_data_type", "data_types.grad_accum_dtype", among=FORMATS, default=None)
+    format_kept = reader.word("communication_data_type", "data_types.grad_accum_dtype", among=FORMATS, default=None)
     reader.take("data_types.grad_accum_dtype")
-    gradients = kept or stored
-    return {"precision": {"name": stored, "gradients": gradients}}
+    gradients = format_kept or stored_format
+    return {"precision": {"name": stored_format, "gradients": gradients}}
 
 
 def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
@@ -409,11 +411,11 @@ def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
         name = "momentum"
     narrow = any(reader.switch(f"{key}.enabled", default=False) for key in ("bf16", "fp16", "bfloat16"))
     narrow = narrow or any(str(reader.take(f"{key}.enabled")) == "auto" for key in ("bf16", "fp16"))
-    own = reader.switch("bf16.bf16_master_weights_and_grads", default=False)
+    is_own = reader.switch("bf16.bf16_master_weights_and_grads", default=False)
     states = reader.switch("bf16.bf16_optimizer_states", default=False)
     return {
         "name": name,
-        "master": "bf16" if own else "fp32" if narrow else "none",
+        "master": "bf16" if is_own else "fp32" if narrow else "none",
         "states": "bf16" if states else "fp32",
     }
 

@@ -17,14 +17,14 @@ from ridgeline.targets.dialects.tensorrt_llm import read_engine as tensorrt_engi
 from ridgeline.targets.dialects.vllm import engine_pieces as vllm_pieces
 from ridgeline.targets.dialects.vllm import read_engine as vllm_engine
 from ridgeline.targets.imports.command_line import read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, nested, tables
+from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, tables
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header, nodes_of
-from ridgeline.targets.ledger import Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.ledger import Lose, Piece, Say, admit_options, export_of, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.launch import Launch, commands_of, launch_script, replicas_in
 from ridgeline.targets.serving.load import BENCH, bench_script
 from ridgeline.targets.serving.pieces import Replica, chips_taken, common_pieces, model_path, replica_of
-from ridgeline.targets.serving.reader import imported, model_named, none_found, reader_of
+from ridgeline.targets.serving.reader import imported_server, model_named, none_found, reader_of
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -52,8 +52,8 @@ def write(scenario: Scenario) -> Export:
     if engine not in ENGINES:
         raise InputError(not_among("plan.engine", engine, ENGINES, "Dynamo wraps one of these"))
     workers = workers_of(scenario)
-    one = next(iter(workers.values()))
-    pieces = [*common_pieces(scenario, ID, engine), *_engine(scenario, engine, one), *_fleet(scenario)]
+    replica = next(iter(workers.values()))
+    pieces = [*common_pieces(scenario, ID, engine), *_engine(scenario, engine, replica), *_fleet(scenario)]
     ledger = gather(decisions, pieces)
     title = options(ID).title
     router = {"--router-mode": ROUTERS[scenario.plan.serving.router]}
@@ -64,7 +64,7 @@ def write(scenario: Scenario) -> Export:
         how = _worker(scenario, engine, worker, arguments[name])
         files[f"{name}.sh"] = launch_script(scenario, how, title)
     files[BENCH] = bench_script(scenario, ledger.options, title, model_path(scenario))
-    return exported(ID, files, ledger)
+    return export_of(ID, files, ledger)
 
 
 def workers_of(scenario: Scenario) -> Mapping[str, Replica]:
@@ -72,20 +72,20 @@ def workers_of(scenario: Scenario) -> Mapping[str, Replica]:
     pools, mesh = scenario.plan.serving.pools, scenario.plan.mesh
     if not pools:
         return {"worker": replica_of(scenario)}
-    found: dict[str, Replica] = {}
-    each = nodes_of(scenario.system)[1]
+    workers: dict[str, Replica] = {}
+    chips_per_node = nodes_of(scenario.system)[1]
     for pool in pools:
         tp, pp, ep = pool.tp or mesh.tp, pool.pp or mesh.pp, pool.ep or mesh.ep
         name = KINDS[pool.role]
-        name = name if name not in found else f"{name}-{len(found)}"
-        nodes = -(-tp * pp * pool.dp // each)
-        found[name] = Replica(count=pool.replicas, tp=tp, pp=pp, ep=ep, dp=pool.dp, nodes=nodes)
-    return found
+        name = name if name not in workers else f"{name}-{len(workers)}"
+        nodes = -(-tp * pp * pool.dp // chips_per_node)
+        workers[name] = Replica(count=pool.replicas, tp=tp, pp=pp, ep=ep, dp=pool.dp, nodes=nodes)
+    return workers
 
 
 def _engine(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
     """What every worker is told; how each pool is split is said of the pool."""
-    yield from _admitted(scenario, engine, one)
+    yield from _engine_options(scenario, engine, one)
     for number, worker in enumerate(workers_of(scenario).values() if scenario.plan.serving.pools else ()):
         if engine == "tensorrt-llm" and worker.dp > 1 and worker.tp > 1:
             for field in ("tp", "dp"):
@@ -96,9 +96,9 @@ def _engine(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
         yield Lose(f"plan.serving.pools.{number}.system", "which nodes a pod runs on is said by selectors of yours")
 
 
-def _admitted(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
-    found = ENGINES[engine](scenario, one)
-    return admitted(found, options(engine))
+def _engine_options(scenario: Scenario, engine: str, one: Replica) -> Iterator[Piece]:
+    engine_said = ENGINES[engine](scenario, one)
+    return admit_options(engine_said, options(engine))
 
 
 def _fleet(scenario: Scenario) -> Iterator[Piece]:
@@ -112,11 +112,11 @@ def _fleet(scenario: Scenario) -> Iterator[Piece]:
 
 def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> dict[str, Any]:
     """The options of a worker."""
-    found = gather({}, _admitted(scenario, engine, worker)).options
+    options_written = gather({}, _engine_options(scenario, engine, worker)).options
     if engine == "tensorrt-llm":
-        arguments: dict[str, Any] = {FIELDS: json.dumps(nested(found))}
+        arguments: dict[str, Any] = {FIELDS: json.dumps(nest_options(options_written))}
     else:
-        arguments = dict(found)
+        arguments = dict(options_written)
     role = name.partition("-")[0]
     if role != "worker":
         arguments["--disaggregation-mode"] = role
@@ -157,12 +157,12 @@ def _deployment(
     parts: list[dict[str, Any]] = [_component("Frontend", "frontend", 1, front)]
     weights = model_path(scenario) or "MODEL"
     for name, worker in workers.items():
-        own = {MODEL_OPTION[engine]: weights, **arguments[name]}
+        container_options = {MODEL_OPTION[engine]: weights, **arguments[name]}
         container: dict[str, Any] = {
             "name": "main",
             "image": image,
             "command": ["python3", "-m", MODULES[engine]],
-            "args": _flat(own),
+            "args": _flat(container_options),
         }
         container["resources"] = {"limits": {"nvidia.com/gpu": str(-(-worker.chips // worker.nodes))}}
         part = _component(name, name.partition("-")[0], worker.count, container)
@@ -182,14 +182,14 @@ def _component(name: str, kind: str, replicas: int, container: dict[str, Any]) -
 
 def _flat(arguments: Mapping[str, Any]) -> list[str]:
     """Options as plain words."""
-    found: list[str] = []
+    flat_words: list[str] = []
     for option, value in arguments.items():
         if isinstance(value, bool):
-            found.append(option if value else f"--no-{option[2:]}")
+            flat_words.append(option if value else f"--no-{option[2:]}")
         else:
             values = value if isinstance(value, tuple) else (value,)
-            found += [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
-    return found
+            flat_words += [option, *(f"{part:g}" if isinstance(part, float) else str(part) for part in values)]
+    return flat_words
 
 
 READERS = {"vllm": vllm_engine, "sglang": sglang_engine, "tensorrt-llm": tensorrt_engine}
@@ -200,26 +200,26 @@ AXES = ("tp", "pp", "ep")
 
 def read(files: Files) -> Imported:
     """Frontend and workers, from a deployment where there is one, else from scripts."""
-    parts = _deployed(files) or _scripted(files)
+    parts = _deployment_parts(files) or _script_parts(files)
     workers = [(module, words, count) for module, words, count in parts if module in MODULES.values()]
     if not workers:
         raise none_found(files, "python3 -m dynamo.vllm, dynamo.sglang or dynamo.trtllm")
     first: OptionReader | None = None
     pools: list[dict[str, Any]] = []
     plan: dict[str, Any] = {}
-    given = ""
+    given_text = ""
     for module, words, count in workers:
-        reader, own, pool, named = _read_worker(module, words, count)
+        reader, worker_plan, pool, worker_model = _read_worker(module, words, count)
         pools.append(pool)
         if first is None:
-            first, plan, given = reader, own, named
+            first, plan, given_text = reader, worker_plan, worker_model
     assert first is not None
     serving = plan.setdefault("serving", {}) | _read_fleet(pools)
     router = _router(parts)
     serving |= {"router": router} if router and (serving.get("replicas", 1) > 1 or "pools" in serving) else {}
     plan["serving"] = serving
     plan["dp"] = _ranks(serving)
-    return imported(ID, files, first, plan, model_named(first, files, given), APART)
+    return imported_server(ID, files, first, plan, model_named(first, files, given_text), APART)
 
 
 def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReader, dict[str, Any], dict[str, Any], str]:
@@ -230,27 +230,27 @@ def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReade
     fields = reader.take(FIELDS[2:])
     if isinstance(fields, str):
         try:
-            held = json.loads(fields)
+            fields_read = json.loads(fields)
         except (ValueError, RecursionError):
-            held = None
-        if isinstance(held, Mapping):
-            reader.options |= dict(flatten(held))
+            fields_read = None
+        if isinstance(fields_read, Mapping):
+            reader.options |= dict(flatten(fields_read))
     role = str(reader.take("disaggregation-mode", default="both"))
-    given = str(reader.take("model", "model-path", default=""))
+    model_given = str(reader.take("model", "model-path", default=""))
     plan = READERS[engine](reader)
     plan |= {"engine": engine}
     dp = plan.get("serving", {}).pop("data_parallel_size", None) or reader.degree("data-parallel-size")
     plan.pop("dp", None)
     plan.get("serving", {}).pop("replicas", None)
     pool = {"role": role if role in ("prefill", "decode") else "both", "replicas": count, "dp": dp}
-    return reader, plan, pool | {axis: plan[axis] for axis in AXES if axis in plan}, given
+    return reader, plan, pool | {axis: plan[axis] for axis in AXES if axis in plan}, model_given
 
 
 def _read_fleet(pools: list[dict[str, Any]]) -> dict[str, Any]:
     """Replicas of one kind, or pools."""
     if len(pools) == 1 and pools[0]["role"] == "both":
-        found = {"replicas": pools[0]["replicas"]}
-        return found | ({"data_parallel_size": pools[0]["dp"]} if pools[0]["dp"] > 1 else {})
+        fleet = {"replicas": pools[0]["replicas"]}
+        return fleet | ({"data_parallel_size": pools[0]["dp"]} if pools[0]["dp"] > 1 else {})
     return {"pools": pools}
 
 
@@ -268,9 +268,9 @@ def _router(parts: list[tuple[str, list[str], int]]) -> str | None:
     return None
 
 
-def _deployed(files: Files) -> list[tuple[str, list[str], int]]:
+def _deployment_parts(files: Files) -> list[tuple[str, list[str], int]]:
     """(module, words, replicas) of every component of a deployment."""
-    found: list[tuple[str, list[str], int]] = []
+    parts_found: list[tuple[str, list[str], int]] = []
     for table in tables(files, ".yaml", ".yml"):
         for part in _components(table.data):
             for container in _containers(part):
@@ -279,8 +279,8 @@ def _deployed(files: Files) -> list[tuple[str, list[str], int]]:
                     at = words.index("-m") + 1
                     count = part.get("replicas", 1)
                     replicas = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
-                    found.append((words[at], words[at + 1 :], replicas))
-    return found
+                    parts_found.append((words[at], words[at + 1 :], replicas))
+    return parts_found
 
 
 def _components(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -293,20 +293,20 @@ def _containers(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     at: Any = part
     for key in ("podTemplate", "spec", "containers"):
         at = at.get(key) if isinstance(at, Mapping) else None
-    return [one for one in at if isinstance(one, Mapping)] if isinstance(at, list) else []
+    return [container for container in at if isinstance(container, Mapping)] if isinstance(at, list) else []
 
 
-def _scripted(files: Files) -> list[tuple[str, list[str], int]]:
-    found = []
+def _script_parts(files: Files) -> list[tuple[str, list[str], int]]:
+    parts_found = []
     for module in (FRONTEND, *MODULES.values()):
-        found += [(module, words, replicas_in(script)) for script, words in commands_of(files, ("-m", module))]
-    return found
+        parts_found += [(module, words, replicas_in(script)) for script, words in commands_of(files, ("-m", module))]
+    return parts_found
 
 
 def recognises(files: Files) -> bool:
     """A deployment of Dynamo, or a script that starts a worker of it."""
     try:
-        parts = _deployed(files) or _scripted(files)
+        parts = _deployment_parts(files) or _script_parts(files)
     except InputError:
         return False
     return any(module in (FRONTEND, *MODULES.values()) for module, _, _ in parts)

@@ -11,11 +11,11 @@ from ridgeline.core.files import Table
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.accelerate import commands, fsdp_parts, with_chips, words_of
 from ridgeline.targets.imports.option_reader import holds, model_in, only, tables
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.ledger import Lose, Piece, Say
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported, Unread
-from ridgeline.targets.trainers.read import Task, beside, gathered, read_run, zero_file
+from ridgeline.targets.trainers.read import Task, named_table, read_run, reader_of_files, zero_file
 from ridgeline.targets.trainers.write import (
     ZERO,
     TrainerRun,
@@ -61,9 +61,9 @@ def _pieces(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
         yield from launch_pieces(scenario, run)
     if run.backend == "deepspeed":
         yield Say("train.deepspeed", ZERO, "plan.shard")
-    seen = sees(scenario, words)
-    yield Say("train.stage", "sft" if seen else STAGES[work.task], "workload.task")
-    if seen:  # encoders are frozen unless told otherwise
+    sees_images = sees(scenario, words)
+    yield Say("train.stage", "sft" if sees_images else STAGES[work.task], "workload.task")
+    if sees_images:  # encoders are frozen unless told otherwise
         yield Say("train.freeze_vision_tower", work.towers == "frozen", "workload.towers")
         yield Say("train.freeze_multi_modal_projector", False)
         if work.task == "pretrain":
@@ -92,10 +92,10 @@ OTHERS = ("rm", "ppo", "dpo", "kto")  # stages whose step is more than one pass 
 
 def read(files: Files) -> Imported:
     """What the trainer's YAML says, with the files beside it."""
-    expected = "one YAML file with stage and finetuning_type"
-    own = next(iter(_of_scripts(files)), None) or only(files, _is_ours, expected, ".yaml", ".yml")
-    train: dict[str, Any] = {str(key): value for key, value in own.data.items()}
-    _refuse(train, own.source)
+    expected_text = "one YAML file with stage and finetuning_type"
+    config_table = next(iter(_of_scripts(files)), None) or only(files, _is_ours, expected_text, ".yaml", ".yml")
+    train: dict[str, Any] = {str(key): value for key, value in config_table.data.items()}
+    _refuse(train, config_table.source)
     notes: list[Unread] = []
     stage = str(train.pop("stage", "sft"))[:40]
     if stage in OTHERS:
@@ -108,44 +108,46 @@ def read(files: Files) -> Imported:
     if kind not in ("lora", "full"):
         notes.append(Unread(option="train.finetuning_type", value=kind, why="read as all weights", matters=True))
     task = Task(name="lora" if lora else "pretrain" if stage == "pt" else "finetune")
-    packed = train.get("packing")
-    train["packing"] = stage == "pt" if packed is None else packed  # pretraining packs unless told otherwise
-    train |= {"cutoff_len": around(files).seq} if around(files).seq else {}
+    is_packed = train.get("packing")
+    train["packing"] = stage == "pt" if is_packed is None else is_packed  # pretraining packs unless told otherwise
+    train |= {"cutoff_len": checkout_of(files).seq} if checkout_of(files).seq else {}
     frozen = train.pop("freeze_vision_tower", None) is True
     parts = {"train": train, "accelerate": fsdp_parts(launch)} | ({"deepspeed": zero} if zero else {})
-    reader = gathered(parts, own.source)
+    reader = reader_of_files(parts, config_table.source)
     reader.notes += notes
-    made = read_run(reader, READ_WORDS, around(files).model or model_in(files), ID, task)
+    imported_run = read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
     if frozen:
-        workload = {**made.settings["workload"], "towers": "frozen"}
-        made = replace(made, settings={**made.settings, "workload": workload})
-    return with_chips(made, launch)
+        workload = {**imported_run.settings["workload"], "towers": "frozen"}
+        imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
+    return with_chips(imported_run, launch)
 
 
 def _refuse(train: Mapping[str, Any], source: str) -> None:
     """An `InputError` for a file that trains with Megatron, or does not train."""
     megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
     if megatron:
-        given, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
-        raise InputError(Problem(path=megatron[0], given=given, expected="FSDP or DeepSpeed", todo=todo, where=source))
-    other = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
-    if other:
-        given = f"a file that {ELSEWHERE[other[0]]}"
-        raise InputError(Problem(path=other[0], given=given, expected="training of a decoder", where=source))
+        given_text, todo = f"{megatron[0]}, of its Megatron backend", "name a file that trains with transformers"
+        raise InputError(
+            Problem(path=megatron[0], given=given_text, expected="FSDP or DeepSpeed", todo=todo, where=source)
+        )
+    other_keys = [key for key in ELSEWHERE if key in train and not train.get("do_train")]
+    if other_keys:
+        given_text = f"a file that {ELSEWHERE[other_keys[0]]}"
+        raise InputError(Problem(path=other_keys[0], given=given_text, expected="training of a decoder", where=source))
 
 
 def _of_scripts(files: Files) -> Iterator[Table]:
     """The arguments of each command of a script that starts LLaMA-Factory, with the file that it names."""
     for command in commands(files):
-        said, _ = words_of(command)
-        table = (beside(files, said.pop("config", None)) or {}) | said
+        stated_options, _ = words_of(command)
+        table = (named_table(files, stated_options.pop("config", None)) or {}) | stated_options
         if _is_ours(table):
             yield Table(data=table, source=next(iter(files)))
 
 
 def _is_ours(data: Mapping[str, Any]) -> bool:
-    own = "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
-    return own or ("template" in data and any(key in data for key in ELSEWHERE))
+    is_own = "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
+    return is_own or ("template" in data and any(key in data for key in ELSEWHERE))
 
 
 def recognises(files: Files) -> bool:

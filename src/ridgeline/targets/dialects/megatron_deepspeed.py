@@ -11,7 +11,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.dialects.megatron.collect import Given, collect, other_work, speaking
 from ridgeline.targets.dialects.megatron.names import pattern_of
 from ridgeline.targets.dialects.megatron.read import settings_of, with_model
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.target import Files, Imported
 
 ID = "megatron-deepspeed"
@@ -27,24 +27,26 @@ def recognises(files: Files) -> bool:
 
 def read(files: Files) -> Imported:
     """The settings of a script."""
-    found = with_model(collect(files), files)
-    other_work(found)  # before what else such a run lacks
-    said = dict(found.options)
-    config = _config(found, files)
-    shard, notes = _stage(said, config, found.source)
-    _layout(said)
-    _experts(said)
-    _recompute(said, config)
-    imported = settings_of(replace(found, options=said), ID, ID)
-    if imported.settings["workload"]["kind"] != "train":
-        return imported
-    plan: dict[str, Any] = dict(imported.settings["plan"])
+    run_options = with_model(collect(files), files)
+    other_work(run_options)  # before what else such a run lacks
+    stated_options = dict(run_options.options)
+    config = _config(run_options, files)
+    shard, notes = _stage(stated_options, config, run_options.source)
+    _layout(stated_options)
+    _experts(stated_options)
+    _recompute(stated_options, config)
+    imported_run = settings_of(replace(run_options, options=stated_options), ID, ID)
+    if imported_run.settings["workload"]["kind"] != "train":
+        return imported_run
+    plan: dict[str, Any] = dict(imported_run.settings["plan"])
     if plan["pp"] > 1 and shard in ("zero2", "zero3"):
         notes.append(f"shard = zero1, where the files say {shard}: the pipeline engine shards optimizer states only")
         shard = "zero1"
     plan["shard"] = shard
-    plan |= _offload(config, said)
-    return replace(imported, settings={**imported.settings, "plan": plan}, assumptions=(*imported.assumptions, *notes))
+    plan |= _offload(config, stated_options)
+    return replace(
+        imported_run, settings={**imported_run.settings, "plan": plan}, assumptions=(*imported_run.assumptions, *notes)
+    )
 
 
 def _config(found: Given, files: Files) -> dict[str, Any] | None:
@@ -52,9 +54,9 @@ def _config(found: Given, files: Files) -> dict[str, Any] | None:
     name = str(found.options.get("deepspeed-config", ""))
     texts = dict(found.texts or {})
     text = texts.get(name) or next((texts[key] for key in texts if key.split("/")[-1] == name.split("/")[-1]), None)
-    folder = around(files).folder
+    folder = checkout_of(files).folder
     if text is None and folder is not None and name and "$" not in name:
-        text = around(files).text(folder / name) or around(files).text(folder / name.split("/")[-1])
+        text = checkout_of(files).text(folder / name) or checkout_of(files).text(folder / name.split("/")[-1])
     if text is None:
         return None
     try:
@@ -67,10 +69,10 @@ def _config(found: Given, files: Files) -> dict[str, Any] | None:
 
 def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> tuple[str, list[str]]:
     """What is sharded: the configuration decides; without it the stage that the script passes."""
-    passed = said.pop("zero-stage", None)
+    passed_piece = said.pop("zero-stage", None)
     inner = (config or {}).get("zero_optimization")
-    stated = inner.get("stage") if isinstance(inner, dict) else 0 if config is not None else None
-    stage = stated if stated is not None else passed
+    stated_values = inner.get("stage") if isinstance(inner, dict) else 0 if config is not None else None
+    stage = stated_values if stated_values is not None else passed_piece
     if isinstance(stage, float) and stage.is_integer():
         stage = int(stage)
     if isinstance(stage, str) and stage.isdigit():
@@ -79,10 +81,10 @@ def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> 
         if "deepspeed" not in said:
             return ("zero1" if said.get("use-distributed-optimizer") else "none"), []
         name = str(said.get("deepspeed-config", "none"))
-        expected = "the stage of ZeRO, in a DeepSpeed configuration that is here or as --zero-stage"
+        expected_text = "the stage of ZeRO, in a DeepSpeed configuration that is here or as --zero-stage"
         todo = "put the configuration beside the script, or say its stage with --env where the script asks for it"
         raise InputError(
-            Problem(path="--deepspeed_config", given=name[:60], expected=expected, todo=todo, where=source)
+            Problem(path="--deepspeed_config", given=name[:60], expected=expected_text, todo=todo, where=source)
         )
     if stage not in STAGES:
         raise InputError(Problem(path="--zero-stage", given=repr(stage)[:40], expected="0, 1, 2 or 3", where=source))
@@ -122,12 +124,12 @@ def _experts(said: dict[str, Any]) -> None:
     if counts[0] == 1 and len({*counts}) == 1:
         said.pop("moe-expert-parallel-size", None)
         return
-    every, layers = said.pop("expert-interval", 2), said.get("num-layers")
-    if type(every) is int and type(layers) is int and every > 0 and 0 < layers < 10_000:
-        said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % every == 0 for layer in range(layers)))
+    interval, layers = said.pop("expert-interval", 2), said.get("num-layers")
+    if type(interval) is int and type(layers) is int and interval > 0 and 0 < layers < 10_000:
+        said["moe-layer-freq"] = pattern_of(tuple((layer + 1) % interval == 0 for layer in range(layers)))
     said["moe-router-topk"] = said.pop("topk", 1)
-    spread = said.pop("moe-expert-parallel-size", 1)
-    said["expert-model-parallel-size"] = spread
+    spread_layers = said.pop("moe-expert-parallel-size", 1)
+    said["expert-model-parallel-size"] = spread_layers
     said.setdefault("expert-tensor-parallel-size", said.get("tensor-model-parallel-size", 1))
     said.setdefault("moe-token-dispatcher-type", "alltoall")
 
@@ -150,6 +152,6 @@ def _recompute(said: dict[str, Any], config: dict[str, Any] | None) -> None:
 def _offload(config: dict[str, Any] | None, said: dict[str, Any]) -> dict[str, Any]:
     """Optimizer states in host memory."""
     inner = (config or {}).get("zero_optimization")
-    moved = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
-    there = moved and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]
+    has_offload = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)
+    there = has_offload and inner["offload_optimizer"].get("device", "none") in ("cpu", "nvme")  # type: ignore[index]
     return {"offload": {"optimizer": 1.0}} if there or said.get("cpu-optimizer") else {}

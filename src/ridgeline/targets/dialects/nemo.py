@@ -13,7 +13,7 @@ from ridgeline.targets.dialects.megatron.collect import Given
 from ridgeline.targets.dialects.megatron.read import settings_of
 from ridgeline.targets.imports.model_names import named_by
 from ridgeline.targets.imports.option_reader import chips_named, flatten, holds, model_in, only
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
@@ -74,9 +74,9 @@ def tokenizer_words(tokenizer: object) -> Iterator[tuple[str, Any]]:
     """What a table of the tokenizer says of the vocabulary."""
     table = tokenizer if isinstance(tokenizer, Mapping) else {}
     library, kind = str(table.get("library", "")).lower(), str(table.get("type", ""))
-    sized = re.search(r"(\d{2,3})k\b", str(table.get("model") or "")[:200].rpartition("/")[2].lower())
-    if sized is not None:  # a tokenizer that is named after how many words it has
-        yield "vocab-size", int(sized.group(1)) * 1000
+    sizes_found = re.search(r"(\d{2,3})k\b", str(table.get("model") or "")[:200].rpartition("/")[2].lower())
+    if sizes_found is not None:  # a tokenizer that is named after how many words it has
+        yield "vocab-size", int(sizes_found.group(1)) * 1000
     if library == "megatron" or kind.lower() in TOKENIZERS:
         yield "tokenizer-type", TOKENIZERS.get(kind.lower(), kind)
     elif library == "huggingface" or "/" in kind:
@@ -85,25 +85,25 @@ def tokenizer_words(tokenizer: object) -> Iterator[tuple[str, Any]]:
         yield "tokenizer-type", TOKENIZERS[library]
 
 
-def filled(options: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options with references to others filled in, relative ones (`${.seq}`) and products (`${multiply:2,4}`) too.
 
     >>> filled({"m.a": 8, "m.b": "${.a}", "m.c": "${multiply:4, ${m.a}}", "d": "${divide_floor:${m.c},2}"})
     {'m.a': 8, 'm.b': 8, 'm.c': 32, 'd': 16}
     """
-    found = dict(options)
+    resolved_options = dict(options)
     for _ in range(6):  # references to references
-        for name, value in found.items():
+        for name, value in resolved_options.items():
             if isinstance(value, str) and "${" in value:
-                found[name] = _reduced(value, name, found)
-    return found
+                resolved_options[name] = _evaluate_product(value, name, resolved_options)
+    return resolved_options
 
 
 _INNER = re.compile(r"\$\{(\.{0,4})([\w.]{1,120})\}")
 _PRODUCT = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*\}")
 
 
-def _reduced(text: str, name: str, known: Mapping[str, Any]) -> Any:
+def _evaluate_product(text: str, name: str, known: Mapping[str, Any]) -> Any:
     """A value with its innermost references replaced by what they refer to."""
 
     def meant(found: re.Match[str]) -> str:
@@ -116,10 +116,16 @@ def _reduced(text: str, name: str, known: Mapping[str, Any]) -> Any:
     done = _INNER.sub(meant, text)
     product = _PRODUCT.fullmatch(done)
     if product is not None:
-        kind, one, other = product.group(1), int(product.group(2)), int(product.group(3))
+        kind, left_factor, right_factor = product.group(1), int(product.group(2)), int(product.group(3))
         if kind == "multiply":
-            return one * other
-        return done if other == 0 else one // other if kind == "divide_floor" else -(-one // other)
+            return left_factor * right_factor
+        return (
+            done
+            if right_factor == 0
+            else left_factor // right_factor
+            if kind == "divide_floor"
+            else -(-left_factor // right_factor)
+        )
     return int(done) if re.fullmatch(r"-?\d{1,15}", done) else done
 
 
@@ -156,23 +162,25 @@ def _is_ours(data: Mapping[str, Any]) -> bool:
 def read(files: Files) -> Imported:
     """What the trainer's YAML says."""
     table = only(files, _is_ours, "one YAML file with a trainer and a model", ".yaml", ".yml")
-    said = filled({key.removeprefix("training."): value for key, value in flatten(table.data)})
-    said = filled(_plain(said))
-    model = {key: said.get(f"model.{key}", value) for key, value in table.data["model"].items()}
-    _refuse_other_work(model, said, table.source)
-    options = dict(_options(model, said))
-    named = around(files).model or model_in(files) or _checkpoint(model, said)
-    if named is not None:
-        options["model"] = named
+    stated_options = resolve_references({key.removeprefix("training."): value for key, value in flatten(table.data)})
+    stated_options = resolve_references(_plain(stated_options))
+    model = {key: stated_options.get(f"model.{key}", value) for key, value in table.data["model"].items()}
+    _refuse_other_work(model, stated_options, table.source)
+    options = dict(_options(model, stated_options))
+    model_name = checkout_of(files).model or model_in(files) or _checkpoint(model, stated_options)
+    if model_name is not None:
+        options["model"] = model_name
     else:
-        _refuse_unknown(model, said, table.source)
-    options |= {key: value for key, value in said.items() if key.startswith("model.") and _is_left(key, value)}
-    world = _world(said, table.source)
-    folder = around(files).folder
+        _refuse_unknown(model, stated_options, table.source)
+    options |= {
+        key: value for key, value in stated_options.items() if key.startswith("model.") and _is_left(key, value)
+    }
+    world = _world(stated_options, table.source)
+    folder = checkout_of(files).folder
     path = f"{folder.name if folder else ''}/{table.source}"
-    given = Given(options=options, source=table.source, world=world, path=path)
-    found = settings_of(given, ID, ID)
-    return _tuned(found, model)
+    run_options = Given(options=options, source=table.source, world=world, path=path)
+    imported_run = settings_of(run_options, ID, ID)
+    return _with_adapters(imported_run, model)
 
 
 def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,23 +190,27 @@ def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_other_work(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
     """An `InputError` for files that do not train a decoder: by the keys of their model, or by the run's name."""
-    found = [means for key, means in OTHERS.items() if model.get(key) not in (None, False)]
+    work_kinds = [means for key, means in OTHERS.items() if model.get(key) not in (None, False)]
     names = [str(said.get(key) or "").lower()[:200] for key in ("run.name", "name", "run.model_train_name")]
-    found += [means for sign, means in NAMED.items() if any(re.search(sign, name) for name in names)]
-    if found:
-        raise InputError(Problem(path="", given=found[0], expected="training of a decoder", where=source))
+    work_kinds += [means for sign, means in NAMED.items() if any(re.search(sign, name) for name in names)]
+    if work_kinds:
+        raise InputError(Problem(path="", given=work_kinds[0], expected="training of a decoder", where=source))
 
 
 def _refuse_unknown(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
     """An `InputError` where the model is not spelled: neither dimensions nor a checkpoint of a known name."""
     words = f"{said.get('run.name')} {said.get('model.tokenizer.type')} {said.get('name')} {source}".lower()
-    own = next((word for word in UNSPELLED if word in words), None)
-    if model.get("num_layers") is not None and own is None:
+    unspelled_word = next((word for word in UNSPELLED if word in words), None)
+    if model.get("num_layers") is not None and unspelled_word is None:
         return
-    trained = str(said.get("run.model_train_name") or model.get("restore_from_path") or "nothing")[:80]
-    given = f"layers of {own}, which no key spells" if own else f"no dimensions, and {trained} as its checkpoint"
-    expected, todo = "dimensions, or the name of a known model", "name the model with --model"
-    raise InputError(Problem(path="model", given=given, expected=expected, todo=todo, where=source))
+    trained_model = str(said.get("run.model_train_name") or model.get("restore_from_path") or "nothing")[:80]
+    given_text = (
+        f"layers of {unspelled_word}, which no key spells"
+        if unspelled_word
+        else f"no dimensions, and {trained_model} as its checkpoint"
+    )
+    expected_text, todo = "dimensions, or the name of a known model", "name the model with --model"
+    raise InputError(Problem(path="model", given=given_text, expected=expected_text, todo=todo, where=source))
 
 
 def _checkpoint(model: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
@@ -207,9 +219,9 @@ def _checkpoint(model: Mapping[str, Any], said: Mapping[str, Any]) -> str | None
         return None
     paths = [model.get(key) for key in ("restore_from_path", "pretrained_checkpoint", "language_model_path")]
     for path in (*paths, said.get("run.model_train_name")):
-        found = named_by(str(path or "").removesuffix(".nemo"))
-        if found is not None:
-            return found[0]
+        entry = named_by(str(path or "").removesuffix(".nemo"))
+        if entry is not None:
+            return entry[0]
     return None
 
 
@@ -221,7 +233,7 @@ def _options(model: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[tupl
         if value is not None and value is not False:
             yield option, value
     lengths = (said.get(f"model.data.{key}") for key in ("seq_length", "train_ds.max_seq_length"))
-    length = next((one for one in lengths if type(one) is int), None)
+    length = next((length for length in lengths if type(length) is int), None)
     if "encoder_seq_length" not in model and length is not None:
         yield "seq-length", length
     if said.get("model.overlap_p2p_comm", True) is False:
@@ -259,8 +271,8 @@ def _sharding(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _is_left(key: str, value: Any) -> bool:
     """Whether a key of the model is told of apart: what was not translated, and says something."""
     name = key.removeprefix("model.")
-    known = name in NAMES or name.split(".")[0] in ("data", "tokenizer", "optim", "nsys_profile", "precision")
-    return not known and value not in (None, False) and name not in WORDS
+    known_names = name in NAMES or name.split(".")[0] in ("data", "tokenizer", "optim", "nsys_profile", "precision")
+    return not known_names and value not in (None, False) and name not in WORDS
 
 
 WORDS = frozenset(table_names("nemo", "words"))
@@ -268,28 +280,33 @@ WORDS = frozenset(table_names("nemo", "words"))
 
 def _world(said: Mapping[str, Any], source: str) -> int | None:
     """Ranks that the trainer states, where the mesh fits on them; else those that the file is named after."""
-    nodes, each = said.get("trainer.num_nodes"), said.get("trainer.devices")
+    nodes, chips_per_node = said.get("trainer.num_nodes"), said.get("trainer.devices")
     axes = ("tensor_model", "pipeline_model", "context")
     degrees = [said.get(f"model.{axis}_parallel_size", 1) for axis in axes]
     least = prod(degree for degree in degrees if type(degree) is int)
-    if type(nodes) is int and type(each) is int and each > 0 and nodes * each >= max(1, least):
-        return nodes * each
-    named = chips_named(source)
-    return named if named is not None and named >= max(1, least) else None
+    if (
+        type(nodes) is int
+        and type(chips_per_node) is int
+        and chips_per_node > 0
+        and nodes * chips_per_node >= max(1, least)
+    ):
+        return nodes * chips_per_node
+    chips_in_name = chips_named(source)
+    return chips_in_name if chips_in_name is not None and chips_in_name >= max(1, least) else None
 
 
-def _tuned(found: Imported, model: Mapping[str, Any]) -> Imported:
+def _with_adapters(found: Imported, model: Mapping[str, Any]) -> Imported:
     """Adapters, or all weights of a trained model: what a file for fine-tuning updates."""
     peft = model.get("peft")
     workload: dict[str, Any] = dict(found.settings["workload"])
     scheme = str(peft.get("peft_scheme") or "") if isinstance(peft, Mapping) else ""
     if scheme == "lora" and isinstance(peft, Mapping):
         tuning = peft.get("lora_tuning")
-        own: Mapping[str, Any] = tuning if isinstance(tuning, Mapping) else {}
-        words = own.get("target_modules")
+        tuning_table: Mapping[str, Any] = tuning if isinstance(tuning, Mapping) else {}
+        words = tuning_table.get("target_modules")
         names = [str(word) for word in words] if isinstance(words, list) else ["attention_qkv"]
         targets = [part for word in names for part in ALL.get(word, (LORA[word],) if word in LORA else ())]
-        rank = own.get("adapter_dim", 32)
+        rank = tuning_table.get("adapter_dim", 32)
         rank = rank if type(rank) is int and rank > 0 else 32
         workload |= {"task": "lora", "lora": {"rank": rank, "targets": list(dict.fromkeys(targets)) or ["qkv"]}}
     elif model.get("restore_from_path") is not None:

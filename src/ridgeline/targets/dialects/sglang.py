@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.option_reader import OptionReader
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.launch import Launch, commands_of
 from ridgeline.targets.serving.load import server_export
@@ -27,7 +27,14 @@ from ridgeline.targets.serving.pieces import (
     pools_lost,
     replica_of,
 )
-from ridgeline.targets.serving.reader import first_server, has_server, imported, model_named, reader_of, take_knobs
+from ridgeline.targets.serving.reader import (
+    first_server,
+    has_server,
+    imported_server,
+    model_named,
+    reader_of,
+    take_knobs,
+)
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
@@ -84,8 +91,8 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision = scenario.plan.precision
     method = ONLINE.get((precision.compute.id, precision.weights.id))
-    quantised = Say("--quantization", method, COMPUTE, WEIGHTS) if method is not None else None
-    yield from format_pieces(scenario, WORDS, quantised)
+    quantization = Say("--quantization", method, COMPUTE, WEIGHTS) if method is not None else None
+    yield from format_pieces(scenario, WORDS, quantization)
     yield from cache_format(scenario, WORDS)
 
 
@@ -123,29 +130,34 @@ RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --dist-init-addr "$MASTE
 def write(scenario: Scenario) -> Export:
     """launch.sh and bench.sh."""
     decisions = serving_decisions_of(scenario)
-    one = replica_of(scenario)
-    found = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, one), *_fleet(scenario, one), pools_lost()]
-    ledger = gather(decisions, admitted(found, options(ID)))
+    replica = replica_of(scenario)
+    pieces_said = [
+        *common_pieces(scenario, ID, ID),
+        *engine_pieces(scenario, replica),
+        *_fleet(scenario, replica),
+        pools_lost(),
+    ]
+    ledger = gather(decisions, admit_options(pieces_said, options(ID)))
     how = Launch(
         program='exec python3 -m sglang.launch_server --model-path "$MODEL" --host "$HOST" --port "$PORT"',
         arguments={name: value for name, value in ledger.options.items() if name.startswith("--")},
         weights=model_path(scenario),
-        replicas=1 if joined(scenario, one) else one.count,
-        chips=one.chips,
-        nodes=one.nodes,
-        rendezvous=RENDEZVOUS.format(nodes=one.nodes),
+        replicas=1 if has_own_controller(scenario, replica) else replica.count,
+        chips=replica.chips,
+        nodes=replica.nodes,
+        rendezvous=RENDEZVOUS.format(nodes=replica.nodes),
     )
     return server_export(ID, scenario, ledger, how)
 
 
-def joined(scenario: Scenario, one: Replica) -> bool:
+def has_own_controller(scenario: Scenario, one: Replica) -> bool:
     """Whether replicas are data-parallel engines behind the server's own controller: on one node, dealt in turn."""
     fits = one.count * one.chips <= scenario.system.node
     return one.count > 1 and one.dp == 1 and fits and scenario.plan.serving.router in ROUTERS
 
 
 def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
-    if joined(scenario, one):
+    if has_own_controller(scenario, one):
         yield Say("--dp-size", one.count, "plan.serving.replicas")
         yield Say("--load-balance-method", ROUTERS[scenario.plan.serving.router], "plan.serving.router")
         return
@@ -167,20 +179,20 @@ def read(files: Files) -> Imported:
     """The first SGLang server among the files, and the load that a `vllm bench serve` beside it describes."""
     arguments, replicas = first_server(files, PROGRAMS, KEYS, options(ID))
     reader = reader_of(arguments, next(iter(files), ""))
-    given = str(reader.take("model-path", default="") or next(iter(arguments.words), ""))
+    model_given = str(reader.take("model-path", default="") or next(iter(arguments.words), ""))
     plan = read_engine(reader, replicas)
-    routed = commands_of(files, ROUTED)
-    if routed:
-        plan["serving"]["router"] = _policy(reader, routed[0][1])
-    return imported(ID, files, reader, plan, model_named(reader, files, given), APART)
+    router_commands = commands_of(files, ROUTED)
+    if router_commands:
+        plan["serving"]["router"] = _policy(reader, router_commands[0][1])
+    return imported_server(ID, files, reader, plan, model_named(reader, files, model_given), APART)
 
 
 def _policy(reader: OptionReader, words: Sequence[str]) -> str:
     """How SGLang's router deals requests: by what a replica has cached, unless told."""
-    said = dict(pairwise(words)).get("--router-policy", "cache_aware")
-    if said not in POLICIES:
-        reader.assumptions.append(f"router-policy {said[:40]}: read as cache_aware")
-    return POLICIES.get(said, "prefix-aware")
+    stated_options = dict(pairwise(words)).get("--router-policy", "cache_aware")
+    if stated_options not in POLICIES:
+        reader.assumptions.append(f"router-policy {stated_options[:40]}: read as cache_aware")
+    return POLICIES.get(stated_options, "prefix-aware")
 
 
 def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
@@ -194,8 +206,8 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     plan |= {"moe_dispatch": way} if way and ep > 1 else {}
     plan |= {"precision": _precision(reader), "engine": ID}
     numbers = {knob: knob.replace("_", "-") for knob in NUMBERS}
-    own = take_knobs(reader, numbers, {knob: knob.replace("_", "-") for knob in SWITCHES})
-    serving: dict[str, Any] = {"sglang": own} if own else {}
+    engine_knobs = take_knobs(reader, numbers, {knob: knob.replace("_", "-") for knob in SWITCHES})
+    serving: dict[str, Any] = {"sglang": engine_knobs} if engine_knobs else {}
     serving["replicas"] = replicas if together else dp * replicas
     if together:
         serving["data_parallel_size"] = dp
@@ -219,16 +231,16 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
 def _precision(reader: OptionReader) -> dict[str, Any]:
     names = {word: name for name, word in DTYPES.items()} | {"half": "fp16", "float": "fp32"}
     wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    found: dict[str, Any] = {"compute": wide, "weights": wide, "activations": wide}
+    formats_read: dict[str, Any] = {"compute": wide, "weights": wide, "activations": wide}
     method = reader.take("quantization")
-    known = {word: means for means, word in ONLINE.items()} | STORED
-    if isinstance(method, str) and method in known:
-        found |= {"compute": known[method][0], "weights": known[method][1]}
+    known_words = {word: means for means, word in ONLINE.items()} | STORED
+    if isinstance(method, str) and method in known_words:
+        formats_read |= {"compute": known_words[method][0], "weights": known_words[method][1]}
     elif method is not None:
         reader.taken.discard("quantization")
         reader.assumptions.append(f"quantization {method}: read as {wide}, for its formats are not known here")
-    cached = {word: name for name, word in KV_DTYPES.items()} | {"bfloat16": "bf16", "auto": wide}
-    return found | {"kv": reader.word("kv-cache-dtype", among=cached, default=wide)}
+    cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"bfloat16": "bf16", "auto": wide}
+    return formats_read | {"kv": reader.word("kv-cache-dtype", among=cache_formats, default=wide)}
 
 
 def recognises(files: Files) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
-from ridgeline.targets.imports.option_reader import OptionReader, flatten, nested, tables
+from ridgeline.targets.imports.option_reader import OptionReader, flatten, nest_options, tables
 from ridgeline.targets.launchers.launch import comment, header
 from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, gather
 from ridgeline.targets.options import options
@@ -27,7 +27,7 @@ from ridgeline.targets.serving.pieces import (
     pools_lost,
     replica_of,
 )
-from ridgeline.targets.serving.reader import has_server, imported, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.serving.reader import has_server, imported_server, model_named, none_found, reader_of, take_knobs
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.yaml_text import yaml_text
@@ -86,8 +86,8 @@ def _knobs(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
-    compiled = Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
-    yield from graph_pieces(scenario, eager=Say("cuda_graph_config", None, "plan.graph"), compiled=compiled)
+    is_compiled = Say("torch_compile_config.enable_fullgraph", True, "plan.compiled")
+    yield from graph_pieces(scenario, eager=Say("cuda_graph_config", None, "plan.graph"), compiled=is_compiled)
 
 
 def _speculation(scenario: Scenario) -> Iterator[Piece]:
@@ -104,21 +104,21 @@ def _speculation(scenario: Scenario) -> Iterator[Piece]:
 def write(scenario: Scenario) -> Export:
     """The YAML file, launch.sh and bench.sh."""
     decisions = serving_decisions_of(scenario)
-    one = replica_of(scenario)
-    found = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, one), *_fleet(one), pools_lost()]
-    ledger = gather(decisions, found)
-    own = {name: value for name, value in ledger.options.items() if not name.startswith(PREFIX)}
-    fields = {name: value for name, value in own.items() if name not in (MODEL, "REPLICAS")}
+    replica = replica_of(scenario)
+    pieces_said = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, replica), *_fleet(replica), pools_lost()]
+    ledger = gather(decisions, pieces_said)
+    engine_options = {name: value for name, value in ledger.options.items() if not name.startswith(PREFIX)}
+    fields = {name: value for name, value in engine_options.items() if name not in (MODEL, "REPLICAS")}
     how = Launch(
         program=f'exec trtllm-serve "$MODEL" --host "$HOST" --port "$PORT" --config "$(dirname "$0")/{FILE}"',
         arguments={},
         weights=model_path(scenario),
-        replicas=one.count,
-        chips=one.chips,
-        nodes=one.nodes,
+        replicas=replica.count,
+        chips=replica.chips,
+        nodes=replica.nodes,
         rendezvous="# start it under `srun --mpi=pmix` with a task for each chip",
     )
-    file = {FILE: comment(header(scenario, options(ID).title)) + yaml_text(nested(fields))}
+    file = {FILE: comment(header(scenario, options(ID).title)) + yaml_text(nest_options(fields))}
     return server_export(ID, scenario, ledger, how, file)
 
 
@@ -137,26 +137,26 @@ APART = table_words("tensorrt-llm", "apart")
 
 def read(files: Files) -> Imported:
     """The first `trtllm-serve` among the files with the YAML beside it, and a load."""
-    found = commands_of(files, *PROGRAMS)
+    commands = commands_of(files, *PROGRAMS)
     arguments, replicas = Arguments(), 1
-    if found:
-        script, words = found[0]
+    if commands:
+        script, words = commands[0]
         arguments, replicas = read_arguments(words, options(ID)), replicas_in(script)
     reader = reader_of(arguments, next(iter(files), ""))
     reader.options = {FIELDS.get(name, name): value for name, value in reader.options.items()}
-    named = str(reader.options.get("config", "")).rpartition("/")[2]
-    held = [
+    config_name = str(reader.options.get("config", "")).rpartition("/")[2]
+    yaml_tables = [
         table
         for table in tables(files, ".yaml", ".yml")
-        if _is_config(table.data) or (named and table.source.rpartition("/")[2] == named)
+        if _is_config(table.data) or (config_name and table.source.rpartition("/")[2] == config_name)
     ]
-    if not found and not held:
+    if not commands and not yaml_tables:
         raise none_found(files, "trtllm-serve")
-    for table in held:  # the file stands above the command line
+    for table in yaml_tables:  # the file stands above the command line
         reader.options |= dict(flatten(table.data))
-    given = next(iter(arguments.words), "")
+    model_given = next(iter(arguments.words), "")
     plan = read_engine(reader, replicas)
-    return imported(ID, files, reader, plan, model_named(reader, files, given), APART)
+    return imported_server(ID, files, reader, plan, model_named(reader, files, model_given), APART)
 
 
 def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
@@ -168,13 +168,13 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     plan |= {"ep": ep} if ep > 1 else {}
     names = {word: name for name, word in DTYPES.items()}
     wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    cached = {word: name for name, word in KV_DTYPES.items()} | {"auto": wide}
-    kv = reader.word("kv_cache_config.dtype", among=cached, default=wide)
+    cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"auto": wide}
+    kv = reader.word("kv_cache_config.dtype", among=cache_formats, default=wide)
     plan["precision"] = {"compute": wide, "weights": wide, "activations": wide, "kv": kv}
     serving: dict[str, Any] = {"replicas": replicas}
     numbers = {knob: field for knob, field in KNOBS.items() if knob not in SWITCHES}
-    own = take_knobs(reader, numbers, {knob: KNOBS[knob] for knob in SWITCHES})
-    serving |= {"tensorrt_llm": own} if own else {}
+    engine_knobs = take_knobs(reader, numbers, {knob: KNOBS[knob] for knob in SWITCHES})
+    serving |= {"tensorrt_llm": engine_knobs} if engine_knobs else {}
     if together:
         serving["data_parallel_size"] = ranks
     plan |= {"serving": serving, "dp": (ranks if together else 1) * replicas}

@@ -13,9 +13,9 @@ from ridgeline.targets.dialects.torchtitan.read import functions, is_registry
 from ridgeline.targets.dialects.torchtitan.read import read as read_titan
 from ridgeline.targets.dialects.torchtitan.write import flavor_of, pieces
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, exported, gather, habits
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, export_of, gather, habits
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
 from ridgeline.targets.vendors import growing_segments, runs_on
@@ -46,12 +46,12 @@ FILE = "preset.py"
 
 def read(files: Files) -> Imported:
     """What a function that returns a Trainer.Config says; from 0.3 on no schedule overlaps the exchange of experts."""
-    kept = {name: text for name, text in files.items() if name.partition("::")[0].endswith(".py")}
-    found = read_titan(files if len(kept) == len(files) else kept)
-    plan = dict(found.settings["plan"])
+    python_files = {name: text for name, text in files.items() if name.partition("::")[0].endswith(".py")}
+    imported_run = read_titan(files if len(python_files) == len(files) else python_files)
+    plan = dict(imported_run.settings["plan"])
     if "moe" in plan.get("overlap", {}):
         plan["overlap"] = {**plan["overlap"], "moe": False}
-    return replace(found, target=ID, settings={**found.settings, "plan": plan})
+    return replace(imported_run, target=ID, settings={**imported_run.settings, "plan": plan})
 
 
 def recognises(files: Files) -> bool:
@@ -80,18 +80,18 @@ def write(scenario: Scenario) -> Export:
     allocator = growing_segments(scenario.system)
     command = Command(words=words, environment=allocator, before=NOTE, tail=TOKENIZER)
     text = module(scenario, ledger.options, name, title)
-    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
     yield from runs_on(scenario, ID)
     for piece in pieces(scenario):
-        yield from _moved(piece)
+        yield from _preset_pieces(piece)
     for part in (_recompute, _experts, _formats, _habits):
         yield from part(scenario)
 
 
-def _moved(piece: Piece) -> Iterator[Piece]:
+def _preset_pieces(piece: Piece) -> Iterator[Piece]:
     """What a job file says, under the names of a preset; nothing where a preset says it in another way."""
     match piece:
         case Say(option=option, value=value, paths=paths):
@@ -110,7 +110,7 @@ def _moved(piece: Piece) -> Iterator[Piece]:
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     """One way for all layers; per-op recompute keeps attention and every second product."""
     cover = same_everywhere(scenario)
-    yield from changed(scenario, cover, "one way for all layers")
+    yield from fallback_losses(scenario, cover, "one way for all layers")
     kind = cover.kind
     if kind == "selective" and not set(cover.parts) <= {"alternate", "attention", "norm", "activation"}:
         kind = "full"
@@ -125,7 +125,7 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _experts(scenario: Scenario) -> Iterator[Piece]:
-    model, found = scenario.model, decisions_of(scenario)
+    model, decisions = scenario.model, decisions_of(scenario)
     flavor = flavor_of(model)
     ahead = model.mtp.depth if model.mtp is not None else 0
     if ahead and flavor is not None and flavor[0] == "deepseek_v3":
@@ -134,28 +134,30 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("model.mtp*", "only the DeepSeek-V3 family trains blocks that predict further tokens")
     yield from habits(ID, "experts")
     if has_experts(model):
-        backend = {"all-to-all": "standard", "deepep": "deepep", "hybridep": "hybridep"}.get(found["plan.moe_dispatch"])
+        backend = {"all-to-all": "standard", "deepep": "deepep", "hybridep": "hybridep"}.get(
+            decisions["plan.moe_dispatch"]
+        )
         yield Say(f"{REGISTRY}.moe_comm_backend", backend or "standard", "plan.moe_dispatch")
     if scenario.plan.mesh.tp > 1:
-        chosen = found["plan.sequence_parallel"]
+        chosen = decisions["plan.sequence_parallel"]
         yield Say("parallelism.enable_sequence_parallel", chosen, "plan.sequence_parallel")
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Products in a narrow format come from converters that the registry applies; they want compiled blocks."""
-    found = decisions_of(scenario)
+    decisions = decisions_of(scenario)
     means = {("fp8-e4m3", "row"): "float8", ("mxfp8", "block"): "mx"}
-    compute, scaling = found["plan.precision.compute"], found.get("plan.precision.scaling")
+    compute, scaling = decisions["plan.precision.compute"], decisions.get("plan.precision.scaling")
     family = means.get((compute, str(scaling)))
-    stored = "fp32" if scenario.plan.precision.weights.id == "fp32" else "bf16"
-    if family and found["plan.compiled"]:
+    stored_format = "fp32" if scenario.plan.precision.weights.id == "fp32" else "bf16"
+    if family and decisions["plan.compiled"]:
         names = list(CONVERTERS[family][: 2 if has_experts(scenario.model) else 1])
         yield Say(f"{REGISTRY}.converters", names, "plan.precision.compute", "plan.precision.scaling")
     elif family:
         yield Lose("plan.precision.scaling", "converters want compiled blocks")
     else:
         yield Lose("plan.precision.scaling", "float8 scales by row, mxfp8 by block")
-    yield Fixed("plan.precision.compute", stored, "products are bf16 or fp32, or float8 and mxfp8 by converters")
+    yield Fixed("plan.precision.compute", stored_format, "products are bf16 or fp32, or float8 and mxfp8 by converters")
     yield Fixed("workload.optimizer.name", "adamw", "default_adamw is written; others want groups of parameters")
 
 
@@ -196,9 +198,9 @@ def module(scenario: Scenario, said: Mapping[str, Any], name: str, title: str) -
         ")",
     ]
     head = comment(header(scenario, title))
-    joined = "\n".join(imports)
+    joined_text = "\n".join(imports)
     inner = "\n".join(f"    {line}" for line in body)
-    return f"{head}\n{joined}\n\n\ndef {name}() -> Trainer.Config:\n{inner}\n"
+    return f"{head}\n{joined_text}\n\n\ndef {name}() -> Trainer.Config:\n{inner}\n"
 
 
 def _registry(said: Mapping[str, Any], converters: list[str]) -> str:
@@ -208,13 +210,15 @@ def _registry(said: Mapping[str, Any], converters: list[str]) -> str:
         for key in ("moe_comm_backend", "num_mtp_layers")
         if f"{REGISTRY}.{key}" in said
     ]
-    kept = {"Float8LinearConverter": 'filter_fqns=["lm_head"], '}
-    made = [f"{name}.Config({kept.get(name, '')}model_compile_enabled=True)" for name in converters]
-    return ", ".join([*words, *([f"converters=[{', '.join(made)}]"] if made else [])])
+    converter_arguments = {"Float8LinearConverter": 'filter_fqns=["lm_head"], '}
+    objects_made = [
+        f"{name}.Config({converter_arguments.get(name, '')}model_compile_enabled=True)" for name in converters
+    ]
+    return ", ".join([*words, *([f"converters=[{', '.join(objects_made)}]"] if objects_made else [])])
 
 
 def _arguments(said: Mapping[str, Any], prefix: str) -> str:
     """Keyword arguments, one a line."""
-    held = {key.removeprefix(prefix): value for key, value in said.items() if key.startswith(prefix)}
-    lines = [f"{key}={pformat(value, width=90, compact=True)}" for key, value in held.items()]
+    arguments = {key.removeprefix(prefix): value for key, value in said.items() if key.startswith(prefix)}
+    lines = [f"{key}={pformat(value, width=90, compact=True)}" for key, value in arguments.items()]
     return "".join("\n            " + line.replace("\n", "\n" + 16 * " ") + "," for line in lines) + "\n        "

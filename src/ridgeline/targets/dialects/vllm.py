@@ -13,7 +13,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, tables
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.launch import Launch, commands_of, replicas_in
 from ridgeline.targets.serving.load import server_export
@@ -32,7 +32,14 @@ from ridgeline.targets.serving.pieces import (
     replica_of,
     wide_format,
 )
-from ridgeline.targets.serving.reader import imported, json_option, model_named, none_found, reader_of, take_knobs
+from ridgeline.targets.serving.reader import (
+    imported_server,
+    json_option,
+    model_named,
+    none_found,
+    reader_of,
+    take_knobs,
+)
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export, Files, Imported
@@ -112,11 +119,11 @@ def mesh(scenario: Scenario, one: Replica) -> Iterator[Piece]:
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights as a checkpoint has them, in one of three formats, or quantised while they are loaded."""
-    yield from format_pieces(scenario, WORDS, _quantised(scenario))
+    yield from format_pieces(scenario, WORDS, _online_quantization(scenario))
     yield from cache_format(scenario, WORDS)
 
 
-def _quantised(scenario: Scenario) -> Say | None:
+def _online_quantization(scenario: Scenario) -> Say | None:
     """How weights are narrowed while they are loaded; a method may say which values share a scale."""
     precision = scenario.plan.precision
     formats = precision.compute.id, precision.weights.id
@@ -132,23 +139,25 @@ def _knobs(scenario: Scenario) -> Iterator[Piece]:
     for name, (value, path) in knobs(scenario, ID).items():
         if name in SWITCHES or name in NUMBERS:
             yield Say(option(name), value, path)
-    known = options(ID).version
+    option_list = options(ID).version
     yield Fixed(
-        "plan.serving.vllm.version", known, f"arguments of {known}; the server has the rules of what is installed"
+        "plan.serving.vllm.version",
+        option_list,
+        f"arguments of {option_list}; the server has the rules of what is installed",
     )
 
 
 def _graphs(scenario: Scenario) -> Iterator[Piece]:
     """Graphs and compilation as vLLM does unless told; eager means neither."""
-    graph, compiled = scenario.plan.switches.graph, scenario.plan.switches.compiled
-    if graph == "none" and compiled in (None, False):
+    graph, is_compiled = scenario.plan.switches.graph, scenario.plan.switches.compiled
+    if graph == "none" and is_compiled in (None, False):
         yield Say("--enforce-eager", True, "plan.graph", "plan.compiled")
         return
     settings: dict[str, object] = {}
     if graph is not None:
         settings["cudagraph_mode"] = GRAPHS[graph]
-    if compiled is not None:
-        settings["mode"] = 3 if compiled else 0
+    if is_compiled is not None:
+        settings["mode"] = 3 if is_compiled else 0
     if settings:
         yield Say("--compilation-config", json.dumps(settings), "plan.graph", "plan.compiled")
 
@@ -157,9 +166,9 @@ def _speculation(scenario: Scenario) -> Iterator[Piece]:
     drafts = scenario.plan.speculation
     if drafts is None:
         return
-    said = json.dumps({"method": drafts.draft, "num_speculative_tokens": drafts.draft_tokens})
+    config_text = json.dumps({"method": drafts.draft, "num_speculative_tokens": drafts.draft_tokens})
     path = "plan.speculation"
-    yield Say("--speculative-config", said, f"{path}.draft_tokens", f"{path}.draft")
+    yield Say("--speculative-config", config_text, f"{path}.draft_tokens", f"{path}.draft")
     if drafts.draft == "eagle":
         yield Lose(f"{path}.draft", "its head is a checkpoint of its own: add model to --speculative-config")
 
@@ -170,34 +179,39 @@ RENDEZVOUS = '--nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_A
 def write(scenario: Scenario) -> Export:
     """launch.sh and bench.sh."""
     decisions = serving_decisions_of(scenario)
-    one = replica_of(scenario)
-    found = [*common_pieces(scenario, ID, ID), *engine_pieces(scenario, one), *_fleet(scenario, one), pools_lost()]
-    ledger = gather(decisions, admitted(found, options(ID)))
-    balanced = joined(scenario, one)
+    replica = replica_of(scenario)
+    pieces_said = [
+        *common_pieces(scenario, ID, ID),
+        *engine_pieces(scenario, replica),
+        *_fleet(scenario, replica),
+        pools_lost(),
+    ]
+    ledger = gather(decisions, admit_options(pieces_said, options(ID)))
+    has_balancer = has_own_balancer(scenario, replica)
     how = Launch(
         program='exec vllm serve "$MODEL" --host "$HOST" --port "$PORT"',
         arguments={name: value for name, value in ledger.options.items() if name.startswith("--")},
         weights=model_path(scenario),
-        replicas=1 if balanced else one.count,
-        chips=one.chips,
-        nodes=one.nodes,
-        rendezvous=RENDEZVOUS.format(nodes=one.nodes),
+        replicas=1 if has_balancer else replica.count,
+        chips=replica.chips,
+        nodes=replica.nodes,
+        rendezvous=RENDEZVOUS.format(nodes=replica.nodes),
     )
     return server_export(ID, scenario, ledger, how)
 
 
-def joined(scenario: Scenario, one: Replica) -> bool:
+def has_own_balancer(scenario: Scenario, one: Replica) -> bool:
     """Whether replicas are ranks of one server, whose front end gives requests to the least loaded.
 
     Ranks of a mixture of experts would step together, and those of several nodes need a server on each.
     """
-    alone = one.dp == 1 and not has_experts(scenario.model)
+    stands_alone = one.dp == 1 and not has_experts(scenario.model)
     fits = one.count * one.chips <= scenario.system.node
-    return one.count > 1 and alone and fits and scenario.plan.serving.router == "least-loaded"
+    return one.count > 1 and stands_alone and fits and scenario.plan.serving.router == "least-loaded"
 
 
 def _fleet(scenario: Scenario, one: Replica) -> Iterator[Piece]:
-    if joined(scenario, one):
+    if has_own_balancer(scenario, one):
         paths = ("plan.serving.replicas", "plan.serving.router")
         yield Say("--data-parallel-size", one.count, *paths)
         return
@@ -217,23 +231,23 @@ APART = table_words("vllm", "apart")
 
 def read(files: Files) -> Imported:
     """The first `vllm serve` among the files, and the load that a `vllm bench serve` beside it describes."""
-    found = commands_of(files, *PROGRAMS)
-    if found:
-        script, words = found[0]
+    commands = commands_of(files, *PROGRAMS)
+    if commands:
+        script, words = commands[0]
         arguments = read_arguments(_levels(words), options(ID))
         replicas = replicas_in(script)
     else:
-        arguments, replicas = _configured(files), 1
+        arguments, replicas = _config_options(files), 1
     reader = reader_of(arguments, next(iter(files), ""))
     _merge_config(reader, files)
-    given = str(reader.take("model", default="") or next(iter(arguments.words), ""))
+    model_given = str(reader.take("model", default="") or next(iter(arguments.words), ""))
     plan = read_engine(reader) | {"engine": ID}
     dp = reader.degree("data-parallel-size")
-    model = model_named(reader, files, given)
+    model = model_named(reader, files, model_given)
     together = plan.get("ep", 1) > 1 or (model is not None and has_experts(MODELS[model]))
     plan["serving"] = plan.get("serving", {}) | _read_fleet(together, dp, replicas)
     plan["dp"] = dp * replicas
-    return imported(ID, files, reader, plan, model, APART)
+    return imported_server(ID, files, reader, plan, model, APART)
 
 
 def _levels(words: Iterable[str]) -> Iterator[str]:
@@ -264,78 +278,80 @@ def read_engine(reader: OptionReader) -> dict[str, Any]:
     ways = [way for word, way in backends.items() if backend.startswith(word)]
     plan |= {"moe_dispatch": ways[0]} if ways else {}
     plan["precision"] = _precision(reader)
-    dashed = {knob: knob.replace("_", "-") for knob in (*NUMBERS, *SWITCHES)}
-    numbers = {knob: dashed[knob] for knob in NUMBERS}
-    own = take_knobs(reader, numbers, {knob: dashed[knob] for knob in SWITCHES})
-    own = {knob: counted(value) for knob, value in own.items()}
-    serving: dict[str, Any] = {"vllm": own} if own else {}
+    dashed_options = {knob: knob.replace("_", "-") for knob in (*NUMBERS, *SWITCHES)}
+    numbers = {knob: dashed_options[knob] for knob in NUMBERS}
+    engine_knobs = take_knobs(reader, numbers, {knob: dashed_options[knob] for knob in SWITCHES})
+    engine_knobs = {knob: parse_count(value) for knob, value in engine_knobs.items()}
+    serving: dict[str, Any] = {"vllm": engine_knobs} if engine_knobs else {}
     if serving:
         plan["serving"] = serving
     drafts = json_option(reader, "speculative-config")
     if drafts:
         plan["speculation"] = {
-            "draft": _drafted(str(drafts.get("method", "ngram"))),
+            "draft": _draft_kind(str(drafts.get("method", "ngram"))),
             "draft_tokens": drafts.get("num_speculative_tokens", 1),
         }
     return plan | _read_graphs(reader)
 
 
-def counted(value: Any) -> Any:
+def parse_count(value: Any) -> Any:
     """A count as vLLM reads it: small letters are powers of 1000, capitals of 1024; anything else as it stands.
 
     >>> counted("8k"), counted("25.6k"), counted("8K"), counted("fcfs"), counted(7)
     (8000, 25600, 8192, 'fcfs', 7)
     """
-    found = COUNT.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = COUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         return value
-    if found[1]:
-        return round(float(found[1]) * 1000 ** (POWERS.index(found[2]) + 1))
-    return int(found[3]) * 1024 ** (POWERS.index(found[4].lower()) + 1)
+    if match[1]:
+        return round(float(match[1]) * 1000 ** (POWERS.index(match[2]) + 1))
+    return int(match[3]) * 1024 ** (POWERS.index(match[4].lower()) + 1)
 
 
-def _drafted(method: str) -> str:
+def _draft_kind(method: str) -> str:
     return "eagle" if method.startswith("eagle") else "mtp" if "mtp" in method else "ngram"
 
 
 def _read_graphs(reader: OptionReader) -> dict[str, Any]:
     if reader.switch("enforce-eager", default=False):
         return {"graph": "none", "compiled": False}
-    found: dict[str, Any] = {}
+    graph_plan: dict[str, Any] = {}
     overall = reader.take("optimization-level")
     if overall is not None:
-        found |= {"compiled": False, "graph": "none"} if str(overall) == "0" else {"compiled": True}
+        graph_plan |= {"compiled": False, "graph": "none"} if str(overall) == "0" else {"compiled": True}
     settings = json_option(reader, "compilation-config")
     mode = str(settings.get("cudagraph_mode", ""))
     if mode in MODES:
-        found["graph"] = MODES[mode]
+        graph_plan["graph"] = MODES[mode]
     level = settings.get("mode", settings.get("level"))
     if level is not None:
-        found["compiled"] = level not in (0, "0", "NONE")
-    return found
+        graph_plan["compiled"] = level not in (0, "0", "NONE")
+    return graph_plan
 
 
 def _precision(reader: OptionReader) -> dict[str, Any]:
     names = {word: name for name, word in DTYPES.items()} | {"half": "fp16", "float": "fp32"}
     wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    found: dict[str, Any] = {"compute": wide, "weights": wide, "activations": wide, "kv": wide}
+    formats_read: dict[str, Any] = {"compute": wide, "weights": wide, "activations": wide, "kv": wide}
     method = reader.take("quantization")
-    known = {word: means for means, word in ONLINE.items()} | {word: (*two, None) for word, two in STORED.items()}
-    if isinstance(method, str) and method in known:
-        compute, weights, scaling = known[method]
-        found |= {"compute": compute if compute != "bf16" else wide, "weights": weights}
-        found |= {"scaling": scaling} if scaling else {}
+    known_words = {word: means for means, word in ONLINE.items()} | {word: (*two, None) for word, two in STORED.items()}
+    if isinstance(method, str) and method in known_words:
+        compute, weights, scaling = known_words[method]
+        formats_read |= {"compute": compute if compute != "bf16" else wide, "weights": weights}
+        formats_read |= {"scaling": scaling} if scaling else {}
     elif method is not None:
         reader.taken.discard("quantization")
         reader.assumptions.append(f"quantization {method}: read as {wide}, for its formats are not known here")
-    cached = {word: name for name, word in KV_DTYPES.items()} | {"fp8": "fp8-e4m3", "auto": wide}
+    cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"fp8": "fp8-e4m3", "auto": wide}
     kv = reader.take("kv-cache-dtype", default="auto")
-    if str(kv) not in cached:
-        raise InputError(Problem(path="--kv-cache-dtype", given=repr(kv)[:60], expected=f"one of {', '.join(cached)}"))
-    return found | {"kv": cached[str(kv)]}
+    if str(kv) not in cache_formats:
+        raise InputError(
+            Problem(path="--kv-cache-dtype", given=repr(kv)[:60], expected=f"one of {', '.join(cache_formats)}")
+        )
+    return formats_read | {"kv": cache_formats[str(kv)]}
 
 
-def _configured(files: Files) -> Arguments:
+def _config_options(files: Files) -> Arguments:
     """The options of a YAML file as `vllm serve --config` reads it."""
     for table in tables(files, ".yaml", ".yml"):
         if _is_config(table.data):
@@ -350,8 +366,8 @@ def _merge_config(reader: OptionReader, files: Files) -> None:
         return
     for table in tables(files, ".yaml", ".yml"):
         if table.source.rpartition("/")[2] == name.rpartition("/")[2]:
-            held = {str(key).replace("_", "-"): value for key, value in flatten(table.data)}
-            reader.options = held | reader.options
+            file_options = {str(key).replace("_", "-"): value for key, value in flatten(table.data)}
+            reader.options = file_options | reader.options
 
 
 def _is_config(data: Mapping[str, Any]) -> bool:

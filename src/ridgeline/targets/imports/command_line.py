@@ -36,34 +36,34 @@ def read_arguments(words: Iterable[str], *known: Options) -> Arguments:
     >>> found.words, found.options
     (['m'], {'tensor-parallel-size': 2, 'enable-prefix-caching': False, 'block-size': 32})
     """
-    found = Arguments()
-    values: list[Any] | None = found.words
+    arguments_read = Arguments()
+    values: list[Any] | None = arguments_read.words
     for word in words:
         if not _is_option(word):
             if values is not None:
                 values.append(value_of(word))
             continue
         text, equals, value = word.lstrip("-").partition("=")
-        name = _named(text, known)
+        name = _option_name(text, known)
         if name is None:
-            values = _strange(found, word, text, known)
+            values = _strange(arguments_read, word, text, known)
         elif name.startswith("no-") and name[3:] in _flags(known):
-            found.options[name[3:]] = False
+            arguments_read.options[name[3:]] = False
             values = None
             continue
         elif name in _flags(known) and name not in _takes(known):
-            found.options[name] = True
+            arguments_read.options[name] = True
             values = None
             continue
         else:
-            values = found.options[name] = []
+            values = arguments_read.options[name] = []
         if equals and values is not None:
             values.append(value_of(value))
-    for name, held in found.options.items():
-        if isinstance(held, list):
-            found.options[name] = held[0] if len(held) == 1 else held or True
-    found.words = [str(word) for word in found.words]
-    return found
+    for name, layers_held in arguments_read.options.items():
+        if isinstance(layers_held, list):
+            arguments_read.options[name] = layers_held[0] if len(layers_held) == 1 else layers_held or True
+    arguments_read.words = [str(word) for word in arguments_read.words]
+    return arguments_read
 
 
 def _is_option(word: str) -> bool:
@@ -71,29 +71,33 @@ def _is_option(word: str) -> bool:
 
 
 def _flags(known: Iterable[Options]) -> set[str]:
-    return {name for one in known for name in one.flags}
+    return {name for option_list in known for name in option_list.flags}
 
 
 def _takes(known: Iterable[Options]) -> set[str]:
-    return {name for one in known for name in one.values}
+    return {name for option_list in known for name in option_list.values}
 
 
-def _named(text: str, known: Iterable[Options]) -> str | None:
+def _option_name(text: str, known: Iterable[Options]) -> str | None:
     """The documented name that a text means; what stands behind a dot is part of a value that is an object."""
     stem, dot, inner = text.replace("_", "-").partition(".")
-    for one in known:
-        full = one.aliases.get(stem, stem)
-        if full in one.values or full in one.flags:
+    for option_list in known:
+        full = option_list.aliases.get(stem, stem)
+        if full in option_list.values or full in option_list.flags:
             return full + dot + inner
-    starts = {name for one in known for name in (*one.values, *one.flags) if name.startswith(stem)} if stem else set()
-    meant = {one.aliases.get(name, name) for name in starts for one in known}
+    starts = (
+        {name for option_list in known for name in (*option_list.values, *option_list.flags) if name.startswith(stem)}
+        if stem
+        else set()
+    )
+    meant = {option_list.aliases.get(name, name) for name in starts for option_list in known}
     return next(iter(meant)) if len(meant) == 1 and len(stem) > 1 else None
 
 
 def _strange(found: Arguments, word: str, text: str, known: Iterable[Options]) -> list[Any]:
-    names = sorted({name for one in known for name in (*one.values, *one.flags)})
+    names = sorted({name for option_list in known for name in (*option_list.values, *option_list.flags)})
     near = get_close_matches(text.replace("_", "-"), names, n=3, cutoff=0.6)
-    titles = " or ".join(one.title for one in known)
+    titles = " or ".join(option_list.title for option_list in known)
     hint = f"; near: {', '.join(f'--{name}' for name in near)}" if near else ""
     values: list[Any] = []
     found.strange.append(Unread(option=given_text(word)[1:-1], value="", why=f"no option of {titles}{hint}"))

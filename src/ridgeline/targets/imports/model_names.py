@@ -39,14 +39,14 @@ def named_by(path: str) -> tuple[str, str] | None:
     text = (default.group(1) or default.group(2) if default else path)[:LONGEST].strip("\"' ").rstrip("/")
     parts = [part for part in reversed(text.split("/")) if part and part not in (".", "..")]
     for name in (text, *parts):
-        found = find_name(name)
-        if found and not found[1]:
-            return found[0], ""
+        entry = find_name(name)
+        if entry and not entry[1]:
+            return entry[0], ""
     for part in parts:
         for span in _spans(part):
-            found = find_name(span)
-            if found and not found[1]:
-                return found[0], span
+            entry = find_name(span)
+            if entry and not entry[1]:
+                return entry[0], span
     return None
 
 
@@ -60,26 +60,28 @@ def named_by_beginning(name: str) -> tuple[str, str] | None:
     """
     last = name[:LONGEST].rstrip("/").rpartition("/")[2]
     for span in _spans(last):
-        found = find_name(span) if last.startswith(span) else None
-        if found and not found[1]:
-            return found[0], span
+        entry = find_name(span) if last.startswith(span) else None
+        if entry and not entry[1]:
+            return entry[0], span
     return None
 
 
 def _spans(part: str) -> Iterator[str]:
     """Words of a name up to its last size and on, longest first; `qwen2_5_7b` may mean a version 2.5."""
-    dotted = re.sub(r"(?<=\d)_(?=\d_)", ".", part)
-    for text in dict.fromkeys((dotted, part)):
+    dotted_name = re.sub(r"(?<=\d)_(?=\d_)", ".", part)
+    for text in dict.fromkeys((dotted_name, part)):
         yield from _spans_of([word for word in re.split(r"[-_ ]+", text) if word][:16])
 
 
 def _spans_of(words: list[str]) -> Iterator[str]:
     if OTHERS & {word.lower() for word in words}:
         return
-    sized = [at for at, word in enumerate(words) if SIZE.fullmatch(word) or re.search(r"[a-z]-?\d[\d.]*b$", word, re.I)]
-    if not sized:
+    sizes_found = [
+        at for at, word in enumerate(words) if SIZE.fullmatch(word) or re.search(r"[a-z]-?\d[\d.]*b$", word, re.I)
+    ]
+    if not sizes_found:
         return
-    last = sized[-1]
+    last = sizes_found[-1]
     for start in range(last + 1):
         for end in range(len(words), last, -1):
             if end - start < len(words) or len(words) > 1:
@@ -119,8 +121,8 @@ def _sizes(id: str) -> Mapping[str, int]:
 
 
 def _could_be(id: str, spec: ModelSpec, unsure: tuple[str, ...]) -> bool:
-    given = {"hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab}
-    return all(key in unsure or given[key] == size for key, size in _sizes(id).items())
+    sizes_given = {"hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab}
+    return all(key in unsure or sizes_given[key] == size for key, size in _sizes(id).items())
 
 
 def _equal(entry: ModelSpec, spec: ModelSpec, unsure: tuple[str, ...]) -> bool:

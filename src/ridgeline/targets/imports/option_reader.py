@@ -14,7 +14,7 @@ from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given_text
 from ridgeline.models.load import MODELS
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import SHELLS, read_script
 from ridgeline.targets.target import Files, Unread
 
@@ -38,7 +38,7 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield name, value
 
 
-def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+def nest_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The opposite of `flatten`.
 
     >>> nested({"a.b": 1, "c": [2]})
@@ -89,10 +89,12 @@ def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, 
     >>> only({"a.json": '{"x": 1}', "b.json": "{}"}, lambda data: "x" in data, "one file with x", ".json").source
     'a.json'
     """
-    found = [table for table in tables(files, *suffixes) if wanted(table.data)]
-    if len(found) != 1:
-        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
-    return found[0]
+    matching_tables = [table for table in tables(files, *suffixes) if wanted(table.data)]
+    if len(matching_tables) != 1:
+        raise InputError(
+            Problem(path="", given=f"{len(matching_tables)} such files", expected=expected, todo="name one file")
+        )
+    return matching_tables[0]
 
 
 class OptionReader:
@@ -128,8 +130,8 @@ class OptionReader:
         if value is None:
             return default
         number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,15}", value) else value
-        whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
-        if isinstance(number, bool) or not whole:
+        covers_all = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if isinstance(number, bool) or not covers_all:
             return self.bad(names[0], value, "a whole number", default)
         if not 1 <= number <= BIGGEST:
             return self.bad(names[0], value, "a whole number of at least 1", default)
@@ -138,13 +140,17 @@ class OptionReader:
     def left_open(self, option: str, value: str, instead: int | None) -> int | None:
         """Note a value that the files leave to their caller."""
         name = re.search(r"\$\{?(\w+)", value)
-        said = name.group(1) if name else ""
-        todo = f"say it with --env {said}=..." if said and not said.isdigit() else "say it with --env or --arg"
-        if said.isdigit():
-            todo = f"it is argument {said} of the script: say the arguments with --arg, in order"
-        expected = "a value that the files state"
+        stated_options = name.group(1) if name else ""
+        todo = (
+            f"say it with --env {stated_options}=..."
+            if stated_options and not stated_options.isdigit()
+            else "say it with --env or --arg"
+        )
+        if stated_options.isdigit():
+            todo = f"it is argument {stated_options} of the script: say the arguments with --arg, in order"
+        expected_text = "a value that the files state"
         self.problems.append(
-            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected, todo=todo)
+            Problem(path=option, given=f"{value[:60]}, which is left open", expected=expected_text, todo=todo)
         )
         return instead
 
@@ -202,22 +208,24 @@ class OptionReader:
         """
         if self.problems:
             raise InputError([self.table.locate(problem) for problem in self.problems])
-        left = [name for name in self.options if name not in self.taken]
-        rest = [Unread(option=name, value=given_text(self.options[name]), why=_why(name, apart)) for name in left]
-        return (*self.notes, *rest)
+        names_left = [name for name in self.options if name not in self.taken]
+        unread_options = [
+            Unread(option=name, value=given_text(self.options[name]), why=_why(name, apart)) for name in names_left
+        ]
+        return (*self.notes, *unread_options)
 
 
 def _why(name: str, apart: Mapping[str, str]) -> str:
     return next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
 
 
-def assigned(files: Files) -> dict[str, Any]:
+def assignments(files: Files) -> dict[str, Any]:
     """The `key=value` arguments of the commands in shell scripts, later ones on top; nothing is executed.
 
     >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
     {'a.b': 8, 'c': 'x', 'd': True}
     """
-    return {key: value for found in assigned_by(files) for key, value in found.items()}
+    return {key: value for command_options in assigned_by(files) for key, value in command_options.items()}
 
 
 def chips_named(name: str) -> int | None:
@@ -226,8 +234,8 @@ def chips_named(name: str) -> int | None:
     >>> chips_named("llama3-1-405b-768gpus-a3u-fp8.yaml"), chips_named("llama3-8b.yaml")
     (768, None)
     """
-    found = re.search(r"(?<![0-9a-z])([1-9]\d{0,4})gpus?(?![a-z])", name.lower())
-    return int(found.group(1)) if found else None
+    match = re.search(r"(?<![0-9a-z])([1-9]\d{0,4})gpus?(?![a-z])", name.lower())
+    return int(match.group(1)) if match else None
 
 
 def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
@@ -235,17 +243,17 @@ def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
 
     Those of a command that only starts another script come last: what that script does with them was followed.
     """
-    found: list[tuple[bool, bool, dict[str, Any]]] = []
+    ranked_options: list[tuple[bool, bool, dict[str, Any]]] = []
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
-        for command in read_script(text, around(files)).commands:
+        for command in read_script(text, checkout_of(files)).commands:
             pairs = (re.fullmatch(r"\+{0,2}([A-Za-z_][\w.@]*)=(.*)", word, re.DOTALL) for word in command[1:])
-            said = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
-            if said:
-                held = bool(wanted and re.search(wanted, " ".join(command[:12])))
-                found.append((not held, starts_script(command), said))
-    yield from (said for *_, said in sorted(found, key=lambda one: one[:2]))
+            stated_options = {pair.group(1): _scalar(pair.group(2)) for pair in pairs if pair}
+            if stated_options:
+                is_wanted = bool(wanted and re.search(wanted, " ".join(command[:12])))
+                ranked_options.append((not is_wanted, starts_script(command), stated_options))
+    yield from (stated_options for *_, stated_options in sorted(ranked_options, key=lambda one: one[:2]))
 
 
 def starts_script(command: Sequence[str]) -> bool:
@@ -259,34 +267,36 @@ def starts_script(command: Sequence[str]) -> bool:
     )
 
 
-def interpolated(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def interpolate_references(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options with OmegaConf's references filled in: another option, one with a default, the environment.
 
     >>> interpolated({"a": "${b.c}", "b.c": 4, "d": "${oc.env:N,8}", "e": "${oc.select:x.y,null}"}, {})
     {'a': 4, 'b.c': 4, 'd': 8, 'e': None}
     """
-    found = dict(options)
+    options_filled = dict(options)
     for _ in range(4):  # references to references
-        for name, value in found.items():
-            whole = REFERENCE.fullmatch(value) if isinstance(value, str) else None
-            if whole is None:
+        for name, value in options_filled.items():
+            reference = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if reference is None:
                 continue
-            kind, key, default = whole.groups()
-            known = environment.get(key) if kind == "oc.env:" else found.get(key)
-            if known is not None:
-                found[name] = _scalar(known) if isinstance(known, str) else known
+            kind, key, default = reference.groups()
+            referenced_value = environment.get(key) if kind == "oc.env:" else options_filled.get(key)
+            if referenced_value is not None:
+                options_filled[name] = (
+                    _scalar(referenced_value) if isinstance(referenced_value, str) else referenced_value
+                )
             elif default is not None:
-                found[name] = _scalar(default.strip())
-    return found
+                options_filled[name] = _scalar(default.strip())
+    return options_filled
 
 
 def left_out(files: Files) -> list[str]:
     """What was left out of shell scripts because only running them would tell, as assumptions."""
-    found: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for name, text in files.items():
         if name.endswith((".sh", ".sbatch", ".slurm")):
-            found |= dict.fromkeys(f"left out: {note}" for note in read_script(text, around(files)).notes)
-    return list(found)[:MOST_NOTES]
+            notes |= dict.fromkeys(f"left out: {note}" for note in read_script(text, checkout_of(files)).notes)
+    return list(notes)[:MOST_NOTES]
 
 
 def _scalar(text: str) -> Any:
@@ -307,9 +317,9 @@ def _scalar(text: str) -> Any:
 def model_in(files: Files) -> str | None:
     """The catalog model that a file written by Ridgeline names at its top."""
     for text in files.values():
-        found = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
-        if found and "Written by Ridgeline" in text and found.group(1) in MODELS:
-            return found.group(1)
+        match = re.search(r"^\W{0,4}model: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
+        if match and "Written by Ridgeline" in text and match.group(1) in MODELS:
+            return match.group(1)
     return None
 
 

@@ -81,8 +81,8 @@ def binary(op: ast.operator, left: Any, right: Any) -> Any:
 def unary(op: ast.unaryop, value: Any, node: ast.expr) -> Any:
     """A sign, or `not`."""
     if isinstance(op, ast.Not):
-        held = truth(value)
-        return Unknown(ast.unparse(node)[:80]) if held is None else not held
+        truth_value = truth(value)
+        return Unknown(ast.unparse(node)[:80]) if truth_value is None else not truth_value
     if isinstance(op, ast.USub) and _number(value):
         return -value
     return value if isinstance(op, ast.UAdd) and _number(value) else Unknown(ast.unparse(node)[:80])
@@ -103,17 +103,17 @@ def is_answer(value: Any) -> bool:
     return bool(last) and " " not in value.name and not last.lstrip("_")[:1].isupper()
 
 
-def joined(op: ast.boolop, values: Iterable[Any], node: ast.expr) -> Any:
+def boolean_value(op: ast.boolop, values: Iterable[Any], node: ast.expr) -> Any:
     """`and`, `or`: the value that decides it."""
     stops = isinstance(op, ast.Or)
-    found: Any = None
+    result: Any = None
     unsure = False
-    for found in values:
-        held = truth(found)
-        if held is stops:
-            return found
-        unsure = unsure or held is None
-    return Unknown(ast.unparse(node)[:80]) if unsure else found
+    for result in values:
+        truth_value = truth(result)
+        if truth_value is stops:
+            return result
+        unsure = unsure or truth_value is None
+    return Unknown(ast.unparse(node)[:80]) if unsure else result
 
 
 def compare(op: ast.cmpop, left: Any, right: Any) -> bool | None:
@@ -169,14 +169,14 @@ def call(reading: Interpreter, what: Any, given: tuple[Any, ...], words: Mapping
     name = str(what) if isinstance(what, Outside) else ""
     last = name.rpartition(".")[2]
     if name in ("os.environ.get", "os.getenv", "environ.get", "getenv") and given:
-        found = reading.around.environment.get(str(given[0]))
-        return found if found is not None else given[1] if len(given) > 1 else words.get("default")
+        variable = reading.checkout.environment.get(str(given[0]))
+        return variable if variable is not None else given[1] if len(given) > 1 else words.get("default")
     if name in ("copy.deepcopy", "copy.copy", "deepcopy", "copy"):
-        return copied(given[0]) if given else Unknown(name)
+        return deep_copy(given[0]) if given else Unknown(name)
     if last == "replace" and name in ("dataclasses.replace", "replace") and given and isinstance(given[0], Made):
-        made = copied(given[0])
-        made.parts |= words
-        return made
+        copy_made = deep_copy(given[0])
+        copy_made.parts |= words
+        return copy_made
     if name in ("typing.cast", "cast") and len(given) == 2:
         return given[1]
     if name.startswith("math.") and given and _number(given[0]) and last in ("ceil", "floor", "sqrt", "log2"):
@@ -186,15 +186,15 @@ def call(reading: Interpreter, what: Any, given: tuple[Any, ...], words: Mapping
     return _builtin(reading, name, given, words)
 
 
-def copied(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
     """A copy whose objects are its own."""
     if isinstance(value, Made):
-        parts = {key: copied(part) for key, part in value.parts.items()}
-        return Made(value.name, value.given, parts, set(value.assigned))
+        parts = {key: deep_copy(part) for key, part in value.parts.items()}
+        return Made(value.name, value.given, parts, set(value.assigned_names))
     if isinstance(value, list):
-        return [copied(part) for part in value]
+        return [deep_copy(part) for part in value]
     if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
+        return {key: deep_copy(part) for key, part in value.items()}
     return value if isinstance(value, (Function, Class, Bound)) else copy.copy(value)
 
 
@@ -203,10 +203,12 @@ def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: Map
     if name == "print":
         return None
     if name in ("getattr", "hasattr") and len(given) >= 2 and isinstance(given[1], str):
-        found = reading.attribute(first, given[1])
+        attribute_value = reading.attribute(first, given[1])
         if name == "hasattr":
-            return True if not isinstance(found, (Unknown, Bound, Outside)) else Unknown(f"hasattr {given[1]}")
-        return given[2] if isinstance(found, Bound) and len(given) > 2 else found
+            return (
+                True if not isinstance(attribute_value, (Unknown, Bound, Outside)) else Unknown(f"hasattr {given[1]}")
+            )
+        return given[2] if isinstance(attribute_value, Bound) and len(given) > 2 else attribute_value
     if name == "setattr" and len(given) == 3 and isinstance(first, Made) and isinstance(given[1], str):
         first.parts[given[1]] = given[2]
         return None
@@ -229,8 +231,8 @@ def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
         case "str" if not isinstance(first, (Made, Function, Class)):
             return str(first)[:LONGEST]
         case "bool":
-            held = truth(first)
-            return Unknown("bool(...)") if held is None else held
+            truth_value = truth(first)
+            return Unknown("bool(...)") if truth_value is None else truth_value
         case "len" if isinstance(first, (list, str, dict)):
             return len(first)
         case "divmod" if len(given) == 2 and _number(first) and _number(given[1]) and given[1] != 0:
@@ -238,14 +240,14 @@ def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
         case "range" if all(type(part) is int for part in given) and len(range(*given)) <= LONGEST:
             return list(range(*given))
         case "list" | "tuple" | "set" | "sorted" | "reversed":
-            found = [] if not given else items(first)
-            if found is None:
+            elements = [] if not given else items(first)
+            if elements is None:
                 return Unknown(f"{name}(...)")
-            return sorted(found) if name == "sorted" else found[::-1] if name == "reversed" else found
+            return sorted(elements) if name == "sorted" else elements[::-1] if name == "reversed" else elements
         case "dict":
             return {**(first if isinstance(first, dict) else {}), **words}
-        case "enumerate" if (found := items(first)) is not None:
-            return [[index, part] for index, part in enumerate(found)]
+        case "enumerate" if (elements := items(first)) is not None:
+            return [[index, part] for index, part in enumerate(elements)]
         case "zip":
             rows = [items(part) for part in given]
             if all(row is not None for row in rows):
@@ -253,8 +255,8 @@ def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
         case "min" | "max" | "sum" | "any" | "all":
             values = items(first) if len(given) == 1 else list(given)
             if values is not None and (name in ("any", "all") or all(_number(part) for part in values)):
-                folded: Callable[[list[Any]], Any] = FOLDS[name]
-                return folded(values)
+                folds_experts: Callable[[list[Any]], Any] = FOLDS[name]
+                return folds_experts(values)
         case "abs" | "round" if isinstance(first, (int, float)) and _number(first):
             return abs(first) if name == "abs" else round(first)
         case _:
@@ -264,8 +266,14 @@ def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
 
 def _is_a(value: Any, kind: Any) -> Any:
     if isinstance(kind, list):
-        found = [_is_a(value, one) for one in kind]
-        return True if True in found else False if all(one is False for one in found) else Unknown("isinstance")
+        verdicts = [_is_a(value, verdict) for verdict in kind]
+        return (
+            True
+            if True in verdicts
+            else False
+            if all(verdict is False for verdict in verdicts)
+            else Unknown("isinstance")
+        )
     name = str(kind) if isinstance(kind, Outside) else kind.name if isinstance(kind, Class) else ""
     if isinstance(value, (Unknown, Outside, Bound)) or not name:
         return Unknown("isinstance")
@@ -280,16 +288,16 @@ def _method(what: Bound, given: tuple[Any, ...], words: Mapping[str, Any]) -> An
     if isinstance(owner, str) and name in _TEXT and all(isinstance(part, (str, list)) for part in given):
         if name == "join" and not all(isinstance(part, str) for part in given[0]):
             return Unknown("join")
-        found = getattr(owner, name)(*given) if sum(len(part) for part in given) + len(owner) < LONGEST else owner
-        return list(found) if isinstance(found, (list, tuple)) else found
+        result = getattr(owner, name)(*given) if sum(len(part) for part in given) + len(owner) < LONGEST else owner
+        return list(result) if isinstance(result, (list, tuple)) else result
     if isinstance(owner, list):
         if name in ("append", "extend", "insert") and len(owner) < LONGEST:
-            added = items(given[-1]) if name == "extend" and given else list(given[-1:])
-            added = [Unknown("items")] if added is None else added
+            added_values = items(given[-1]) if name == "extend" and given else list(given[-1:])
+            added_values = [Unknown("items")] if added_values is None else added_values
             if name == "insert" and type(given[0]) is int:
                 owner.insert(given[0], given[-1])
             else:
-                owner.extend(added[:LONGEST])
+                owner.extend(added_values[:LONGEST])
             return None
         if name == "copy":
             return list(owner)
@@ -306,12 +314,12 @@ def _of_table(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: M
     match name:
         case "get" | "pop" | "setdefault" if (key := key_of(key)) is not MISSING:
             default = given[1] if len(given) > 1 else None
-            found = owner.get(key, default)
+            entry = owner.get(key, default)
             if name == "pop":
                 owner.pop(key, None)
             if name == "setdefault":
                 owner.setdefault(key, default)
-            return found
+            return entry
         case "items":
             return [[at, value] for at, value in owner.items()]
         case "keys":

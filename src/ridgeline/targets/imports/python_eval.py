@@ -32,7 +32,7 @@ from ridgeline.targets.imports.python_values import (
     build,
     key_of,
 )
-from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.run_files import Checkout
 
 MOST_STEPS = 400_000
 DEEPEST = 60  # calls and expressions inside each other
@@ -73,7 +73,7 @@ class Interpreter:
     present  what an attribute of an object is, where nobody set it; `MISSING` for anything else
     """
 
-    around: Around
+    checkout: Checkout
     hook: Hook = _nothing
     present: Callable[[Made, str], Any] = _nothing
     notes: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Interpreter:
 
     def load(self, text: str, source: str) -> Module:
         """The module that a text is; an `InputError` where it is no Python."""
-        name, package = files.place(self.around, source)
+        name, package = files.place(self.checkout, source)
         module = Module(name=name, package=package)
         self.modules[name] = module
         self._body(module, text, source)
@@ -93,7 +93,7 @@ class Interpreter:
 
     def _body(self, module: Module, text: str, source: str) -> None:
         try:
-            tree = files.parsed(text)
+            tree = files.parse_module(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as wrong:
             where = f"{source}:{getattr(wrong, 'lineno', None) or 0}"
             raise InputError(Problem(path="", given="no Python", expected="a configuration", where=where)) from None
@@ -110,9 +110,9 @@ class Interpreter:
         if name in self.modules:
             return self.modules[name]
         self.modules[name] = None
-        found = files.module_file(self.around, name) if len(self.modules) < MOST_MODULES else None
-        if found is not None:
-            path, text = found
+        module_file = files.module_file(self.checkout, name) if len(self.modules) < MOST_MODULES else None
+        if module_file is not None:
+            path, text = module_file
             package = name if path.name == "__init__.py" else name.rpartition(".")[0]
             module = self.modules[name] = Module(name=name, package=package)
             before = len(self.notes)
@@ -125,14 +125,14 @@ class Interpreter:
 
     def member(self, module: str, name: str) -> Any:
         """What a module defines under a name, or a module below it."""
-        found = self.module(module)
-        if found is not None and name in found.scope:
-            return self.resolved(found.scope[name], found)
+        module_found = self.module(module)
+        if module_found is not None and name in module_found.scope:
+            return self.resolved(module_found.scope[name], module_found)
         inner = self.module(f"{module}.{name}")
         if inner is not None:
             return inner
-        if found is not None:
-            for star in found.scope.get("*", ()):
+        if module_found is not None:
+            for star in module_found.scope.get("*", ()):
                 value = self.member(star, name)
                 if not isinstance(value, Outside):
                     return value
@@ -171,13 +171,13 @@ class Interpreter:
         self.tick()
         match node:
             case ast.Assign(targets=targets, value=value):
-                found = self.value(value, scope, module)
+                value_assigned = self.value(value, scope, module)
                 for target in targets:
-                    self.store(target, found, scope, module)
+                    self.store(target, value_assigned, scope, module)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.store(target, self.value(value, scope, module), scope, module)
             case ast.AugAssign(target=target, op=op, value=value):
-                before = self.value(files.loaded(target), scope, module)
+                before = self.value(files.load_expression(target), scope, module)
                 self.store(target, builtin.binary(op, before, self.value(value, scope, module)), scope, module)
             case ast.FunctionDef():
                 scope[node.name] = Function(node, module, scope)
@@ -188,8 +188,8 @@ class Interpreter:
             case ast.Return(value=value):
                 raise Returned(None if value is None else self.value(value, scope, module))
             case ast.Expr(value=ast.Call() as call):
-                found = self.value(call, scope, module)
-                if isinstance(found, Made) and any(isinstance(part, Made) for part in found.given):
+                value_assigned = self.value(call, scope, module)
+                if isinstance(value_assigned, Made) and any(isinstance(part, Made) for part in value_assigned.given):
                     self.notes.append(f"line {node.lineno}: {ast.unparse(call).splitlines()[0][:80]}")
             case ast.If():
                 self._if(node, scope, module)
@@ -200,26 +200,26 @@ class Interpreter:
             case ast.Try(body=body):
                 self._try(node, scope, module)
             case ast.While():
-                self._undecided(node, node.body, scope, module)
+                self._follow_both(node, node.body, scope, module)
             case ast.Raise():
                 raise Left
             case ast.Break() | ast.Continue():
                 raise Jump(type(node).__name__)
             case ast.Match():
-                self._undecided(node, [line for case in node.cases for line in case.body], scope, module)
+                self._follow_both(node, [line for case in node.cases for line in case.body], scope, module)
             case _:
                 pass
 
     def _if(self, node: ast.If, scope: dict[str, Any], module: Module) -> None:
         if "__name__" in ast.dump(node.test)[:200] or "TYPE_CHECKING" in ast.unparse(node.test)[:80]:
             return
-        held = builtin.truth(self.value(node.test, scope, module))
-        if held is None:
-            self._undecided(node, [*node.body, *node.orelse], scope, module)
+        truth_value = builtin.truth(self.value(node.test, scope, module))
+        if truth_value is None:
+            self._follow_both(node, [*node.body, *node.orelse], scope, module)
         else:
-            self.run(node.body if held else node.orelse, scope, module)
+            self.run(node.body if truth_value else node.orelse, scope, module)
 
-    def _undecided(self, node: ast.stmt, body: list[ast.stmt], scope: dict[str, Any], module: Module) -> None:
+    def _follow_both(self, node: ast.stmt, body: list[ast.stmt], scope: dict[str, Any], module: Module) -> None:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
         if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or files.says(line) for line in body):
             return
@@ -233,7 +233,7 @@ class Interpreter:
     def _for(self, node: ast.For, scope: dict[str, Any], module: Module) -> None:
         items = builtin.items(self.value(node.iter, scope, module))
         if items is None:
-            self._undecided(node, node.body, scope, module)
+            self._follow_both(node, node.body, scope, module)
             return
         for item in items:
             self.tick()
@@ -261,16 +261,20 @@ class Interpreter:
                 owner = self.owner(above, scope, module)
                 if owner is not None:
                     owner.parts[name] = value
-                    owner.assigned.add(name)
+                    owner.assigned_names.add(name)
             case ast.Subscript(value=above, slice=key):
-                held, at = self.value(above, scope, module), key_of(self.value(key, scope, module))
-                if at is not MISSING and (isinstance(held, dict) or (isinstance(held, list) and type(at) is int)):
-                    builtin.put(held, at, value)
+                container, at = self.value(above, scope, module), key_of(self.value(key, scope, module))
+                if at is not MISSING and (
+                    isinstance(container, dict) or (isinstance(container, list) and type(at) is int)
+                ):
+                    builtin.put(container, at, value)
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 values = builtin.items(value)
                 for index, part in enumerate(parts):
-                    whole = values is not None and len(values) == len(parts)
-                    self.store(part, values[index] if whole and values else Unknown(ast.unparse(part)), scope, module)
+                    covers_all = values is not None and len(values) == len(parts)
+                    self.store(
+                        part, values[index] if covers_all and values else Unknown(ast.unparse(part)), scope, module
+                    )
             case _:
                 pass
 
@@ -280,21 +284,21 @@ class Interpreter:
             above = self.owner(node.value, scope, module)
             if above is None:
                 return None
-            held = above.parts.get(node.attr, MISSING)
-            if held is MISSING or held is None:
-                held = self.present(above, node.attr)
-            if isinstance(held, Made):
-                return held
-            below = Made(name=str(held) if isinstance(held, (str, Unknown, Outside)) else "")
+            attribute_value = above.parts.get(node.attr, MISSING)
+            if attribute_value is MISSING or attribute_value is None:
+                attribute_value = self.present(above, node.attr)
+            if isinstance(attribute_value, Made):
+                return attribute_value
+            below = Made(name=str(attribute_value) if isinstance(attribute_value, (str, Unknown, Outside)) else "")
             above.parts[node.attr] = below
             return below
-        found = self.value(node, scope, module)
-        if isinstance(found, Made):
-            return found
-        if isinstance(node, ast.Name) and isinstance(found, (Unknown, Outside)):
-            made = Made()
-            scope[node.id] = made
-            return made
+        owner_value = self.value(node, scope, module)
+        if isinstance(owner_value, Made):
+            return owner_value
+        if isinstance(node, ast.Name) and isinstance(owner_value, (Unknown, Outside)):
+            new_object = Made()
+            scope[node.id] = new_object
+            return new_object
         return None
 
     # expressions
@@ -321,20 +325,20 @@ class Interpreter:
             case ast.Dict():
                 return self._table(node, scope, module)
             case ast.BinOp(left=left, op=op, right=right):
-                found = builtin.binary(op, self.value(left, scope, module), self.value(right, scope, module))
-                return Unknown(ast.unparse(node)[:80]) if isinstance(found, Unknown) else found
+                result = builtin.binary(op, self.value(left, scope, module), self.value(right, scope, module))
+                return Unknown(ast.unparse(node)[:80]) if isinstance(result, Unknown) else result
             case ast.UnaryOp(op=op, operand=inner):
                 return builtin.unary(op, self.value(inner, scope, module), node)
             case ast.BoolOp(op=op, values=parts):
-                return builtin.joined(op, (self.value(part, scope, module) for part in parts), node)
+                return builtin.boolean_value(op, (self.value(part, scope, module) for part in parts), node)
             case ast.Compare():
-                return expressions.compared(self, node, scope, module)
+                return expressions.compare_values(self, node, scope, module)
             case ast.IfExp(test=test, body=body, orelse=other):
-                held = builtin.truth(self.value(test, scope, module))
+                truth_value = builtin.truth(self.value(test, scope, module))
                 return (
                     Unknown(ast.unparse(node)[:80])
-                    if held is None
-                    else self.value(body if held else other, scope, module)
+                    if truth_value is None
+                    else self.value(body if truth_value else other, scope, module)
                 )
             case ast.Call():
                 return self._call(node, scope, module)
@@ -352,21 +356,21 @@ class Interpreter:
                 return Unknown(ast.unparse(node)[:80])
 
     def name(self, name: str, scope: dict[str, Any], module: Module) -> Any:
-        for held in (scope, module.scope):
-            if name in held:
-                return self.resolved(held[name], module)
+        for layers_held in (scope, module.scope):
+            if name in layers_held:
+                return self.resolved(layers_held[name], module)
         for star in module.scope.get("*", ()):
-            found = self.member(star, name)
-            if not isinstance(found, Outside):
-                return found
+            member_value = self.member(star, name)
+            if not isinstance(member_value, Outside):
+                return member_value
         return Outside(name)
 
     def attribute(self, owner: Any, name: str, node: ast.expr | None = None) -> Any:
         """An attribute: set before, a default of the class, what the target knows, else unknown."""
         if isinstance(owner, Made):
-            found = owner.parts.get(name, MISSING)
-            found = self.present(owner, name) if found is MISSING else found
-            return Bound(owner, name) if found is MISSING else found
+            part = owner.parts.get(name, MISSING)
+            part = self.present(owner, name) if part is MISSING else part
+            return Bound(owner, name) if part is MISSING else part
         if isinstance(owner, Module):
             return self.member(owner.name, name)
         if isinstance(owner, Outside):
@@ -388,37 +392,37 @@ class Interpreter:
         return Outside(f"{owner.name}.{name}")
 
     def _items(self, parts: list[ast.expr], scope: dict[str, Any], module: Module) -> Any:
-        found: list[Any] = []
+        elements: list[Any] = []
         for part in parts:
             value = self.value(part, scope, module)
             if isinstance(part, ast.Starred):
                 inner = builtin.items(value)
                 if inner is None:
                     return Unknown("a list")
-                found += inner
+                elements += inner
             else:
-                found.append(value)
-        return found
+                elements.append(value)
+        return elements
 
     def _table(self, node: ast.Dict, scope: dict[str, Any], module: Module) -> Any:
-        found: dict[Any, Any] = {}
+        pairs: dict[Any, Any] = {}
         for key, part in zip(node.keys, node.values, strict=True):
             value = self.value(part, scope, module)
             if key is None:
-                found |= value if isinstance(value, dict) else {}
+                pairs |= value if isinstance(value, dict) else {}
                 continue
             at = key_of(self.value(key, scope, module))
             if at is not MISSING:
-                found[at] = value
-        return found
+                pairs[at] = value
+        return pairs
 
     # calls
 
     def _call(self, node: ast.Call, scope: dict[str, Any], module: Module) -> Any:
-        given: list[Any] = []
+        positional: list[Any] = []
         for part in node.args:
             value = self.value(part, scope, module)
-            given += (builtin.items(value) or []) if isinstance(part, ast.Starred) else [value]
+            positional += (builtin.items(value) or []) if isinstance(part, ast.Starred) else [value]
         words: dict[str, Any] = {}
         for word in node.keywords:
             value = self.value(word.value, scope, module)
@@ -426,21 +430,23 @@ class Interpreter:
                 words[word.arg] = value
             elif isinstance(value, dict):
                 words |= {key: part for key, part in value.items() if isinstance(key, str)}
-        return self.called(self.value(node.func, scope, module), tuple(given), words, ast.unparse(node.func)[:80])
+        return self.call_value(
+            self.value(node.func, scope, module), tuple(positional), words, ast.unparse(node.func)[:80]
+        )
 
-    def called(self, what: Any, given: tuple[Any, ...], words: dict[str, Any], text: str) -> Any:
+    def call_value(self, what: Any, given: tuple[Any, ...], words: dict[str, Any], text: str) -> Any:
         """What calling something yields."""
-        name, seen = str(what) if isinstance(what, Outside) else text, given
+        name, sees_images = str(what) if isinstance(what, Outside) else text, given
         if isinstance(what, Function) and isinstance(what.node, ast.FunctionDef):
             name = f"def.{what.node.name}"
         if isinstance(what, Bound):
-            name, seen = f".{what.name}", (what.owner, *given)
-        found = self.hook(name, seen, words)
-        if found is not MISSING:
-            return found
-        found = builtin.call(self, what, given, words)
-        if found is not MISSING:
-            return found
+            name, sees_images = f".{what.name}", (what.owner, *given)
+        result = self.hook(name, sees_images, words)
+        if result is not MISSING:
+            return result
+        result = builtin.call(self, what, given, words)
+        if result is not MISSING:
+            return result
         if isinstance(what, Function):
             return self.follow(what, given, words)
         if isinstance(what, Class):

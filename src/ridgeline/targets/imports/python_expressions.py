@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from ridgeline.targets.imports.python_eval import Interpreter
 
 
-def compared(reading: Interpreter, node: ast.Compare, scope: dict[str, Any], module: Module) -> Any:
-    left = reading.value(node.left, scope, module)
+def compare_values(reading: Interpreter, node: ast.Compare, scope: dict[str, Any], module: Module) -> Any:
+    left_value = reading.value(node.left, scope, module)
     for op, part in zip(node.ops, node.comparators, strict=True):
         right = reading.value(part, scope, module)
-        held = builtin.compare(op, left, right)
-        if held is not True:
-            return Unknown(ast.unparse(node)[:80]) if held is None else False
-        left = right
+        truth_value = builtin.compare(op, left_value, right)
+        if truth_value is not True:
+            return Unknown(ast.unparse(node)[:80]) if truth_value is None else False
+        left_value = right
     return True
 
 
@@ -31,7 +31,7 @@ def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope:
         return Unknown(ast.unparse(node)[:80])
     at = reading.value(key, scope, module)
     if isinstance(owner, Outside) and owner.name == "os.environ":
-        return reading.around.environment.get(str(at), Unknown(f"environment {at}"))
+        return reading.checkout.environment.get(str(at), Unknown(f"environment {at}"))
     if isinstance(owner, dict) and key_of(at) is not MISSING:
         return owner.get(key_of(at), Unknown(ast.unparse(node)[:80]))
     if isinstance(owner, (list, str)) and type(at) is int and -len(owner) <= at < len(owner):
@@ -40,14 +40,14 @@ def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope:
 
 
 def text(reading: Interpreter, node: ast.expr, parts: list[ast.expr], scope: dict[str, Any], module: Module) -> Any:
-    found = []
+    text_parts = []
     for part in parts:
         inner = part.value if isinstance(part, ast.FormattedValue) else part
         value = reading.value(inner, scope, module)
         if not is_known(value) or not isinstance(value, (str, int, float)):
             return Unknown(ast.unparse(node)[:80])
-        found.append(str(value))
-    return "".join(found)[: builtin.LONGEST]
+        text_parts.append(str(value))
+    return "".join(text_parts)[: builtin.LONGEST]
 
 
 def comprehension(reading: Interpreter, node: Any, scope: dict[str, Any], module: Module) -> Any:
@@ -55,18 +55,18 @@ def comprehension(reading: Interpreter, node: Any, scope: dict[str, Any], module
     items = builtin.items(reading.value(first.iter, scope, module))
     if items is None or len(node.generators) > 1:
         return Unknown(ast.unparse(node)[:80])
-    found: list[Any] = []
+    elements: list[Any] = []
     for item in items:
         reading.store(first.target, item, inner, module)
-        held = [builtin.truth(reading.value(test, inner, module)) for test in first.ifs]
-        if None in held:
+        truth_values = [builtin.truth(reading.value(test, inner, module)) for test in first.ifs]
+        if None in truth_values:
             return Unknown(ast.unparse(node)[:80])
-        if not all(held):
+        if not all(truth_values):
             continue
         if isinstance(node, ast.DictComp):
-            found.append((reading.value(node.key, inner, module), reading.value(node.value, inner, module)))
+            elements.append((reading.value(node.key, inner, module), reading.value(node.value, inner, module)))
         else:
-            found.append(reading.value(node.elt, inner, module))
+            elements.append(reading.value(node.elt, inner, module))
     if isinstance(node, ast.DictComp):
-        return {key_of(key): value for key, value in found if key_of(key) is not MISSING}
-    return found
+        return {key_of(key): value for key, value in elements if key_of(key) is not MISSING}
+    return elements

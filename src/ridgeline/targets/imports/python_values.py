@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.run_files import Checkout
 
 MISSING: Any = object()  # no value at all, where None is one
 
@@ -31,7 +31,7 @@ class Made:
     name: str = ""
     given: tuple[Any, ...] = ()
     parts: dict[str, Any] = field(default_factory=dict)
-    assigned: set[str] = field(default_factory=set)
+    assigned_names: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def key_of(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else MISSING
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A value as a message shows it: never the inside of this reader.
 
     >>> shown(Made(name="Thing")), shown([1, Unknown("x.y")]), shown("a")
@@ -124,7 +124,7 @@ def shown(value: Any) -> str:
         case Made(name=name):
             return f"{name or 'an object'}(...)" if name else "an object"
         case list() | tuple():
-            return "[" + ", ".join(shown(part) for part in list(value)[:20]) + "]"
+            return "[" + ", ".join(describe_value(part) for part in list(value)[:20]) + "]"
         case dict():
             return "a table"
         case Function() | Class() | Bound() | Module() | Imported():
@@ -141,30 +141,30 @@ def arguments(
     reading: Interpreter, args: ast.arguments, call: tuple[tuple[Any, ...], Mapping[str, Any]], what: Function
 ) -> dict[str, Any]:
     """The parameters of a function by name: defaults, then what it is called with; the rest is unknown."""
-    given, words = call
+    given_text, words = call
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
-    found: dict[str, Any] = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
+    bound_arguments: dict[str, Any] = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
     for name, part in zip(names[len(names) - len(args.defaults) :], args.defaults, strict=True):
-        found[name] = reading.value(part, {}, what.module)
+        bound_arguments[name] = reading.value(part, {}, what.module)
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
         if default is not None:
-            found[arg.arg] = reading.value(default, {}, what.module)
-    found |= dict(zip(names, given, strict=False))
-    found |= {name: value for name, value in words.items() if name in found}
+            bound_arguments[arg.arg] = reading.value(default, {}, what.module)
+    bound_arguments |= dict(zip(names, given_text, strict=False))
+    bound_arguments |= {name: value for name, value in words.items() if name in bound_arguments}
     if args.vararg:
-        found[args.vararg.arg] = list(given[len(names) :])
+        bound_arguments[args.vararg.arg] = list(given_text[len(names) :])
     if args.kwarg:
-        found[args.kwarg.arg] = {name: value for name, value in words.items() if name not in found}
-    return found
+        bound_arguments[args.kwarg.arg] = {name: value for name, value in words.items() if name not in bound_arguments}
+    return bound_arguments
 
 
 def build(reading: Interpreter, what: Class, given: tuple[Any, ...], words: Mapping[str, Any]) -> Made:
     """An object with the defaults of its class and what it was called with."""
-    found = Made(name=what.name, given=given)
-    names = list(_defaults(reading, what, found, 0))
-    found.parts |= dict(zip(names, given, strict=False))
-    found.parts |= words
-    return found
+    instance = Made(name=what.name, given=given)
+    names = list(_defaults(reading, what, instance, 0))
+    instance.parts |= dict(zip(names, given, strict=False))
+    instance.parts |= words
+    return instance
 
 
 def _defaults(reading: Interpreter, what: Class, made: Made, depth: int) -> Iterator[str]:
@@ -187,19 +187,19 @@ def _default(reading: Interpreter, node: ast.expr, module: Module) -> Any:
         if "default" in words:
             return reading.value(words["default"], {}, module)
         if "default_factory" in words:
-            made = reading.value(words["default_factory"], {}, module)
-            empty = {"list": [], "dict": {}}.get(str(made), MISSING)
-            return reading.called(made, (), {}, str(made)) if empty is MISSING else empty
+            default_value = reading.value(words["default_factory"], {}, module)
+            empty = {"list": [], "dict": {}}.get(str(default_value), MISSING)
+            return reading.call_value(default_value, (), {}, str(default_value)) if empty is MISSING else empty
         return Unknown("a field")
     return reading.value(node, {}, module)
 
 
 @lru_cache(maxsize=128)
-def parsed(text: str) -> ast.Module:
+def parse_module(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def loaded(target: ast.expr) -> ast.expr:
+def load_expression(target: ast.expr) -> ast.expr:
     """The same place, read instead of written."""
     return ast.parse(ast.unparse(target), mode="eval").body
 
@@ -231,13 +231,13 @@ def bind(node: ast.Import | ast.ImportFrom, scope: dict[str, Any], module: Modul
             scope[name.asname or name.name] = Imported(base, name.name)
 
 
-def place(around: Around, source: str) -> tuple[str, str]:
+def place(checkout: Checkout, source: str) -> tuple[str, str]:
     """The dotted name of the file that is read, and of its package."""
-    if around.folder is None:
+    if checkout.folder is None:
         return source.removesuffix(".py"), ""
     names: list[str] = []
-    folder = around.folder
-    while folder != around.top and len(names) < 12:
+    folder = checkout.folder
+    while folder != checkout.top and len(names) < 12:
         names.insert(0, folder.name)
         folder = folder.parent
     if names and names[0] in ("src", "lib", "site-packages"):
@@ -247,16 +247,16 @@ def place(around: Around, source: str) -> tuple[str, str]:
     return f"{package}.{stem}" if package else stem, package
 
 
-def module_file(around: Around, name: str) -> tuple[Path, str] | None:
+def module_file(checkout: Checkout, name: str) -> tuple[Path, str] | None:
     """The file of a module, looked for in the checkout and in the folders above the file that is read."""
-    if around.top is None or around.folder is None or not all(part.isidentifier() for part in name.split(".")):
+    if checkout.top is None or checkout.folder is None or not all(part.isidentifier() for part in name.split(".")):
         return None
     inner = Path(*name.split("."))
-    for base in (around.top, around.top / "src", around.folder, *around.folder.parents):
-        if not base.is_relative_to(around.top):
+    for base in (checkout.top, checkout.top / "src", checkout.folder, *checkout.folder.parents):
+        if not base.is_relative_to(checkout.top):
             break
         for path in (base / inner.with_suffix(".py"), base / inner / "__init__.py"):
-            text = around.text(path)
+            text = checkout.text(path)
             if text is not None:
                 return path, text
     return None

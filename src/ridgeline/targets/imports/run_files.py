@@ -31,7 +31,7 @@ LONGEST = 300  # characters of such a path
 
 
 @dataclass(slots=True)
-class Around:
+class Checkout:
     """What stands around a run's files.
 
     folder       where the file is; None for texts given by name
@@ -80,28 +80,28 @@ class Around:
         parts = [part for part in plain if "$" not in part]
         if self.folder is None or self.top is None or not parts or "$" in plain[-1]:
             return None
-        above = [one for one in (self.folder, *self.folder.parents) if one.is_relative_to(self.top)][:HIGHEST]
+        above = [parent for parent in (self.folder, *self.folder.parents) if parent.is_relative_to(self.top)][:HIGHEST]
         for start in range(len(parts[-DEEPEST:])):
             for folder in above:
-                found = self.text(folder.joinpath(*parts[-DEEPEST:][start:]))
-                if found is not None:
-                    return found
+                text = self.text(folder.joinpath(*parts[-DEEPEST:][start:]))
+                if text is not None:
+                    return text
         return None
 
 
 class RunFiles(dict[str, str]):
     """Files by name, with what stands around them."""
 
-    around: Around
+    checkout: Checkout
 
-    def __init__(self, files: Files, around: Around) -> None:
+    def __init__(self, files: Files, checkout: Checkout) -> None:
         super().__init__(files)
-        self.around = around
+        self.checkout = checkout
 
 
-def around(files: Files) -> Around:
+def checkout_of(files: Files) -> Checkout:
     """What stands around the files; nothing, for texts that came without a place."""
-    return files.around if isinstance(files, RunFiles) else Around()
+    return files.checkout if isinstance(files, RunFiles) else Checkout()
 
 
 def top_of(folder: Path) -> Path:
@@ -111,26 +111,26 @@ def top_of(folder: Path) -> Path:
     """
     real = Path(os.path.realpath(folder))
     for above in (real, *list(real.parents)[:HIGHEST]):
-        marked = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
-        if len(above.parts) > 2 and (marked or _unpacked(above)):
+        marked_text = above.name in INSTALLED or any(os.path.exists(above / mark) for mark in TOPS)
+        if len(above.parts) > 2 and (marked_text or _is_wheel(above)):
             return above
-    described = [
+    description = [
         above
         for above in (real, *list(real.parents)[:LOW])
         if len(above.parts) > 2 and above != Path.home() and os.path.exists(above / "README.md")
     ]
-    if described:
-        return described[-1]
+    if description:
+        return description[-1]
     package = real
     while os.path.exists(package / "__init__.py") and len(package.parts) > 3:
         package = package.parent
     return package
 
 
-def _unpacked(folder: Path) -> bool:
+def _is_wheel(folder: Path) -> bool:
     """Whether a wheel was unpacked here: what it says of itself lies beside its packages."""
     try:
-        return any(one.name.endswith(".dist-info") for one in islice(folder.iterdir(), MOST_BESIDE))
+        return any(entry.name.endswith(".dist-info") for entry in islice(folder.iterdir(), MOST_BESIDE))
     except OSError:
         return False
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.imports.run_files import Around, RunFiles, around
+from ridgeline.targets.imports.run_files import Checkout, RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
-from ridgeline.targets.imports.shell_expand import shown
+from ridgeline.targets.imports.shell_expand import display_word
 from ridgeline.targets.target import Files
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
@@ -83,26 +83,26 @@ def lacking(files: Files) -> dict[int, str]:
         if not name.endswith(SCRIPTS):
             continue
         try:
-            numbers = sorted(read_script(text, around(files)).asked)
+            numbers = sorted(read_script(text, checkout_of(files)).asked)
         except InputError:
             return {}
         if numbers:
-            told = {int(found.group(2)): found for found in _NAMED.finditer(text)}
-            return {number: _said(text, number, told.get(number)) for number in numbers}
+            matches_by_number = {int(match.group(2)): match for match in _NAMED.finditer(text)}
+            return {number: _argument_name(text, number, matches_by_number.get(number)) for number in numbers}
     return {}
 
 
-def _said(text: str, number: int, found: re.Match[str] | None) -> str:
+def _argument_name(text: str, number: int, found: re.Match[str] | None) -> str:
     """A word's name in the script, the values that it is compared with, and the remark beside it."""
     name, remark = (found.group(1), (found.group(3) or "").strip()) if found else ("", "")
-    spelled = rf"\$\{{?(?:{name or number}|{number})\}}?[\"']?"
-    compared = re.findall(spelled + r"\s*={1,2}\s*[\"']?([\w.+-]{1,30})", text[:200_000])
-    for arms in re.findall(rf"\bcase\s+[\"']?{spelled}\s+in\b(.{{0,4000}}?)\besac\b", text[:200_000], re.DOTALL):
-        compared += re.findall(r"(?:^|;;)\s*[\"'(]*([\w.+-]{1,30})[\"']?\)", arms, re.MULTILINE)
-    choices = list(dict.fromkeys(compared))
-    beside = ", ".join((*choices[:MOST_CHOICES], *(["..."] if len(choices) > MOST_CHOICES else [])))
-    said = "; ".join(part for part in (beside, remark) if part)
-    return f"{name} ({said})".strip() if said else name
+    spelled_model = rf"\$\{{?(?:{name or number}|{number})\}}?[\"']?"
+    comparison = re.findall(spelled_model + r"\s*={1,2}\s*[\"']?([\w.+-]{1,30})", text[:200_000])
+    for arms in re.findall(rf"\bcase\s+[\"']?{spelled_model}\s+in\b(.{{0,4000}}?)\besac\b", text[:200_000], re.DOTALL):
+        comparison += re.findall(r"(?:^|;;)\s*[\"'(]*([\w.+-]{1,30})[\"']?\)", arms, re.MULTILINE)
+    choices = list(dict.fromkeys(comparison))
+    choice_text = ", ".join((*choices[:MOST_CHOICES], *(["..."] if len(choices) > MOST_CHOICES else [])))
+    stated_options = "; ".join(part for part in (choice_text, remark) if part)
+    return f"{name} ({stated_options})".strip() if stated_options else name
 
 
 def shown_call(files: Files) -> Call | None:
@@ -112,9 +112,9 @@ def shown_call(files: Files) -> Call | None:
         return None
     for where, text in _documentation(files, script):
         for block in text:
-            found = _call_in(block, script)
-            if found is not None:
-                return Call(path=script, arguments=found[0], environment=found[1], where=where)
+            call = _call_in(block, script)
+            if call is not None:
+                return Call(path=script, arguments=call[0], environment=call[1], where=where)
     return None
 
 
@@ -122,7 +122,7 @@ def _documentation(files: Files, script: str) -> Iterator[tuple[str, list[str]]]
     """Pieces of text that may show a call: the script's comments, code in text files beside it and one folder above."""
     remarks = re.findall(r"^[ \t]*#+[ \t]*(.*)$", files[script][:20_000], re.M)
     yield "the script's own comment", [line for line in remarks if script in line]
-    place = around(files)
+    place = checkout_of(files)
     for folder in (place.folder, place.folder.parent) if place.folder else ():
         for path in sorted(_texts(folder), key=lambda path: (not path.name.lower().startswith("readme"), path.name)):
             text = place.text(path) or ""
@@ -132,53 +132,55 @@ def _documentation(files: Files, script: str) -> Iterator[tuple[str, list[str]]]
 
 def _texts(folder: Path) -> list[Path]:
     try:
-        found = sorted(name for name in os.listdir(folder) if name.lower().endswith(TEXTS))
+        text_names = sorted(name for name in os.listdir(folder) if name.lower().endswith(TEXTS))
     except OSError:
         return []
-    return [folder / name for name in found[:MOST_TEXTS]]
+    return [folder / name for name in text_names[:MOST_TEXTS]]
 
 
 def _call_in(block: str, script: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
     """The words and the environment that a piece of documentation calls the script with."""
     try:
-        found = read_script(block[:20_000], Around())
+        script_read = read_script(block[:20_000], Checkout())
     except InputError:
         return None
-    for command in found.commands:
+    for command in script_read.commands:
         at = next((index for index, word in enumerate(command) if word.split("/")[-1] == script), None)
         words = tuple(command[at + 1 :]) if at is not None else ()
         if words and not any(_PLACEHOLDER.search(word) for word in words):
-            said = {name: " ".join(values) for name, values in found.variables.items() if name.isidentifier()}
-            return words, {name: value for name, value in said.items() if shown(value) == value}
+            stated_options = {
+                name: " ".join(values) for name, values in script_read.variables.items() if name.isidentifier()
+            }
+            return words, {name: value for name, value in stated_options.items() if display_word(value) == value}
     return None
 
 
-def refused(files: Files, wanted: Mapping[int, str], call: Call | None) -> InputError:
+def missing_arguments(files: Files, wanted: Mapping[int, str], call: Call | None) -> InputError:
     """What a script has to be called with."""
     script = next(name for name in files if name.endswith(SCRIPTS))
-    listed = ", ".join(f"{number} {said}".strip() for number, said in wanted.items())
-    given = around(files).arguments
+    listed_values = ", ".join(f"{number} {stated_options}".strip() for number, stated_options in wanted.items())
+    arguments_given = checkout_of(files).arguments
     todo = f"say them in order with --arg WORD, or the whole call: ridgeline import 'bash {script} WORD WORD ...'"
     if call is not None:
         todo += f"; {call.where} shows {str(call)[:300]}"
     return InputError(
         Problem(
             path="arguments",
-            given=f"a script that takes words, called with {len(given) or 'none'}",
-            expected=listed[:1500],
+            given=f"a script that takes words, called with {len(arguments_given) or 'none'}",
+            expected=listed_values[:1500],
             todo=todo,
             where=script,
         )
     )
 
 
-def placed(files: RunFiles, call: Call) -> RunFiles:
+def with_call(files: RunFiles, call: Call) -> RunFiles:
     """The files, called so."""
-    place = files.around
+    place = files.checkout
     environment = {**call.environment, **place.environment}
     return RunFiles(
         files,
-        Around(
+        Checkout(
             folder=place.folder,
             top=place.top,
             arguments=call.arguments,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ridgeline.targets.imports.shell_expand import Script, arithmetic, known, mark, shown, told_by_running
+from ridgeline.targets.imports.shell_expand import Script, arithmetic, display_word, mark, strip_marks, told_by_running
 from ridgeline.targets.imports.shell_syntax import Case, Chain, Command, For, Group, If, Statement, While, Word
 
 ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]{0,80})\])?(\+?)=")
@@ -22,25 +22,25 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def asked(text: str) -> dict[str, str]:
+def sbatch_options(text: str) -> dict[str, str]:
     """What Slurm tells a script that asks it for nodes."""
-    found: dict[str, str] = {}
+    sbatch_words: dict[str, str] = {}
     for line in re.findall(r"^#SBATCH\s+(.{1,200})$", text, re.MULTILINE):
         nodes = re.match(r"(?:--nodes[= ]|-N ?)(\d{1,5})\b", line)
-        each = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
+        chips_per_node = re.match(r"--(?:gres[= ]gpu:(?:[\w.-]+:)?|gpus-per-node[= ](?:[\w.-]+:)?)(\d{1,3})\b", line)
         tasks = re.match(r"--(?:n?tasks-per-node)[= ](\d{1,3})\b", line)
         if tasks:
-            found["SLURM_NTASKS_PER_NODE"] = tasks.group(1)
+            sbatch_words["SLURM_NTASKS_PER_NODE"] = tasks.group(1)
         if nodes:
-            found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
-        if each:
-            found |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), each.group(1))
-    return found
+            sbatch_words |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.group(1))
+        if chips_per_node:
+            sbatch_words |= dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), chips_per_node.group(1))
+    return sbatch_words
 
 
-def compared(script: Script, raw: list[str]) -> bool | None:
+def compare_words(script: Script, raw: list[str]) -> bool | None:
     unsure = any(told_by_running(text) for text in raw)
-    match [known(text) for text in raw]:
+    match [strip_marks(text) for text in raw]:
         case ["-z", value]:
             return None if unsure else not value
         case ["-n", value] | [value]:
@@ -53,7 +53,7 @@ def compared(script: Script, raw: list[str]) -> bool | None:
             return how == "-z"
         case [left, ("=" | "==" | "!=") as how, right]:
             if unsure and not (right in OURS or left in OURS):
-                script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
+                script.notes.append(f"whether {display_word(' '.join(raw))[:60]} holds")
                 return None
             same = True if unsure else left == right or ("*" in right and fnmatchcase(left, right))
             return same is (how != "!=")
@@ -67,7 +67,7 @@ def compared(script: Script, raw: list[str]) -> bool | None:
                 return None if unsure else False
             return _COMPARE[how](numbers[0], numbers[1])
         case _:
-            script.notes.append(f"whether {shown(' '.join(raw))[:60]} holds")
+            script.notes.append(f"whether {display_word(' '.join(raw))[:60]} holds")
             return None
 
 
@@ -75,19 +75,19 @@ def matches(script: Script, left: str, right: str) -> bool | None:
     """A pattern of plain characters, anchors, groups and alternatives; others are not followed."""
     if re.fullmatch(r"[\w /=-]{1,80}", right):
         return right in left
-    nested = re.search(r"[+*]\)[+*{]", right)
-    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or nested or len(left) > 300:
+    nested_table = re.search(r"[+*]\)[+*{]", right)
+    if not re.fullmatch(r"[\w^$|().\-/ \[\]+*?:,=]{1,80}", right) or nested_table or len(left) > 300:
         return None
     try:
-        found = re.search(right, left)
+        match = re.search(right, left)
     except re.error:
         return None
-    if found is not None:
-        script.variables["BASH_REMATCH"] = [found.group(0), *(group or "" for group in found.groups())]
-    return found is not None
+    if match is not None:
+        script.variables["BASH_REMATCH"] = [match.group(0), *(group or "" for group in match.groups())]
+    return match is not None
 
 
-def calculated(script: Script, text: str) -> int | None:
+def calculate_let(script: Script, text: str) -> int | None:
     """What an arithmetic command is worth, variables set on the way; None where that is left open.
 
     >>> script = Script(variables={"N": ["3"]})
@@ -105,8 +105,8 @@ def calculated(script: Script, text: str) -> int | None:
             worth = after if steps.group(3) else before
             script.variables[name] = [mark(name) if after is None else str(after)]
         elif sets:
-            name, sign, other = sets.groups()
-            worth = arithmetic(script, f"{name} {sign} ({other})" if sign else other)
+            name, sign, operand = sets.groups()
+            worth = arithmetic(script, f"{name} {sign} ({operand})" if sign else operand)
             script.variables[name] = [mark(name) if worth is None else str(worth)]
         else:
             worth = arithmetic(script, part) if part.strip() else 1
@@ -115,33 +115,33 @@ def calculated(script: Script, text: str) -> int | None:
 
 def assigned_in(statements: Iterable[Statement], depth: int) -> set[str]:
     """Names that statements give a value."""
-    found: set[str] = set()
+    names_found: set[str] = set()
     for statement in statements if depth < 10 else ():
         match statement:
             case Command(words=words):
                 for word in words:
                     text = word.parts[0].text if isinstance(word, Word) and word.parts else ""
                     assigns = ASSIGN.match(text)
-                    found |= {assigns.group(1)} if assigns else set()
+                    names_found |= {assigns.group(1)} if assigns else set()
             case Chain(parts=parts):
-                found |= assigned_in((part for _, part in parts), depth + 1)
+                names_found |= assigned_in((part for _, part in parts), depth + 1)
             case If(arms=arms, otherwise=otherwise):
-                found |= assigned_in((one for _, body in arms for one in body), depth + 1)
-                found |= assigned_in(otherwise, depth + 1)
+                names_found |= assigned_in((statement for _, body in arms for statement in body), depth + 1)
+                names_found |= assigned_in(otherwise, depth + 1)
             case Case(arms=choices):
-                found |= assigned_in((one for _, body in choices for one in body), depth + 1)
+                names_found |= assigned_in((statement for _, body in choices for statement in body), depth + 1)
             case For(body=body) | While(body=body) | Group(body=body):
-                found |= assigned_in(body, depth + 1)
+                names_found |= assigned_in(body, depth + 1)
             case _:
                 pass
-    return found
+    return names_found
 
 
 MOST = 1000  # numbers of `seq`
 _FORM = re.compile(r"%(0?\d{0,2})([sd])")
 
 
-def made(words: Sequence[str]) -> str | None:
+def sequence_output(words: Sequence[str]) -> str | None:
     """What a command prints that reads nothing.
 
     >>> made(["seq", "2", "4"]), made(["printf", "%02d", "3"]), made(["echo", "-n", "a b"])
@@ -157,27 +157,27 @@ def made(words: Sequence[str]) -> str | None:
         found = range(first, last + (1 if step > 0 else -1), step) if step else range(0)
         return "\n".join(map(str, found)) if len(found) <= MOST else None
     if words[0] == "printf" and len(words) > 1:
-        return _printed(words[1], list(words[2:]))
+        return _format_output(words[1], list(words[2:]))
     return None
 
 
-def _printed(form: str, values: list[str]) -> str | None:
+def _format_output(form: str, values: list[str]) -> str | None:
     pieces = _FORM.findall(form)
     plain = all(
         kind == "s" or re.fullmatch(r"-?\d{1,15}", value) for (_, kind), value in zip(pieces, values, strict=False)
     )
     if len(pieces) != len(values) or not plain or "%" in _FORM.sub("", form):
         return None
-    left = iter(values)
+    values_left = iter(values)
 
-    def one(found: re.Match[str]) -> str:
-        value = next(left)
+    def fill_directive(found: re.Match[str]) -> str:
+        value = next(values_left)
         return format(int(value), f"{found.group(1)}d") if found.group(2) == "d" else value
 
-    return _FORM.sub(one, form).replace("\\n", "\n").rstrip("\n")
+    return _FORM.sub(fill_directive, form).replace("\\n", "\n").rstrip("\n")
 
 
-def filtered(words: Sequence[str], text: str) -> str | None:
+def filter_output(words: Sequence[str], text: str) -> str | None:
     """What a filter prints of its input.
 
     >>> filtered(["tr", ",", "\\\\n"], "0,1,2").split(), filtered(["wc", "-l"], "a\\nb")
@@ -185,20 +185,20 @@ def filtered(words: Sequence[str], text: str) -> str | None:
     >>> filtered(["cut", "-d,", "-f2"], "a,b"), filtered(["awk", "-F:", "{print $1}"], "a:b")
     ('b', 'a')
     """
-    name, rest = words[0], list(words[1:])
+    name, arguments = words[0], list(words[1:])
     lines = text.split("\n")
-    if name == "wc" and rest in (["-l"], ["-w"]):
-        return str(len(text.split() if rest == ["-w"] else lines if text else []))
-    if name in ("head", "tail") and (found := re.fullmatch(r"(?:-n ?|-)?(\d{1,4})?", " ".join(rest))):
-        count = int(found.group(1) or 10)
+    if name == "wc" and arguments in (["-l"], ["-w"]):
+        return str(len(text.split() if arguments == ["-w"] else lines if text else []))
+    if name in ("head", "tail") and (match := re.fullmatch(r"(?:-n ?|-)?(\d{1,4})?", " ".join(arguments))):
+        count = int(match.group(1) or 10)
         return "\n".join(lines[:count] if name == "head" else lines[-count:])
     if name == "tr":
-        return _translated(rest, text)
+        return _translate_characters(arguments, text)
     if name == "cut":
-        return _cut(rest, lines)
+        return _cut(arguments, lines)
     if name == "awk":
-        return _awk(rest, lines)
-    return text.strip() if name in ("xargs", "cat") and not rest else None
+        return _awk(arguments, lines)
+    return text.strip() if name in ("xargs", "cat") and not arguments else None
 
 
 def _awk(rest: list[str], lines: Sequence[str]) -> str | None:
@@ -206,19 +206,19 @@ def _awk(rest: list[str], lines: Sequence[str]) -> str | None:
     split = re.fullmatch(r"(?:-F ?(\S))?", " ".join(rest[:-1]))
     if column is None or split is None:
         return None
-    found = []
+    output_lines = []
     for line in lines:
         parts = line.split(split.group(1))
         number = len(parts) if column.group(1) == "NF" else int(column.group(1))
-        found.append(_field(parts, number) if number else line)
-    return "\n".join(found)
+        output_lines.append(_field(parts, number) if number else line)
+    return "\n".join(output_lines)
 
 
 def _field(parts: Sequence[str], number: int) -> str:
     return parts[number - 1] if 1 <= number <= len(parts) else ""
 
 
-def _translated(rest: list[str], text: str) -> str | None:
+def _translate_characters(rest: list[str], text: str) -> str | None:
     signs = {"\\n": "\n", "[:upper:]": "A-Z", "[:lower:]": "a-z", "[:space:]": " \n\t"}
     if len(rest) == 2 and rest[0] == "-d":
         gone = signs.get(rest[1], rest[1])

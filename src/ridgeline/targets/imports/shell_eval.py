@@ -16,30 +16,30 @@ from functools import lru_cache
 from itertools import takewhile
 
 from ridgeline.core.errors import InputError
-from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.run_files import Checkout
 from ridgeline.targets.imports.shell_conditions import (
     ASSIGN,
     OURS,
-    asked,
     assigned_in,
-    calculated,
-    compared,
-    filtered,
-    made,
+    calculate_let,
+    compare_words,
+    filter_output,
+    sbatch_options,
+    sequence_output,
 )
 from ridgeline.targets.imports.shell_expand import (
     MOST_WORDS,
     Script,
     ShellTexts,
-    bounded,
-    counted,
+    bound_values,
+    display_word,
     expand,
+    expand_range,
     fill,
     is_open,
-    known,
     mark,
     parsed_again,
-    shown,
+    strip_marks,
     told_by_running,
 )
 from ridgeline.targets.imports.shell_syntax import (
@@ -70,20 +70,20 @@ OWN = frozenset({"shift", "set", "source", ".", "eval", "exit", "unset", "true",
 SHELLS = frozenset({"bash", "sh", "/bin/bash", "zsh"})
 
 
-def read_script(text: str, around: Around | None = None) -> Script:
+def read_script(text: str, checkout: Checkout | None = None) -> Script:
     """The script's commands with everything filled in that can be known without running it.
 
     >>> read_script('TP=${TP:-2}; A=(--tp $TP)\\nif [ $TP -gt 1 ]; then A+=(--sp); fi\\nrun ${A[@]}').commands
     [['run', '--tp', '2', '--sp']]
     """
-    place = around or Around()
+    place = checkout or Checkout()
     script = Script(arguments=list(place.arguments), given=place.environment)
-    for name, value in {**asked(text), **place.environment}.items():
+    for name, value in {**sbatch_options(text), **place.environment}.items():
         script.variables[name] = [value]
     shell = _Shell(script, place, ShellTexts(script, place))
-    script.capture = shell.printed
+    script.capture = shell.print_output
     with suppress(_Left, _Broke):  # a script ends where it returns
-        shell.run(_parsed(text), 0)
+        shell.run(_parse_cached(text), 0)
     if script.asked:
         numbers = ", ".join(str(number) for number in sorted(script.asked))
         script.notes.append(f"what words {numbers} of the script's call would say: it is taken as called without")
@@ -91,7 +91,7 @@ def read_script(text: str, around: Around | None = None) -> Script:
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str) -> tuple[Statement, ...]:
+def _parse_cached(text: str) -> tuple[Statement, ...]:
     return parse(tuple(tokens(text)))
 
 
@@ -110,7 +110,7 @@ class _Untold(Exception):
 @dataclass(slots=True)
 class _Shell:
     script: Script
-    around: Around
+    checkout: Checkout
     texts: ShellTexts
     functions: dict[str, tuple[Statement, ...]] = field(default_factory=dict)
     steps: int = 0
@@ -118,46 +118,48 @@ class _Shell:
     level: int = 0  # substitutions inside each other
     said: list[str] | None = None  # of a substitution: what its commands print; what is no plain tool ends it
 
-    def printed(self, text: str) -> str | None:
+    def print_output(self, text: str) -> str | None:
         """What plain tools, conditions and the script's own functions in `$(...)` print; None where nobody can tell."""
         if self.level >= DEEPEST or self.steps > MOST_STEPS:
             return None
         copy = replace(self.script, variables=dict(self.script.variables), commands=[], notes=[], texts={}, asked=set())
-        inner = replace(self, script=copy, texts=ShellTexts(copy, self.around), functions=dict(self.functions), said=[])
-        inner.level, copy.capture = self.level + 1, inner.printed
+        inner = replace(
+            self, script=copy, texts=ShellTexts(copy, self.checkout), functions=dict(self.functions), said=[]
+        )
+        inner.level, copy.capture = self.level + 1, inner.print_output
         with suppress(_Left, _Broke):
             try:
-                inner.run(_parsed(text), 4)
+                inner.run(_parse_cached(text), 4)
             except (_Untold, InputError):
                 return None
         self.steps = inner.steps
-        told = inner.said and not copy.notes and not copy.commands
-        return "\n".join(inner.said or ()).rstrip("\n") if told else None
+        is_certain = inner.said and not copy.notes and not copy.commands
+        return "\n".join(inner.said or ()).rstrip("\n") if is_certain else None
 
-    def piped(self, chain: Chain, depth: int) -> str:
+    def run_pipe(self, chain: Chain, depth: int) -> str:
         """What `a | b | c` of plain tools prints."""
         before, self.said = self.said, []
-        self.one(chain.parts[0][1], depth + 1)
+        self.run_statement(chain.parts[0][1], depth + 1)
         text, self.said = "\n".join(self.said), before
         for joint, statement in chain.parts[1:]:
             words = self.values(statement.words) if isinstance(statement, Command) and joint == "|" else []
-            found = filtered(words, text) if words and not is_open(text) else None
-            if found is None:
+            output = filter_output(words, text) if words and not is_open(text) else None
+            if output is None:
                 raise _Untold
-            text = found
+            text = output
         return text
 
     def run(self, statements: Iterable[Statement], depth: int) -> bool | None:
         """Follow statements; whether the last one succeeds, None where that cannot be told."""
-        held: bool | None = True
+        status: bool | None = True
         for statement in statements:
             self.steps += 1
             if self.steps > MOST_STEPS or depth > DEEPEST * 4:
                 return None
-            held = self.one(statement, depth)
-        return held
+            status = self.run_statement(statement, depth)
+        return status
 
-    def one(self, statement: Statement, depth: int) -> bool | None:
+    def run_statement(self, statement: Statement, depth: int) -> bool | None:
         match statement:
             case Command():
                 return self.command(statement, depth)
@@ -181,29 +183,29 @@ class _Shell:
         """`a && b || c`, from left to right; the text that a pipe of known commands makes is kept."""
         if any(joint == "|" for joint, _ in chain.parts):
             if self.said is not None:
-                self.said.append(self.piped(chain, depth))
+                self.said.append(self.run_pipe(chain, depth))
                 return True
             self.texts.pipe(chain)
-        held: bool | None = True
+        status: bool | None = True
         for joint, statement in chain.parts:
-            if (joint == "&&" and held is False) or (joint == "||" and held is not False):
+            if (joint == "&&" and status is False) or (joint == "||" and status is not False):
                 continue
-            held = self.one(statement, depth + 1)
-        return held
+            status = self.run_statement(statement, depth + 1)
+        return status
 
     # conditions
 
     def conditional(self, statement: If, depth: int) -> bool | None:
         unsure: list[Statement] = []
         for test, body in statement.arms:
-            held = self.asked(test, depth + 1)
-            if held:
+            test_status = self.asked(test, depth + 1)
+            if test_status:
                 return self.run(body, depth + 1)
-            if held is None:
+            if test_status is None:
                 unsure += body
-        found = self.run(statement.otherwise, depth + 1)
+        status = self.run(statement.otherwise, depth + 1)
         self.leave_open(unsure)
-        return found
+        return status
 
     def asked(self, test: tuple[Statement, ...], depth: int) -> bool | None:
         before, self.asking = self.asking, True
@@ -222,9 +224,11 @@ class _Shell:
         unsure = told_by_running(subject)
         for patterns, body in statement.arms:
             texts = ["".join(expand(self.script, pattern, split=False)) for pattern in patterns]
-            if any(fnmatchcase(known(subject), text) for text in texts) or (unsure and OURS & set(texts)):
+            if any(fnmatchcase(strip_marks(subject), text) for text in texts) or (unsure and OURS & set(texts)):
                 if unsure:
-                    self.script.notes.append(f"which case {shown(subject)[:40]} is: taken as {' '.join(texts)[:40]}")
+                    self.script.notes.append(
+                        f"which case {display_word(subject)[:40]} is: taken as {' '.join(texts)[:40]}"
+                    )
                 return self.run(body, depth + 1)
         return True
 
@@ -233,7 +237,7 @@ class _Shell:
             self.script.notes.append("a for block")
             return None
         words = self.script.arguments if statement.words is None else self.values(statement.words)
-        for value in [one for word in words for one in counted(word)][:MOST_TURNS]:
+        for value in [value_word for word in words for value_word in expand_range(word)][:MOST_TURNS]:
             self.script.variables[statement.name] = [value]
             try:
                 self.run(statement.body, depth + 1)
@@ -244,12 +248,12 @@ class _Shell:
 
     def repeat(self, statement: While, depth: int) -> bool | None:
         for _ in range(MOST_TURNS):
-            held = self.asked(statement.test, depth + 1)
-            if held is None:
+            test_status = self.asked(statement.test, depth + 1)
+            if test_status is None:
                 self.script.notes.append("a while block")
                 self.leave_open(statement.body)
                 return None
-            if held is statement.until:
+            if test_status is statement.until:
                 return True
             try:
                 self.run(statement.body, depth + 1)
@@ -265,56 +269,56 @@ class _Shell:
 
     def command(self, command: Command, depth: int) -> bool | None:
         words = list(command.words)
-        negated = bool(words) and isinstance(words[0], Word) and words[0].bare == "!"
-        words = words[1:] if negated else words
+        is_negated = bool(words) and isinstance(words[0], Word) and words[0].bare == "!"
+        words = words[1:] if is_negated else words
         first = words[0].bare if words and isinstance(words[0], Word) else ""
         if first in ("[", "[[", "test"):
-            held = self.test(words)
-            return held if held is None or not negated else not held
+            status = self.test(words)
+            return status if status is None or not is_negated else not status
         sums = words[0].sums if words and isinstance(words[0], Word) else None
         if sums is not None:
-            worth = calculated(self.script, sums)
-            return None if worth is None else (worth != 0) is not negated
+            worth = calculate_let(self.script, sums)
+            return None if worth is None else (worth != 0) is not is_negated
         if first in DECLARING:
             words = self.declare(words)
         at, before = 0, dict(self.script.variables)
         while at < len(words):
             word = words[at]
             plain = isinstance(word, Word) and bool(word.parts) and word.parts[0].quote == "plain"
-            found = ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
-            if found is None:
+            match = ASSIGN.match(word.parts[0].text) if plain and isinstance(word, Word) else None
+            if match is None:
                 break
-            at = self.assign(words, at, found)
+            at = self.assign(words, at, match)
         if [word.text for word in words[at : at + 1] if isinstance(word, Word)] == ["read"]:
-            held = self.texts.read(self.values(words[at:]), command)
+            status = self.texts.read(self.values(words[at:]), command)
             self.script.variables["IFS"] = before.get("IFS", [" "])
-            return held
+            return status
         if command.redirections and len(words) > at:
-            printed = self.texts.text_of(command, None)
-            if printed is not None:
-                self.texts.write(command, printed)
+            printed_text = self.texts.text_of(command, None)
+            if printed_text is not None:
+                self.texts.write(command, printed_text)
                 if self.said is not None and first == "cat":
-                    self.said.append(printed)
+                    self.said.append(printed_text)
                     return True
-        filled = self.values(words[at:])
+        filled_table = self.values(words[at:])
         if first == "eval":
-            filled = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
-        if not filled:
+            filled_table = ["eval", *(parsed_again(self.script, word) for word in words[1:] if isinstance(word, Word))]
+        if not filled_table:
             return True
-        held = self.started(filled, depth)
-        self.fed(filled, command, depth)
+        status = self.started(filled_table, depth)
+        self.fed(filled_table, command, depth)
         if at:  # `TP=2 bash run.sh`: for this command alone
             self.script.variables = before
-        return held
+        return status
 
     def fed(self, words: list[str], command: Command, depth: int) -> None:
         """Follow the script that `sbatch` or a shell is given as its input."""
         here = next((word for sign, word in command.redirections if sign in ("<<", "<<-")), None)
-        if here is None or known(words[0]) not in FED or depth >= DEEPEST:
+        if here is None or strip_marks(words[0]) not in FED or depth >= DEEPEST:
             return
         text = "".join(expand(self.script, here, split=False))
-        self.script.told = self.script.told or asked(text)
-        self.run(_parsed(text), depth + 1)
+        self.script.told = self.script.told or sbatch_options(text)
+        self.run(_parse_cached(text), depth + 1)
 
     def declare(self, words: list[Token]) -> list[Token]:
         export = isinstance(words[0], Word) and words[0].bare == "export"
@@ -322,28 +326,34 @@ class _Shell:
             (at for at, word in enumerate(words) if at and not (isinstance(word, Word) and word.bare.startswith("-"))),
             len(words),
         )
-        rest = words[begins:]
+        names = words[begins:]
         if any(isinstance(word, Word) and word.bare in ("-n", "-nr") for word in words[1:begins]):
-            self.alias(rest)
+            self.alias(names)
             return []
-        for word in rest:
+        for word in names:
             name = word.parts[0].text.partition("=")[0] if isinstance(word, Word) and word.parts else ""
             if export and name.isidentifier():
-                self.script.exported.add(name)
-        assigns = any(isinstance(word, Word) and word.parts and ASSIGN.match(word.parts[0].text) for word in rest)
-        return rest if assigns else []
+                self.script.exported_names.add(name)
+        assigns = any(isinstance(word, Word) and word.parts and ASSIGN.match(word.parts[0].text) for word in names)
+        return names if assigns else []
 
     def alias(self, words: list[Token]) -> None:
         """`local -n NAME=other`: the other's values under this name, those by key included."""
         for word in words:
-            name, equals, other = (
+            name, equals, alias_text = (
                 "".join(expand(self.script, word, split=False)).partition("=")
                 if isinstance(word, Word)
                 else ("", "", "")
             )
             if equals and name.isidentifier():
-                kept = {key: held for key, held in self.script.variables.items() if key.split("[")[0] == other}
-                self.script.variables |= {name + key[len(other) :]: held for key, held in kept.items()}
+                other_variables = {
+                    key: layers_held
+                    for key, layers_held in self.script.variables.items()
+                    if key.split("[")[0] == alias_text
+                }
+                self.script.variables |= {
+                    name + key[len(alias_text) :]: layers_held for key, layers_held in other_variables.items()
+                }
 
     def assign(self, words: list[Token], at: int, found: re.Match[str]) -> int:
         """Store `NAME=value`, `NAME[key]=value`, `NAME=( ... )` or either with `+=`; the index after it."""
@@ -351,7 +361,7 @@ class _Shell:
         assert isinstance(word, Word)
         name, key, more = found.group(1), found.group(2), bool(found.group(3))
         if key is not None:
-            name = f"{name}[{known(fill(self.script, key)).strip(chr(34) + chr(39))}]"
+            name = f"{name}[{strip_marks(fill(self.script, key)).strip(chr(34) + chr(39))}]"
         before = self.script.variables.get(name, [])
         if at + 1 < len(words) and words[at + 1] == "(" and found.end() == len(word.text):
             end = at + 2
@@ -359,31 +369,31 @@ class _Shell:
             while end < len(words) and words[end] != ")":
                 values += self.element(name, words[end])
                 end += 1
-            self.script.variables[name] = bounded((before if more else []) + values)
+            self.script.variables[name] = bound_values((before if more else []) + values)
             return end + 1
         first = word.parts[0]
-        rest = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
-        value = " ".join(expand(self.script, rest, split=False))
-        if told_by_running(value) and name in self.around.environment:
-            value = self.around.environment[name]
-        self.script.variables[name] = bounded([" ".join(before) + value] if more else [value])
+        value_word = Word((WordPart(first.text[found.end() :], first.quote), *word.parts[1:]))
+        value = " ".join(expand(self.script, value_word, split=False))
+        if told_by_running(value) and name in self.checkout.environment:
+            value = self.checkout.environment[name]
+        self.script.variables[name] = bound_values([" ".join(before) + value] if more else [value])
         return at + 1
 
     def element(self, name: str, token: Token) -> list[str]:
         """The words that an element of an array becomes; `[key]=value` is kept by its key."""
         if not isinstance(token, Word):
             return []
-        keyed = re.match(r"\[([^\]]{1,80})\]=", token.text)
-        if keyed and token.parts[0].quote == "plain":
+        keyed_values = re.match(r"\[([^\]]{1,80})\]=", token.text)
+        if keyed_values and token.parts[0].quote == "plain":
             value = "".join(expand(self.script, token, split=False)).partition("]=")[2]
-            key = known(fill(self.script, keyed.group(1))).strip("\"'")
+            key = strip_marks(fill(self.script, keyed_values.group(1))).strip("\"'")
             self.script.variables[f"{name}[{key}]"] = [value]
             return []
         return expand(self.script, token)
 
     def started(self, words: list[str], depth: int) -> bool | None:
         """A command with its words: one of the shell's own, a function, another script, or a program."""
-        name = known(words[0])
+        name = strip_marks(words[0])
         if name in self.functions and depth < DEEPEST:
             return self.call(self.functions[name], words[1:], depth)
         if name in ("break", "continue"):
@@ -393,13 +403,13 @@ class _Shell:
         if name in OWN:
             return self.own(name, words, depth)
         if self.said is not None:
-            printed = made(words)
-            if printed is None:
+            printed_text = sequence_output(words)
+            if printed_text is None:
                 raise _Untold
-            self.said.append(printed)
+            self.said.append(printed_text)
             return True
         if self.asking and not any(word.endswith(".py") for word in words):
-            self.script.notes.append(f"whether {shown(' '.join(words))[:60]} succeeds")
+            self.script.notes.append(f"whether {display_word(' '.join(words))[:60]} succeeds")
             return None
         self.keep(words)
         self.inner(words, depth)
@@ -414,19 +424,19 @@ class _Shell:
         elif name in ("source", ".") and len(words) > 1 and depth < DEEPEST:
             text = self.texts.nearby(words[1])
             if text is None:
-                self.script.notes.append(f"{shown(words[1])[:60]}, which is sourced and not here")
+                self.script.notes.append(f"{display_word(words[1])[:60]}, which is sourced and not here")
                 return True
-            return self.sourced(text, depth)
+            return self.source_text(text, depth)
         elif name == "eval" and depth < DEEPEST:
-            return self.run(_parsed(" ".join(words[1:])), depth + 4)
+            return self.run(_parse_cached(" ".join(words[1:])), depth + 4)
         elif name == "let":
-            worth = [calculated(self.script, word) for word in words[1:]]
+            worth = [calculate_let(self.script, word) for word in words[1:]]
             return None if not worth or worth[-1] is None else worth[-1] != 0
         return name != "false"
 
-    def sourced(self, text: str, depth: int) -> bool | None:
+    def source_text(self, text: str, depth: int) -> bool | None:
         try:
-            return self.run(_parsed(text), depth + 4)
+            return self.run(_parse_cached(text), depth + 4)
         except _Left:
             return True
 
@@ -448,33 +458,33 @@ class _Shell:
             return
         for word in words:  # a launcher of containers: what it starts is one word
             if word.startswith("--command=") and " " in word:
-                self.run(_parsed(word.partition("=")[2]), depth + 4)
+                self.run(_parse_cached(word.partition("=")[2]), depth + 4)
                 return
         for at, word in enumerate(words[:-1]):
             if word not in SHELLS:
                 continue
             flags = list(takewhile(lambda flag: flag.startswith("-"), words[at + 1 :]))
-            rest = words[at + 1 + len(flags) :]
-            if any("c" in flag for flag in flags if not flag.startswith("--")) and rest:
-                self.run(_parsed(rest[0]), depth + 4)
-            elif rest and rest[0].endswith((".sh", ".slurm", ".sbatch")):
-                text = self.texts.nearby(rest[0])
+            inner_words = words[at + 1 + len(flags) :]
+            if any("c" in flag for flag in flags if not flag.startswith("--")) and inner_words:
+                self.run(_parse_cached(inner_words[0]), depth + 4)
+            elif inner_words and inner_words[0].endswith((".sh", ".slurm", ".sbatch")):
+                text = self.texts.nearby(inner_words[0])
                 if text is not None:
                     before = dict(self.script.variables)
-                    self.call(_parsed(text), rest[1:], depth + 4)
+                    self.call(_parse_cached(text), inner_words[1:], depth + 4)
                     self.script.variables = {**self.script.variables, **before}  # a process of its own
             return
 
     def keep(self, words: list[str]) -> None:
         """Keep a command, what is left open as it was written; an open word alone is nothing unless it is a value."""
-        kept: list[str] = []
+        kept_words: list[str] = []
         for word in words:
-            alone = is_open(word) and not known(word)
-            if alone and kept and not kept[-1].startswith("-"):
+            stands_alone = is_open(word) and not strip_marks(word)
+            if stands_alone and kept_words and not kept_words[-1].startswith("-"):
                 continue
-            kept.append(shown(word))
-        if sum(map(len, self.script.commands)) + len(kept) <= MOST_WORDS:
-            self.script.commands.append(kept)
+            kept_words.append(display_word(word))
+        if sum(map(len, self.script.commands)) + len(kept_words) <= MOST_WORDS:
+            self.script.commands.append(kept_words)
 
     def test(self, words: list[Token]) -> bool | None:
         """Whether `[ ... ]` or `[[ ... ]]` holds, parts joined by `&&`, `||`, -a and -o from left to right."""
@@ -486,17 +496,17 @@ class _Shell:
                 parts.append(("&&" if token.bare == "-a" else "||", []))
             elif token.bare not in ("]", "]]"):
                 parts[-1][1].append(token)
-        held: bool | None = None
+        status: bool | None = None
         for joint, part in parts:
-            if (joint == "&&" and held is False) or (joint == "||" and held is True):
+            if (joint == "&&" and status is False) or (joint == "||" and status is True):
                 continue
-            held = self.holds(part)
-        return held
+            status = self.holds(part)
+        return status
 
     def holds(self, words: list[Word]) -> bool | None:
         raw = ["".join(expand(self.script, word, split=False)) for word in words]
-        negated = bool(raw) and raw[0] == "!"
-        raw = raw[1:] if negated else raw
+        is_negated = bool(raw) and raw[0] == "!"
+        raw = raw[1:] if is_negated else raw
         there = len(raw) == 2 and raw[0] in ("-f", "-e", "-s", "-r") and self.texts.nearby(raw[1]) is not None
-        found = True if there else compared(self.script, raw)
-        return found if found is None or not negated else not found
+        truth_value = True if there else compare_words(self.script, raw)
+        return truth_value if truth_value is None or not is_negated else not truth_value

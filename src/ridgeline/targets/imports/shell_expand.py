@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.targets.imports.run_files import Around
+from ridgeline.targets.imports.run_files import Checkout
 from ridgeline.targets.imports.shell_syntax import Chain, Command, Word
 
 LARGEST = 2**53
@@ -34,18 +34,18 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
 }
 
 
-def evaluated(text: str) -> int | None:
+def evaluate_arithmetic(text: str) -> int | None:
     """What an expression of numbers is worth; None for what is none.
 
     >>> evaluated("2 ** 22 / 1024"), evaluated("(4 > 3 && !0) ? 5 : 6"), evaluated("import os")
     (4096, 5, None)
     """
     chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text)  # C's choice, which Python spells otherwise
-    spelled = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else text
-    spelled = re.sub(r"!(?!=)", " not ", spelled.replace("&&", " and ").replace("||", " or "))
-    spelled = re.sub(r"(?<![\w.])0+(?=\d)", "", spelled)
+    spelled_model = f"({chosen.group(2)}) if ({chosen.group(1)}) else ({chosen.group(3)})" if chosen else text
+    spelled_model = re.sub(r"!(?!=)", " not ", spelled_model.replace("&&", " and ").replace("||", " or "))
+    spelled_model = re.sub(r"(?<![\w.])0+(?=\d)", "", spelled_model)
     try:
-        return _evaluate(ast.parse(spelled.strip(), mode="eval").body)
+        return _evaluate(ast.parse(spelled_model.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
@@ -54,8 +54,14 @@ def _evaluate(node: ast.expr) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < LARGEST:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd, ast.Not)):
-        held = _evaluate(node.operand)
-        return int(held == 0) if isinstance(node.op, ast.Not) else -held if isinstance(node.op, ast.USub) else held
+        operand = _evaluate(node.operand)
+        return (
+            int(operand == 0)
+            if isinstance(node.op, ast.Not)
+            else -operand
+            if isinstance(node.op, ast.USub)
+            else operand
+        )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         base, power = _evaluate(node.left), _evaluate(node.right)
         if abs(base) <= 2**20 and 0 <= power <= 64 and abs(base) ** power < LARGEST:
@@ -80,7 +86,7 @@ WINDOW = 4000  # characters of ${...}, $(...), $((...)) and backquotes
 OPENS, CLOSES, BLANK, DOLLAR = "\ue000", "\ue001", "\ue002", "\ue003"
 # operators inside a mark, which a text that is parsed again must not be split at
 HIDDEN = {ord(sign): chr(0xE010 + at) for at, sign in enumerate("()|&;<>$#{}[]")}
-SHOWN = {ord(held): chr(sign) for sign, held in HIDDEN.items()}
+SHOWN = {ord(layers_held): chr(sign) for sign, layers_held in HIDDEN.items()}
 _MARK = re.compile(f"{OPENS}([^{CLOSES}]*){CLOSES}")
 _NAME = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?!$]")
 _BRACED = re.compile(r"(!?)(#?)(\w+|[@*])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
@@ -102,7 +108,7 @@ class Script:
     """
 
     variables: dict[str, list[str]] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
+    exported_names: set[str] = field(default_factory=set)
     commands: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
@@ -116,7 +122,7 @@ class Script:
     @property
     def environment(self) -> dict[str, str]:
         """Exported variables and their values."""
-        return {name: shown(" ".join(self.variables.get(name, []))) for name in self.exported}
+        return {name: display_word(" ".join(self.variables.get(name, []))) for name in self.exported_names}
 
 
 def mark(name: str) -> str:
@@ -125,7 +131,7 @@ def mark(name: str) -> str:
     return f"{OPENS}{plain.translate(HIDDEN)}{CLOSES}"
 
 
-def shown(text: str) -> str:
+def display_word(text: str) -> str:
     """A text as it was written, where something in it is left open.
 
     >>> shown("a" + mark("B"))
@@ -134,7 +140,7 @@ def shown(text: str) -> str:
     return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
 
 
-def known(text: str) -> str:
+def strip_marks(text: str) -> str:
     """A text with nothing in place of what is left open."""
     return _MARK.sub("", text)
 
@@ -153,22 +159,22 @@ def expand(script: Script, word: Word, split: bool = True, depth: int = 0) -> li
     """The words a word becomes: variables filled in, unquoted ones split at blanks."""
     if depth > DEEPEST:
         return []
-    whole = re.fullmatch(r"\$\{(\w+|@)(?:\[[@*]\])?\}|\$([@*])", word.text) if split else None
-    if whole and (word.text.endswith(("[@]}", "[*]}")) or whole.group(1) == "@" or whole.group(2)):
-        values = script.arguments if whole.group(1) in ("@", None) else script.variables.get(whole.group(1), [])
-        quoted = bool(word.parts) and word.parts[0].quote == "double"
-        return list(values) if quoted else [piece for value in values for piece in split_words(value)]
+    match = re.fullmatch(r"\$\{(\w+|@)(?:\[[@*]\])?\}|\$([@*])", word.text) if split else None
+    if match and (word.text.endswith(("[@]}", "[*]}")) or match.group(1) == "@" or match.group(2)):
+        values = script.arguments if match.group(1) in ("@", None) else script.variables.get(match.group(1), [])
+        is_quoted = bool(word.parts) and word.parts[0].quote == "double"
+        return list(values) if is_quoted else [piece for value in values for piece in split_words(value)]
     pieces = [""]
     for part in word.parts:
         if part.quote == "single":
             pieces[-1] += part.text
             continue
-        text = _unescaped(part.text) if part.quote == "double" else part.text
-        filled = fill(script, text, depth).replace(DOLLAR, "$")
-        if part.quote == "double" or not split or filled == text:
-            pieces[-1] += filled
+        text = _strip_escapes(part.text) if part.quote == "double" else part.text
+        filled_table = fill(script, text, depth).replace(DOLLAR, "$")
+        if part.quote == "double" or not split or filled_table == text:
+            pieces[-1] += filled_table
         else:
-            inner = split_words(filled)
+            inner = split_words(filled_table)
             pieces[-1] += inner[0] if inner else ""
             pieces += inner[1:]
     keep = any(part.quote != "plain" for part in word.parts)
@@ -181,7 +187,7 @@ def parsed_again(script: Script, word: Word) -> str:
     return " ".join(text.split()) if all(part.quote == "plain" for part in word.parts) else text
 
 
-def _unescaped(text: str) -> str:
+def _strip_escapes(text: str) -> str:
     """A double-quoted text without the backslashes that the shell takes away; a dollar behind one is marked plain."""
     plain = {"\n": " ", "$": DOLLAR}
     return re.sub(r'\\([\n"\\$])', lambda found: plain.get(found.group(1), found.group(1)), text)
@@ -201,20 +207,20 @@ def fill(script: Script, text: str, depth: int = 0) -> str:
         return text
     if depth > DEEPEST:
         return mark(text[:40])
-    found: list[str] = []
+    filled_words: list[str] = []
     at = 0
     while at < len(text):
         start = min((index for index in (text.find("$", at), text.find("`", at)) if index >= 0), default=-1)
         if start < 0:
-            found.append(text[at:])
+            filled_words.append(text[at:])
             break
-        found.append(text[at:start])
-        piece, at = _filled(script, text, start, depth)
-        found.append(piece)
-    return "".join(found)
+        filled_words.append(text[at:start])
+        piece, at = _fill_braces(script, text, start, depth)
+        filled_words.append(piece)
+    return "".join(filled_words)
 
 
-def _filled(script: Script, text: str, start: int, depth: int) -> tuple[str, int]:
+def _fill_braces(script: Script, text: str, start: int, depth: int) -> tuple[str, int]:
     """What stands for the expansion that begins here, and where the text goes on."""
     if text[start] == "`":
         end = text.find("`", start + 1, start + WINDOW)
@@ -271,52 +277,56 @@ def _value(script: Script, name: str) -> str:
         return "0"
     if name.isdigit():
         return _argument(script, name)
-    found = script.variables.get(name)
-    if found is None:
+    values = script.variables.get(name)
+    if values is None:
         return script.given.get(name, mark(name))
-    return " ".join(found)
+    return " ".join(values)
 
 
 def _parameter(script: Script, text: str, depth: int) -> str:
     """`${...}`: a variable, what stands in for it, a part of it."""
-    found = _BRACED.fullmatch(text)
-    if found is None:
+    match = _BRACED.fullmatch(text)
+    if match is None:
         script.notes.append(f"${{{text[:40]}}}")
         return mark(text[:40])
-    indirect, length, name, key, rest = found.groups()
+    indirect, length, name, key, operation = match.groups()
     if indirect:
-        name = known(_value(script, name)) or name
+        name = strip_marks(_value(script, name)) or name
     if key is not None and key not in ("@", "*", "0") and not length:
-        at = known(fill(script, key, depth + 1)).strip("\"'")
+        at = strip_marks(fill(script, key, depth + 1)).strip("\"'")
         values = script.variables.get(name, [])
         number = int(at) if at.lstrip("-").isdigit() and len(at) < 6 else None
-        listed = number is not None and -len(values) <= number < len(values)
-        held = values[number] if listed and number is not None else " ".join(script.variables.get(f"{name}[{at}]", []))
-        held = held or mark(f"{name}[{at}]")
+        listed_values = number is not None and -len(values) <= number < len(values)
+        text_value = (
+            values[number]
+            if listed_values and number is not None
+            else " ".join(script.variables.get(f"{name}[{at}]", []))
+        )
+        text_value = text_value or mark(f"{name}[{at}]")
     elif key == "0":
-        held = (script.variables.get(name) or [mark(name)])[0]
+        text_value = (script.variables.get(name) or [mark(name)])[0]
     elif name.isdigit():
-        held = _argument(script, name, default=re.match(r":?[-=+]", rest) is not None)
+        text_value = _argument(script, name, default=re.match(r":?[-=+]", operation) is not None)
     else:
-        held = _value(script, name)
+        text_value = _value(script, name)
     if length:
         values = script.arguments if name in "@*" else script.variables.get(name, [])
-        return str(len(values) if key is not None else len(known(held)))
-    return _changed(script, held, rest, (name, depth)) if rest else held
+        return str(len(values) if key is not None else len(strip_marks(text_value)))
+    return _change_value(script, text_value, operation, (name, depth)) if operation else text_value
 
 
-def _changed(script: Script, held: str, rest: str, place: tuple[str, int]) -> str:
+def _change_value(script: Script, held: str, rest: str, place: tuple[str, int]) -> str:
     """A default, an alternative, or a part of a value."""
     name, depth = place
-    found = re.match(r":?[-=+?]", rest)
-    if found:
-        sign, other = found.group(0)[-1], rest[found.end() :]
-        unset = not known(held)
+    match = re.match(r":?[-=+?]", rest)
+    if match:
+        sign, default_text = match.group(0)[-1], rest[match.end() :]
+        unset = not strip_marks(held)
         if sign == "+":
-            return "" if unset else fill(script, _unquoted(other), depth + 1)
+            return "" if unset else fill(script, _strip_quotes(default_text), depth + 1)
         if not unset:
             return held
-        value = mark(name) if sign == "?" else fill(script, _unquoted(other), depth + 1)
+        value = mark(name) if sign == "?" else fill(script, _strip_quotes(default_text), depth + 1)
         if sign == "=":
             script.variables[name] = [value]
         return value
@@ -334,14 +344,14 @@ def _changed(script: Script, held: str, rest: str, place: tuple[str, int]) -> st
         old = old.replace("\\", "").strip("\"'") if len(old) > 1 else old
         return held.replace(old, new, -1 if swap.group(1) == "//" else 1) if old else held
     trim = re.fullmatch(r"(##?|%%?)(.*)", rest, re.DOTALL)
-    return _trimmed(held[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else held
+    return _trim_pattern(held[:WINDOW], trim.group(1), fill(script, trim.group(2), depth + 1)) if trim else held
 
 
-def _unquoted(text: str) -> str:
+def _strip_quotes(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _trimmed(held: str, sign: str, pattern: str) -> str:
+def _trim_pattern(held: str, sign: str, pattern: str) -> str:
     """A value without the shortest or longest beginning or end that a pattern matches."""
     cuts = range(len(held) + 1)
     front = sign[0] == "#"
@@ -355,20 +365,22 @@ def _trimmed(held: str, sign: str, pattern: str) -> str:
 
 def _sum(script: Script, text: str, depth: int) -> str:
     """Whole-number arithmetic; bare names are variables."""
-    filled = fill(script, text, depth + 1)
+    filled_table = fill(script, text, depth + 1)
     for _ in range(3):
-        filled = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled)
-    worth = evaluated(filled) if not is_open(filled) else None
+        filled_table = re.sub(
+            r"(?<![\w.])[A-Za-z_]\w*", lambda name: f"({_value(script, name.group(0))})", filled_table
+        )
+    worth = evaluate_arithmetic(filled_table) if not is_open(filled_table) else None
     if worth is not None:
         return str(worth)
-    script.notes.append(f"the value of $(({shown(text)[:60]}))")
-    return mark(f"(({shown(text)[:60]}))")
+    script.notes.append(f"the value of $(({display_word(text)[:60]}))")
+    return mark(f"(({display_word(text)[:60]}))")
 
 
 def arithmetic(script: Script, text: str) -> int | None:
     """What an arithmetic expression is worth; None where that is left open."""
-    found = _sum(script, text, 0)
-    return int(found) if re.fullmatch(r"-?\d{1,18}", found) else None
+    total = _sum(script, text, 0)
+    return int(total) if re.fullmatch(r"-?\d{1,18}", total) else None
 
 
 def _output(script: Script, command: str, depth: int) -> str:
@@ -393,23 +405,26 @@ def _output(script: Script, command: str, depth: int) -> str:
         return _sum(script, sums.group(1), depth + 1)
     if first[0] == "yq" and ".MODEL_ARGS" in text and "to_entries" in text:
         return _model_args(script, fill(script, text, depth + 1))
-    printed = script.capture(text) if script.capture is not None else None
-    if printed is not None:
-        return printed
-    script.notes.append(f"the output of {shown(text)[:60]}")
-    return mark(f"({shown(text)[:60]})")
+    printed_text = script.capture(text) if script.capture is not None else None
+    if printed_text is not None:
+        return printed_text
+    script.notes.append(f"the output of {display_word(text)[:60]}")
+    return mark(f"({display_word(text)[:60]})")
 
 
 def _model_args(script: Script, text: str) -> str:
     """The options below MODEL_ARGS of a file that the script filled in, as words."""
-    written = next((held for name, held in script.texts.items() if known(name) and known(name) in text), "")
+    written = next(
+        (layers_held for name, layers_held in script.texts.items() if strip_marks(name) and strip_marks(name) in text),
+        "",
+    )
     _, _, inner = written.partition("MODEL_ARGS:")
     pairs = re.findall(r"^[ \t]+(--[\w-]+):[ \t]*(.*?)[ \t]*(?:#.*)?$", inner, re.MULTILINE)
     words = [(name, value.strip("\"'")) for name, value in pairs if value.strip("\"'").lower() != "false"]
     return " ".join(name if value.lower() in ("true", "") else f"{name} {value}" for name, value in words)
 
 
-def counted(word: str) -> list[str]:
+def expand_range(word: str) -> list[str]:
     """`{2..5}` as the numbers that it stands for; another word as itself.
 
     >>> counted("{2..4}"), counted("a")
@@ -419,11 +434,11 @@ def counted(word: str) -> list[str]:
     return [str(number) for number in range(int(span.group(1)), int(span.group(2)) + 1)] if span else [word]
 
 
-def bounded(values: list[str]) -> list[str]:
+def bound_values(values: list[str]) -> list[str]:
     """The values, unless a script that doubles a variable again and again has made them too long."""
     if len(values) > MOST_WORDS or sum(map(len, values)) > LONGEST:
-        expected = f"at most {LONGEST} characters in a variable"
-        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected))
+        expected_text = f"at most {LONGEST} characters in a variable"
+        raise InputError(Problem(path="", given="a variable that grows without end", expected=expected_text))
     return values
 
 
@@ -432,7 +447,7 @@ class ShellTexts:
     """Texts that a script makes, kept in `script.texts` by the name it gives them, and files that it names."""
 
     script: Script
-    around: Around
+    checkout: Checkout
 
     def pipe(self, chain: Chain) -> None:
         """`sed s/A/B/ template | sed ... > file` and the like: how scripts fill in a configuration."""
@@ -462,28 +477,28 @@ class ShellTexts:
         if words[0] == "envsubst":
             source = next((word for sign, word in command.redirections if sign == "<"), None)
             text = self.nearby("".join(expand(self.script, source, split=False))) if source is not None else given
-            return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substituted, text)
+            return None if text is None else re.sub(r"\$\{?(\w+)\}?", self.substitute_variable, text)
         return None
 
-    def substituted(self, found: re.Match[str]) -> str:
+    def substitute_variable(self, found: re.Match[str]) -> str:
         values = self.script.variables.get(found.group(1))
-        return known(" ".join(values)) if values is not None else found.group(0)
+        return strip_marks(" ".join(values)) if values is not None else found.group(0)
 
     def sed(self, words: Sequence[str], given: str | None) -> str | None:
         swaps = [word for word in words if re.fullmatch(r"s(.).+?\1.*?\1g?", word, re.DOTALL)]
         files = [word for word in words if word not in swaps and not word.startswith("-")]
         text = self.nearby(files[0]) if files else given
         for swap in swaps if text is not None else ():
-            _, old, new, *_rest = swap.split(swap[1])
+            _, old, new, *_tail = swap.split(swap[1])
             text = (text or "").replace(old.replace("\\", ""), new)
         return text if swaps else None
 
     def write(self, command: Command, text: str) -> None:
         for sign, word in command.redirections:
             if sign in (">", ">>", "&>"):
-                name = shown("".join(expand(self.script, word, split=False)))
+                name = display_word("".join(expand(self.script, word, split=False)))
                 before = self.script.texts.get(name, "") if sign == ">>" else ""
-                self.script.texts[name] = bounded([before + text])[0]
+                self.script.texts[name] = bound_values([before + text])[0]
 
     def read(self, values: Sequence[str], command: Command) -> bool | None:
         """`IFS=, read -ra NAME <<< "$LIST"`: a text split into an array or into names; None for other input."""
@@ -496,7 +511,7 @@ class ShellTexts:
         if text is None or is_open(text) or (sign is not None and len(sign) != 1):
             self.script.variables |= {name: [mark(name)] for name in names}
         elif any(word.startswith("-") and "a" in word for word in values[1:]):
-            self.script.variables |= {name: bounded(text.split(sign)) for name in names[:1]}
+            self.script.variables |= {name: bound_values(text.split(sign)) for name in names[:1]}
         else:
             parts = text.split(sign, len(names) - 1) if len(names) > 1 else [text.strip()]
             self.script.variables |= {name: [part] for name, part in zip(names, parts, strict=False)}
@@ -504,6 +519,6 @@ class ShellTexts:
 
     def nearby(self, name: str) -> str | None:
         """The text of a file that the script names: one it wrote, or one of its checkout."""
-        if shown(name) in self.script.texts:
-            return self.script.texts[shown(name)]
-        return self.around.named(shown(name))
+        if display_word(name) in self.script.texts:
+            return self.script.texts[display_word(name)]
+        return self.checkout.named(display_word(name))

@@ -79,9 +79,9 @@ def tokens(text: str) -> Iterator[Token]:
         char = text[at]
         if char == "\n" and after > at:
             at = after - 1
-        found = _piece(text, at, last if not parts else "") if char != "\n" else None
-        if found is not None:
-            part, at = found
+        piece = _piece(text, at, last if not parts else "") if char != "\n" else None
+        if piece is not None:
+            part, at = piece
             parts += [part] if part is not None else []
             continue
         if char in BLANK or char in OPERATORS or (char == "#" and not parts):
@@ -167,21 +167,21 @@ def _here(text: str, at: int, after: int) -> tuple[Word, int, int]:
     if mark is None or not mark.group(2):
         return Word((WordPart("", "single"),)), at, after
     begins = after if after > line else line + 1
-    found = re.compile(rf"^\t*{re.escape(mark.group(2))}[ \t]*$", re.MULTILINE).search(text, begins)
-    end, behind = (found.start(), found.end() + 1) if found else (len(text), len(text))
-    quoted = bool(mark.group(1))
-    return Word((WordPart(text[begins:end], "single" if quoted else "double"),)), mark.end(), behind
+    match = re.compile(rf"^\t*{re.escape(mark.group(2))}[ \t]*$", re.MULTILINE).search(text, begins)
+    end, behind = (match.start(), match.end() + 1) if match else (len(text), len(text))
+    is_quoted = bool(mark.group(1))
+    return Word((WordPart(text[begins:end], "single" if is_quoted else "double"),)), mark.end(), behind
 
 
 def _word(parts: list[WordPart]) -> Word:
     """The word of these parts, neighbours of one quoting joined."""
-    joined: list[WordPart] = []
+    joined_text: list[WordPart] = []
     for part in parts:
-        if joined and joined[-1].quote == part.quote:
-            joined[-1] = WordPart(joined[-1].text + part.text, part.quote)
+        if joined_text and joined_text[-1].quote == part.quote:
+            joined_text[-1] = WordPart(joined_text[-1].text + part.text, part.quote)
         else:
-            joined.append(part)
-    return Word(tuple(joined))
+            joined_text.append(part)
+    return Word(tuple(joined_text))
 
 
 def _closing(text: str, start: int, quote: str) -> int:
@@ -299,13 +299,13 @@ Statement = Command | Chain | If | Case | For | While | Function | Group
 def parse(tokens: Sequence[Token]) -> tuple[Statement, ...]:
     """The statements of a script."""
     reader = _Reader(tokens)
-    found: list[Statement] = []
+    statements: list[Statement] = []
     while reader.at < len(tokens):
         before = reader.at
-        found += reader.statements(frozenset(), 0)
+        statements += reader.statements(frozenset(), 0)
         if reader.at == before or reader.word() in STRAY or reader.sign() in (")", ";;"):
             reader.at += 1
-    return tuple(found)
+    return tuple(statements)
 
 
 class _Reader:
@@ -331,16 +331,16 @@ class _Reader:
     def statements(self, stops: frozenset[str], depth: int) -> tuple[Statement, ...]:
         """Statements up to a keyword that ends them, a closing sign, or the end."""
         if depth > DEEPEST:
-            given = "statements nested without end"
-            raise InputError(Problem(path="", given=given, expected=f"at most {DEEPEST} levels"))
-        found: list[Statement] = []
+            given_text = "statements nested without end"
+            raise InputError(Problem(path="", given=given_text, expected=f"at most {DEEPEST} levels"))
+        statement_list: list[Statement] = []
         while True:
             self.blank()
             word = self.word()
             if self.at >= len(self.tokens) or self.sign() in (")", ";;") or word in stops or word in STRAY:
-                return tuple(found)
+                return tuple(statement_list)
             before = self.at
-            found.append(self.chain(depth))
+            statement_list.append(self.chain(depth))
             if self.at == before:
                 self.at += 1
 
@@ -380,11 +380,11 @@ class _Reader:
         """`do ... done`."""
         if self.word() == "do":
             self.at += 1
-        found = self.statements(frozenset({"done"}), depth + 1)
+        body = self.statements(frozenset({"done"}), depth + 1)
         if self.word() == "done":
             self.at += 1
         self.rest()
-        return found
+        return body
 
     def conditional(self, depth: int) -> If:
         arms: list[tuple[tuple[Statement, ...], tuple[Statement, ...]]] = []
@@ -461,11 +461,11 @@ class _Reader:
     def group(self, depth: int) -> Group:
         round_ = self.sign() == "("
         self.at += 1
-        found = self.statements(frozenset({"}"}), depth + 1)
+        body = self.statements(frozenset({"}"}), depth + 1)
         if (round_ and self.sign() == ")") or self.word() == "}":
             self.at += 1
         self.rest()
-        return Group(found)
+        return Group(body)
 
     def function(self, depth: int) -> Function:
         if self.word() == "function":
@@ -476,8 +476,8 @@ class _Reader:
             self.at += 1
         if depth > DEEPEST:
             return Function(name, ())
-        found = self.statement(depth + 1)
-        return Function(name, found.body if isinstance(found, Group) else (found,))
+        body = self.statement(depth + 1)
+        return Function(name, body.body if isinstance(body, Group) else (body,))
 
     def rest(self) -> None:
         """Redirections behind a compound statement."""

@@ -30,14 +30,14 @@ SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 
 def skypilot(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A task that writes the files on every node and runs launch.sh there; `sky launch` works from any folder."""
-    nodes, each = nodes_of(scenario.system)
+    nodes, chips_per_node = nodes_of(scenario.system)
     names = skypilot_names()
     chip = names.get(scenario.system.chip.id)
     if chip is None:
-        known = ", ".join(sorted(names))
-        given = f"{scenario.system.chip.id}, which SkyPilot has no name for"
-        raise InputError(Problem(path="--launcher", given=given, expected=f"a system of {known}"))
-    resources: dict[str, object] = {"accelerators": f"{chip}:{each}"}
+        known_names = ", ".join(sorted(names))
+        given_text = f"{scenario.system.chip.id}, which SkyPilot has no name for"
+        raise InputError(Problem(path="--launcher", given=given_text, expected=f"a system of {known_names}"))
+    resources: dict[str, object] = {"accelerators": f"{chip}:{chips_per_node}"}
     if job.image is not None:
         resources["image_id"] = f"docker:{job.image}"
     limit = f"timeout {ceil(job.time)} " if job.time is not None else ""
@@ -69,7 +69,7 @@ def azureml(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A command job: `az ml job create --file azureml.yaml`. The folder of the file is its code."""
     nodes, _ = nodes_of(scenario.system)
     assert ON_NODE in files
-    made: dict[str, object] = {
+    job_table: dict[str, object] = {
         "$schema": SCHEMA,
         "type": "command",
         "display_name": job_name(scenario),
@@ -82,10 +82,10 @@ def azureml(scenario: Scenario, files: Files, job: JobRequest) -> str:
         "environment_variables": {"NNODES": str(nodes)},
     }
     if job.time is not None:
-        made["limits"] = {"timeout": ceil(job.time)}
+        job_table["limits"] = {"timeout": ceil(job.time)}
     lacks = [word for word, value in (("image", job.image), ("partition", job.partition)) if value is None]
     note = [f"Yours to say: {', '.join(f'--job {word}=...' for word in lacks)}"] if lacks else []
-    return comment((*header(scenario, "Azure ML"), *note)) + manifest_text(made)
+    return comment((*header(scenario, "Azure ML"), *note)) + manifest_text(job_table)
 
 
 RAY = template("ray_train.txt")
@@ -93,11 +93,11 @@ RAY = template("ray_train.txt")
 
 def ray_train(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A script for a Ray cluster: a worker for each node, spread; the folder travels with it."""
-    nodes, each = nodes_of(scenario.system)
+    nodes, chips_per_node = nodes_of(scenario.system)
     assert ON_NODE in files
     text = RAY.format(
         nodes=nodes,
-        each=each,
+        each=chips_per_node,
         resource=vendor_of(scenario.system).ray,
         strategy="STRICT_SPREAD" if nodes > 1 else "PACK",
         name=job_name(scenario),

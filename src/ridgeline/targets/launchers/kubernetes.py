@@ -46,10 +46,10 @@ def jobset(scenario: Scenario, files: Files, job: JobRequest) -> str:
     inner: dict[str, Any] = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "backoffLimit": 0}
     if job.time is not None:
         inner["activeDeadlineSeconds"] = int(job.time)
-    made = {
+    manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": _named(name, job),
+        "metadata": _metadata(name, job),
         "spec": {
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [
@@ -57,12 +57,12 @@ def jobset(scenario: Scenario, files: Files, job: JobRequest) -> str:
             ],
         },
     }
-    return _manifest(scenario, name, files, made, job)
+    return _manifest(scenario, name, files, manifest, job)
 
 
 def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
     """A TrainJob of Kubeflow on the runtime torch-distributed; PET_* variables say who this pod is."""
-    name, (nodes, each) = job_name(scenario), nodes_of(scenario.system)
+    name, (nodes, chips_per_node) = job_name(scenario), nodes_of(scenario.system)
     pod = _pod(scenario, job, name, _script(nodes, "$PET_NODE_RANK", "$PET_MASTER_ADDR"))
     (container,) = pod["containers"]
     patch = {
@@ -81,7 +81,7 @@ def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
             "image": container["image"],
             "command": container["command"],
             "numNodes": nodes,
-            "numProcPerNode": each,
+            "numProcPerNode": chips_per_node,
             "resourcesPerNode": container["resources"],
         },
         "runtimePatches": [
@@ -93,13 +93,13 @@ def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
     }
     if job.time is not None:
         spec["activeDeadlineSeconds"] = int(job.time)
-    made = {
+    manifest = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": _named(name, job),
+        "metadata": _metadata(name, job),
         "spec": spec,
     }
-    return _manifest(scenario, name, files, made, job)
+    return _manifest(scenario, name, files, manifest, job)
 
 
 def volcano(scenario: Scenario, files: Files, job: JobRequest) -> str:
@@ -108,7 +108,7 @@ def volcano(scenario: Scenario, files: Files, job: JobRequest) -> str:
     pod = _pod(scenario, job, name, _script(nodes, "$VC_TASK_INDEX", f"{name}-{NODE}-0.{name}"))
     if job.time is not None:
         pod["activeDeadlineSeconds"] = int(job.time)
-    made = {
+    manifest = {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
         "metadata": {"name": name},
@@ -122,7 +122,7 @@ def volcano(scenario: Scenario, files: Files, job: JobRequest) -> str:
             "tasks": [{"name": NODE, "replicas": nodes, "template": {"spec": pod}}],
         },
     }
-    return _manifest(scenario, name, files, made, job)
+    return _manifest(scenario, name, files, manifest, job)
 
 
 def _script(nodes: int, rank: str, leader: str) -> str:
@@ -136,7 +136,7 @@ def _script(nodes: int, rank: str, leader: str) -> str:
 
 def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> dict[str, Any]:
     """The pod that is one node: its chips, the files, shared memory for the processes on it."""
-    _, each = nodes_of(scenario.system)
+    _, chips_per_node = nodes_of(scenario.system)
     mounts = [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [
         {"name": "plan", "configMap": {"name": f"{name}-plan"}},
@@ -145,10 +145,10 @@ def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> dict[st
     if job.output is not None:
         mounts.append({"name": "output", "mountPath": "/output"})
         volumes.append({"name": "output", "persistentVolumeClaim": {"claimName": job.output}})
-    chips = {vendor_of(scenario.system).kubernetes: each}
+    chips = {vendor_of(scenario.system).kubernetes: chips_per_node}
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        **({"nodeSelector": found} if (found := selector(scenario)) else {}),
+        **({"nodeSelector": node_selector} if (node_selector := selector(scenario)) else {}),
         "containers": [
             {
                 "name": NODE,
@@ -182,15 +182,15 @@ def selector(scenario: Scenario) -> dict[str, str]:
     }
 
 
-def _named(name: str, job: JobRequest) -> dict[str, Any]:
+def _metadata(name: str, job: JobRequest) -> dict[str, Any]:
     queue = {"labels": {"kueue.x-k8s.io/queue-name": job.partition}} if job.partition else {}
     return {"name": name, **queue}
 
 
 def _manifest(scenario: Scenario, name: str, files: Files, made: Mapping[str, Any], job: JobRequest) -> str:
     """The ConfigMap of the files and the job as one list: `kubectl apply -f`."""
-    held = {path: text for path, text in files.items() if path != SLURM}
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-plan"}, "data": held}
+    mounted_files = {path: text for path, text in files.items() if path != SLURM}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-plan"}, "data": mounted_files}
     note = header(scenario, str(made["kind"]))
     if job.image is None:
         note = (*note, f"The image {IMAGE} stands for one that has the software: say it with --job image=...")

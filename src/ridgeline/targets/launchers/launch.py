@@ -45,25 +45,25 @@ def job_request(words: Mapping[str, str]) -> JobRequest:
     >>> job_request({"time": "90 min", "partition": "gpu"})
     JobRequest(time=5400.0, partition='gpu', account=None, image=None, output=None)
     """
-    known = [field.name for field in fields(JobRequest)]
+    field_names = [field.name for field in fields(JobRequest)]
     for name, value in words.items():
-        if name not in known:
-            raise InputError(not_among("--job", name, known))
+        if name not in field_names:
+            raise InputError(not_among("--job", name, field_names))
         if not re.fullmatch(r"[\w@%+=:,./ -]{1,200}", value):
-            expected = "letters, digits and any of @%+=:,./-"
-            raise InputError(Problem(path=f"--job {name}", given=value[:60], expected=expected))
+            expected_text = "letters, digits and any of @%+=:,./-"
+            raise InputError(Problem(path=f"--job {name}", given=value[:60], expected=expected_text))
     plain = {name: value for name, value in words.items() if name != "time"}
     return JobRequest(time=_seconds(words["time"]) if "time" in words else None, **plain)
 
 
 def _seconds(text: str) -> float:
     try:
-        found = parse_quantity(text, "s")
+        seconds_given = parse_quantity(text, "s")
     except UnitError:
-        found = 0.0
-    if not 1 <= found <= LONGEST:
+        seconds_given = 0.0
+    if not 1 <= seconds_given <= LONGEST:
         raise InputError(Problem(path="--job time", given=text[:60], expected="a time such as 4h, 1 s to 30 d"))
-    return found
+    return seconds_given
 
 
 def job_name(scenario: Scenario) -> str:
@@ -78,8 +78,8 @@ def clock(seconds: float) -> str:
     >>> clock(93784.0)
     '26:03:04'
     """
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+    whole_seconds = int(seconds)
+    return f"{whole_seconds // 3600:02d}:{whole_seconds % 3600 // 60:02d}:{whole_seconds % 60:02d}"
 
 
 TORCHRUN = "torchrun"
@@ -120,9 +120,9 @@ def nodes_of(system: System) -> tuple[int, int]:
     >>> nodes_of(ridgeline.system("64xh100-sxm")), nodes_of(ridgeline.system("256xgb200-nvl72"))
     ((8, 8), (64, 4))
     """
-    most = min(system.node, system.tiers[0].chips) if system.tiers else system.node
-    each = most if system.chips % most == 0 else gcd(most, system.chips)
-    return system.chips // each, each
+    largest = min(system.node, system.tiers[0].chips) if system.tiers else system.node
+    share_each = largest if system.chips % largest == 0 else gcd(largest, system.chips)
+    return system.chips // share_each, share_each
 
 
 def header(scenario: Scenario, title: str) -> tuple[str, ...]:
@@ -142,9 +142,9 @@ def comment(lines: tuple[str, ...], sign: str = "#") -> str:
 def system_in(texts: Mapping[str, str]) -> str | None:
     """The system that a file written by Ridgeline names."""
     for text in texts.values():
-        found = re.search(r"^\W{0,4}system: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
-        if found and "Written by Ridgeline" in text:
-            return found.group(1)
+        match = re.search(r"^\W{0,4}system: ([\w.:-]{1,128})\s*$", text, re.MULTILINE)
+        if match and "Written by Ridgeline" in text:
+            return match.group(1)
     return None
 
 
@@ -155,14 +155,14 @@ def scripts(scenario: Scenario, command: Command, title: str) -> dict[str, str]:
 
 def on_node(scenario: Scenario, command: Command, title: str) -> str:
     """A script that starts this node's share; NODE_RANK, MASTER_ADDR and MASTER_PORT come from its environment."""
-    nodes, each = nodes_of(scenario.system)
+    nodes, chips_per_node = nodes_of(scenario.system)
     lines = [f"NNODES=${{NNODES:-{nodes}}}", *leader(nodes)] if command.rendezvous else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(command.environment.items())]
     lines += command.setup
     starter = []
     if command.per_chip:
         starter = [
-            TORCHRUN, f"--nproc-per-node={each}", '--nnodes="$NNODES"', '--node-rank="$NODE_RANK"',
+            TORCHRUN, f"--nproc-per-node={chips_per_node}", '--nnodes="$NNODES"', '--node-rank="$NODE_RANK"',
             '--master-addr="$MASTER_ADDR"', '--master-port="$MASTER_PORT"',
         ]  # fmt: skip
     words = [*starter, *(shlex.quote(word) for word in command.words), *([command.tail] if command.tail else [])]
@@ -180,8 +180,8 @@ def leader(nodes: int, port: int = 29500) -> tuple[str, ...]:
     ('MASTER_ADDR=${MASTER_ADDR:-localhost}', True)
     """
     rank, address, _ = LEADER
-    told = f"MASTER_ADDR=${{MASTER_ADDR:?{MANY.format(nodes)}}}" if nodes > 1 else address
-    return (rank, told, f"MASTER_PORT=${{MASTER_PORT:-{port}}}")
+    message = f"MASTER_ADDR=${{MASTER_ADDR:?{MANY.format(nodes)}}}" if nodes > 1 else address
+    return (rank, message, f"MASTER_PORT=${{MASTER_PORT:-{port}}}")
 
 
 def slurm(scenario: Scenario, title: str, job: JobRequest | None = None) -> str:
@@ -190,14 +190,14 @@ def slurm(scenario: Scenario, title: str, job: JobRequest | None = None) -> str:
     Slurm runs a copy of it, so it asks for the place of the original. CONTAINER names an image for every node (pyxis).
     The one task of a node is bound to no core: its ranks are.
     """
-    asked = job or JobRequest()
+    request = job or JobRequest()
     return (
         f"#!/bin/bash\n{comment(header(scenario, title))}"
-        + "".join(f"#SBATCH {word}\n" for word in _asked(scenario, asked))
+        + "".join(f"#SBATCH {word}\n" for word in _sbatch_words(scenario, request))
         + "# CONTAINER=IMAGE sbatch launch.sbatch runs every node in an image (pyxis), this folder inside it\n"
-        + "".join(f"{line}\n" for line in _open(asked))
+        + "".join(f"{line}\n" for line in _open(request))
         + "set -euo pipefail\n\n"
-        + (f"CONTAINER=${{CONTAINER:-{asked.image}}}\n" if asked.image else "")
+        + (f"CONTAINER=${{CONTAINER:-{request.image}}}\n" if request.image else "")
         + 'HERE=$(scontrol show job "$SLURM_JOB_ID" | sed -n "s/^ *Command=//p" | sed -n 1p)\n'
         'HERE=$(dirname "${HERE%% *}")\n'
         f'[ -f "$HERE/{ON_NODE}" ] || HERE=$SLURM_SUBMIT_DIR\n'
@@ -209,11 +209,11 @@ def slurm(scenario: Scenario, title: str, job: JobRequest | None = None) -> str:
     )
 
 
-def _asked(scenario: Scenario, job: JobRequest) -> Iterator[str]:
+def _sbatch_words(scenario: Scenario, job: JobRequest) -> Iterator[str]:
     """What Slurm is asked for."""
-    nodes, each = nodes_of(scenario.system)
+    nodes, chips_per_node = nodes_of(scenario.system)
     yield from (f"--job-name={job_name(scenario)}", f"--nodes={nodes}", "--ntasks-per-node=1")
-    yield vendor_of(scenario.system).slurm.format(each)
+    yield vendor_of(scenario.system).slurm.format(chips_per_node)
     yield from ("--exclusive", "--mem=0", f"--time={clock(job.time) if job.time is not None else TIME}")
     yield f"--output={job.output.rstrip('/') + '/' if job.output else ''}%x-%j.log"
     yield from (f"--{word}={value}" for word, value in _site(job) if value)
@@ -244,11 +244,12 @@ def slurm_run(scenario: Scenario, words: tuple[str, ...], warning_s: int = 120) 
     Tasks are told to stop some seconds before the time limit and write a checkpoint; a job whose node fails is queued
     again and resumes, for `run` looks at SLURM_RESTART_COUNT. Options of `sbatch` go before those written here.
     """
-    nodes, each = nodes_of(scenario.system)
+    nodes, chips_per_node = nodes_of(scenario.system)
     return (
         f"#!/bin/bash\n{comment(header(scenario, 'ridgeline run'))}"
-        f"#SBATCH --job-name={job_name(scenario)}\n#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node={each}\n"
-        f"#SBATCH {vendor_of(scenario.system).slurm.format(each)}\n"
+        f"#SBATCH --job-name={job_name(scenario)}\n#SBATCH --nodes={nodes}\n"
+        f"#SBATCH --ntasks-per-node={chips_per_node}\n"
+        f"#SBATCH {vendor_of(scenario.system).slurm.format(chips_per_node)}\n"
         f"#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=TERM@{warning_s}\nset -euo pipefail\n\n"
         f"srun --kill-on-bad-exit=1 ridgeline run {shlex.join(words)}\n"
     )

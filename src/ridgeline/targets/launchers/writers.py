@@ -24,15 +24,17 @@ def launcher_file(launcher: str, scenario: Scenario, files: Files, job: JobReque
     return write(scenario, files, job)
 
 
-def launched(made: Export, scenario: Scenario, launcher: str, job: JobRequest) -> Export:
+def with_launcher(made: Export, scenario: Scenario, launcher: str, job: JobRequest) -> Export:
     """The export with launch.sh and the file of the launcher, instead of Slurm's plain one."""
     if launcher not in LAUNCHERS:
         raise InputError(not_among("--launcher", launcher, LAUNCHERS))
     if not isinstance(scenario.workload, Train) or ON_NODE not in made.files:
-        given = f"{launcher} for {made.target}"
-        raise InputError(Problem(path="--launcher", given=given, expected="a training run with a launch.sh"))
-    kept = {name: text for name, text in made.files.items() if name != SLURM}
+        given_text = f"{launcher} for {made.target}"
+        raise InputError(Problem(path="--launcher", given=given_text, expected="a training run with a launch.sh"))
+    plain_files = {name: text for name, text in made.files.items() if name != SLURM}
     if launcher == "torchrun":
-        return replace(made, files=kept)
-    needed = {name: text for name, text in kept.items() if not name.endswith(".md")}
-    return replace(made, files={**kept, LAUNCHERS[launcher][0]: launcher_file(launcher, scenario, needed, job)})
+        return replace(made, files=plain_files)
+    needed_names = {name: text for name, text in plain_files.items() if not name.endswith(".md")}
+    return replace(
+        made, files={**plain_files, LAUNCHERS[launcher][0]: launcher_file(launcher, scenario, needed_names, job)}
+    )

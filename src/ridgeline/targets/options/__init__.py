@@ -47,12 +47,12 @@ class Options:
         if (value is True and name in self.flags) or (value is False and f"no-{name}" in self.flags):
             return None
         if name not in self.values:
-            known = sorted(self.flags | self.values)
-            wrong = not_among(option, name, known)
+            option_names = sorted(self.flags | self.values)
+            wrong = not_among(option, name, option_names)
             return Problem(path=option, given=repr(value), expected=f"an option of {self.title}", todo=wrong.todo)
-        allowed = self.choices.get(name)
-        if allowed is not None and str(value) not in allowed:
-            return not_among(option, str(value), allowed)
+        allowed_values = self.choices.get(name)
+        if allowed_values is not None and str(value) not in allowed_values:
+            return not_among(option, str(value), allowed_values)
         return None
 
 

@@ -81,8 +81,8 @@ def launch_script(scenario: Scenario, how: Launch, title: str) -> str:
             "PORT=$((PORT + REPLICA))",
         ]
         if how.nodes == 1 and vendor in VISIBLE:
-            each = max(1, scenario.system.node // how.chips)
-            lines.append(f"FIRST=$((REPLICA % {each} * CHIPS))")
+            share_each = max(1, scenario.system.node // how.chips)
+            lines.append(f"FIRST=$((REPLICA % {share_each} * CHIPS))")
             lines.append(f'export {VISIBLE[vendor]}="$(seq -s, "$FIRST" $((FIRST + CHIPS - 1)))"')
     rendezvous = ""
     if how.nodes > 1:
@@ -93,19 +93,19 @@ def launch_script(scenario: Scenario, how: Launch, title: str) -> str:
         ]
         rendezvous = f" \\\n    {how.rendezvous}"
     head = comment(header(scenario, title))
-    own = f"{array('ARGS', how.arguments)}\n" if how.arguments else ""
-    rest = ' "${ARGS[@]}"' if how.arguments else ""
-    body = f'{own}{how.program} \\\n   {rest}{rendezvous} "$@"\n'
+    argument_array = f"{array('ARGS', how.arguments)}\n" if how.arguments else ""
+    argument_words = ' "${ARGS[@]}"' if how.arguments else ""
+    body = f'{argument_array}{how.program} \\\n   {argument_words}{rendezvous} "$@"\n'
     return f"#!/bin/bash\n{head}set -euo pipefail\n\n" + "\n".join(lines) + f"\n\n{body}"
 
 
 def scripts_in(files: Files) -> dict[str, Script]:
     """Every shell script among the files, followed without being run; a bare command line counts as one."""
-    found = {}
+    scripts = {}
     for name, text in files.items():
         if name.endswith((".sh", ".sbatch", ".txt", ".bash")) or "." not in name:
-            found[name] = read_script(text)
-    return found
+            scripts[name] = read_script(text)
+    return scripts
 
 
 def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, list[str]]]:
@@ -116,23 +116,23 @@ def commands_of(files: Files, *programs: tuple[str, ...]) -> list[tuple[Script, 
     >>> [words for _, words in commands_of({"a.sh": "docker run -p 1:1 vllm/vllm-openai:v1 --x 1"}, ("vllm-openai",))]
     [['--x', '1']]
     """
-    found = []
+    commands = []
     for script in scripts_in(files).values():
         for command in script.commands:
             for program in programs:
                 at = _begins(command, program)
                 if at is not None:
-                    found.append((script, command[at + len(program) :]))
+                    commands.append((script, command[at + len(program) :]))
                     break
-    return found
+    return commands
 
 
 def _begins(command: Sequence[str], program: tuple[str, ...]) -> int | None:
     """Where a command names a program, by a path or as the image of a container."""
-    contained = any(word.rpartition("/")[2] in CONTAINERS for word in command[:WRAPPERS])
-    for at in range(min(len(command) - len(program) + 1, len(command) if contained else WRAPPERS)):
+    container_names = any(word.rpartition("/")[2] in CONTAINERS for word in command[:WRAPPERS])
+    for at in range(min(len(command) - len(program) + 1, len(command) if container_names else WRAPPERS)):
         words = [word.rpartition("/")[2] for word in command[at : at + len(program)]]
-        if contained and len(program) == 1:
+        if container_names and len(program) == 1:
             words = [words[0].partition(":")[0]]
         if tuple(words) == program:
             return at

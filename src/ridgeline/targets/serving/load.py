@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
-from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, exported
+from ridgeline.targets.ledger import Ledger, Lose, Piece, Say, export_of
 from ridgeline.targets.options import options
 from ridgeline.targets.serving.launch import Launch, array, launch_script, model_line
 from ridgeline.targets.target import Export, Files
@@ -85,12 +85,12 @@ def _say(option: str, value: Any, *paths: str) -> Say:
 
 def bench_script(scenario: Scenario, said: Mapping[str, Any], title: str, weights: str) -> str:
     """The script that loads a server as the workload says; the result is a JSON file with every request."""
-    own = {name.removeprefix(PREFIX): value for name, value in said.items() if name.startswith(PREFIX)}
+    load_options = {name.removeprefix(PREFIX): value for name, value in said.items() if name.startswith(PREFIX)}
     head = comment(header(scenario, title))
     return (
         f"#!/bin/bash\n{head}# load a server that launch.sh has started: `bash {BENCH} --result-filename run1.json`\n"
         f"set -euo pipefail\n\n{model_line(weights)}HOST=${{HOST:-127.0.0.1}}\nPORT=${{PORT:-8000}}\n\n"
-        f"{array('LOAD', own)}\n"
+        f"{array('LOAD', load_options)}\n"
         'vllm bench serve --backend openai --model "$MODEL" --host "$HOST" --port "$PORT" \\\n'
         "    --dataset-name random --ignore-eos --save-result --save-detailed \\\n"
         '    "${LOAD[@]}" "$@"\n'
@@ -101,7 +101,7 @@ def server_export(id: str, scenario: Scenario, ledger: Ledger, how: Launch, fiel
     """launch.sh and bench.sh of one server, behind a file of its own where it has one."""
     title = options(id).title
     load = bench_script(scenario, ledger.options, title, how.weights)
-    return exported(id, {**(fields or {}), ON_NODE: launch_script(scenario, how, title), BENCH: load}, ledger)
+    return export_of(id, {**(fields or {}), ON_NODE: launch_script(scenario, how, title), BENCH: load}, ledger)
 
 
 def read_load(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,17 +129,17 @@ def read_load(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _objective(options: Mapping[str, Any]) -> dict[str, Any]:
-    given = options.get("goodput", ())
-    found: dict[str, Any] = {}
+    goals = options.get("goodput", ())
+    objective: dict[str, Any] = {}
     names = {word: name for name, word in LIMITS.items()}
-    for word in given if isinstance(given, list | tuple) else (given,):
+    for word in goals if isinstance(goals, list | tuple) else (goals,):
         name, _, limit = str(word).partition(":")
         if name in names and _number(limit):
-            found[names[name]] = f"{float(limit):g} ms"
+            objective[names[name]] = f"{float(limit):g} ms"
     shares = [share for share in str(options.get("metric-percentiles", "")).split(",") if _number(share)]
-    if found and shares and float(shares[-1]) != 99.0:
-        found["percentile"] = float(shares[-1])
-    return found
+    if objective and shares and float(shares[-1]) != 99.0:
+        objective["percentile"] = float(shares[-1])
+    return objective
 
 
 def _finite(value: Any) -> bool:

@@ -40,21 +40,21 @@ def replica_of(scenario: Scenario) -> Replica:
     """The replicas of a scenario without pools of their own."""
     mesh, serving = scenario.plan.mesh, scenario.plan.serving
     chips = mesh.tp * mesh.pp * serving.data_parallel_size
-    each = nodes_of(scenario.system)[1]
+    chips_per_node = nodes_of(scenario.system)[1]
     return Replica(
         count=replicas_of(scenario),
         tp=mesh.tp,
         pp=mesh.pp,
         ep=mesh.ep,
         dp=serving.data_parallel_size,
-        nodes=-(-chips // each),
+        nodes=-(-chips // chips_per_node),
     )
 
 
 def model_path(scenario: Scenario) -> str:
     """The published weights of a catalog model; empty where there are none."""
-    found = weights_of(scenario.model) or ""
-    return found if re.fullmatch(r"[\w./-]{1,200}", found) else ""
+    weights_path = weights_of(scenario.model) or ""
+    return weights_path if re.fullmatch(r"[\w./-]{1,200}", weights_path) else ""
 
 
 def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piece]:
@@ -71,8 +71,8 @@ def common_pieces(scenario: Scenario, target: str, engine: str) -> Iterator[Piec
         yield Lose(
             "model.*", "no published weights are known of it: set MODEL to a folder whose config.json says the same"
         )
-    one = replica_of(scenario)
-    yield chips_taken(scenario, one.count * one.chips)
+    replica = replica_of(scenario)
+    yield chips_taken(scenario, replica.count * replica.chips)
     yield from habits("serving", "common_pieces")
     for table in KNOBS.kinds:
         if table != knob_table(engine):
@@ -99,10 +99,10 @@ def knob_table(engine: str) -> str:
 
 def knobs(scenario: Scenario, engine: str) -> dict[str, tuple[Any, str]]:
     """What the plan sets, by the engine's own name: the value, and the decision it is."""
-    given = scenario.plan.serving.knobs
-    if given is None or KNOBS.key_of(given) != knob_table(engine):
+    engine_knobs = scenario.plan.serving.knobs
+    if engine_knobs is None or KNOBS.key_of(engine_knobs) != knob_table(engine):
         return {}
-    values = {field.name: getattr(given, field.name) for field in fields(given)}
+    values = {field.name: getattr(engine_knobs, field.name) for field in fields(engine_knobs)}
     path = f"plan.serving.{knob_table(engine)}"
     return {name: (value, f"{path}.{name}") for name, value in values.items() if value not in (None, "")}
 
@@ -136,20 +136,24 @@ def wide_format(scenario: Scenario, words: FormatWords) -> str:
 def format_pieces(scenario: Scenario, words: FormatWords, quantised: Say | None = None) -> Iterator[Piece]:
     """Weights as a checkpoint has them; `quantised` is what is said where the engine narrows them while it loads."""
     precision, wide = scenario.plan.precision, wide_format(scenario, words)
-    given = {COMPUTE: precision.compute.id, WEIGHTS: precision.weights.id, ACTIVATIONS: precision.activations.id}
-    yield Say(words.dtype, words.dtypes[wide], *([ACTIVATIONS] if given[ACTIVATIONS] == wide else []))
-    if given[COMPUTE] == given[WEIGHTS] == wide:
+    formats_by_path = {
+        COMPUTE: precision.compute.id,
+        WEIGHTS: precision.weights.id,
+        ACTIVATIONS: precision.activations.id,
+    }
+    yield Say(words.dtype, words.dtypes[wide], *([ACTIVATIONS] if formats_by_path[ACTIVATIONS] == wide else []))
+    if formats_by_path[COMPUTE] == formats_by_path[WEIGHTS] == wide:
         yield Say(words.dtype, words.dtypes[wide], COMPUTE, WEIGHTS)
     elif quantised is not None:
         yield quantised
     else:
         why = f"a checkpoint in such a format says so in its config.json, and {words.title} reads it there: use one"
-        for path, value in given.items():
+        for path, value in formats_by_path.items():
             if value != wide:
                 yield Lose(path, f"{why} as MODEL", yours=True)
     if quantised is None or SCALING not in quantised.paths:
         yield Lose(SCALING, "which values share a scale follows from the method")
-    for path in given:
+    for path in formats_by_path:
         yield Fixed(path, wide, "products are multiplied as weights are stored")
 
 

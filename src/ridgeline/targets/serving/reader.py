@@ -27,7 +27,7 @@ MATTERS = table_words("serving", "matters")
 QUIET = ("false", "none", "null", "'none'", "'null'", "0")
 
 
-def weighed(unread: Iterable[Unread]) -> Iterator[Unread]:
+def weigh_unread(unread: Iterable[Unread]) -> Iterator[Unread]:
     """What was not read, with what it changes where it changes something and is not switched off.
 
     >>> told = weighed(Unread(option=name, value="4", why="") for name in ("--stream-interval", "seed"))
@@ -74,12 +74,12 @@ def first_server(
     files: Files, programs: tuple[tuple[str, ...], ...], keys: frozenset[str], known: Options
 ) -> tuple[Arguments, int]:
     """The options and replicas of the first server among the files: of a command, else of a YAML file with its keys."""
-    found = commands_of(files, *programs)
-    if found:
-        script, words = found[0]
+    commands = commands_of(files, *programs)
+    if commands:
+        script, words = commands[0]
         return read_arguments(words, known), replicas_in(script)
     for table in tables(files, ".yaml", ".yml"):
-        if keys & _dashed(table.data):
+        if keys & _dashed_keys(table.data):
             return Arguments(options={str(key).replace("_", "-"): value for key, value in table.data.items()}), 1
     raise none_found(files, " ".join(programs[0]).removeprefix("-m "))
 
@@ -89,55 +89,55 @@ def has_server(files: Files, programs: tuple[tuple[str, ...], ...], keys: frozen
     try:
         if commands_of(files, *programs):
             return True
-        return any(keys & _dashed(table.data) for table in tables(files, ".yaml", ".yml"))
+        return any(keys & _dashed_keys(table.data) for table in tables(files, ".yaml", ".yml"))
     except InputError:
         return False
 
 
-def _dashed(data: Mapping[str, Any]) -> set[str]:
+def _dashed_keys(data: Mapping[str, Any]) -> set[str]:
     return {str(key).replace("_", "-") for key in data}
 
 
 def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mapping[str, str]) -> dict[str, Any]:
     """Knobs by their option: numbers and words as they stand, switches as true or false."""
-    found: dict[str, Any] = {}
+    knob_values: dict[str, Any] = {}
     for knob, name in numbers.items():
         value = reader.take(name)
         if isinstance(value, int | float | str) and not isinstance(value, bool):
-            found[knob] = value
+            knob_values[knob] = value
         elif value is not None:
             reader.problems.append(Problem(path=f"--{name}", given=repr(value)[:60], expected="one value"))
     for knob, name in switches.items():
         value = reader.take(name)
         if isinstance(value, bool):
-            found[knob] = value
-    return found
+            knob_values[knob] = value
+    return knob_values
 
 
 def json_option(reader: OptionReader, name: str) -> dict[str, Any]:
     """An option that is a JSON object, with parts that were given behind dots."""
-    whole = reader.take(name)
-    found: dict[str, Any] = {}
-    if isinstance(whole, str):
+    value_given = reader.take(name)
+    json_table: dict[str, Any] = {}
+    if isinstance(value_given, str):
         try:
-            made = json.loads(whole)
+            object_read = json.loads(value_given)
         except (ValueError, RecursionError):
-            made = None
-        if not isinstance(made, dict):
-            reader.problems.append(Problem(path=f"--{name}", given=whole[:60], expected="a JSON object"))
+            object_read = None
+        if not isinstance(object_read, dict):
+            reader.problems.append(Problem(path=f"--{name}", given=value_given[:60], expected="a JSON object"))
         else:
-            found |= made
+            json_table |= object_read
     for inner in [option for option in reader.options if option.startswith(f"{name}.")]:
-        found[inner.removeprefix(f"{name}.").replace("-", "_")] = reader.take(inner)
-    return found
+        json_table[inner.removeprefix(f"{name}.").replace("-", "_")] = reader.take(inner)
+    return json_table
 
 
 def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
     """The catalog model of a name or path; a file that Ridgeline wrote says it at its top."""
     for name in (given[:200], given[:200].rstrip("/").rpartition("/")[2]):
-        found = find_name(name) if name else None
-        if found and not found[1]:
-            return found[0]
+        entry = find_name(name) if name else None
+        if entry and not entry[1]:
+            return entry[0]
     written = model_in(files)
     if written is None and given:
         reader.notes.append(Unread(option="model", value=given[:60], why="no catalog entry is it"))
@@ -147,9 +147,9 @@ def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
 def load_in(files: Files, notes: list[str], unread: list[Unread]) -> dict[str, Any]:
     """The workload of a `vllm bench serve` among the files; an assumed one without it."""
     for _, words in commands_of(files, BENCH_PROGRAM):
-        found = read_arguments(words, BENCH)
-        unread += found.strange
-        work = read_load(found.options)
+        arguments_read = read_arguments(words, BENCH)
+        unread += arguments_read.strange
+        work = read_load(arguments_read.options)
         if "arrivals" not in work:
             notes.append("arrivals: all requests at once are read as a closed loop of as many users")
             work["arrivals"] = {"kind": "closed-loop", "concurrency": int(work["requests"])}
@@ -158,7 +158,7 @@ def load_in(files: Files, notes: list[str], unread: list[Unread]) -> dict[str, A
     return dict(UNKNOWN_LOAD)
 
 
-def imported(
+def imported_server(
     target: str, files: Files, reader: OptionReader, plan: dict[str, Any], model: str | None, apart: Mapping[str, str]
 ) -> Imported:
     """The settings with everything that did not reach them."""
@@ -166,10 +166,10 @@ def imported(
     more: list[Unread] = []
     settings: dict[str, Any] = {"model": model} if model else {}
     settings |= {"workload": load_in(files, assumptions, more), "plan": plan}
-    unread = tuple(weighed((*reader.unread(apart), *more)))
+    unread = tuple(weigh_unread((*reader.unread(apart), *more)))
     return Imported(target=target, settings=settings, unread=unread, assumptions=tuple(assumptions))
 
 
 def none_found(files: Files, program: str) -> InputError:
-    given = ", ".join(sorted(files)[:5]) or "no file"
-    return InputError(Problem(path="", given=given, expected=f"a script or command line that runs {program}"))
+    given_text = ", ".join(sorted(files)[:5]) or "no file"
+    return InputError(Problem(path="", given=given_text, expected=f"a script or command line that runs {program}"))

@@ -16,7 +16,7 @@ from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.deepspeed import read_zero
 from ridgeline.targets.imports.model_names import named_by_beginning
 from ridgeline.targets.imports.option_reader import OptionReader, pick
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.tables import word_lists
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
@@ -25,14 +25,14 @@ from ridgeline.targets.trainers.write import MODULES
 QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
 
 
-def beside(files: Files, name: Any) -> dict[str, Any] | None:
+def named_table(files: Files, name: Any) -> dict[str, Any] | None:
     """A table that a configuration names: among the files, or beside them in their checkout."""
     if isinstance(name, Mapping):
         return dict(name)
     if not isinstance(name, str) or not name or len(name) > 300:
         return None
     path = PurePosixPath(name)
-    text = files.get(path.name) or around(files).named(name)
+    text = files.get(path.name) or checkout_of(files).named(name)
     if text is None or path.suffix not in (".json", ".yaml", ".yml", ".conf"):
         return None
     try:
@@ -47,12 +47,12 @@ def zero_file(files: Files, name: Any, notes: list[Unread]) -> dict[str, Any]:
     """DeepSpeed's file by the name that a configuration gives; its name alone tells the stage where it is not here."""
     if name in (None, "", False):
         return {}
-    found = beside(files, name)
-    if found is not None:
-        return found
+    zero_table = named_table(files, name)
+    if zero_table is not None:
+        return zero_table
     stage = re.search(r"z(?:ero)?_?(?:stage)?_?([0-3])(?!\d)", PurePosixPath(str(name)[:300]).name.lower())
-    told = f"stage {stage.group(1)} by its name" if stage else "read as stage 0"
-    why = f"the file is not here: {told}; formats and offloading as the rest says"
+    message = f"stage {stage.group(1)} by its name" if stage else "read as stage 0"
+    why = f"the file is not here: {message}; formats and offloading as the rest says"
     notes.append(Unread(option="deepspeed", value=str(name)[:80], why=why, matters=True))
     return {"zero_optimization": {"stage": int(stage.group(1)) if stage else 0}}
 
@@ -71,9 +71,9 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
         why = "frozen weights in few bits are not priced: read as bf16"
         reader.notes.append(Unread(option=option, value=value[:100], why=why, matters=True))
     for name in (value[:200], value.rstrip("/").rpartition("/")[2][:200]):
-        found = find_name(name)
-        if found is not None and not found[1]:
-            return found[0]
+        entry = find_name(name)
+        if entry is not None and not entry[1]:
+            return entry[0]
     part = named_by_beginning(value)
     if part is not None:
         reader.assumptions.append(f"model = {part[0]}: by {part[1]} in {value[:80]}")
@@ -82,7 +82,7 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
     return None
 
 
-def trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+def without_further_tokens(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
     """The model as transformers builds it, without blocks that predict further tokens."""
     if model is None or model not in MODELS or MODELS[model].mtp is None:
         return model
@@ -118,7 +118,7 @@ MATTERS = (
 )  # fmt: skip
 
 
-def gathered(parts: Mapping[str, Mapping[str, Any]], source: str) -> OptionReader:
+def reader_of_files(parts: Mapping[str, Mapping[str, Any]], source: str) -> OptionReader:
     """A reader of several files' options, each under the name of its file."""
     return OptionReader(Table(data={name: dict(table) for name, table in parts.items()}, source=source))
 
@@ -135,9 +135,9 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     """What the options say, in the words of the target."""
     model = model_of(reader, words["model"], named)
     zero = "deepspeed.zero_optimization.stage" in reader or any(key.startswith("deepspeed.") for key in reader.options)
-    compiled = reader.switch(words["compiled"], default=False)
-    engine = "deepspeed" if zero else "torch-compile" if compiled else "torch-eager"
-    plan: dict[str, Any] = {"engine": engine, "compiled": compiled}
+    is_compiled = reader.switch(words["compiled"], default=False)
+    engine = "deepspeed" if zero else "torch-compile" if is_compiled else "torch-eager"
+    plan: dict[str, Any] = {"engine": engine, "compiled": is_compiled}
     sharding = _zero(reader, words) if zero else _fsdp(reader, words)
     plan |= sharding
     plan |= _memory(reader, words, plan)
@@ -166,8 +166,8 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     _refuse_degrees(reader)
     return Imported(
         target=target,
-        settings=pick({"model": trained(reader, model)}) | {"workload": pick(work), "plan": plan},
-        unread=_weighed(reader),
+        settings=pick({"model": without_further_tokens(reader, model)}) | {"workload": pick(work), "plan": plan},
+        unread=_weigh_unread(reader),
         assumptions=tuple(reader.assumptions),
         per_rank=micro * steps,
     )
@@ -181,12 +181,12 @@ def _refuse_degrees(reader: OptionReader) -> None:
             and DEGREE.fullmatch(name)
             and str(value) not in ("1", "0", "-1", "False", "None", "")
         ):
-            expected = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
+            expected_text = "degrees and stages by the words of the Trainer, FSDP or DeepSpeed"
             todo = "the program splits the model in its own way, which is not read"
-            reader.problems.append(Problem(path=name, given=given_text(value), expected=expected, todo=todo))
+            reader.problems.append(Problem(path=name, given=given_text(value), expected=expected_text, todo=todo))
 
 
-def _weighed(reader: OptionReader) -> tuple[Unread, ...]:
+def _weigh_unread(reader: OptionReader) -> tuple[Unread, ...]:
     quiet = ("", "false", "none", "null", "no")
     return tuple(
         replace(part, matters=part.matters or (hit and str(part.value).strip("'\"").lower() not in quiet))
@@ -197,8 +197,8 @@ def _weighed(reader: OptionReader) -> tuple[Unread, ...]:
 
 def _batch(reader: OptionReader, words: Mapping[str, str]) -> tuple[int, int]:
     sizes = ("deepspeed.train_micro_batch_size_per_gpu", "deepspeed.gradient_accumulation_steps")
-    beside = [None if reader.take(name) == "auto" else reader.count(name) for name in sizes]
-    micro, steps = reader.count(words["micro"]) or beside[0], reader.count(words["steps"]) or beside[1]
+    zero_sizes = [None if reader.take(name) == "auto" else reader.count(name) for name in sizes]
+    micro, steps = reader.count(words["micro"]) or zero_sizes[0], reader.count(words["steps"]) or zero_sizes[1]
     reader.take("deepspeed.train_batch_size")
     reader.take("accelerate.deepspeed_config.gradient_accumulation_steps")
     default = int(words.get("micro_default", "8"))
@@ -271,71 +271,84 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
 
 def _memory(reader: OptionReader, words: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, Any]:
     off = "recompute_off" in words
-    stated = reader.take(words["recompute"])
+    stated_values = reader.take(words["recompute"])
     on = reader.switch(words["recompute"], default=words.get("recompute_default", "true") == "true" and not off)
-    if isinstance(stated, str) and stated.startswith("offload"):
+    if isinstance(stated_values, str) and stated_values.startswith("offload"):
         on = True
-    again = (not on) if off else on
-    again = any(reader.switch(option, default=False) for option in CHECKPOINTING) or again
+    recomputes = (not on) if off else on
+    recomputes = any(reader.switch(option, default=False) for option in CHECKPOINTING) or recomputes
     offload = dict(plan.get("offload", {}))
-    moved = reader.take(words["offload_activations"]) if "offload_activations" in words else False
-    if moved is True or (moved and str(moved).lower() != "false") or str(stated).lower().startswith("offload"):
+    offload_value = reader.take(words["offload_activations"]) if "offload_activations" in words else False
+    if (
+        offload_value is True
+        or (offload_value and str(offload_value).lower() != "false")
+        or str(stated_values).lower().startswith("offload")
+    ):
         offload["activations"] = 1.0
     if "offload" in words and reader.switch(words["offload"], default=False):
         offload["optimizer"] = 1.0
-    return {"recompute": "full" if again else "none", "offload": offload}
+    return {"recompute": "full" if recomputes else "none", "offload": offload}
 
 
 def _formats(
     reader: OptionReader, words: Mapping[str, str], wide: bool, zero: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    stored = "fp32"
+    stored_format = "fp32"
     for name in ("bf16", "fp16"):
-        asked = [reader.take(option) for option in (words[name], f"deepspeed.{name}.enabled")]
-        if any(value is True or str(value).lower() in ("true", "auto") for value in asked) and stored == "fp32":
-            stored = name
-    given = reader.take(words["mixed"]) if "mixed" in words else None
-    if str(given).lower() in ("bf16", "fp16", "fp8"):
-        stored = "fp16" if str(given).lower() == "fp16" else "bf16"
-    kept = SHORT.get(str(reader.take(words["dtype"])).lower()) if "dtype" in words else None
+        values_requested = [reader.take(option) for option in (words[name], f"deepspeed.{name}.enabled")]
+        if (
+            any(value is True or str(value).lower() in ("true", "auto") for value in values_requested)
+            and stored_format == "fp32"
+        ):
+            stored_format = name
+    model_given = reader.take(words["mixed"]) if "mixed" in words else None
+    if str(model_given).lower() in ("bf16", "fp16", "fp8"):
+        stored_format = "fp16" if str(model_given).lower() == "fp16" else "bf16"
+    format_kept = SHORT.get(str(reader.take(words["dtype"])).lower()) if "dtype" in words else None
     pure = "pure" in words and reader.switch(words["pure"], default=False)
     half = "half" in words and reader.switch(words["half"], default=False)
-    pure = pure or half or (stored == "fp32" and kept in ("bf16", "fp16"))
+    pure = pure or half or (stored_format == "fp32" and format_kept in ("bf16", "fp16"))
     if pure:
-        stored = "fp16" if half or kept == "fp16" else "bf16"
-    elif stored == "fp32" and "bf16_default" in words and reader.take(words["bf16"]) is None:
-        stored = "bf16"
+        stored_format = "fp16" if half or format_kept == "fp16" else "bf16"
+    elif stored_format == "fp32" and "bf16_default" in words and reader.take(words["bf16"]) is None:
+        stored_format = "bf16"
     optimizer = _optimizer(reader, words)
     if zero:
         gradients = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
-        said = reader.word(
+        stated_options = reader.word(
             "deepspeed.communication_data_type", "deepspeed.data_types.grad_accum_dtype", among=gradients, default=None
         )
         reader.take("deepspeed.data_types.grad_accum_dtype")
-        optimizer["master"] = "none" if stored == "fp32" else "fp32"
-        return {"name": stored, "gradients": said or stored}, optimizer
-    if pure or stored == "fp32":
-        states = optimizer["states"] if optimizer["states"] == "int8" else stored
-        return {"name": stored, "gradients": stored}, optimizer | {"states": states, "master": "none"}
+        optimizer["master"] = "none" if stored_format == "fp32" else "fp32"
+        return {"name": stored_format, "gradients": stated_options or stored_format}, optimizer
+    if pure or stored_format == "fp32":
+        states = optimizer["states"] if optimizer["states"] == "int8" else stored_format
+        return {"name": stored_format, "gradients": stored_format}, optimizer | {"states": states, "master": "none"}
     if wide:  # DDP: fp32 weights under autocast
-        precision = {"compute": stored, "weights": "fp32", "activations": stored, "kv": stored, "gradients": "fp32"}
+        precision = {
+            "compute": stored_format,
+            "weights": "fp32",
+            "activations": stored_format,
+            "kv": stored_format,
+            "gradients": "fp32",
+        }
         return precision, optimizer | {"master": "none"}
-    return {"name": stored, "gradients": stored}, optimizer | {"master": "fp32"}
+    return {"name": stored_format, "gradients": stored_format}, optimizer | {"master": "fp32"}
 
 
 def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
     name = str(reader.take(words["optimizer"], default="adamw_torch_fused")).lower()
-    found = OPTIMIZERS.get(name)
+    meaning = OPTIMIZERS.get(name)
     if "muon" in words and "=" in words["muon"]:
         option, _, value = words["muon"].partition("=")
         if value == "true" and reader.switch(option, default=False):
-            found = OPTIMIZERS["muon"]
+            meaning = OPTIMIZERS["muon"]
     kind = str(reader.take("deepspeed.optimizer.type", default="")).lower()
     if kind in ("muon", "lion", "sgd", "adafactor"):
-        found = (kind, "fp32")
-    if found is None:
+        meaning = (kind, "fp32")
+    if meaning is None:
         reader.notes.append(Unread(option=words["optimizer"], value=name[:60], why="read as adamw", matters=True))
-    ours, states = found or ("adamw", "fp32")
+    ours, states = meaning or ("adamw", "fp32")
     return {"name": ours, "states": states}
 
 
@@ -345,8 +358,8 @@ def _lora(reader: OptionReader, words: Mapping[str, str], task: Task) -> dict[st
     value = reader.take(words["adapters"])
     if task.name != "lora":
         return {"task": task.name}
-    given = value.replace(" ", "").split(",") if isinstance(value, str) else value
-    names = [str(name)[:60] for name in given[:200]] if isinstance(given, list) else []
+    module_names = value.replace(" ", "").split(",") if isinstance(value, str) else value
+    names = [str(name)[:60] for name in module_names[:200]] if isinstance(module_names, list) else []
     if not names or any(name in ALL for name in names) or task.everywhere:
         targets = list(MODULES)
     else:

@@ -14,11 +14,11 @@ from typing import Any, Literal
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
-from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import growing_segments
 from ridgeline.targets.yaml_text import yaml_text
@@ -64,8 +64,8 @@ class TrainerRun:
 def backend_of(scenario: Scenario) -> Backend:
     """DeepSpeed where the plan's engine is it, or only it can: ZeRO-1, and heads exchanged for sequence."""
     plan = scenario.plan
-    exchanged = plan.mesh.cp > 1 and plan.switches.cp_kind == "all-to-all"
-    if plan.engine == "deepspeed" or exchanged or (plan.sharding.shard == "zero1" and plan.mesh.dp > 1):
+    exchanges_heads = plan.mesh.cp > 1 and plan.switches.cp_kind == "all-to-all"
+    if plan.engine == "deepspeed" or exchanges_heads or (plan.sharding.shard == "zero1" and plan.mesh.dp > 1):
         return "deepspeed"
     return "fsdp2" if plan.sharding.shard != "none" or plan.mesh.cp > 1 else "ddp"
 
@@ -116,31 +116,31 @@ def _shard(scenario: Scenario, backend: Backend, cp: int, dp: int, lost: list[Lo
     plan = scenario.plan
     if backend == "ddp":
         return 1
-    whole = plan.shard_degree == plan.mesh.dp * plan.mesh.cp
+    shards_weights = plan.shard_degree == plan.mesh.dp * plan.mesh.cp
     if backend == "deepspeed":
-        if not whole and plan.sharding.shard != "none":
+        if not shards_weights and plan.sharding.shard != "none":
             lost.append(Lose("plan.shard_degree", "states are split over all data-parallel ranks"))
         return dp
-    wanted = dp if whole else plan.shard_degree // cp
-    fits = plan.shard_degree % cp == 0 and wanted > 1 and dp % wanted == 0
-    if not whole and not fits:
+    wanted_names = dp if shards_weights else plan.shard_degree // cp
+    fits = plan.shard_degree % cp == 0 and wanted_names > 1 and dp % wanted_names == 0
+    if not shards_weights and not fits:
         lost.append(Lose("plan.shard_degree", "a shard is split over whole context groups, and two ranks at least"))
-    if whole and dp != plan.mesh.dp:
+    if shards_weights and dp != plan.mesh.dp:
         lost.append(Lose("plan.shard_degree", "a shard is split over all data-parallel ranks"))
-    return wanted if fits or whole else dp
+    return wanted_names if fits or shards_weights else dp
 
 
 def _batch(scenario: Scenario, dp: int, lost: list[Lose]) -> tuple[int, int]:
     """Sequences of a microbatch and microbatches of a step, as near to the plan's as the ranks allow."""
     work, micro = training(scenario).workload, scenario.plan.microbatch
-    each = max(1, work.sequences // dp)
-    found = next(size for size in range(min(micro, each), 0, -1) if each % size == 0)
-    if found != micro:
-        lost.append(Lose("plan.microbatch", f"written as {found}, for {dp} data-parallel ranks"))
-    if each * dp != work.sequences:
-        why = f"{dp} data-parallel ranks do not share it: written as {each * dp}"
+    sequences_each = max(1, work.sequences // dp)
+    size_found = next(size for size in range(min(micro, sequences_each), 0, -1) if sequences_each % size == 0)
+    if size_found != micro:
+        lost.append(Lose("plan.microbatch", f"written as {size_found}, for {dp} data-parallel ranks"))
+    if sequences_each * dp != work.sequences:
+        why = f"{dp} data-parallel ranks do not share it: written as {sequences_each * dp}"
         lost.append(Lose("workload.global_batch", why))
-    return found, each // found
+    return size_found, sequences_each // size_found
 
 
 Words = Mapping[str, str]
@@ -166,7 +166,7 @@ def common(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]
     for part in (_pieces_batch, _offload, _formats, _switches):
         yield from part(scenario, run, words)
     yield from _experts(scenario)
-    yield from _zero(scenario, run, words) if run.backend == "deepspeed" else _sharded(run, words)
+    yield from _zero(scenario, run, words) if run.backend == "deepspeed" else _sharding_pieces(run, words)
 
 
 def _model(scenario: Scenario, words: Words) -> Iterator[Piece]:
@@ -192,14 +192,14 @@ def _pieces_batch(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator
     """Packing joins documents; beside context parallelism it is refused, for the mask between them is dropped."""
     work = training(scenario).workload
     yield Say(words["seq"], work.seq, "workload.seq")
-    packed = work.packed and (run.cp == 1 or "packed_cp" in words)
-    alone = packed and sees(scenario, words) and words["images"] == "alone"
-    packed = packed and not alone
+    is_packed = work.packed and (run.cp == 1 or "packed_cp" in words)
+    stands_alone = is_packed and sees(scenario, words) and words["images"] == "alone"
+    is_packed = is_packed and not stands_alone
     for name in words["packed"].split():
-        yield Say(name, packed, "workload.packed")
-    if alone:
+        yield Say(name, is_packed, "workload.packed")
+    if stands_alone:
         yield Lose("workload.packed", "refused beside images: one document fills a sequence")
-    elif packed != work.packed:
+    elif is_packed != work.packed:
         yield Lose("workload.packed", "refused beside context parallelism: one document fills a sequence")
     yield from habits("trainers", "pieces_batch")
     if sees(scenario, words):
@@ -222,9 +222,9 @@ def _lora(scenario: Scenario, words: Words) -> Iterator[Piece]:
 
 def _recompute(scenario: Scenario, words: Words) -> Iterator[Piece]:
     cover = same_everywhere(scenario)
-    yield from changed(scenario, cover, "one way for all layers")
-    kept = cover.kind == "none"
-    yield Say(words["recompute"], kept if "recompute_off" in words else not kept, "plan.recompute.kind")
+    yield from fallback_losses(scenario, cover, "one way for all layers")
+    is_none = cover.kind == "none"
+    yield Say(words["recompute"], is_none if "recompute_off" in words else not is_none, "plan.recompute.kind")
     if cover.kind == "selective":
         yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
         yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
@@ -248,30 +248,32 @@ def _offload(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piec
 def _formats(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     """Mixed precision keeps fp32 weights that are cast as they are gathered (FSDP2) or used (DDP); or all is bf16."""
     precision, work = scenario.plan.precision, training(scenario).workload
-    stored = precision.weights.id if precision.weights.id in FORMATS else "bf16"
-    if run.backend == "ddp" and stored == "fp32" and precision.compute.id in FORMATS:
-        stored = precision.compute.id
+    stored_format = precision.weights.id if precision.weights.id in FORMATS else "bf16"
+    if run.backend == "ddp" and stored_format == "fp32" and precision.compute.id in FORMATS:
+        stored_format = precision.compute.id
     master = work.optimizer.master.id if work.optimizer.master else "none"
-    own = run.backend != "deepspeed" and stored == "bf16" and master == "none"
-    own = own and work.optimizer.states.id == "bf16"
-    mixed = stored != "fp32" and not own
-    wide = run.backend == "ddp" and mixed and work.lora is None  # beside adapters, weights rest as they are
-    held = "fp32" if wide else stored
-    carried = [f"plan.precision.{path}" for path in ("weights", "compute", "activations")]
+    pure_bf16 = run.backend != "deepspeed" and stored_format == "bf16" and master == "none"
+    pure_bf16 = pure_bf16 and work.optimizer.states.id == "bf16"
+    is_mixed = stored_format != "fp32" and not pure_bf16
+    wide = run.backend == "ddp" and is_mixed and work.lora is None  # beside adapters, weights rest as they are
+    weight_format = "fp32" if wide else stored_format
+    paths_carried = [f"plan.precision.{path}" for path in ("weights", "compute", "activations")]
     if "dtype" in words:
-        yield Say(words["dtype"], LONG["fp32" if mixed and work.lora is None else stored])
-    yield from _precision(stored, mixed, own, words, carried)
+        yield Say(words["dtype"], LONG["fp32" if is_mixed and work.lora is None else stored_format])
+    yield from _precision(stored_format, is_mixed, pure_bf16, words, paths_carried)
     for path in ("weights", "compute", "activations"):
-        if getattr(precision, path).id != (held if path == "weights" else stored):
-            why = f"kept in {held}" if path == "weights" else f"products are multiplied in {stored}"
+        if getattr(precision, path).id != (weight_format if path == "weights" else stored_format):
+            why = f"kept in {weight_format}" if path == "weights" else f"products are multiplied in {stored_format}"
             yield Lose(f"plan.precision.{path}", why)
     yield Lose("plan.precision.scaling", "narrow formats are not written")
     if run.backend == "deepspeed":
         return
     why = "gradients have the format that weights are kept in" if run.backend == "ddp" else "FSDP2 reduces in it"
-    yield Fixed("plan.precision.gradients", held, why)
-    yield Fixed("workload.optimizer.master", "fp32" if mixed and not wide else "none", f"kept in {held}")
-    yield Fixed("workload.optimizer.states", "bf16" if own else "fp32", "states have the format of what is updated")
+    yield Fixed("plan.precision.gradients", weight_format, why)
+    yield Fixed("workload.optimizer.master", "fp32" if is_mixed and not wide else "none", f"kept in {weight_format}")
+    yield Fixed(
+        "workload.optimizer.states", "bf16" if pure_bf16 else "fp32", "states have the format of what is updated"
+    )
 
 
 def _precision(stored: str, mixed: bool, own: bool, words: Words, carried: list[str]) -> Iterator[Piece]:
@@ -297,9 +299,9 @@ def _optimizer(scenario: Scenario, words: Words) -> Iterator[Piece]:
 
 
 def _switches(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
-    compiled = decisions_of(scenario)["plan.compiled"]
-    yield Say(words["compiled"], compiled, "plan.compiled")
-    yield Fixed("plan.engine", engine_of(run, compiled), OWN)
+    is_compiled = decisions_of(scenario)["plan.compiled"]
+    yield Say(words["compiled"], is_compiled, "plan.compiled")
+    yield Fixed("plan.engine", engine_of(run, is_compiled), OWN)
     yield Say(words["attention"], words["flash"], "plan.attention")
     if decisions_of(scenario)["plan.attention"] != "flash":
         yield Lose("plan.attention", "scaled_dot_product_attention picks a flash kernel")
@@ -313,7 +315,7 @@ def _experts(scenario: Scenario) -> Iterator[Piece]:
         yield Fixed("plan.moe_dispatch", "all-to-all", "every rank holds all experts")
 
 
-def _sharded(run: TrainerRun, words: Words) -> Iterator[Piece]:
+def _sharding_pieces(run: TrainerRun, words: Words) -> Iterator[Piece]:
     """DDP or FSDP2 and the mesh."""
     yield Fixed("plan.pp", 1, "one stage")
     if run.backend == "ddp":
@@ -346,7 +348,7 @@ def _sharded(run: TrainerRun, words: Words) -> Iterator[Piece]:
 
 def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     """DeepSpeed's own file. Batches are written out: "auto" would leave them to the Trainer, which has the same."""
-    found = decisions_of(scenario)
+    decisions = decisions_of(scenario)
     zero = "deepspeed.zero_optimization"
     yield from habits("trainers", "zero")
     yield Say(f"{zero}.stage", run.stage, "plan.shard")
@@ -355,13 +357,15 @@ def _zero(scenario: Scenario, run: TrainerRun, words: Words) -> Iterator[Piece]:
     yield Say("deepspeed.train_micro_batch_size_per_gpu", run.micro, "plan.microbatch")
     yield Say("deepspeed.gradient_accumulation_steps", run.steps, "plan.dp")
     if run.stage:
-        both = run.stage == 3
-        overlap = bool(found.get("plan.overlap.grad-reduce", True))
-        told = ("plan.overlap.grad-reduce", "plan.overlap.param-gather") if both else ("plan.overlap.grad-reduce",)
-        yield Say(f"{zero}.overlap_comm", overlap, *told)
-        if both and found.get("plan.overlap.param-gather", overlap) != overlap:
+        whole_step = run.stage == 3
+        overlap = bool(decisions.get("plan.overlap.grad-reduce", True))
+        overlap_paths = (
+            ("plan.overlap.grad-reduce", "plan.overlap.param-gather") if whole_step else ("plan.overlap.grad-reduce",)
+        )
+        yield Say(f"{zero}.overlap_comm", overlap, *overlap_paths)
+        if whole_step and decisions.get("plan.overlap.param-gather", overlap) != overlap:
             yield Lose("plan.overlap.param-gather", "overlap_comm switches reduction and gathering together")
-    yield from _zero_mesh(run, found, words)
+    yield from _zero_mesh(run, decisions, words)
     yield from _zero_formats(scenario, run)
 
 
@@ -376,18 +380,18 @@ def _zero_mesh(run: TrainerRun, found: Mapping[str, object], words: Words) -> It
 
 
 def _zero_formats(scenario: Scenario, run: TrainerRun) -> Iterator[Piece]:
-    stored = scenario.plan.precision.weights.id
-    stored = stored if stored in FORMATS else "bf16"
-    if stored != "fp32":
-        yield Say(f"deepspeed.{stored}.enabled", True, "plan.precision.weights")
+    stored_format = scenario.plan.precision.weights.id
+    stored_format = stored_format if stored_format in FORMATS else "bf16"
+    if stored_format != "fp32":
+        yield Say(f"deepspeed.{stored_format}.enabled", True, "plan.precision.weights")
     gradients = str(decisions_of(scenario)["plan.precision.gradients"])
-    if gradients not in FORMATS or (not run.stage and gradients != stored):
-        yield Lose("plan.precision.gradients", f"without ZeRO they are added up in {stored}; bf16, fp16 or fp32")
-        gradients = stored
+    if gradients not in FORMATS or (not run.stage and gradients != stored_format):
+        yield Lose("plan.precision.gradients", f"without ZeRO they are added up in {stored_format}; bf16, fp16 or fp32")
+        gradients = stored_format
     yield Say("deepspeed.communication_data_type", gradients, "plan.precision.gradients")
     if run.stage:
         yield Say("deepspeed.data_types.grad_accum_dtype", gradients, "plan.precision.gradients")
-    master = "none" if stored == "fp32" else "fp32"
+    master = "none" if stored_format == "fp32" else "fp32"
     yield Fixed("workload.optimizer.master", master, "16-bit weights get a copy in fp32, fp32 weights none")
     yield Fixed("workload.optimizer.states", "fp32", "states are kept in fp32")
 
@@ -402,8 +406,8 @@ STARTED = (
 def trainer_export(id: str, scenario: Scenario, pieces: Iterable[Piece], command: Command) -> Export:
     """The tables of options as files, and the launch scripts."""
     ledger, title = gather(decisions_of(scenario), pieces), options(id).title
-    files = trainer_files(scenario, nested(ledger.options), title)
-    return exported(id, {**files, **scripts(scenario, command, title)}, ledger)
+    files = trainer_files(scenario, nest_options(ledger.options), title)
+    return export_of(id, {**files, **scripts(scenario, command, title)}, ledger)
 
 
 def by_accelerate(scenario: Scenario, program: str, note: str) -> Command:

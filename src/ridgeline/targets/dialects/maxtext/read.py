@@ -34,6 +34,7 @@ from ridgeline.targets.dialects.maxtext.names import (
 from ridgeline.targets.dialects.maxtext.read_model import (
     benchmark_note,
     benchmark_of,
+    expand_manifests,
     filled_axes,
     filled_slices,
     machine_of,
@@ -41,20 +42,19 @@ from ridgeline.targets.dialects.maxtext.read_model import (
     refuse_strange,
     spare_axis,
     spelled_out,
-    started,
 )
 from ridgeline.targets.imports.option_reader import (
     OptionReader,
-    assigned,
     assigned_by,
+    assignments,
     chips_named,
     left_out,
     model_in,
-    nested,
+    nest_options,
     pick,
     tables,
 )
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
@@ -76,29 +76,31 @@ APART = table_words("maxtext", "apart")
 
 def read(files: Files) -> Imported:
     """What a configuration says; a launch script's arguments stand above the file."""
-    files = spelled_out(started(files))
+    files = spelled_out(expand_manifests(files))
     refuse_strange(files)
     machine = machine_of(files)
-    table = _merged(files)
+    table = _merge_arguments(files)
     chips, halves = machine.chips or chips_named(table.source), machine.halves
     second = _second(files) or (spare_axis(table.data) if halves else "")
-    devices = (chips or around(files).chips or 0) * (2 if halves else 1)
+    devices = (chips or checkout_of(files).chips or 0) * (2 if halves else 1)
     table = filled_axes(filled_slices(table, devices, machine.slices), devices)
-    found = read_table(table, around(files).model or model_in(files), second)
+    imported_run = read_table(table, checkout_of(files).model or model_in(files), second)
     if "base_emb_dim" in table.data and not MANY & set(table.data):
         note = "a model file: batch, sequence, mesh and recompute are MaxText's defaults"
-        found = replace(found, assumptions=(note, *found.assumptions))
-    found = replace(found, assumptions=(*benchmark_note(files), *left_out(files), *found.assumptions))
-    if "task" not in found.settings["workload"] and _tunes(files, table):
-        workload = {**found.settings["workload"], "task": "finetune"}
-        found = replace(found, settings={**found.settings, "workload": workload})
-    return replace(found, chips=chips) if chips else found
+        imported_run = replace(imported_run, assumptions=(note, *imported_run.assumptions))
+    imported_run = replace(
+        imported_run, assumptions=(*benchmark_note(files), *left_out(files), *imported_run.assumptions)
+    )
+    if "task" not in imported_run.settings["workload"] and _tunes(files, table):
+        workload = {**imported_run.settings["workload"], "task": "finetune"}
+        imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
+    return replace(imported_run, chips=chips) if chips else imported_run
 
 
 def _tunes(files: Files, table: Table) -> bool:
     """Whether the run that is read starts from a trained model: supervised fine-tuning."""
     texts = (text for name, text in files.items() if name.endswith((".sh", ".sbatch", ".slurm")))
-    commands = (" ".join(command[:12]) for text in texts for command in read_script(text, around(files)).commands)
+    commands = (" ".join(command[:12]) for text in texts for command in read_script(text, checkout_of(files)).commands)
     first = next((command for command in commands if re.search(TRAINS, command)), "")
     base = Path(str(table.data.get("base_config"))[:200]).stem
     return bool(re.search(TUNES, first)) or table.data.get("use_sft") is True or base == "sft"
@@ -107,9 +109,9 @@ def _tunes(files: Files, table: Table) -> bool:
 def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     """What the options of a configuration say; `named` stands in for a model that they do not tell."""
     reader = OptionReader(table)
-    found = read_model(reader, named)
-    model = found or named
-    if found is None and named is not None:
+    model_read = read_model(reader, named)
+    model = model_read or named
+    if model_read is None and named is not None:
         reader.notes = [note for note in reader.notes if note.option != "model_name"]
     spec = load_model(model) if model is not None else None
     plan = _mesh(reader, second)
@@ -132,31 +134,33 @@ def read_table(table: Table, named: str | None, second: str = "") -> Imported:
     )
 
 
-def _merged(files: Files) -> Table:
+def _merge_arguments(files: Files) -> Table:
     """The YAML file with the arguments of launch scripts on top."""
-    found = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
+    yaml_tables = [table for table in tables(files, ".yml", ".yaml") if (MANY | {"base_emb_dim"}) & set(table.data)]
     trains = [one for one in assigned_by(files, TRAINS) if MANY & set(one)]
-    said = trains[0] if trains else assigned(files)
-    words = {key: value for key, value in said.items() if "." not in key or key.startswith("lora.")}
-    if not found:
+    stated_options = trains[0] if trains else assignments(files)
+    words = {key: value for key, value in stated_options.items() if "." not in key or key.startswith("lora.")}
+    if not yaml_tables:
         _refuse_other_work(files)
-    if len(found) > 1 or not (found or MANY & set(words)):
-        expected = "one YAML file, or a script whose arguments are MaxText's"
-        raise InputError(Problem(path="", given=f"{len(found)} such files", expected=expected, todo="name one file"))
-    if not found:
-        return Table(data=nested(words), source=next(iter(files)))
-    _refuse_base(found[0])
-    known = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
-    return Table(data={**found[0].data, **known}, source=found[0].source, lines=found[0].lines)
+    if len(yaml_tables) > 1 or not (yaml_tables or MANY & set(words)):
+        expected_text = "one YAML file, or a script whose arguments are MaxText's"
+        raise InputError(
+            Problem(path="", given=f"{len(yaml_tables)} such files", expected=expected_text, todo="name one file")
+        )
+    if not yaml_tables:
+        return Table(data=nest_options(words), source=next(iter(files)))
+    _refuse_base(yaml_tables[0])
+    run_words = {key: value for key, value in words.items() if key in MANY or key.endswith("_parallelism")}
+    return Table(data={**yaml_tables[0].data, **run_words}, source=yaml_tables[0].source, lines=yaml_tables[0].lines)
 
 
 def _refuse_base(table: Table) -> None:
     """An `InputError` for a file that changes one which does not train a decoder alone."""
     stem = Path(str(table.data.get("base_config", ""))[:200]).stem
-    other = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
-    if other is not None:
-        given = f"{other} ({stem}.yml)"
-        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=table.source))
+    other_work_found = next((means for sign, means in ALTERED.items() if re.search(rf"(^|_){sign}", stem)), None)
+    if other_work_found is not None:
+        given_text = f"{other_work_found} ({stem}.yml)"
+        raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=table.source))
 
 
 def _refuse_other_work(files: Files) -> None:
@@ -165,16 +169,18 @@ def _refuse_other_work(files: Files) -> None:
     programs = [
         " ".join(word for word in command[:8] if "=" not in word)
         for text in texts
-        for command in read_script(text, around(files)).commands
+        for command in read_script(text, checkout_of(files)).commands
         if any(word.split("=")[0] in MANY for word in command)
     ]
     if any(re.search(TRAINS, program) for program in programs):
         return
     for program in programs:
-        other = next((means for sign, means in OTHER_WORK.items() if sign in program), None)
-        if other is not None:
-            given = f"{other} ({program[:80]})"
-            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=next(iter(files))))
+        other_work_found = next((means for sign, means in OTHER_WORK.items() if sign in program), None)
+        if other_work_found is not None:
+            given_text = f"{other_work_found} ({program[:80]})"
+            raise InputError(
+                Problem(path="", given=given_text, expected="training of a decoder", where=next(iter(files)))
+            )
 
 
 def _lora(reader: OptionReader) -> dict[str, Any]:
@@ -188,9 +194,9 @@ def _lora(reader: OptionReader) -> dict[str, Any]:
 def _second(files: Files) -> str:
     """The axis that Ridgeline gave the second device of a chip, where JAX counts two."""
     for text in files.values():
-        found = re.search(r"^# devices: two for each chip, the second on axis (\w{1,20})$", text, re.MULTILINE)
-        if found and "Written by Ridgeline" in text:
-            return found.group(1)
+        match = re.search(r"^# devices: two for each chip, the second on axis (\w{1,20})$", text, re.MULTILINE)
+        if match and "Written by Ridgeline" in text:
+            return match.group(1)
     return ""
 
 
@@ -199,22 +205,22 @@ def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
     degrees = {axis: _axis(reader, axis) for axis in AXES}
     for axis, also in ALSO_AXES.items():  # a second dimension of the same split
         more = _axis(reader, also)
-        own = degrees[axis]
-        degrees[axis] = own * more if own is not None and more is not None else None
-    copied = degrees["data"] is not None and degrees["data"] > 1
-    for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert", *(("fsdp",) if copied else ())):
+        first_degree = degrees[axis]
+        degrees[axis] = first_degree * more if first_degree is not None and more is not None else None
+    has_copies = degrees["data"] is not None and degrees["data"] > 1
+    for axis in ("tensor", "tensor_sequence", "context", "pipeline", "expert", *(("fsdp",) if has_copies else ())):
         if degrees[axis] is None:
-            expected, todo = "a degree, or a machine that tells it", "say the machine with --on"
-            given = "-1, which takes what the others leave"
+            expected_text, todo = "a degree, or a machine that tells it", "say the machine with --on"
+            given_text = "-1, which takes what the others leave"
             path = f"ici_{axis}_parallelism"
-            reader.problems.append(Problem(path=path, given=given, expected=expected, todo=todo))
+            reader.problems.append(Problem(path=path, given=given_text, expected=expected_text, todo=todo))
     if degrees.get(second):
         degrees[second] = max(1, (degrees[second] or 1) // 2)
-    known = {axis: degree or 1 for axis, degree in degrees.items()}
-    tp, cp, pp, ep = known["tensor"] * known["tensor_sequence"], known["context"], known["pipeline"], known["expert"]
+    sizes = {axis: degree or 1 for axis, degree in degrees.items()}
+    tp, cp, pp, ep = sizes["tensor"] * sizes["tensor_sequence"], sizes["context"], sizes["pipeline"], sizes["expert"]
     plan: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
     if tp > 1:
-        plan["sequence_parallel"] = known["tensor_sequence"] > 1
+        plan["sequence_parallel"] = sizes["tensor_sequence"] > 1
     if cp > 1:
         kinds = {"all_gather": "ring", "ring": "ring", "ulysses": "all-to-all"}
         plan["cp_kind"] = reader.word("context_parallel_strategy", among=kinds, default="ring")
@@ -254,47 +260,49 @@ def _batch(reader: OptionReader, plan: dict[str, Any], devices: int) -> tuple[in
         reader.bad("per_device_batch_size", value, "a positive number", None)
         value = 1.0
     steps = reader.degree("gradient_accumulation_steps")
-    each = value * devices * plan["tp"] * plan["cp"] * plan["pp"]  # sequences of a data-parallel rank in one pass
-    held = max(1, round(each))
-    if abs(each - held) > 1e-6 * held:
+    chips_per_node = (
+        value * devices * plan["tp"] * plan["cp"] * plan["pp"]
+    )  # sequences of a data-parallel rank in one pass
+    rank_sequences = max(1, round(chips_per_node))
+    if abs(chips_per_node - rank_sequences) > 1e-6 * rank_sequences:
         reader.bad("per_device_batch_size", value, "whole sequences on each data-parallel rank", None)
-    plan["microbatch"] = held
+    plan["microbatch"] = rank_sequences
     if plan["pp"] > 1:
         count = reader.count("num_pipeline_microbatches", default=plan["pp"]) or plan["pp"]
-        plan["microbatch"] = max(1, held // count)
-    whole = held * steps
-    return (whole * plan["dp"], None) if "dp" in plan else (None, whole)
+        plan["microbatch"] = max(1, rank_sequences // count)
+    global_batch = rank_sequences * steps
+    return (global_batch * plan["dp"], None) if "dp" in plan else (None, global_batch)
 
 
 def _pipeline(reader: OptionReader, plan: dict[str, Any], spec: ModelSpec | None) -> dict[str, Any]:
     repeats = reader.degree("num_pipeline_repeats")
-    found: dict[str, Any] = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
+    stage_plan: dict[str, Any] = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
     if repeats > 1:
         reader.assumptions.append("circular repeats are read as interleaved, which keeps fewer activations")
-    each, stages = reader.count("num_layers_per_pipeline_stage"), plan["pp"] * repeats
-    inner = reader.count("pipeline_parallel_layers", default=(each or 0) * stages) or 0
-    outside = spec.layers - inner if spec is not None and each else 0
+    layers_each, stages = reader.count("num_layers_per_pipeline_stage"), plan["pp"] * repeats
+    inner = reader.count("pipeline_parallel_layers", default=(layers_each or 0) * stages) or 0
+    outside = spec.layers - inner if spec is not None and layers_each else 0
     if outside:
         reader.assumptions.append(f"{outside} layers outside of the pipeline are dealt over its stages")
-    elif each is not None and stages <= MOST_LAYERS:
-        found["placement"] = [each] * stages
-    return found
+    elif layers_each is not None and stages <= MOST_LAYERS:
+        stage_plan["placement"] = [layers_each] * stages
+    return stage_plan
 
 
 def _memory(reader: OptionReader, experts: bool) -> dict[str, Any]:
     policy = str(reader.take("remat_policy", default="full"))
-    kept, moved = _tensors(reader) if policy == "custom" else ("", 0.0)
+    policy_kept, offload_share = _tensors(reader) if policy == "custom" else ("", 0.0)
     if policy == "custom":
-        reader.assumptions.append(f"remat_policy = custom: read as {kept}, by the tensors that are kept")
+        reader.assumptions.append(f"remat_policy = custom: read as {policy_kept}, by the tensors that are kept")
     elif policy in LIKE:
         reader.assumptions.append(f"remat_policy = {policy}: read as {LIKE[policy]}")
-    name = kept or LIKE.get(policy, policy)
+    name = policy_kept or LIKE.get(policy, policy)
     if name not in POLICIES:
         reader.word("remat_policy", among=dict.fromkeys((*POLICIES, *LIKE, "custom")), default=None)
         name = "full"
     kind, parts = POLICIES[name][0], list(parts_of(name, experts))
     offload = {
-        "activations": 1.0 if policy.endswith("_offloaded") else moved,
+        "activations": 1.0 if policy.endswith("_offloaded") else offload_share,
         "optimizer": 1.0 if reader.switch("optimizer_memory_host_offload", default=False) else 0.0,
     }
     return {"recompute": {"kind": kind} | ({"parts": parts} if parts else {}), "offload": offload}
@@ -307,9 +315,11 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
         name: reader.word(name, among=places, default=int(name == INPUT))
         for name in (INPUT, *PROJECTIONS, *WIDE, *CONTEXT, *OTHERS)
     }
-    kept = {name for name, place in at.items() if place}
-    projected = any(set(names) <= kept for names in PROJECTED)  # all of them: what one lacks has to be done again
-    groups = (projected, not kept.isdisjoint(WIDENED), not kept.isdisjoint(CONTEXT))
+    tensors_kept = {name for name, place in at.items() if place}
+    keeps_projections = any(
+        set(names) <= tensors_kept for names in PROJECTED
+    )  # all of them: what one lacks has to be done again
+    groups = (keeps_projections, not tensors_kept.isdisjoint(WIDENED), not tensors_kept.isdisjoint(CONTEXT))
     near = {
         (True, True, True): "minimal_with_context",
         (True, True, False): "minimal",
@@ -317,8 +327,10 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
         (True, False, False): "save_dot_except_mlp",
     }
     policy = near.get(groups, "full")
-    counted = kept & {INPUT} if policy == "full" else kept  # of the rest, recompute of all layers keeps nothing
-    return policy, sum(at[name] == 2 for name in counted) / len(counted) if counted else 0.0
+    counted_tensors = (
+        tensors_kept & {INPUT} if policy == "full" else tensors_kept
+    )  # of the rest, recompute of all layers keeps nothing
+    return policy, sum(at[name] == 2 for name in counted_tensors) / len(counted_tensors) if counted_tensors else 0.0
 
 
 def _switches(reader: OptionReader) -> dict[str, Any]:
@@ -330,7 +342,7 @@ def _switches(reader: OptionReader) -> dict[str, Any]:
 def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
     short = {word: name for name, word in LONG.items()}
     used = reader.word("dtype", among=short, default="bf16")
-    rest = reader.word("weight_dtype", among=short, default="fp32")
+    stored_format = reader.word("weight_dtype", among=short, default="fp32")
     gradients = reader.word("grad_dtype", among=short, default="fp32")
     reader.take("mu_dtype")
     narrow = reader.word("quantization", among=QUANTIZED, default=None)
@@ -339,19 +351,19 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
         precision |= {"compute": narrow[0], "scaling": narrow[1]}
     names = {word: name for name, word in OPTIMIZERS.items()} | {"adam_pax": "adamw"}
     name = reader.word("opt_type", among=names, default="adamw")
-    master = "none" if rest == used else rest
-    return precision, {"name": name, "states": rest, "master": master}
+    master = "none" if stored_format == used else stored_format
+    return precision, {"name": name, "states": stored_format, "master": master}
 
 
 def recognises(files: Files) -> bool:
     """A YAML file or a script with several of MaxText's keys, a model file of it, or a manifest that starts it."""
     try:
-        files = spelled_out(started(files))
+        files = spelled_out(expand_manifests(files))
         if benchmark_of(files) is not None or any(
             {"base_emb_dim", "base_num_decoder_layers"} <= set(table.data) for table in tables(files, ".yml", ".yaml")
         ):
             return True
-        keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assigned(files))
+        keys = {key for table in tables(files, ".yml", ".yaml") for key in table.data} | set(assignments(files))
     except InputError:
         return False
     return len(MANY & keys) >= 2

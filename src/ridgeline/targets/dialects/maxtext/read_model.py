@@ -17,7 +17,7 @@ from ridgeline.models.load import MODELS
 from ridgeline.targets.dialects.maxtext.names import ALSO_NAMED, MODELS_NAMED
 from ridgeline.targets.imports.model_names import known_as
 from ridgeline.targets.imports.option_reader import OptionReader, tables
-from ridgeline.targets.imports.run_files import RunFiles, around
+from ridgeline.targets.imports.run_files import RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.target import Files, Unread
@@ -37,7 +37,7 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
         id = next((id for id, word in MODELS_NAMED.items() if word == name), ALSO_NAMED.get(name))
         if id is None:
             reader.notes.append(Unread(option="model_name", value=name[:60], why="no catalog entry is it"))
-        return _ahead(reader, _changed(reader, id))
+        return _ahead(reader, _with_layers(reader, id))
     scale = reader.degree("global_parameter_scale")
     if scale != 1:
         if f"maxtext-{scale}b" in MODELS and "base_emb_dim" not in reader:
@@ -48,8 +48,8 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
             return None
         reader.assumptions.append("model: the 1.1 billion parameters of MaxText's own defaults, as no model is named")
     block = reader.word("decoder_block", among={name: name for name in PLAIN_BLOCKS}, default="default")
-    normed = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
-    biased = reader.switch("attention_bias", default=block == "qwen2")
+    has_qk_norm = reader.switch("use_qk_norm", default=str(block).startswith("qwen3"))
+    has_bias = reader.switch("attention_bias", default=block == "qwen2")
     heads = reader.count("base_num_query_heads", default=16)
     inner = reader.count("base_mlp_dim", default=7168)
     experts = reader.degree("num_experts")
@@ -67,8 +67,8 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
             "heads": heads,
             "kv_heads": reader.count("base_num_kv_heads", default=16),
             "head_dim": reader.count("head_dim", default=128),
-            **({"qk_norm": "head"} if normed else {}),
-            **({"qkv_bias": True} if biased else {}),
+            **({"qk_norm": "head"} if has_qk_norm else {}),
+            **({"qkv_bias": True} if has_bias else {}),
         },
         **mlp,
     }
@@ -79,24 +79,28 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
     return known_as(table, ("context",))
 
 
-def _changed(reader: OptionReader, id: str | None) -> Any:
+def _with_layers(reader: OptionReader, id: str | None) -> Any:
     """A model of the catalog with the number of layers that the options give it; other dims that differ are told."""
     if id is None:
         return None
     spec = MODELS[id]
-    asked = reader.count("base_num_decoder_layers")
+    values_requested = reader.count("base_num_decoder_layers")
     if reader.options.get("base_emb_dim") not in (None, spec.hidden):
         why = f"not the width of {id}, whose dims are taken"
         value = str(reader.options["base_emb_dim"])[:20]
         reader.notes.append(Unread(option="base_emb_dim", value=value, why=why, matters=True))
     heads = {"base_num_query_heads": "heads", "base_num_kv_heads": "kv_heads"}
     for option, name in heads.items() if "base_emb_dim" in reader else ():
-        held = {getattr(block.mixer, name, None) for block in spec.blocks} - {None}
+        head_counts = {getattr(block.mixer, name, None) for block in spec.blocks} - {None}
         asked_for = reader.options.get(option)
-        if type(asked_for) is int and held and asked_for not in held:
+        if type(asked_for) is int and head_counts and asked_for not in head_counts:
             reader.bad(option, asked_for, f"the {name} of {id}, which model_name says it is", None)
-    each = 2 if id.startswith(PAIRED) else 1
-    return {"base": id, "layers": asked * each} if asked is not None and asked * each != spec.layers else id
+    share_each = 2 if id.startswith(PAIRED) else 1
+    return (
+        {"base": id, "layers": values_requested * share_each}
+        if values_requested is not None and values_requested * share_each != spec.layers
+        else id
+    )
 
 
 def _ahead(reader: OptionReader, model: Any) -> Any:
@@ -111,12 +115,12 @@ def _ahead(reader: OptionReader, model: Any) -> Any:
 def _file_named(reader: OptionReader) -> str:
     """The model that a file of MaxText's own model folder is named after."""
     stem = Path(reader.table.source).stem
-    known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
-    if known:
+    is_known = stem in ALSO_NAMED or stem in MODELS_NAMED.values()
+    if is_known:
         for option in list(reader.options):
             if option.startswith("base_") or option in DESCRIBES:
                 reader.take(option)
-    return stem if known else "default"
+    return stem if is_known else "default"
 
 
 DEEPEST = 20
@@ -126,18 +130,18 @@ COUNTED = {"v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1, "v5lite": 1}
 HALVES = ("tpu7x", "v7x")  # generations whose chips JAX counts as two devices
 
 
-def started(files: Files) -> Files:
+def expand_manifests(files: Files) -> Files:
     """The files, with the command of a JobSet as a script of its own."""
     if isinstance(files, RunFiles) and any(name.endswith(".jobset.sh") for name in files):
         return files
     texts = dict(files)
     for name, text in files.items():
         if name.endswith((".yaml", ".yml")) and re.search(r"^kind:\s*JobSet", text, re.MULTILINE):
-            found = next((line for line in _texts(_table(name, text), 0) if "base.yml" in line), None)
-            if found is not None:
+            command_line = next((line for line in _texts(_table(name, text), 0) if "base.yml" in line), None)
+            if command_line is not None:
                 texts = {key: value for key, value in texts.items() if key != name}
-                texts[f"{name}.jobset.sh"] = _inner(found) + _asked(text)
-    return RunFiles(texts, around(files))
+                texts[f"{name}.jobset.sh"] = _inner(command_line) + _requested_topology(text)
+    return RunFiles(texts, checkout_of(files))
 
 
 def _table(name: str, text: str) -> Mapping[str, Any]:
@@ -153,7 +157,7 @@ def _inner(text: str) -> str:
     return line.removeprefix("(").rstrip("; &").removesuffix(")") + "\n"
 
 
-def _asked(text: str) -> str:
+def _requested_topology(text: str) -> str:
     """The chips that a manifest asks for, in the words of xpk."""
     kind = re.search(r"gke-tpu-accelerator:\s*([\w-]{1,40})", text)
     shape = re.search(r"gke-tpu-(?:slice-)?topology:\s*([\dx]{1,20})", text)
@@ -188,7 +192,7 @@ def machine_of(files: Files) -> Machine:
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch")):
             continue
-        for command in read_script(text, around(files)).commands:
+        for command in read_script(text, checkout_of(files)).commands:
             words = dict(word[2:].split("=", 1) for word in command if word.startswith("--") and "=" in word)
             device = words.get("device-type", words.get("tpu-type", words.get("device_type", "")))
             chips = chips_of(device)
@@ -208,8 +212,8 @@ def chips_of(device: str) -> int | None:
     kind, _, size = device.rpartition("-")
     if re.fullmatch(r"\d{1,3}(x\d{1,3}){1,2}", size):
         return math.prod(int(part) for part in size.split("x"))
-    each = COUNTED.get(kind.removeprefix("tpu-"))
-    return int(size) // each if each is not None and size.isdigit() and int(size) >= each else None
+    share_each = COUNTED.get(kind.removeprefix("tpu-"))
+    return int(size) // share_each if share_each is not None and size.isdigit() and int(size) >= share_each else None
 
 
 def filled_axes(table: Table, devices: int) -> Table:
@@ -218,37 +222,37 @@ def filled_axes(table: Table, devices: int) -> Table:
     That of fsdp stays open where nothing is copied: it is all that the others leave then.
     """
     names = {axis: f"ici_{axis}_parallelism" for axis in INNER}
-    given = {axis: table.data.get(name, -1 if axis == "fsdp" else 1) for axis, name in names.items()}
-    open_ = [axis for axis, degree in given.items() if degree == -1]
-    others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
+    degrees_given = {axis: table.data.get(name, -1 if axis == "fsdp" else 1) for axis, name in names.items()}
+    open_ = [axis for axis, degree in degrees_given.items() if degree == -1]
+    product_of_others = math.prod(degree for degree in degrees_given.values() if type(degree) is int and degree > 0)
     slices = [table.data.get(f"dcn_{axis}_parallelism", 1) for axis in INNER]
     outer = math.prod(degree for degree in slices if type(degree) is int and degree > 0)
-    if len(open_) != 1 or open_[0] == "data" or not devices or devices % (others * outer):
+    if len(open_) != 1 or open_[0] == "data" or not devices or devices % (product_of_others * outer):
         return table
     if open_[0] == "fsdp" and not copies_data(table.data):
         return table
-    return replace(table, data={**table.data, names[open_[0]]: devices // (others * outer)})
+    return replace(table, data={**table.data, names[open_[0]]: devices // (product_of_others * outer)})
 
 
 def copies_data(options: Mapping[str, Any]) -> bool:
     """Whether a stated number of copies of the weights is asked for, each split over its own devices."""
-    stated = [options.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
-    return any(type(degree) is int and degree > 1 for degree in stated)
+    stated_values = [options.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
+    return any(type(degree) is int and degree > 1 for degree in stated_values)
 
 
 def filled_slices(table: Table, devices: int, slices: int) -> Table:
     """The table with every axis stated, for a run on several slices: data goes over them unless another axis does."""
     if slices < 2 or devices % slices:
         return table
-    said = dict(table.data)
+    stated_options = dict(table.data)
     for place, size, usual in (("dcn", slices, "data"), ("ici", devices // slices, "fsdp")):
         names = {axis: f"{place}_{axis}_parallelism" for axis in INNER}
-        given = {axis: said.get(name, -1 if axis == usual else 1) for axis, name in names.items()}
-        open_ = [axis for axis, degree in given.items() if degree == -1]
-        others = math.prod(degree for degree in given.values() if type(degree) is int and degree > 0)
-        if len(open_) == 1 and others and size % others == 0:
-            said[names[open_[0]]] = size // others
-    return replace(table, data=said)
+        degrees_given = {axis: stated_options.get(name, -1 if axis == usual else 1) for axis, name in names.items()}
+        open_ = [axis for axis, degree in degrees_given.items() if degree == -1]
+        product_of_others = math.prod(degree for degree in degrees_given.values() if type(degree) is int and degree > 0)
+        if len(open_) == 1 and product_of_others and size % product_of_others == 0:
+            stated_options[names[open_[0]]] = size // product_of_others
+    return replace(table, data=stated_options)
 
 
 def spare_axis(options: Mapping[str, Any]) -> str:
@@ -280,32 +284,35 @@ def benchmark_of(files: Files) -> dict[str, str] | None:
     """The runner's options in the first command that starts it."""
     for name, text in files.items():
         if name.endswith(SCRIPTS) and "benchmark_runner" in text:
-            for command in read_script(text, around(files)).commands:
+            for command in read_script(text, checkout_of(files)).commands:
                 if any("benchmark_runner" in word for word in command) and "model_name" in _options(command):
                     return _options(command)
     return None
 
 
 def _options(command: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options_found: dict[str, str] = {}
     for at, word in enumerate(command):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            found[name.replace("-", "_")] = value if equals else "".join(command[at + 1 : at + 2])
-    return found
+            options_found[name.replace("-", "_")] = value if equals else "".join(command[at + 1 : at + 2])
+    return options_found
 
 
 def spelled_out(files: Files) -> Files:
     """The files, with a script of the runner replaced by the training command and the machine that it asks for."""
-    said = benchmark_of(files)
-    if said is None or said.get("model_name") not in benchmarks():
+    stated_options = benchmark_of(files)
+    if stated_options is None or stated_options.get("model_name") not in benchmarks():
         return files
-    words = [f"{key}={shlex.quote(_word(value))}" for key, value in benchmarks()[said["model_name"]].items()]
-    machine = [f"--device-type={said.get('device_type', '')}", f"--num-slices={said.get('num_slices', '1')}"]
-    text = f"{MARK}{said['model_name']}\npython3 -m MaxText.train base.yml {' '.join(words)}\n"
-    kept = {name: text for name, text in files.items() if "benchmark_runner" not in text}
-    script = {f"{said['model_name']}.sh": f"{text}xpk workload create {shlex.join(machine)}\n"}
-    return RunFiles({**kept, **script}, around(files))
+    words = [f"{key}={shlex.quote(_word(value))}" for key, value in benchmarks()[stated_options["model_name"]].items()]
+    machine = [
+        f"--device-type={stated_options.get('device_type', '')}",
+        f"--num-slices={stated_options.get('num_slices', '1')}",
+    ]
+    text = f"{MARK}{stated_options['model_name']}\npython3 -m MaxText.train base.yml {' '.join(words)}\n"
+    other_files = {name: text for name, text in files.items() if "benchmark_runner" not in text}
+    script = {f"{stated_options['model_name']}.sh": f"{text}xpk workload create {shlex.join(machine)}\n"}
+    return RunFiles({**other_files, **script}, checkout_of(files))
 
 
 def _word(value: Any) -> str:
@@ -315,16 +322,16 @@ def _word(value: Any) -> str:
 def benchmark_note(files: Files) -> tuple[str, ...]:
     """What is assumed of a benchmark: that the installed MaxText means by its name what the recorded one does."""
     for text in files.values():
-        found = re.match(rf"{MARK}(\w+)", text)
-        if found:
+        match = re.match(rf"{MARK}(\w+)", text)
+        if match:
             return (
-                f"benchmark {found.group(1)}: batch, sequence, mesh and recompute as MaxText of August 2026 has them",
+                f"benchmark {match.group(1)}: batch, sequence, mesh and recompute as MaxText of August 2026 has them",
             )
     return ()
 
 
 def refuse_strange(files: Files) -> None:
     """An `InputError` for a benchmark whose name is not recorded."""
-    said = benchmark_of(files)
-    if said is not None:
-        raise InputError(not_among("--model_name", said.get("model_name", "nothing")[:60], benchmarks()))
+    stated_options = benchmark_of(files)
+    if stated_options is not None:
+        raise InputError(not_among("--model_name", stated_options.get("model_name", "nothing")[:60], benchmarks()))

@@ -31,9 +31,9 @@ from ridgeline.targets.dialects.maxtext.names import (
     parts_of,
 )
 from ridgeline.targets.launchers.launch import ON_NODE, Command, comment, header, nodes_of, on_node, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
@@ -76,8 +76,8 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
         yield Say("num_pipeline_microbatches", count, "plan.microbatch")
         yield from lost
     devices = scenario.system.chips * devices_of(scenario.system.chip.id)
-    each = share(sequences // steps, devices)
-    yield Say("per_device_batch_size", each, "workload.global_batch", "plan.microbatch")
+    chips_per_node = share(sequences // steps, devices)
+    yield Say("per_device_batch_size", chips_per_node, "workload.global_batch", "plan.microbatch")
     yield Say("gradient_accumulation_steps", steps, "workload.global_batch", "plan.microbatch")
 
 
@@ -87,24 +87,28 @@ def share(sequences: int, devices: int) -> float:
     >>> share(8, 64), int(share(27, 49) * 49), int(27 / 49 * 49)
     (0.125, 27, 26)
     """
-    each = sequences / devices
-    while int(each * devices) < sequences:
-        each = nextafter(each, inf)
-    return each
+    chips_per_node = sequences / devices
+    while int(chips_per_node * devices) < sequences:
+        chips_per_node = nextafter(chips_per_node, inf)
+    return chips_per_node
 
 
 def cut(scenario: Scenario) -> tuple[int, int, list[Lose]]:
     """Microbatches of a pass, a multiple of the stages; the sequences of the step; and what had to change."""
     plan = scenario.plan
     pp, dp, count = plan.mesh.pp, plan.mesh.dp, scenario.microbatches
-    held = plan.microbatch * count
+    rank_sequences = plan.microbatch * count
     if count % pp == 0:
-        return count, held * dp, []
+        return count, rank_sequences * dp, []
     why = f"the pipeline takes a multiple of its {pp} stages in microbatches"
-    fits = [size for size in range(pp, held + 1, pp) if held % size == 0]
+    fits = [size for size in range(pp, rank_sequences + 1, pp) if rank_sequences % size == 0]
     if fits:
         nearest = min(fits, key=lambda size: (abs(size - count), -size))
-        return nearest, held * dp, [Lose("plan.microbatch", f"{why}: written with {nearest} of {held // nearest}")]
+        return (
+            nearest,
+            rank_sequences * dp,
+            [Lose("plan.microbatch", f"{why}: written with {nearest} of {rank_sequences // nearest}")],
+        )
     more = -(-count // pp) * pp
     sequences = more * plan.microbatch * dp
     return more, sequences, [Lose("workload.global_batch", f"{why}: written with {sequences} sequences")]
@@ -123,7 +127,7 @@ def mesh(scenario: Scenario) -> Iterator[Piece]:
         "tensor": ("plan.tp", "plan.sequence_parallel"),
         "tensor_sequence": ("plan.tp", "plan.sequence_parallel"),
     }
-    parts = placed(scenario)
+    parts = axis_degrees(scenario)
     for axis, (between, within) in parts.items():
         yield Say(f"dcn_{axis}_parallelism", between, *paths[axis])
         yield Say(f"ici_{axis}_parallelism", within, *paths[axis])
@@ -135,7 +139,7 @@ def mesh(scenario: Scenario) -> Iterator[Piece]:
     yield Fixed("plan.moe_dispatch", "all-to-all", "tokens are exchanged with ragged all-to-all")
 
 
-def placed(scenario: Scenario) -> dict[str, tuple[int, int]]:
+def axis_degrees(scenario: Scenario) -> dict[str, tuple[int, int]]:
     """Every axis as (between slices, inside one), in devices as JAX counts them."""
     degrees, _ = axes_of(scenario)
     axis = second(scenario)
@@ -164,8 +168,8 @@ def axes_of(scenario: Scenario) -> tuple[dict[str, int], list[Lose]]:
         ep = gcd(axes.dp, ep)
     fsdp = 1
     if shard in ("zero2", "zero3"):
-        fsdp, rest = divmod(plan.shard_degree, axes.cp * ep)
-        if rest or not fsdp or (axes.dp // ep) % fsdp:
+        fsdp, remainder = divmod(plan.shard_degree, axes.cp * ep)
+        if remainder or not fsdp or (axes.dp // ep) % fsdp:
             lost.append(Lose("plan.shard_degree", "a shard is split over whole context and expert groups"))
             fsdp = axes.dp // ep
     if shard == "zero2":
@@ -257,30 +261,30 @@ def _not_plain(scenario: Scenario, *also: type) -> str:
 
 def pipeline(scenario: Scenario) -> Iterator[Piece]:
     """Equal stages, repeated in a circle for virtual ones; layers that do not divide stay outside."""
-    plan, held = scenario.plan, scenario.placement
+    plan, placement = scenario.plan, scenario.placement
     pp, chunks = plan.mesh.pp, plan.schedule.chunks
     if pp == 1:
         return
-    layers = piped(scenario.model)
+    layers = pipeline_layers(scenario.model)
     if layers < pp:
         raise InputError(Problem(path="plan.pp", given=str(pp), expected=f"at most {layers}, a layer for each stage"))
     if layers < pp * chunks:
         chunks = 1
         yield Lose("plan.schedule.chunks", f"{layers} layers are too few: written without repeats")
-    each = layers // (pp * chunks)
-    inner = each * pp * chunks
-    yield Say("num_layers_per_pipeline_stage", each, "plan.placement", "plan.schedule.chunks")
+    layers_each = layers // (pp * chunks)
+    inner = layers_each * pp * chunks
+    yield Say("num_layers_per_pipeline_stage", layers_each, "plan.placement", "plan.schedule.chunks")
     yield Say("num_pipeline_repeats", chunks, "plan.schedule.chunks")
     yield Say("pipeline_parallel_layers", inner, "plan.placement")
-    if held != (each,) * (pp * chunks):
+    if placement != (layers_each,) * (pp * chunks):
         outside = scenario.model.layers - inner
-        why = f"stages hold equally many layers: written with {each} in each"
+        why = f"stages hold equally many layers: written with {layers_each} in each"
         yield Lose("plan.placement", why + (f", and {outside} before or after the pipeline" if outside else ""))
     why = "a scan over stages and its derivative: all forwards, then all backwards, in the memory that takes"
     yield Fixed("plan.schedule.name", "gpipe", why)
 
 
-def piped(model: ModelSpec) -> int:
+def pipeline_layers(model: ModelSpec) -> int:
     """The layers a pipeline may hold: DeepSeek's dense ones come before it."""
     if not MODELS_NAMED.get(model.id, "").startswith(("deepseek", "kimi")):
         return model.layers
@@ -316,7 +320,7 @@ def write(scenario: Scenario) -> Export:
     if second(scenario):
         head = (*head, f"devices: two for each chip, the second on axis {second(scenario)}")
     text = comment(head) + yaml_text(ledger.options)
-    return exported(ID, {FILE: text, **_launch(scenario, title)}, ledger)
+    return export_of(ID, {FILE: text, **_launch(scenario, title)}, ledger)
 
 
 def _launch(scenario: Scenario, title: str) -> dict[str, str]:
@@ -328,8 +332,10 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
     if on_tpu(scenario.system):
         flags = {"LIBTPU_INIT_ARGS": LIBTPU}
         setup = tuple(every_host(scenario))
-        alone = Command(words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT)
-        return {ON_NODE: on_node(scenario, alone, title)}
+        stands_alone = Command(
+            words=words, per_chip=False, rendezvous=False, setup=setup, environment=flags, tail=OUTPUT
+        )
+        return {ON_NODE: on_node(scenario, stands_alone, title)}
     flags = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true", **POOL}
     command = Command(words=words, per_chip=False, environment=flags, setup=(COORDINATOR,), tail=OUTPUT)
     return scripts(scenario, command, title)
@@ -337,8 +343,8 @@ def _launch(scenario: Scenario, title: str) -> dict[str, str]:
 
 def every_host(scenario: Scenario) -> Iterator[str]:
     """How a script reaches every host of a slice: by gcloud, or by xpk on a cluster."""
-    word, each = SLICES.get(scenario.system.chip.id, ("TYPE", 1))
-    kind = f"{word}-{scenario.system.chips * each}" if word != "TYPE" else word
+    word, share_each = SLICES.get(scenario.system.chip.id, ("TYPE", 1))
+    kind = f"{word}-{scenario.system.chips * share_each}" if word != "TYPE" else word
     yield "# Run this on every host of the slice; JAX finds the others by itself. From outside, in this folder:"
     yield "#   gcloud compute tpus tpu-vm scp --recurse . $TPU:run --zone=$ZONE --worker=all"
     yield "#   gcloud compute tpus tpu-vm ssh $TPU --zone=$ZONE --worker=all --command='bash run/launch.sh'"
@@ -392,18 +398,18 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
 
 def _numerics(model: ModelSpec) -> Iterator[Piece]:
     """Rotary base and norm epsilon of a model that is spelled; its names carry their own."""
-    found = numerics_of(model)
-    if found.rotary_base is not None:
-        yield Say("rope_max_timescale", int(found.rotary_base))
-    if found.norm_eps is not None:
-        yield Say("normalization_layer_epsilon", found.norm_eps)
+    numerics = numerics_of(model)
+    if numerics.rotary_base is not None:
+        yield Say("rope_max_timescale", int(numerics.rotary_base))
+    if numerics.norm_eps is not None:
+        yield Say("normalization_layer_epsilon", numerics.norm_eps)
     yield from habits(ID, "numerics")
-    if found.router is not None:
-        if found.router.aux_loss is not None:
-            yield Say("load_balance_loss_weight", found.router.aux_loss)
-        if replace(found.router, aux_loss=None, normalized=True) != Router(score="softmax", normalized=True):
+    if numerics.router is not None:
+        if numerics.router.aux_loss is not None:
+            yield Say("load_balance_loss_weight", numerics.router.aux_loss)
+        if replace(numerics.router, aux_loss=None, normalized=True) != Router(score="softmax", normalized=True):
             yield Lose("model.numerics.router.*", "experts are scored by a softmax, as Mixtral's")
-        elif found.router.normalized is False:
+        elif numerics.router.normalized is False:
             yield Lose("model.numerics.router.normalized", "weights of the picked experts add up to one")
     if unknown := unknown_numerics(model):
         why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"
@@ -412,8 +418,8 @@ def _numerics(model: ModelSpec) -> Iterator[Piece]:
 
 def _name(model: ModelSpec) -> str | None:
     """The name of a catalog model that MaxText has too."""
-    known = model.id in MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
-    return MODELS_NAMED[model.id] if known else None
+    is_known = model.id in MODELS_NAMED and model.id in MODELS and MODELS[model.id] == model
+    return MODELS_NAMED[model.id] if is_known else None
 
 
 def _work(scenario: Scenario) -> Iterator[Piece]:
@@ -427,17 +433,17 @@ def _work(scenario: Scenario) -> Iterator[Piece]:
     if kind == "muon" and not (name.startswith(MUON) if name else not has_experts(scenario.model)):
         yield Lose("workload.optimizer.name", "Muon is not let loose on blocks of this kind: written as adamw")
         kind = None
-    own = FIXED_OPTIMIZER.get(name or "")
-    if own and kind != "adamw":
-        yield Lose("workload.optimizer.name", f"the model's own file says {own}")
-    yield Say("opt_type", own or kind or "adamw", *(["workload.optimizer.name"] if kind else []))
+    is_own = FIXED_OPTIMIZER.get(name or "")
+    if is_own and kind != "adamw":
+        yield Lose("workload.optimizer.name", f"the model's own file says {is_own}")
+    yield Say("opt_type", is_own or kind or "adamw", *(["workload.optimizer.name"] if kind else []))
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
     """The policy that recomputes the plan's parts, or the first that covers them."""
     offload = scenario.plan.offload
     cover = same_everywhere(scenario)
-    yield from changed(scenario, cover, "one policy for all layers")
+    yield from fallback_losses(scenario, cover, "one policy for all layers")
     name = policy_of(cover.kind, frozenset(cover.parts), has_experts(scenario.model))
     if cover.kind == "none":
         why = f"every layer stands in a checkpoint, and remat_policy none keeps nothing: written as {name}"
@@ -448,11 +454,13 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("plan.recompute.parts", f"no policy recomputes just these: written as {name}, which covers them")
         if name == "full":
             yield Lose("plan.recompute.kind", "no policy recomputes just these parts: written as full")
-    moved = {"minimal": "minimal_offloaded", "full": "custom"}.get(name) if offload.activations == 1 else None
-    if moved == "custom":
+    offload_policy = {"minimal": "minimal_offloaded", "full": "custom"}.get(name) if offload.activations == 1 else None
+    if offload_policy == "custom":
         yield Say(INPUT, "offload", "plan.offload.activations")
-    said = ("plan.recompute.kind", "plan.recompute.parts", "plan.recompute.layers")
-    yield Say("remat_policy", moved or name, *said, *(["plan.offload.activations"] if moved else []))
+    paths_said = ("plan.recompute.kind", "plan.recompute.parts", "plan.recompute.layers")
+    yield Say(
+        "remat_policy", offload_policy or name, *paths_said, *(["plan.offload.activations"] if offload_policy else [])
+    )
     yield from habits(ID, "recompute")
     if offload.optimizer == 1:
         yield Say("optimizer_memory_host_offload", True, "plan.offload.optimizer")
@@ -468,34 +476,34 @@ def policy_of(kind: str, parts: frozenset[str], experts: bool) -> str:
     """
     if kind == "full":
         return "full"
-    wanted = parts if kind == "selective" else frozenset()
+    wanted_names = parts if kind == "selective" else frozenset()
     for name, (means, _) in POLICIES.items():
-        found = parts_of(name, experts)
-        covered = {*found, "activation"} if "mlp" in found else set(found)
-        if means == "selective" and wanted <= covered | ({"moe"} if not experts else set()):
+        policy_parts = parts_of(name, experts)
+        covered_parts = {*policy_parts, "activation"} if "mlp" in policy_parts else set(policy_parts)
+        if means == "selective" and wanted_names <= covered_parts | ({"moe"} if not experts else set()):
             return name
     return "full"
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     """Weights rest in weight_dtype and are cast to dtype for every product: fp32 weights are the master copy."""
-    precision, work, found = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
+    precision, work, decisions = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
     stored, states = precision.weights.id, work.optimizer.states.id
-    own = stored != "fp32" and work.optimizer.master is None
+    without_master = stored != "fp32" and work.optimizer.master is None
     yield Say("dtype", LONG.get(precision.activations.id, "bfloat16"), "plan.precision.activations")
-    rest = LONG.get(stored, "bfloat16") if own else "float32"
-    yield Say("weight_dtype", rest, "plan.precision.weights", "workload.optimizer.master")
+    stored_format = LONG.get(stored, "bfloat16") if without_master else "float32"
+    yield Say("weight_dtype", stored_format, "plan.precision.weights", "workload.optimizer.master")
     if precision.activations.id not in LONG or precision.activations.id != stored:
         yield Lose("plan.precision.weights", "weights are used in the format of activations")
         yield Lose("plan.precision.activations", "weights are used in the format of activations")
     master = work.optimizer.master.id if work.optimizer.master else "none"
-    if not own and master != ("none" if stored == "fp32" else "fp32"):
+    if not without_master and master != ("none" if stored == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the weights as they rest: fp32, or none beside")
-    kept = next((name for name, word in LONG.items() if word == rest), "fp32")
-    yield Fixed("workload.optimizer.states", kept, "states have the format of weight_dtype")
-    if states == kept:
-        yield Say("mu_dtype", rest, "workload.optimizer.states")
-    gradients = found["plan.precision.gradients"]
+    format_kept = next((name for name, word in LONG.items() if word == stored_format), "fp32")
+    yield Fixed("workload.optimizer.states", format_kept, "states have the format of weight_dtype")
+    if states == format_kept:
+        yield Say("mu_dtype", stored_format, "workload.optimizer.states")
+    gradients = decisions["plan.precision.gradients"]
     if gradients in LONG:
         yield Say("grad_dtype", LONG[gradients], "plan.precision.gradients")
     else:
@@ -505,19 +513,19 @@ def _formats(scenario: Scenario) -> Iterator[Piece]:
 
 def _narrow(scenario: Scenario) -> Iterator[Piece]:
     """Products in a narrow format: Transformer Engine's recipes on GPUs, qwix's on TPUs."""
-    precision, found = scenario.plan.precision, decisions_of(scenario)
-    known = ON_TPU if on_tpu(scenario.system) else ON_GPU
-    word = known.get((precision.compute.id, found.get("plan.precision.scaling", "")), "")
+    precision, decisions = scenario.plan.precision, decisions_of(scenario)
+    known_words = ON_TPU if on_tpu(scenario.system) else ON_GPU
+    word = known_words.get((precision.compute.id, decisions.get("plan.precision.scaling", "")), "")
     yield Say("quantization", word, *(["plan.precision.compute", "plan.precision.scaling"] if word else []))
     if word in BY_QWIX:
         yield Say("use_qwix_quantization", True)
-    formats = ", ".join(f"{name} by {scale}" for name, scale in known)
+    formats = ", ".join(f"{name} by {scale}" for name, scale in known_words)
     yield Fixed("plan.precision.compute", precision.weights.id, f"products are in dtype, or {formats}")
     yield Lose("plan.precision.scaling", f"narrow products are {formats}") if not word else Say("quantization", word)
 
 
 def _switches(scenario: Scenario) -> Iterator[Piece]:
-    found = decisions_of(scenario)
+    decisions = decisions_of(scenario)
     flash = "flash" if on_tpu(scenario.system) else "cudnn_flash_te"
-    yield Say("attention", flash if found["plan.attention"] == "flash" else "dot_product", "plan.attention")
+    yield Say("attention", flash if decisions["plan.attention"] == "flash" else "dot_product", "plan.attention")
     yield from habits(ID, "switches")

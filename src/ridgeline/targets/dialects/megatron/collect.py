@@ -12,9 +12,9 @@ from typing import Any
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table
 from ridgeline.targets.imports.option_reader import model_in
-from ridgeline.targets.imports.run_files import RunFiles, around
+from ridgeline.targets.imports.run_files import RunFiles, checkout_of
 from ridgeline.targets.imports.shell_eval import Script, read_script
-from ridgeline.targets.imports.shell_expand import shown, split_words
+from ridgeline.targets.imports.shell_expand import display_word, split_words
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files
@@ -63,16 +63,16 @@ class Given:
 
 def collect(files: Files) -> Given:
     """The options of the first script that starts a run; without one, of the first table that holds any."""
-    found = _collect(files)
-    folder = around(files).folder
-    path = f"{folder.name if folder else ''}/{found.source}"
-    return replace(_switched(found, files), hint=model_in(files) or "", path=path)
+    run_options = _collect(files)
+    folder = checkout_of(files).folder
+    path = f"{folder.name if folder else ''}/{run_options.source}"
+    return replace(_with_switches(run_options, files), hint=model_in(files) or "", path=path)
 
 
-def _switched(found: Given, files: Files) -> Given:
+def _with_switches(found: Given, files: Files) -> Given:
     """One expert for each token, where the checkout's Megatron is of the time when there was no other choice."""
     silent = "num-experts" in found.options and not {"moe-router-topk", "topk"} & set(found.options)
-    software = around(files).named("megatron/arguments.py") if silent else None
+    software = checkout_of(files).named("megatron/arguments.py") if silent else None
     if software is None or "--num-experts" not in software or "--moe-router-topk" in software:
         return found
     several = "top2" in str(found.options.get("routing-mode", ""))
@@ -80,50 +80,50 @@ def _switched(found: Given, files: Files) -> Given:
 
 
 def _collect(files: Files) -> Given:
-    named = around(files).model is not None
+    model_name = checkout_of(files).model is not None
     for name, text in files.items():
         if name.endswith(SCRIPTS):
-            found = from_script(name, text, files, named)
-            if found is not None:
-                return found
+            run_options = from_script(name, text, files, model_name)
+            if run_options is not None:
+                return run_options
     for name, text in files.items():
         if name.endswith(TABLES):
             table = arguments_of(parse_table(Path(name), text).data)
-            filled = _filled_by_script(name, table, files) if table is not None else None
-            if filled is not None:
-                return filled
+            filled_table = _filled_by_script(name, table, files) if table is not None else None
+            if filled_table is not None:
+                return filled_table
             if table is not None:
-                return Given(options=_filled(table, around(files).environment), source=name)
+                return Given(options=_fill_variables(table, checkout_of(files).environment), source=name)
     _refuse_other_programs(files)
-    expected = "a script that passes --num-layers to a training program, or a table with num-layers"
+    expected_text = "a script that passes --num-layers to a training program, or a table with num-layers"
     todo = "a script called with arguments or environment: say them with --arg and --env"
-    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected, todo=todo))
+    raise InputError(Problem(path="", given=", ".join(files) or "no file", expected=expected_text, todo=todo))
 
 
 def _refuse_other_programs(files: Files) -> None:
     """Say what scripts start where that is known to be no training, whatever it is called with."""
     for name, text in files.items():
-        for command in read_script(text, around(files)).commands if name.endswith(SCRIPTS) else ():
+        for command in read_script(text, checkout_of(files)).commands if name.endswith(SCRIPTS) else ():
             program = next((word for word in command if word.endswith(".py")), "")
-            if program and not _printed(command):
+            if program and not _only_prints(command):
                 other_work(Given(options={}, source=name, program=program))
 
 
 def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Given | None:
     """A table that leaves its numbers to variables, as a script above it in the checkout fills it in."""
-    place = around(files)
+    place = checkout_of(files)
     if place.folder is None or not any(isinstance(value, str) and "${" in value for value in table.values()):
         return None
-    for folder in [one for one in place.folder.parents if place.top and one.is_relative_to(place.top)][:4]:
+    for folder in [parent for parent in place.folder.parents if place.top and parent.is_relative_to(place.top)][:4]:
         for path in sorted(folder.glob("*.sh"), key=lambda path: ("sbatch" not in path.name, path.name))[:20]:
             text = place.text(path) or ""
             if "envsubst" in text and ".MODEL_ARGS" in text:
                 environment = {"MODEL": Path(name).stem, **place.environment}
                 run = RunFiles({path.name: text}, replace(place, folder=folder, environment=environment))
-                found = from_script(path.name, text, run)
-                if found is not None and not any("$" in str(found.options.get(sign)) for sign in LESS):
+                run_options = from_script(path.name, text, run)
+                if run_options is not None and not any("$" in str(run_options.options.get(sign)) for sign in LESS):
                     note = f"what MODEL is: taken as {environment['MODEL']}, for which {path.name} fills the table in"
-                    return replace(found, notes=(note, *found.notes), source=name)
+                    return replace(run_options, notes=(note, *run_options.notes), source=name)
     return None
 
 
@@ -137,20 +137,20 @@ def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
     }
     if inner is None and not any(sign in plain for sign in SIGNS):
         return None
-    return {key: _listed(value) for key, value in plain.items() if value is not False and value is not None}
+    return {key: _split_list(value) for key, value in plain.items() if value is not False and value is not None}
 
 
-def _filled(table: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def _fill_variables(table: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options with `${NAME}` filled in from the environment that the caller gives."""
-    found = dict(table)
+    options_filled = dict(table)
     for name, value in table.items():
         if isinstance(value, str) and "$" in value:
             words = [environment.get(key, f"${{{key}}}") for key in re.findall(r"^\$\{?(\w+)\}?$", value)]
-            found[name] = _value(words[0]) if words else value
-    return {name: True if value == "true" else value for name, value in found.items() if value != "false"}
+            options_filled[name] = _value(words[0]) if words else value
+    return {name: True if value == "true" else value for name, value in options_filled.items() if value != "false"}
 
 
-def _listed(value: Any) -> Any:
+def _split_list(value: Any) -> Any:
     """A value of a table as a command line would pass it: `"[a b]"` is two words."""
     if isinstance(value, str):
         words = value[1:-1].split() if re.fullmatch(r"\[[\w .-]*\]", value) else [value]
@@ -161,19 +161,19 @@ def _listed(value: Any) -> Any:
 
 def from_script(name: str, text: str, files: Files | None = None, named: bool = False) -> Given | None:
     """What a script passes to the Python program it starts; None when no command starts one."""
-    script = read_script(text, around(files or {}))
+    script = read_script(text, checkout_of(files or {}))
     signs = (*SIGNS, *LESS) if named else SIGNS
-    runs = sorted((command for command in script.commands if _says(command, signs)), key=_printed)
+    runs = sorted((command for command in script.commands if _says(command, signs)), key=_only_prints)
     if not runs:
-        return _kept(name, script)
-    found = _started(name, script, runs[0])
-    others = {str(key) for run in runs[1:] if (key := _key(parsed(run))) != _key(found.options)}
-    if not others or not found.program:
-        return found
-    return replace(found, notes=(f"{len(others)} further runs that the script starts", *found.notes))
+        return _options_in_variables(name, script)
+    run_options = _options_of_command(name, script, runs[0])
+    other_items = {str(key) for run in runs[1:] if (key := _key(parse_options(run))) != _key(run_options.options)}
+    if not other_items or not run_options.program:
+        return run_options
+    return replace(run_options, notes=(f"{len(other_items)} further runs that the script starts", *run_options.notes))
 
 
-def _printed(command: list[str]) -> bool:
+def _only_prints(command: list[str]) -> bool:
     """Whether a command only prints the one that is run behind it."""
     return command[0] in ("echo", "printf")
 
@@ -187,24 +187,26 @@ def _says(command: list[str], signs: tuple[str, ...]) -> bool:
     return any(word.startswith("--") and word[2:].split("=")[0].replace("_", "-") in signs for word in command)
 
 
-def _kept(name: str, script: Script) -> Given | None:
+def _options_in_variables(name: str, script: Script) -> Given | None:
     """Options that a script only keeps in variables, for another to start a run with."""
     words = [word for values in script.variables.values() for word in split_words(" ".join(values))]
-    found = parsed(shown(word) for word in words) if any(f"--{sign}" in words for sign in SIGNS) else {}
-    if not found:
+    options_parsed = (
+        parse_options(display_word(word) for word in words) if any(f"--{sign}" in words for sign in SIGNS) else {}
+    )
+    if not options_parsed:
         return None
     note = "which command takes the options that the script keeps in variables"
-    return Given(options=found, source=name, notes=(*dict.fromkeys(script.notes), note))
+    return Given(options=options_parsed, source=name, notes=(*dict.fromkeys(script.notes), note))
 
 
-def _started(name: str, script: Script, command: list[str]) -> Given:
+def _options_of_command(name: str, script: Script, command: list[str]) -> Given:
     start = next((index for index, word in enumerate(command) if word.endswith(".py")), _module(command))
-    found = parsed(command[start + 1 :])
-    found |= {key: value for key, value in script.environment.items() if key in BLOCKING}
+    options_parsed = parse_options(command[start + 1 :])
+    options_parsed |= {key: value for key, value in script.environment.items() if key in BLOCKING}
     return Given(
-        options=found,
+        options=options_parsed,
         source=name,
-        world=_world(parsed(command[: max(start, 0)]), script),
+        world=_world(parse_options(command[: max(start, 0)]), script),
         notes=tuple(dict.fromkeys(script.notes)),
         program=(command[start] if command[start].endswith(".py") else command[start].replace(".", "/") + ".py")
         if start >= 0
@@ -219,24 +221,27 @@ def _module(command: list[str]) -> int:
     return next((at for at in names if "." in command[at] and not command[at].startswith("torch.")), -1)
 
 
-def parsed(words: Iterable[str]) -> dict[str, Any]:
+def parse_options(words: Iterable[str]) -> dict[str, Any]:
     """Options by name without dashes; one value as itself, several as a list, none as True.
 
     >>> parsed(["--tp", "8", "--bf16", "--modules", "a", "b", "--x=1e-3"])
     {'tp': 8, 'bf16': True, 'modules': ['a', 'b'], 'x': 0.001}
     """
     flags = options("megatron").flags
-    found: dict[str, list[Any]] = {}
+    values_by_name: dict[str, list[Any]] = {}
     name = ""
     for word in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             name = name.replace("_", "-")
-            found[name] = [_value(value)] if equals else []
+            values_by_name[name] = [_value(value)] if equals else []
             name = "" if equals else name
-        elif name and not (name in flags and not found[name]):  # what follows a flag is not its value
-            found[name].append(_value(word))
-    return {name: True if not values else values[0] if len(values) == 1 else values for name, values in found.items()}
+        elif name and not (name in flags and not values_by_name[name]):  # what follows a flag is not its value
+            values_by_name[name].append(_value(word))
+    return {
+        name: True if not values else values[0] if len(values) == 1 else values
+        for name, values in values_by_name.items()
+    }
 
 
 def _value(word: str) -> Any:
@@ -250,27 +255,30 @@ def world_of(files: Files) -> int | None:
     """Ranks that the first script with torchrun's numbers starts."""
     for name, text in files.items():
         if name.endswith(SCRIPTS):
-            script = read_script(text, around(files))
+            script = read_script(text, checkout_of(files))
             for command in script.commands:
-                found = _world(parsed(command), script)
-                if found is not None:
-                    return found
+                ranks = _world(parse_options(command), script)
+                if ranks is not None:
+                    return ranks
     return None
 
 
 def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | None:
     """Ranks that torchrun, DeepSpeed's launcher or Slurm starts, where both numbers are known."""
-    each = _first(launch.get("nproc-per-node", launch.get("num-gpus")))
+    chips_per_node = _first(launch.get("nproc-per-node", launch.get("num-gpus")))
     nodes = _first(launch.get("nnodes", launch.get("num-nodes", 1)))
     if type(nodes) is str and re.fullmatch(r"\d{1,5}:\d{1,5}", nodes):
         nodes = int(nodes.split(":")[0])
-    if type(nodes) is int and type(each) is int and nodes > 0 and each > 0:
-        return nodes * each
-    if script is not None and each is None:
+    if type(nodes) is int and type(chips_per_node) is int and nodes > 0 and chips_per_node > 0:
+        return nodes * chips_per_node
+    if script is not None and chips_per_node is None:
         names = ("SLURM_NNODES", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS_PER_NODE")
         texts = [script.told.get(name) or script.variables.get(name, [""])[0] for name in names]
-        asked = [int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts]
-        return asked[0] * (asked[1] or (asked[2] if asked[2] > 1 else 0)) or None
+        values_requested = [int(text) if text.isdigit() and len(text) < 7 else 0 for text in texts]
+        return (
+            values_requested[0] * (values_requested[1] or (values_requested[2] if values_requested[2] > 1 else 0))
+            or None
+        )
     return None
 
 
@@ -285,12 +293,12 @@ def other_work(found: Given) -> str:
     A run that generates text is followed; an `InputError` refuses what a scenario cannot hold.
     """
     if "_huggingface" in found.program and "eval" not in found.program:  # models and batches of other software
-        other = f"training by transformers ({found.program.split('/')[-1]})"
-        raise InputError(Problem(path="", given=other, expected="a program of Megatron", where=found.source))
+        trainer_text = f"training by transformers ({found.program.split('/')[-1]})"
+        raise InputError(Problem(path="", given=trainer_text, expected="a program of Megatron", where=found.source))
     what = next((means for sign, means in PROGRAMS.items() if sign in found.program), None)
-    named = "model" in found.options  # by the caller, who knows what it sees
+    names_model = "model" in found.options  # by the caller, who knows what it sees
     option = next(
-        (name for name in OTHER_WORK if name in found.options and not (named and OTHER_WORK[name] == SEES)), None
+        (name for name in OTHER_WORK if name in found.options and not (names_model and OTHER_WORK[name] == SEES)), None
     )
     stage = PREFERENCES.get(str(found.options.get("stage", "")))
     folder = re.match(r"(bert|t5|retro|vit|multimodal|mimo)[-_]", found.path.lower())
@@ -301,16 +309,16 @@ def other_work(found: Given) -> str:
     what = what or stage
     if what is None and option is None:
         return ""
-    asked = OTHER_WORK[option] if option else ""
-    if GENERATES in (what, asked) and {what, asked} <= {GENERATES, None, ""}:
+    work_requested = OTHER_WORK[option] if option else ""
+    if GENERATES in (what, work_requested) and {what, work_requested} <= {GENERATES, None, ""}:
         return GENERATES
     if what == GENERATES:  # of a model that a scenario cannot hold
         what = ""
-    given = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
-    given = given or f"{asked} (--{option})"
-    expected = "training of a decoder"
-    todo = "name the model with --model" if asked == SEES else ""
-    raise InputError(Problem(path="", given=given, expected=expected, todo=todo, where=found.source))
+    given_text = f"{what} ({found.program.split('/')[-1]})" if what and found.program else what
+    given_text = given_text or f"{work_requested} (--{option})"
+    expected_text = "training of a decoder"
+    todo = "name the model with --model" if work_requested == SEES else ""
+    raise InputError(Problem(path="", given=given_text, expected=expected_text, todo=todo, where=found.source))
 
 
 def speaking(files: Files) -> Iterator[str]:

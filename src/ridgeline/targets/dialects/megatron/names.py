@@ -46,13 +46,15 @@ def placement_of(layout: str) -> tuple[int, ...]:
     text = re.sub(r"[\s,]", "", layout[: LONGEST + 1])
     text = re.sub(r"([EtmL])\*(\d{1,4})", lambda found: found.group(1) * int(found.group(2)), text)
     while len(layout) <= LONGEST and len(text) <= MOST:
-        found = re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)
-        if found is None:
+        match = re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text)
+        if match is None:
             break
-        text = text[: found.start()] + found.group(1) * int(found.group(2) or 1) + text[found.end() :]
+        text = text[: match.start()] + match.group(1) * int(match.group(2) or 1) + text[match.end() :]
     if re.search(r"[^EtmL|]", text) or len(text) > MOST or len(layout) > LONGEST:
-        expected = "a pipeline layout such as 'Et*2|(tt|)*3L'"
-        raise InputError(Problem(path="--pipeline-model-parallel-layout", given=repr(layout[:60]), expected=expected))
+        expected_text = "a pipeline layout such as 'Et*2|(tt|)*3L'"
+        raise InputError(
+            Problem(path="--pipeline-model-parallel-layout", given=repr(layout[:60]), expected=expected_text)
+        )
     return tuple(stage.count("t") for stage in text.split("|"))
 
 
@@ -83,17 +85,17 @@ def flags_of(pattern: str, layers: int) -> tuple[bool, ...]:
     before = ""
     while text != before and len(pattern) <= LONGEST and len(text) <= MOST:
         before = text
-        text = re.sub(r"\[([\d,]*)\]\*(\d{1,4})", _repeated, text)
+        text = re.sub(r"\[([\d,]*)\]\*(\d{1,4})", _repeat_list, text)
         text = text.replace("]+[", ",")
         text = re.sub(r"\(\[([\d,]*)\]\)", r"[\1]", text)
-    found = re.fullmatch(r"\[([01](?:,[01])*)\]", text)
-    if found is None or len(found.group(1).split(",")) != layers:
-        expected = f"a number, or a list of {layers} ones and zeros"
-        raise InputError(Problem(path="frequency", given=repr(pattern[:60]), expected=expected))
-    return tuple(flag == "1" for flag in found.group(1).split(","))
+    match = re.fullmatch(r"\[([01](?:,[01])*)\]", text)
+    if match is None or len(match.group(1).split(",")) != layers:
+        expected_text = f"a number, or a list of {layers} ones and zeros"
+        raise InputError(Problem(path="frequency", given=repr(pattern[:60]), expected=expected_text))
+    return tuple(flag == "1" for flag in match.group(1).split(","))
 
 
-def _repeated(found: re.Match[str]) -> str:
+def _repeat_list(found: re.Match[str]) -> str:
     return "[" + ",".join([found.group(1)] * min(int(found.group(2)), MOST)) + "]"
 
 

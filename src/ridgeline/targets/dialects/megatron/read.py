@@ -22,7 +22,7 @@ from ridgeline.targets.dialects.megatron.collect import Given, collect, other_wo
 from ridgeline.targets.dialects.megatron.names import ID, MODULES, STATES, STRATEGIES, changes_step, placement_of
 from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_model
 from ridgeline.targets.imports.option_reader import OptionReader, pick
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.tables import names as table_names
@@ -50,9 +50,9 @@ def decoding(reader: OptionReader) -> tuple[dict[str, Any], int]:
 
 def decoding_plan(plan: dict[str, Any]) -> dict[str, Any]:
     """What of a plan a decode step has: no sharding, no recompute, no gradients, no pipeline schedule of training."""
-    kept = {key: value for key, value in plan.items() if key in KEPT}
+    decode_plan = {key: value for key, value in plan.items() if key in KEPT}
     formats = plan.get("precision", {})
-    return kept | {"precision": {key: formats[key] for key in DECODE_FORMATS if key in formats}}
+    return decode_plan | {"precision": {key: formats[key] for key in DECODE_FORMATS if key in formats}}
 
 
 PARTS = {word: part for part, word in MODULES.items()}
@@ -94,25 +94,25 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
         optimizer["states"] = "int8"
     if not any(reader.options.get(name) for name in ("bf16", "fp16")):
         optimizer["master"] = "none"
-    found: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
-    found["global_batch"] = reader.count("global-batch-size")
+    count_read: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
+    count_read["global_batch"] = reader.count("global-batch-size")
     if reader.take("rampup-batch-size") is not None:
         reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
     last = re.search(r"\d\S*:(\d{1,7})\W*$", str(reader.options.get("step-batch-size-schedule", "")))
     if last is not None:  # "0:384 200B:768": from so many tokens on
         reader.take("step-batch-size-schedule")
-        found["global_batch"] = int(last.group(1))
+        count_read["global_batch"] = int(last.group(1))
         reader.assumptions.append("global_batch: the last of the batch's schedule")
-    found["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
-    tuned = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
-    if any(tuned[:2]):
-        found["task"] = "finetune"
-    if found["seq"] is None and reader.problems:
+    count_read["optimizer"] = optimizer if optimizer != {"name": "adamw"} else None
+    tuning_switches = [reader.switch(name, default=False) for name in ("sft", "is-instruction-dataset", "finetune")]
+    if any(tuning_switches[:2]):
+        count_read["task"] = "finetune"
+    if count_read["seq"] is None and reader.problems:
         raise InputError(reader.problems)
-    if found["seq"] is None:
-        expected, todo = "tokens of one sequence", "say it with --seq"
-        raise InputError(Problem(path="--seq-length", given="nothing", expected=expected, todo=todo))
-    return pick(found)
+    if count_read["seq"] is None:
+        expected_text, todo = "tokens of one sequence", "say it with --seq"
+        raise InputError(Problem(path="--seq-length", given="nothing", expected=expected_text, todo=todo))
+    return pick(count_read)
 
 
 def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
 
 def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
     layout = reader.take("pipeline-model-parallel-layout")
-    each = reader.count("num-layers-per-virtual-pipeline-stage")
+    layers_each = reader.count("num-layers-per-virtual-pipeline-stage")
     chunks = reader.count("num-virtual-stages-per-pipeline-rank") or 1
     slots = [0] * pp
     slots[0] += reader.switch("account-for-embedding-in-pipeline-split", default=False)
@@ -149,30 +149,30 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
         placement = placement_of(str(layout))
         chunks = max(1, len(placement) // pp)
     else:
-        if each is not None:
-            chunks = max(1, (layers + sum(slots)) // pp // each)
-        placement = _spread(layers, pp, chunks, (slots, ends))
+        if layers_each is not None:
+            chunks = max(1, (layers + sum(slots)) // pp // layers_each)
+        placement = _spread_layers(layers, pp, chunks, (slots, ends))
     schedule: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
     zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
-    named = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
-    if named:
-        schedule = {"schedule": named}
+    schedule_name = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
+    if schedule_name:
+        schedule = {"schedule": schedule_name}
         reader.take("enable-zero-bubble")
-        placement = _spread(layers, pp, 2, (slots, ends)) if named == "zbv" else placement
+        placement = _spread_layers(layers, pp, 2, (slots, ends)) if schedule_name == "zbv" else placement
     return schedule | ({"placement": list(placement)} if len(set(placement)) > 1 else {})
 
 
-def _spread(
+def _spread_layers(
     layers: int, pp: int, chunks: int, uneven: tuple[list[int], tuple[int | None, int | None]]
 ) -> tuple[int, ...]:
     """Layers of each virtual stage: an even share, first and last rank as given, embedding and output as slots."""
     slots, (first, last) = uneven
     fixed = {rank: count for rank, count in ((0, first), (pp - 1, last)) if count is not None}
-    rest = [rank for rank in range(pp) if rank not in fixed]
-    left = layers - sum(fixed.values()) + sum(slots)
-    share = left // len(rest) if rest else 0
-    held = [fixed.get(rank, share) for rank in range(pp)]
-    stages = [held[stage % pp] // chunks for stage in range(pp * chunks)]
+    open_ranks = [rank for rank in range(pp) if rank not in fixed]
+    layers_left = layers - sum(fixed.values()) + sum(slots)
+    share = layers_left // len(open_ranks) if open_ranks else 0
+    layers_by_rank = [fixed.get(rank, share) for rank in range(pp)]
+    stages = [layers_by_rank[stage % pp] // chunks for stage in range(pp * chunks)]
     stages[0] -= slots[0]
     stages[-1] -= slots[-1]
     return tuple(stages)
@@ -188,17 +188,17 @@ def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     if reader.switch("use-torch-fsdp2", default=False):
         keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
         shard = "zero2" if keeps else "zero3"
-    found: dict[str, Any] = {"shard": shard}
+    shard_plan: dict[str, Any] = {"shard": shard}
     copies = reader.count("num-distributed-optimizer-instances", default=1) or 1
     if copies > 1 and seen.world is not None:
-        found["shard_degree"] = max(1, seen.world // (plan["tp"] * plan["pp"] * copies))
+        shard_plan["shard_degree"] = max(1, seen.world // (plan["tp"] * plan["pp"] * copies))
     elif copies > 1:
         reader.taken.discard("num-distributed-optimizer-instances")
-    return found
+    return shard_plan
 
 
 def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"recompute": "none"}
+    memory_plan: dict[str, Any] = {"recompute": "none"}
     kinds = {"full": "full", "selective": "selective"}
     kind = reader.word("recompute-granularity", among=kinds, default=None)
     if reader.switch("recompute-activations", default=False):
@@ -206,16 +206,16 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
     earlier = reader.word("activations-checkpoint-method", among=METHODS, default=None)
     if earlier or reader.switch("checkpoint-activations", "deepspeed-activation-checkpointing", default=False):
         kind = kind or "full"  # before recompute had its name
-        apart = reader.size("checkpoint-num-layers")
-        if apart not in (None, 1):
-            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {apart}")
+        interval = reader.size("checkpoint-num-layers")
+        if interval not in (None, 1):
+            reader.assumptions.append(f"recompute: every layer's input is kept, not one of {interval}")
     reader.take("deepspeed-activation-checkpointing")
     method = reader.take("recompute-method") or earlier
     count = reader.size("recompute-num-layers", "activations-checkpoint-num-layers")
     modules = reader.take("recompute-modules")
     if kind == "full":
         some = {"layers": count} if method == "block" and count is not None else {}
-        found["recompute"] = {"kind": "full", **some} if some else "full"
+        memory_plan["recompute"] = {"kind": "full", **some} if some else "full"
         if method == "uniform" and count not in (None, 1):
             reader.assumptions.append(f"recompute: every layer's input is kept, not one of {count}")
     elif kind == "selective":
@@ -223,62 +223,73 @@ def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
         parts = [PARTS[name] for name in names if name in PARTS]
         if len(parts) < len(names):
             reader.taken.discard("recompute-modules")
-        found["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
+        memory_plan["recompute"] = {"kind": "selective", "parts": parts} if parts != ["attention"] else "selective"
     if kind != "full" and reader.switch("moe-layer-recompute", default=False):
-        held = found["recompute"]
-        parts = held["parts"] if isinstance(held, dict) else ["attention"] if held == "selective" else []
-        found["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
+        recompute_read = memory_plan["recompute"]
+        parts = (
+            recompute_read["parts"]
+            if isinstance(recompute_read, dict)
+            else ["attention"]
+            if recompute_read == "selective"
+            else []
+        )
+        memory_plan["recompute"] = {"kind": "selective", "parts": [*parts, "moe"]}
     offload = {}
-    swapped = reader.size("cpu-offloading-num-layers")
-    if swapped:
-        offload["activations"] = min(1.0, swapped / layers)
+    swapped_layers = reader.size("cpu-offloading-num-layers")
+    if swapped_layers:
+        offload["activations"] = min(1.0, swapped_layers / layers)
     if reader.switch("optimizer-cpu-offload", default=False):
         offload["optimizer"] = reader.share("optimizer-offload-fraction", default=1.0)
-    return found | ({"offload": offload} if offload else {})
+    return memory_plan | ({"offload": offload} if offload else {})
 
 
 def _precision(reader: OptionReader) -> Any:
     half = reader.switch("fp16", default=False)
-    rest = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
-    own = {"bf16": "fp32"}.get(rest, rest)
+    stored_format = "bf16" if reader.switch("bf16", default=False) else "fp16" if half else "fp32"
+    gradient_format = {"bf16": "fp32"}.get(stored_format, stored_format)
     narrow = reader.switch("grad-reduce-in-bf16", default=False)
     wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
-    found: dict[str, Any] = {"compute": rest, "weights": rest, "activations": rest, "kv": rest}
-    found["gradients"] = "bf16" if narrow and rest == "bf16" else "fp32" if wide else own
-    sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
-    own_word = reader.take("megatron-fsdp-main-grads-dtype" if sharded else "main-grads-dtype")
+    formats_read: dict[str, Any] = {
+        "compute": stored_format,
+        "weights": stored_format,
+        "activations": stored_format,
+        "kv": stored_format,
+    }
+    formats_read["gradients"] = "bf16" if narrow and stored_format == "bf16" else "fp32" if wide else gradient_format
+    is_sharded = reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False)
+    own_word = reader.take("megatron-fsdp-main-grads-dtype" if is_sharded else "main-grads-dtype")
     if own_word in ("bf16", "fp16", "fp32"):
-        found["gradients"] = own_word
+        formats_read["gradients"] = own_word
     recipe = str(reader.take("fp8-recipe", default="delayed"))
     if recipe not in SCALES:
         reader.assumptions.append(f"scaling = tensor, where the files say --fp8-recipe {recipe[:40]}")
     if reader.take("fp8-format", "fp8") is not None:
-        found["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
-        found["scaling"] = SCALES.get(recipe, "tensor")
+        formats_read["compute"] = "mxfp8" if recipe == "mxfp8" else "fp8-e4m3"
+        formats_read["scaling"] = SCALES.get(recipe, "tensor")
     reader.take("fp4-recipe")
     if reader.take("fp4-format") is not None:
-        found |= {"compute": "nvfp4", "scaling": "block"}
+        formats_read |= {"compute": "nvfp4", "scaling": "block"}
     if reader.switch("fp8-param-gather", "fp4-param-gather", default=False):
-        found["weights"] = found["compute"]
+        formats_read["weights"] = formats_read["compute"]
     reader.take("reuse-grad-buf-for-mxfp8-param-ag")
-    return found
+    return formats_read
 
 
 def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    switch_plan: dict[str, Any] = {}
     split = read_options(ID, "split", reader)
     parallel, exchange = split["sequence_parallel"], split["cp_kind"]
     if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
-        found["sequence_parallel"] = parallel
+        switch_plan["sequence_parallel"] = parallel
     way = reader.options.get("cp-comm-type")
     if way not in (None, "p2p", "a2a") and plan["cp"] > 1:
         reader.assumptions.append(f"cp_kind = ring, where the files say {str(way)[:20]}")
-    found |= {"cp_kind": exchange} if exchange != "ring" else {}
+    switch_plan |= {"cp_kind": exchange} if exchange != "ring" else {}
     backends = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
     local = reader.take("transformer-impl") == "local"
     flash = reader.switch("use-flash-attn", default=not local)
     attention = reader.word("attention-backend", among=backends, default="flash" if flash else "unfused")
-    found |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
+    switch_plan |= {"attention": attention} if attention != ENGINES[seen.engine].attention else {}
     graphs = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
     graph = reader.word("cuda-graph-impl", among=graphs, default="none")
     if reader.switch("enable-cuda-graph", "external-cuda-graph", default=False):
@@ -288,12 +299,12 @@ def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     if graph == "full":
         reader.take("no-check-for-nan-in-loss-and-grad")
     reader.take("te-rng-tracker")
-    found |= {"graph": graph} if graph != "none" else {}
+    switch_plan |= {"graph": graph} if graph != "none" else {}
     if seen.experts:
-        found |= _dispatch(reader)
+        switch_plan |= _dispatch(reader)
     if str(reader.take("CUDA_LAUNCH_BLOCKING", default="")) == "1":
-        found["launch_blocking"] = True
-    return found | _overlap(reader, seen, plan)
+        switch_plan["launch_blocking"] = True
+    return switch_plan | _overlap(reader, seen, plan)
 
 
 def _dispatch(reader: OptionReader) -> dict[str, Any]:
@@ -307,22 +318,22 @@ def _dispatch(reader: OptionReader) -> dict[str, Any]:
 
 def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
     """What runs beside compute, where it differs from the engine's habit."""
-    found = read_options(ID, "overlaps", reader)
-    found["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
+    sizes_read = read_options(ID, "overlaps", reader)
+    sizes_read["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
     if plan.get("schedule", "1f1b") == "1f1b":
-        del found["pp"]
+        del sizes_read["pp"]
     if plan["tp"] == 1:
-        del found["tp"]
+        del sizes_read["tp"]
     if plan.get("ep", 1) == 1:
-        del found["moe"]
-    beside = reader.switch("overlap-cpu-optimizer-d2h-h2d", default=False)
+        del sizes_read["moe"]
+    overlaps_states = reader.switch("overlap-cpu-optimizer-d2h-h2d", default=False)
     offload = plan.get("offload", {})
     if offload:
-        found["offload"] = beside if "optimizer" in offload else True
+        sizes_read["offload"] = overlaps_states if "optimizer" in offload else True
     habits = ENGINES[seen.engine].overlaps
     if plan["cp"] > 1 and "cp" not in habits:  # only MindSpeed has to be asked
-        found["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
-    differs = {key: value for key, value in found.items() if value != (key in habits)}
+        sizes_read["cp"] = reader.switch("use-cp-send-recv-overlap", default=False)
+    differs = {key: value for key, value in sizes_read.items() if value != (key in habits)}
     return {"overlap": differs} if differs else {}
 
 
@@ -345,29 +356,33 @@ def read(files: Files) -> Imported:
 
 def with_model(found: Given, files: Files) -> Given:
     """The model and the sequence that the caller names, in place of what the files spell."""
-    place = around(files)
-    named = ({"model": place.model} if place.model else {}) | ({"seq-length": place.seq} if place.seq else {})
-    return replace(found, options={**found.options, **named}) if named else found
+    place = checkout_of(files)
+    caller_options = ({"model": place.model} if place.model else {}) | ({"seq-length": place.seq} if place.seq else {})
+    return replace(found, options={**found.options, **caller_options}) if caller_options else found
 
 
 def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str] | None = None) -> Imported:
     """Options in Megatron's words as settings; `names` gives back what another dialect calls them."""
     generates = bool(other_work(found))
-    said = {OLDER.get(name, name): value for name, value in found.options.items() if name != "model"}
+    stated_options = {OLDER.get(name, name): value for name, value in found.options.items() if name != "model"}
     if any(name in found.options for name in GROUPED):
-        said["group-query-attention"] = True
-        said.pop("attention-head-type", None)
-    if said.pop("RMSNorm", False):  # of Megatron-LLaMA, before normalization had a name
-        said.setdefault("normalization", "RMSNorm")
-    if said.pop("disable-bias-linear-fc", False) and said.pop("disable-bias-attn-fc", False):
-        said |= {"disable-bias-linear": True, "add-qkv-bias": True}
-    if "intermediate-size" in said and "ffn-hidden-size" not in said and "model" not in found.options:
-        said = _by_program(said, found)
-    if "qwen3_next" in found.program and all(said.get(name) == size for name, size in QWEN3_NEXT.items()):
+        stated_options["group-query-attention"] = True
+        stated_options.pop("attention-head-type", None)
+    if stated_options.pop("RMSNorm", False):  # of Megatron-LLaMA, before normalization had a name
+        stated_options.setdefault("normalization", "RMSNorm")
+    if stated_options.pop("disable-bias-linear-fc", False) and stated_options.pop("disable-bias-attn-fc", False):
+        stated_options |= {"disable-bias-linear": True, "add-qkv-bias": True}
+    if (
+        "intermediate-size" in stated_options
+        and "ffn-hidden-size" not in stated_options
+        and "model" not in found.options
+    ):
+        stated_options = _by_program(stated_options, found)
+    if "qwen3_next" in found.program and all(stated_options.get(name) == size for name, size in QWEN3_NEXT.items()):
         found = replace(found, options={**found.options, "model": found.options.get("model", "qwen3-next-80b-a3b")})
-    if said.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
-        said.setdefault("is-hybrid-model", True)
-    reader = OptionReader(Table(data=said, source=found.source))
+    if stated_options.get("model-type") == "mamba" or re.search(r"(train|pretrain)_mamba", found.program):
+        stated_options.setdefault("is-hybrid-model", True)
+    reader = OptionReader(Table(data=stated_options, source=found.source))
     if "model" in found.options:  # named rather than spelled
         model: str | Mapping[str, Any] = found.options["model"]
         read_model_quietly(reader, found.hint)
@@ -375,12 +390,12 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         model = read_model(reader, found.hint or named_by_path(found.path))
     spec = load_model(model)
     workload, replica = decoding(reader) if generates else (read_workload(reader), None)
-    seen = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
-    plan = read_plan(reader, seen)
+    sees_images = Seen(engine=engine, layers=spec.layers, experts=has_experts(spec), world=found.world)
+    plan = read_plan(reader, sees_images)
     if generates:
         plan = decoding_plan(plan)
-    known = options(target if target not in ("primus", *DIALECTS) else ID)
-    unread = tuple(_renamed(part, known, names or {}) for part in reader.unread({}))
+    option_list = options(target if target not in ("primus", *DIALECTS) else ID)
+    unread = tuple(_explain_unread(part, option_list, names or {}) for part in reader.unread({}))
     per_rank = replica or (None if "global_batch" in workload else plan["microbatch"])
     notes = (*(f"left out: {note}" for note in found.notes), *reader.assumptions)
     return Imported(
@@ -398,9 +413,9 @@ def _by_program(said: dict[str, Any], found: Given) -> dict[str, Any]:
     if "starcoder" in found.program:  # GPT-BigCode: one key and value head, the rest as Megatron's own GPT
         return {**said, "attention-head-type": "multiquery", "ffn-hidden-size": said["intermediate-size"]}
     if not re.search(r"llama|baichuan", f"{found.program} {found.path}".lower()):
-        given = f"layers that {(found.program or found.path).split('/')[-1][:60]} builds"
-        expected, todo = "layers that the options spell", "name the model with --model"
-        raise InputError(Problem(path="--intermediate-size", given=given, expected=expected, todo=todo))
+        given_text = f"layers that {(found.program or found.path).split('/')[-1][:60]} builds"
+        expected_text, todo = "layers that the options spell", "name the model with --model"
+        raise InputError(Problem(path="--intermediate-size", given=given_text, expected=expected_text, todo=todo))
     positions = {"position-embedding-type": "alibi" if said.pop("use-alibi-mask", False) else "rope"}
     return {**said, **LLAMA, **positions, "ffn-hidden-size": said["intermediate-size"]}
 
@@ -413,13 +428,13 @@ def read_model_quietly(reader: OptionReader, hint: str) -> None:
     reader.problems, reader.assumptions = before, notes
 
 
-def _renamed(part: Unread, known: Options, names: Mapping[str, str]) -> Unread:
-    own = names.get(part.option, part.option)
-    documented = own in known.flags or own in known.values or "." in own
-    why = NOT_PRICED if documented else f"not among the options recorded of {known.target} {known.version}"
+def _explain_unread(part: Unread, known: Options, names: Mapping[str, str]) -> Unread:
+    option_name = names.get(part.option, part.option)
+    is_documented = option_name in known.flags or option_name in known.values or "." in option_name
+    why = NOT_PRICED if is_documented else f"not among the options recorded of {known.target} {known.version}"
     matters = changes_step(part.option, part.value)
     value = "" if part.value == "True" else part.value
-    return replace(part, option=own, value=value, why=CHANGES if matters else why, matters=matters)
+    return replace(part, option=option_name, value=value, why=CHANGES if matters else why, matters=matters)
 
 
 def recognises(files: Files) -> bool:

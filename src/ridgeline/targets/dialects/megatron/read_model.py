@@ -32,9 +32,9 @@ def named_by_tokenizer(reader: OptionReader) -> str | None:
         if not isinstance(value, str) or len(value) > 300:
             continue
         for name in (value, *reversed(value.strip("/").split("/"))):
-            found = find_name(name) if name and "$" not in name else None
-            if found is not None:
-                return found[0]
+            entry = find_name(name) if name and "$" not in name else None
+            if entry is not None:
+                return entry[0]
     return None
 
 
@@ -45,16 +45,16 @@ def named_by_path(path: str) -> str:
     'llama2-70b'
     """
     plain = re.sub(r"[^a-z0-9]", "", path[:200].lower())
-    found = [id for id in MODELS if re.sub(r"[^a-z0-9]", "", id) in plain]
-    return max(found, key=len, default="")
+    ids_found = [id for id in MODELS if re.sub(r"[^a-z0-9]", "", id) in plain]
+    return max(ids_found, key=len, default="")
 
 
 def vocabulary_of(reader: OptionReader) -> int | None:
     """Rows of the embedding where the options say them, by number or by a tokenizer that has one size."""
-    stated = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")
+    stated_values = reader.count("padded-vocab-size", "pad-vocab-size-to") or reader.count("vocab-size")
     reader.take("pad-vocab-size-to"), reader.take("vocab-size")
-    if stated is not None:
-        return stated
+    if stated_values is not None:
+        return stated_values
     model = named_by_tokenizer(reader)
     if model is not None:
         reader.assumptions.append(f"vocab = {MODELS[model].vocab}: the tokenizer is that of {model}")
@@ -118,20 +118,20 @@ def hybrid_pattern(reader: OptionReader) -> HybridPattern | None:
     >>> found.layers, found.segments, found.ahead
     ('M-M*', (2, 2), ('*E',))
     """
-    given = reader.take("hybrid-layer-pattern", "hybrid-override-pattern")
+    model_given = reader.take("hybrid-layer-pattern", "hybrid-override-pattern")
     state_space = reader.switch("is-hybrid-model", default=False)
     shares = [reader.share(f"hybrid-{part}-ratio", default=0.0) for part in ("attention", "mlp")]
-    if given is None and (state_space or any(shares)):
-        given = spread(reader.count("num-layers") or 0, *shares)
-    if given is None:
+    if model_given is None and (state_space or any(shares)):
+        model_given = spread_pattern(reader.count("num-layers") or 0, *shares)
+    if model_given is None:
         return None
     _refuse_own_layers(reader)
-    text = str(given).replace(" ", "")
+    text = str(model_given).replace(" ", "")
     main, *ahead = text.split("/")
     parts = main.split("|")
     if len(text) > LONGEST or not main or set("".join((*parts, *ahead))) - LAYERS:
-        expected = "layers spelled by M, G, *, D, +, - and E"
-        raise InputError(Problem(path="--hybrid-layer-pattern", given=repr(text[:60]), expected=expected))
+        expected_text = "layers spelled by M, G, *, D, +, - and E"
+        raise InputError(Problem(path="--hybrid-layer-pattern", given=repr(text[:60]), expected=expected_text))
     return HybridPattern(layers="".join(parts), segments=tuple(len(part) for part in parts), ahead=tuple(ahead))
 
 
@@ -142,11 +142,13 @@ def _refuse_own_layers(reader: OptionReader) -> None:
     if name.startswith(CORE) or not name or name.endswith("mamba_layer_specs"):
         reader.take("spec")
         return
-    given, expected = f"layers that {name[:80]} builds", "layers that the options spell"
-    raise InputError(Problem(path="--spec", given=given, expected=expected, todo="name the model with --model"))
+    given_text, expected_text = f"layers that {name[:80]} builds", "layers that the options spell"
+    raise InputError(
+        Problem(path="--spec", given=given_text, expected=expected_text, todo="name the model with --model")
+    )
 
 
-def spread(layers: int, attention: float, mlp: float) -> str | None:
+def spread_pattern(layers: int, attention: float, mlp: float) -> str | None:
     """The pattern of so many layers with shares of attention and of mlp, the rest Mamba, as Megatron-Core deals them.
 
     Attention stands between stretches of Mamba of equal length; every stretch of Mamba layers between two mlps is as
@@ -157,39 +159,39 @@ def spread(layers: int, attention: float, mlp: float) -> str | None:
     """
     if not 0 < layers <= LONGEST:
         return None
-    found = ["M"] * layers
+    symbols = ["M"] * layers
     attends, dense = round(layers * attention), round(layers * mlp)
-    left = length = (layers - attends) / (attends + 1)
+    mamba_left = length = (layers - attends) / (attends + 1)
     for at in range(layers):
-        found[at], left = ("*", left + length) if left < 0.5 else ("M", left - 1)
+        symbols[at], mamba_left = ("*", mamba_left + length) if mamba_left < 0.5 else ("M", mamba_left - 1)
     if dense:
-        left = length = (layers - attends - dense) / dense
-        for at in (at for at in range(layers) if found[at] == "M"):
-            found[at], left = ("-", left + length) if left < 0.5 else ("M", left - 1)
-    return "".join(found)
+        mamba_left = length = (layers - attends - dense) / dense
+        for at in (at for at in range(layers) if symbols[at] == "M"):
+            symbols[at], mamba_left = ("-", mamba_left + length) if mamba_left < 0.5 else ("M", mamba_left - 1)
+    return "".join(symbols)
 
 
 def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:
     """The state-space mixer, by Megatron-Core's defaults where the options are silent."""
-    found = read_options(ID, "mamba", reader)
-    heads = found.get("heads", max(1, 2 * hidden // found["head_dim"]))
+    sizes_read = read_options(ID, "mamba", reader)
+    heads = sizes_read.get("heads", max(1, 2 * hidden // sizes_read["head_dim"]))
     chunk = reader.count("mamba-chunk-size")
-    return {"kind": "mamba2", "heads": heads, **found, **({"chunk": chunk} if chunk else {})}
+    return {"kind": "mamba2", "heads": heads, **sizes_read, **({"chunk": chunk} if chunk else {})}
 
 
 def linear(reader: OptionReader) -> dict[str, Any]:
     """The gated delta net."""
-    found = read_options(ID, "linear", reader)
-    conv = found.pop("conv")
-    return {"kind": "gated-delta", **found, **({"conv": conv} if conv != 4 else {})}
+    sizes_read = read_options(ID, "linear", reader)
+    conv = sizes_read.pop("conv")
+    return {"kind": "gated-delta", **sizes_read, **({"conv": conv} if conv != 4 else {})}
 
 
-def spelled(pattern: str, kinds: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def pattern_parts(pattern: str, kinds: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The parts of every layer that a pattern spells."""
     for symbol in pattern:
         if not kinds[symbol]:
-            expected = "a pattern whose layers the options describe"
-            raise InputError(Problem(path="--hybrid-layer-pattern", given=f"a layer {symbol}", expected=expected))
+            expected_text = "a pattern whose layers the options describe"
+            raise InputError(Problem(path="--hybrid-layer-pattern", given=f"a layer {symbol}", expected=expected_text))
         yield kinds[symbol]
 
 
@@ -221,7 +223,7 @@ def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
         table["embedding_norm"] = "layer"
     table |= _blocks(parts)
     table |= _ahead(reader, table, pattern)
-    return _named(reader, table, vocab, hint)
+    return _match_catalog(reader, table, vocab, hint)
 
 
 def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterator[dict[str, Any]]:
@@ -229,25 +231,25 @@ def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterat
     kinds = _parts_of(reader, pattern, hidden)
     if len(pattern.segments) > 1:  # pipeline stages are spelled by the pattern
         reader.options["pipeline-model-parallel-layout"] = layout_of(pattern.segments)
-    yield from spelled(pattern.layers, kinds)
+    yield from pattern_parts(pattern.layers, kinds)
 
 
 def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict[str, dict[str, Any]]:
     used = set(pattern.layers + "".join(pattern.ahead))
     attends = bool(used & set("*D+"))
-    whole = next(_layers(reader, 1, hidden)) if attends or used & set("-E") else {}
-    mixer = {"attention": whole["attention"]} if attends else {}
-    biased = not reader.switch("disable-bias-linear", default=False)
+    full_layer = next(_layers(reader, 1, hidden)) if attends or used & set("-E") else {}
+    mixer = {"attention": full_layer["attention"]} if attends else {}
+    has_bias = not reader.switch("disable-bias-linear", default=False)
     act = _activation(reader)
     ffn = _ffn(reader, hidden)
-    experts = _experts(reader, ffn, act, biased)
-    dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
+    experts = _experts(reader, ffn, act, has_bias)
+    dense = {"hidden": ffn, **act, **({"bias": True} if has_bias else {})}
     kinds = {"M": {"attention": mamba(reader, hidden)} if "M" in used else {}}
     kinds |= {"G": {"attention": linear(reader)} if "G" in used else {}, "*": mixer, "D": mixer, "+": mixer}
     if experts and "E" not in used:
-        given = f"{experts['experts']} experts, and no layer E in the pattern"
-        expected, todo = "a pattern whose layers the options describe", "name the model with --model"
-        raise InputError(Problem(path="--hybrid-layer-pattern", given=given, expected=expected, todo=todo))
+        given_text = f"{experts['experts']} experts, and no layer E in the pattern"
+        expected_text, todo = "a pattern whose layers the options describe", "name the model with --model"
+        raise InputError(Problem(path="--hybrid-layer-pattern", given=given_text, expected=expected_text, todo=todo))
     kinds |= {"-": {"mlp": dense}, "E": {"moe": experts} if experts else {}}
     return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
 
@@ -259,7 +261,7 @@ def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern |
         return {"mtp": depth} if depth else {}
     kinds = _parts_of(reader, pattern, table["hidden"])
     block: dict[str, Any] = {}
-    for part in spelled(pattern.ahead[0], kinds):
+    for part in pattern_parts(pattern.ahead[0], kinds):
         block |= part
     block["norms"] = len(pattern.ahead[0])
     if "block" not in table:
@@ -268,24 +270,28 @@ def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern |
     return {"mtp": len(pattern.ahead), "mtp_block": "ahead"}
 
 
-def _named(reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str) -> str | Mapping[str, Any]:
-    guessed = guessed_vocabulary(reader) if vocab is None else None
-    found = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
-    known = isinstance(found, str) or "base" in found
-    if guessed is not None and is_patched(reader) and hint in MODELS and not known:
-        guessed = MODELS[hint].vocab, hint
-    if guessed is not None and not (known and (is_patched(reader) or found == hint)):
-        reader.assumptions.append(f"vocab = {guessed[0]}: usual for {guessed[1]}; --set model.vocab changes it")
-        return known_as({**table, "vocab": guessed[0]}, prefer=hint)
+def _match_catalog(
+    reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str
+) -> str | Mapping[str, Any]:
+    guessed_vocab = guessed_vocabulary(reader) if vocab is None else None
+    catalog_model = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
+    is_known = isinstance(catalog_model, str) or "base" in catalog_model
+    if guessed_vocab is not None and is_patched(reader) and hint in MODELS and not is_known:
+        guessed_vocab = MODELS[hint].vocab, hint
+    if guessed_vocab is not None and not (is_known and (is_patched(reader) or catalog_model == hint)):
+        reader.assumptions.append(
+            f"vocab = {guessed_vocab[0]}: usual for {guessed_vocab[1]}; --set model.vocab changes it"
+        )
+        return known_as({**table, "vocab": guessed_vocab[0]}, prefer=hint)
     if vocab is not None:
-        return found
-    if isinstance(found, str) or "base" in found:
-        name = found if isinstance(found, str) else found["base"]
+        return catalog_model
+    if isinstance(catalog_model, str) or "base" in catalog_model:
+        name = catalog_model if isinstance(catalog_model, str) else catalog_model["base"]
         reader.assumptions.append(f"vocab: that of {name}, whose other dimensions are these")
-        return found
+        return catalog_model
     usual = usual_vocabulary(hint)
     reader.assumptions.append(f"vocab = {usual}: the files do not say it; --set model.vocab changes it")
-    return {**found, "vocab": usual}
+    return {**catalog_model, "vocab": usual}
 
 
 def _need(reader: OptionReader, name: str) -> int:
@@ -293,63 +299,63 @@ def _need(reader: OptionReader, name: str) -> int:
     if value is None and reader.problems:
         raise InputError(reader.problems)
     if value is None:
-        expected, todo = "a number of the model", "is this the right script? only what it says itself is read"
-        raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected, todo=todo))
+        expected_text, todo = "a number of the model", "is this the right script? only what it says itself is read"
+        raise InputError(Problem(path=f"--{name}", given="nothing", expected=expected_text, todo=todo))
     return value
 
 
 def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str, Any]]:
     """The parts of every layer, in order."""
-    biased = not reader.switch("disable-bias-linear", default=False)
-    mixer = _mixer(reader, hidden, biased)
+    has_bias = not reader.switch("disable-bias-linear", default=False)
+    mixer = _mixer(reader, hidden, has_bias)
     act = _activation(reader)
     ffn = _ffn(reader, hidden)
-    dense = {"hidden": ffn, **act, **({"bias": True} if biased else {})}
-    experts = _experts(reader, ffn, act, biased)
+    dense = {"hidden": ffn, **act, **({"bias": True} if has_bias else {})}
+    experts = _experts(reader, ffn, act, has_bias)
     sparse = flags_of(str(reader.take("moe-layer-freq", default="1")), layers) if experts else (False,) * layers
     counts = iter(_counts(reader, sum(sparse)))
     size, windows = _windows(reader, layers)
     skips = reader.take("no-rope-freq")
-    bare = _skipped(str(skips), layers) if skips is not None else (False,) * layers
+    bare = _skips_positions(str(skips), layers) if skips is not None else (False,) * layers
     recurrent = _linear_layers(reader, layers)
     state = linear(reader) if any(recurrent) else {}
     norms = {"norms": 4} if reader.switch("post-norm", default=False) else {}  # also behind each part
-    reused = _reused(reader, layers) if "indexer" in mixer else (False,) * layers
+    reuses_indexer = _reuses_indexer(reader, layers) if "indexer" in mixer else (False,) * layers
     for is_sparse, is_local, is_bare, is_linear, is_reused in zip(
-        sparse, windows, bare, recurrent, reused, strict=True
+        sparse, windows, bare, recurrent, reuses_indexer, strict=True
     ):
-        own = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
-        own |= {"indexer": {**mixer["indexer"], "shared": True}} if is_reused else {}
+        layer_mixer = {**mixer, **({"window": size} if is_local else {}), **({"positions": "none"} if is_bare else {})}
+        layer_mixer |= {"indexer": {**mixer["indexer"], "shared": True}} if is_reused else {}
         ffn_part = {"moe": experts | {"experts": next(counts)}} if is_sparse else {"mlp": dense}
-        yield {"attention": state if is_linear else own, **ffn_part, **norms}
+        yield {"attention": state if is_linear else layer_mixer, **ffn_part, **norms}
 
 
 def _ffn(reader: OptionReader, hidden: int) -> int:
     """Width of the feed-forward part: two thirds of four times the model's, in steps of 64, where it is gated."""
-    gated = reader.options.get("swiglu") is True
-    return reader.count("ffn-hidden-size") or (8 * hidden // 3 // 64 * 64 if gated else 4 * hidden)
+    is_gated = reader.options.get("swiglu") is True
+    return reader.count("ffn-hidden-size") or (8 * hidden // 3 // 64 * 64 if is_gated else 4 * hidden)
 
 
 def _linear_layers(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     """Which layers have linear attention: N is all but every N-th, a list says which."""
     variant = str(reader.options.get("experimental-attention-variant", ""))
-    every = reader.take("linear-attention-freq")
-    if every is None or variant not in ("gated_delta_net", "gdn", ""):
+    interval = reader.take("linear-attention-freq")
+    if interval is None or variant not in ("gated_delta_net", "gdn", ""):
         return (False,) * layers
     reader.take("experimental-attention-variant")
-    if str(every).isdigit() and int(every):
-        return tuple((layer + 1) % int(every) != 0 for layer in range(layers))
-    return flags_of(str(every), layers)
+    if str(interval).isdigit() and int(interval):
+        return tuple((layer + 1) % int(interval) != 0 for layer in range(layers))
+    return flags_of(str(interval), layers)
 
 
-def _reused(reader: OptionReader, layers: int) -> tuple[bool, ...]:
+def _reuses_indexer(reader: OptionReader, layers: int) -> tuple[bool, ...]:
     """Which layers take the keys that an earlier one's indexer chose: all but every N-th behind the first."""
-    every, first = reader.count("index-topk-freq", default=1) or 1, reader.size("index-skip-topk-offset")
+    interval, first = reader.count("index-topk-freq", default=1) or 1, reader.size("index-skip-topk-offset")
     begins = 2 if first is None else first
-    return tuple(max(layer + 1 - begins, 0) % every != 0 for layer in range(layers))
+    return tuple(max(layer + 1 - begins, 0) % interval != 0 for layer in range(layers))
 
 
-def _skipped(text: str, layers: int) -> tuple[bool, ...]:
+def _skips_positions(text: str, layers: int) -> tuple[bool, ...]:
     """N skips every N-th layer, a list says which."""
     if text.isdigit() and int(text):
         return tuple((layer + 1) % int(text) == 0 for layer in range(layers))
@@ -380,14 +386,14 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     positions = "rope" if rotary and positions == "learned" else positions
     if reader.switch("multi-latent-attention", default=False):
         reader.take("qk-layernorm"), reader.take("kv-channels")
-        found = read_options(ID, "latent", reader)
+        sizes_read = read_options(ID, "latent", reader)
         sparse = _indexer(reader)
-        return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **found, **sparse}
-    grouped = reader.switch("group-query-attention", default=False)
+        return {"kind": "mla", "heads": heads, "q_rank": reader.size("q-lora-rank") or 0, **sizes_read, **sparse}
+    has_groups = reader.switch("group-query-attention", default=False)
     groups = reader.count("num-query-groups", default=1)
     if reader.word("attention-head-type", among={"multihead": 0, "multiquery": 1}, default=0):
-        grouped, groups = True, 1
-    mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if grouped else heads}
+        has_groups, groups = True, 1
+    mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if has_groups else heads}
     mixer["head_dim"] = reader.count("kv-channels") or hidden // heads
     qkv = reader.switch("add-qkv-bias", default=False) or biased
     flags = {"qkv_bias": qkv, "out_bias": reader.switch("add-dense-bias", default=False) or biased}
@@ -401,8 +407,8 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
 
 def _indexer(reader: OptionReader) -> dict[str, Any]:
     """Sparse attention that an indexer chooses keys for."""
-    stated = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
-    if reader.options.get("experimental-attention-variant") != "dsa" and not stated:
+    stated_values = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
+    if reader.options.get("experimental-attention-variant") != "dsa" and not stated_values:
         return {}
     reader.take("experimental-attention-variant")
     return {"indexer": read_options(ID, "indexer", reader)}
@@ -424,31 +430,31 @@ def _activation(reader: OptionReader) -> dict[str, Any]:
 
 def _counts(reader: OptionReader, sparse: int) -> list[int]:
     """Experts of each layer that has some: one number for all, or (Megatron-DeepSpeed's pyramid) one for each."""
-    given = reader.options.get("num-experts")
-    listed = given if isinstance(given, list) else [given] * sparse
-    counts = [count for count in listed if isinstance(count, int) and count > 1]
-    if not len(counts) == len(listed) == sparse:
-        shown = " ".join(map(str, listed))[:60]
-        raise InputError(Problem(path="--num-experts", given=shown, expected=f"one number, or {sparse} of them"))
+    expert_counts = reader.options.get("num-experts")
+    listed_values = expert_counts if isinstance(expert_counts, list) else [expert_counts] * sparse
+    counts = [count for count in listed_values if isinstance(count, int) and count > 1]
+    if not len(counts) == len(listed_values) == sparse:
+        shown_text = " ".join(map(str, listed_values))[:60]
+        raise InputError(Problem(path="--num-experts", given=shown_text, expected=f"one number, or {sparse} of them"))
     return counts
 
 
 def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
-    given = reader.options.get("num-experts")
-    count = reader.size("num-experts") if not isinstance(given, list) else reader.take("num-experts")[0]
+    expert_counts = reader.options.get("num-experts")
+    count = reader.size("num-experts") if not isinstance(expert_counts, list) else reader.take("num-experts")[0]
     if not count or count == 1:
         return {}
     reader.take("moe-grouped-gemm")
-    found: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
+    count_read: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
     if "moe-router-topk" not in reader:
         reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
-    found["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
-    found |= {key: value for key, value in read_options(ID, "more_experts", reader).items() if value}
+    count_read["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
+    count_read |= {key: value for key, value in read_options(ID, "more_experts", reader).items() if value}
     if reader.word("mlp-type", among={"standard": False, "residual": True}, default=False):
-        found["shared_hidden"] = ffn  # beside the experts of every layer
-    if "shared_hidden" in found and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
-        found["shared_gate"] = True
-    return {**found, **act, **({"bias": True} if biased else {})}
+        count_read["shared_hidden"] = ffn  # beside the experts of every layer
+    if "shared_hidden" in count_read and reader.switch("moe-shared-expert-gate", "shared-expert-gate", default=False):
+        count_read["shared_gate"] = True
+    return {**count_read, **act, **({"bias": True} if biased else {})}
 
 
 def _blocks(parts: list[dict[str, Any]]) -> dict[str, Any]:

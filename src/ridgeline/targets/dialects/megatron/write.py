@@ -19,10 +19,10 @@ from ridgeline.targets.dialects.megatron.names import ID, MODULES, RECIPES, STAT
 from ridgeline.targets.dialects.megatron.write_model import MODEL as SPEC
 from ridgeline.targets.dialects.megatron.write_model import Writer, is_hybrid, numerics, stages
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admitted, exported, gather, habits
+from ridgeline.targets.ledger import Fixed, Ledger, Lose, Piece, Say, admit_options, export_of, gather, habits
 from ridgeline.targets.option_table import option_names, say_options
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import nearest, normalized, price
+from ridgeline.targets.recompute_fallback import nearest, normal_recompute, price
 from ridgeline.targets.tables import values as table_values
 from ridgeline.targets.target import Export
 from ridgeline.targets.yaml_text import yaml_text
@@ -33,34 +33,36 @@ def precision(scenario: Scenario) -> Iterator[Piece]:
     chosen = scenario.plan.precision
     compute, where = chosen.compute.id, "plan.precision"
     narrow = chosen.compute.peak in NARROW
-    rest = chosen.activations.id
-    if rest in ("bf16", "fp16"):
-        yield Say(f"--{rest}", True, f"{where}.activations")
+    stored_format = chosen.activations.id
+    if stored_format in ("bf16", "fp16"):
+        yield Say(f"--{stored_format}", True, f"{where}.activations")
     yield Fixed(f"{where}.activations", "fp32", "fp32 unless told otherwise")
     if not narrow:
-        if compute == rest and rest in ("bf16", "fp16"):
-            yield Say(f"--{rest}", True, f"{where}.compute")
-        yield Fixed(f"{where}.compute", rest if rest in ("bf16", "fp16") else "fp32", "as activations rest")
+        if compute == stored_format and stored_format in ("bf16", "fp16"):
+            yield Say(f"--{stored_format}", True, f"{where}.compute")
+        yield Fixed(
+            f"{where}.compute", stored_format if stored_format in ("bf16", "fp16") else "fp32", "as activations rest"
+        )
     else:
         yield from _narrow(compute, chosen.scaling or ("block" if chosen.compute.block else "tensor"), scenario)
     stored = chosen.weights.id
     if narrow and stored == compute and (lack := _cannot_keep_narrow(scenario)):
-        yield Lose(f"{where}.weights", f"{lack}; written: {rest}")
+        yield Lose(f"{where}.weights", f"{lack}; written: {stored_format}")
     elif narrow and stored == compute:
         yield Say("--fp4-param-gather" if compute == "nvfp4" else "--fp8-param-gather", True, f"{where}.weights")
         if compute == "mxfp8" and scenario.plan.sharding.shard not in STRATEGIES:
             yield Say("--reuse-grad-buf-for-mxfp8-param-ag", True)
-    elif stored == rest and rest in ("bf16", "fp16"):
-        yield Say(f"--{rest}", True, f"{where}.weights")
-    yield Fixed(f"{where}.weights", rest, "as activations rest")
-    yield from _gradients(scenario, rest)
+    elif stored == stored_format and stored_format in ("bf16", "fp16"):
+        yield Say(f"--{stored_format}", True, f"{where}.weights")
+    yield Fixed(f"{where}.weights", stored_format, "as activations rest")
+    yield from _gradients(scenario, stored_format)
 
 
 def _cannot_keep_narrow(scenario: Scenario) -> str:
     """Why weights cannot rest in the format they are multiplied in; empty where they can."""
     if scenario.plan.sharding.shard == "none":
         return "weights in fp8 or fp4 need the distributed optimizer"
-    if _is_offloading(scenario) and not _delayed(scenario):
+    if _is_offloading(scenario) and not _uses_delayed_scaling(scenario):
         return "states on the host go with fp8 weights under delayed scaling only"
     return ""
 
@@ -69,12 +71,14 @@ def _is_offloading(scenario: Scenario) -> bool:
     return scenario.plan.offload.optimizer > 0 and is_aware(scenario)
 
 
-def _delayed(scenario: Scenario) -> bool:
+def _uses_delayed_scaling(scenario: Scenario) -> bool:
     """Whether fp8 is scaled by the history of a tensor: only where states on the host and fp8 weights ask for it."""
     chosen = scenario.plan.precision
     tensor = chosen.compute.id == "fp8-e4m3" and chosen.scaling in (None, "tensor")
-    again = set(scenario.plan.recompute.parts) & {"norm", "activation"} and scenario.plan.recompute.kind == "selective"
-    return tensor and chosen.weights.id == "fp8-e4m3" and _is_offloading(scenario) and not again
+    recomputes = (
+        set(scenario.plan.recompute.parts) & {"norm", "activation"} and scenario.plan.recompute.kind == "selective"
+    )
+    return tensor and chosen.weights.id == "fp8-e4m3" and _is_offloading(scenario) and not recomputes
 
 
 def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
@@ -84,7 +88,7 @@ def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
         yield Say("--fp4-recipe", "nvfp4", *paths)
     elif (compute, scaling) in RECIPES:
         yield Say("--fp8-format", "hybrid" if scaling == "tensor" else "e4m3", *paths)
-        yield Say("--fp8-recipe", "delayed" if _delayed(scenario) else RECIPES[compute, scaling], *paths)
+        yield Say("--fp8-recipe", "delayed" if _uses_delayed_scaling(scenario) else RECIPES[compute, scaling], *paths)
     else:
         for path in paths:
             yield Lose(path, "fp8 scaled by tensor or block, mxfp8 and nvfp4")
@@ -92,10 +96,10 @@ def _narrow(compute: str, scaling: str, scenario: Scenario) -> Iterator[Piece]:
 
 def _gradients(scenario: Scenario, rest: str) -> Iterator[Piece]:
     path = "plan.precision.gradients"
-    wanted = resolve(scenario).gradients.id
-    if rest == "bf16" and wanted == "bf16":
+    wanted_names = resolve(scenario).gradients.id
+    if rest == "bf16" and wanted_names == "bf16":
         yield Say("--grad-reduce-in-bf16", True, path)
-    elif wanted == "fp32" and rest in ("bf16", "fp16"):
+    elif wanted_names == "fp32" and rest in ("bf16", "fp16"):
         yield Say("--accumulate-allreduce-grads-in-fp32", True, path)
     yield Fixed(path, {"bf16": "fp32"}.get(rest, rest), "bf16 reduces in fp32, the others in their own format")
 
@@ -139,10 +143,10 @@ def _is_biased(scenario: Scenario) -> bool:
 
 def by_rank(scenario: Scenario) -> tuple[int, ...]:
     """Layers that each rank of the pipeline holds, over all its virtual stages."""
-    pp, held = scenario.plan.mesh.pp, scenario.placement
+    pp, placement = scenario.plan.mesh.pp, scenario.placement
     if SCHEDULES[scenario.plan.schedule.name].v_shaped:
-        return tuple(held[rank] + held[2 * pp - 1 - rank] for rank in range(pp))
-    return tuple(sum(held[rank::pp]) for rank in range(pp))
+        return tuple(placement[rank] + placement[2 * pp - 1 - rank] for rank in range(pp))
+    return tuple(sum(placement[rank::pp]) for rank in range(pp))
 
 
 def pipeline(scenario: Scenario) -> Iterator[Piece]:
@@ -161,11 +165,11 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
             yield Say("--pipeline-model-parallel-layout", layout_of(by_rank(scenario), mtp))
         return
     placement = scenario.placement
-    chunked = ("plan.schedule.name", "plan.schedule.chunks")
+    chunk_paths = ("plan.schedule.name", "plan.schedule.chunks")
     if len(set(placement)) > 1:
-        yield Say("--pipeline-model-parallel-layout", layout_of(placement, mtp), "plan.placement", *chunked)
+        yield Say("--pipeline-model-parallel-layout", layout_of(placement, mtp), "plan.placement", *chunk_paths)
     elif schedule.chunks > 1:
-        yield Say("--num-layers-per-virtual-pipeline-stage", placement[0], *chunked, "plan.placement")
+        yield Say("--num-layers-per-virtual-pipeline-stage", placement[0], *chunk_paths, "plan.placement")
     yield Fixed("plan.schedule.name", "1f1b", "without virtual stages")
     yield Fixed("plan.schedule.chunks", 1, "without virtual stages")
     yield Fixed("plan.placement", placement, "an even split is the default")
@@ -210,16 +214,16 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
     """The distributed optimizer is zero1; Megatron-FSDP is zero2 and zero3."""
     plan, shard = scenario.plan, scenario.plan.sharding.shard
     work = scenario.workload
-    known = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw", "sgd", "momentum")
+    known_names = isinstance(work, Train) and work.optimizer.name in ("adam", "adamw", "sgd", "momentum")
     if shard != "none":
         yield Say("--use-distributed-optimizer", True, "plan.shard")
         copies = plan.mesh.dp * plan.mesh.cp // plan.shard_degree
-        if copies > 1 and not known:
+        if copies > 1 and not known_names:
             yield Lose("plan.shard_degree", "over all data-parallel ranks, except with adam and sgd")
         elif copies > 1:
             yield Say("--num-distributed-optimizer-instances", copies, "plan.shard_degree")
         yield Fixed("plan.shard_degree", plan.mesh.dp * plan.mesh.cp, "over all data-parallel ranks")
-    if shard in STRATEGIES and not known:
+    if shard in STRATEGIES and not known_names:
         yield Lose("plan.shard", "weights and gradients are sharded with adam and sgd only; written: zero1")
     elif shard in STRATEGIES:
         yield Say("--use-megatron-fsdp", True, "plan.shard")
@@ -233,19 +237,21 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
 
 def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Whole layers, all or some of each virtual stage; or named modules of every layer."""
-    written = said(scenario)
+    written = writable_recompute(scenario)
     yield from recompute_words(scenario, written)
-    fused = without_fused_norms(scenario) is not scenario
-    yield from changed(scenario, written, FUSED if fused else "one number for all stages, and modules in all layers")
+    is_fused = without_fused_norms(scenario) is not scenario
+    yield from recompute_losses(
+        scenario, written, FUSED if is_fused else "one number for all stages, and modules in all layers"
+    )
     if written.kind == "selective" and "norm" in written.parts and separate_norms(scenario.model) < NEARLY_ALL:
         yield Lose("plan.recompute.parts", PARTLY)
 
 
-def said(scenario: Scenario) -> Recompute:
+def writable_recompute(scenario: Scenario) -> Recompute:
     """What is written of recompute: activations of experts need grouped products, which are bf16; norms that run inside
     products are left out."""
-    grouped = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
-    parts = [part for part in MODULES if part != "activation" or grouped]
+    has_groups = has_experts(scenario.model) and scenario.plan.precision.activations.id == "bf16"
+    parts = [part for part in MODULES if part != "activation" or has_groups]
     return nearest(without_fused_norms(scenario), parts)
 
 
@@ -255,15 +261,23 @@ PARTLY = "norms before attention or dense layers run inside the product that fol
 
 def without_fused_norms(scenario: Scenario) -> Scenario:
     """The scenario without recompute of norms where none stands alone: it would do nothing."""
-    own = scenario.plan.recompute
-    if "norm" not in own.parts or "selective" not in (own.kind, own.rest) or separate_norms(scenario.model):
+    chosen_recompute = scenario.plan.recompute
+    if (
+        "norm" not in chosen_recompute.parts
+        or "selective" not in (chosen_recompute.kind, chosen_recompute.rest)
+        or separate_norms(scenario.model)
+    ):
         return scenario
-    parts = tuple(part for part in own.parts if part != "norm")
+    parts = tuple(part for part in chosen_recompute.parts if part != "norm")
     if parts:
-        own = replace(own, parts=parts)
+        chosen_recompute = replace(chosen_recompute, parts=parts)
     else:
-        own = Recompute() if own.kind == "selective" else replace(own, rest="none", parts=Recompute().parts)
-    return replace(scenario, plan=replace(scenario.plan, recompute=own))
+        chosen_recompute = (
+            Recompute()
+            if chosen_recompute.kind == "selective"
+            else replace(chosen_recompute, rest="none", parts=Recompute().parts)
+        )
+    return replace(scenario, plan=replace(scenario.plan, recompute=chosen_recompute))
 
 
 def parts_path(scenario: Scenario, written: Recompute) -> tuple[str, ...]:
@@ -279,21 +293,26 @@ def recompute_words(scenario: Scenario, written: Recompute) -> Iterator[Piece]:
     yield Say("--recompute-granularity", written.kind, "plan.recompute.kind")
     if written.kind == "full":
         method, layers = ("uniform", 1) if written.layers is None else ("block", written.layers)
-        carried = ("plan.recompute.layers",) if written.layers == scenario.plan.recompute.layers else ()
-        yield Say("--recompute-method", method, *carried)
-        yield Say("--recompute-num-layers", layers, *carried)
+        paths_carried = ("plan.recompute.layers",) if written.layers == scenario.plan.recompute.layers else ()
+        yield Say("--recompute-method", method, *paths_carried)
+        yield Say("--recompute-num-layers", layers, *paths_carried)
         return
     yield Fixed("plan.recompute.layers", None, "named modules are recomputed in every layer")
     modules = tuple(MODULES[part] for part in sorted(written.parts))
     yield Say("--recompute-modules", modules, *parts_path(scenario, written))
 
 
-def changed(scenario: Scenario, written: Recompute, able: str) -> Iterator[Piece]:
+def recompute_losses(scenario: Scenario, written: Recompute, able: str) -> Iterator[Piece]:
     """What had to be written otherwise, with what that costs; nothing where the plan says the same in other words."""
-    chosen, same = scenario.plan.recompute, normalized(scenario)
+    chosen, same = scenario.plan.recompute, normal_recompute(scenario)
     if written == same:
-        told = {"kind": chosen.kind, "layers": chosen.layers, "rest": chosen.rest, "parts": tuple(sorted(chosen.parts))}
-        for path, value in told.items():
+        recompute_values = {
+            "kind": chosen.kind,
+            "layers": chosen.layers,
+            "rest": chosen.rest,
+            "parts": tuple(sorted(chosen.parts)),
+        }
+        for path, value in recompute_values.items():
             yield Fixed(f"plan.recompute.{path}", value, "the same, said in the fewest words")
         return
     why = f"{able}; {price(scenario, written)}"
@@ -334,11 +353,11 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
 
 def switches(scenario: Scenario) -> Iterator[Piece]:
     """Attention kernels, captured graphs, dispatch of tokens, and what only other software switches."""
-    plan, resolved = scenario.plan, resolve(scenario)
-    yield Say("--attention-backend", "auto" if resolved.attention == "flash" else "unfused", "plan.attention")
-    graph = resolved.graph
-    whole = said(scenario).kind == "full"
-    if graph == "partial" and (whole or plan.offload.activations):
+    plan, switches_resolved = scenario.plan, resolve(scenario)
+    yield Say("--attention-backend", "auto" if switches_resolved.attention == "flash" else "unfused", "plan.attention")
+    graph = switches_resolved.graph
+    covers_all = writable_recompute(scenario).kind == "full"
+    if graph == "partial" and (covers_all or plan.offload.activations):
         yield Lose("plan.graph", "parts are captured without full recompute and without activations on the host")
     elif graph != "none":
         yield Say("--cuda-graph-impl", {"partial": "transformer_engine", "full": "full_iteration"}[graph], "plan.graph")
@@ -348,10 +367,10 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
         else:  # a whole captured step cannot stop to look for NaNs
             yield Say("--no-check-for-nan-in-loss-and-grad", True)
     yield from habits(ID, "switches")
-    if resolved.launch_blocking:
+    if switches_resolved.launch_blocking:
         yield Say("CUDA_LAUNCH_BLOCKING", "1", "plan.launch_blocking")
     if has_experts(scenario.model):
-        dispatch = resolved.moe_dispatch
+        dispatch = switches_resolved.moe_dispatch
         flexible = dispatch != "all-to-all"
         yield Say("--moe-token-dispatcher-type", "flex" if flexible else "alltoall", "plan.moe_dispatch")
         if flexible:
@@ -364,26 +383,26 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
 
     on = resolve(scenario).overlap.__getitem__
 
-    sharded = plan.sharding.shard != "none" and plan.shard_degree > 1
-    hindered = {  # what overlaps here, and what keeps Megatron from it
+    is_sharded = plan.sharding.shard != "none" and plan.shard_degree > 1
+    hindrances = {  # what overlaps here, and what keeps Megatron from it
         "grad-reduce": (plan.mesh.dp * plan.mesh.cp > 1, ""),
-        "param-gather": (sharded, "" if on("grad-reduce") else "only together with the overlap of gradients"),
+        "param-gather": (is_sharded, "" if on("grad-reduce") else "only together with the overlap of gradients"),
         "tp": (plan.mesh.tp > 1, "" if plan.sequence_parallel else "only with sequence parallelism"),
         "moe": (plan.mesh.ep > 1, _cannot_overlap_experts(scenario)),
     }
     for path, option in option_names(ID, "overlaps").items():
-        here, why = hindered[path.removeprefix("plan.overlap.")]
+        here, why = hindrances[path.removeprefix("plan.overlap.")]
         if here and on(path.removeprefix("plan.overlap.")):
             yield Lose(path, why) if why else Say(option, True, path)
-    interleaved = plan.schedule.name == "interleaved"
-    if interleaved and not on("pp") and plan.mesh.pp > 2:
+    is_interleaved = plan.schedule.name == "interleaved"
+    if is_interleaved and not on("pp") and plan.mesh.pp > 2:
         yield Say("--no-overlap-p2p-communication", True, "plan.overlap.pp")
     for name, value, why in (
         ("grad-reduce", False, OFF),
         ("param-gather", False, OFF),
         ("tp", False, OFF),
         ("moe", False, OFF),
-        ("pp", interleaved, "sends overlap under the interleaved schedule and wait under plain 1f1b"),
+        ("pp", is_interleaved, "sends overlap under the interleaved schedule and wait under plain 1f1b"),
         ("cp", plan.switches.cp_kind == "ring", "a ring exchanges beside attention, an all-to-all before it"),
     ):
         yield Fixed(f"plan.overlap.{name}", value, why)
@@ -392,7 +411,7 @@ def overlaps(scenario: Scenario) -> Iterator[Piece]:
 def _cannot_overlap_experts(scenario: Scenario) -> str:
     """Why experts cannot exchange beside compute; empty where they can."""
     plan, ahead = scenario.plan, scenario.model.mtp
-    written = said(scenario)
+    written = writable_recompute(scenario)
     if plan.mesh.pp > 1 and plan.schedule.name != "interleaved":
         return "with a pipeline only under the interleaved schedule"
     if written.kind == "full" or (written.kind == "selective" and "moe" in written.parts):
@@ -424,21 +443,22 @@ def pieces(scenario: Scenario, writers: tuple[Writer, ...] = (*MODEL, *PLAN)) ->
 def write(scenario: Scenario) -> Export:
     """The launch scripts and the arguments of pretrain_gpt.py, or of pretrain_hybrid.py for layers of a pattern."""
     engine = Fixed("plan.engine", "megatron-core", "the software that runs it, whatever the prediction assumed")
-    model = list(admitted(pieces(scenario, MODEL), options(ID)))
-    found = gather(decisions_of(scenario), [engine, *model, *admitted(pieces(scenario, PLAN), options(ID))])
+    model = list(admit_options(pieces(scenario, MODEL), options(ID)))
+    decisions = gather(decisions_of(scenario), [engine, *model, *admit_options(pieces(scenario, PLAN), options(ID))])
     environment = ALLOCATOR | queues(
-        fsdp="--use-megatron-fsdp" in found.options, experts="--overlap-moe-expert-parallel-comm" in found.options
+        fsdp="--use-megatron-fsdp" in decisions.options,
+        experts="--overlap-moe-expert-parallel-comm" in decisions.options,
     )
-    environment |= graph_environment(found.options.get("--cuda-graph-impl"))
-    environment |= {name: value for name, value in found.options.items() if name.isupper()}
+    environment |= graph_environment(decisions.options.get("--cuda-graph-impl"))
+    environment |= {name: value for name, value in decisions.options.items() if name.isupper()}
     program = "pretrain_hybrid.py" if is_hybrid(scenario.model) else "pretrain_gpt.py"
     command = Command(
         words=(),
         environment=environment,
-        before=CHECKOUT + arrays(found.options, {**RUN, **fusions(scenario)}, said_by(model)),
+        before=CHECKOUT + arrays(decisions.options, {**RUN, **fusions(scenario)}, said_by(model)),
         tail=f'"${{MEGATRON_LM:-Megatron-LM}}/{program}" "${{MODEL_ARGS[@]}}" "${{PLAN_ARGS[@]}}" "${{RUN_ARGS[@]}}"',
     )
-    return with_arguments(ID, scenario, command, found)
+    return with_arguments(ID, scenario, command, decisions)
 
 
 def queues(*, fsdp: bool, experts: bool) -> dict[str, str]:
@@ -460,23 +480,23 @@ def graph_environment(captured: object) -> dict[str, str]:
 
 def fusions(scenario: Scenario) -> dict[str, Any]:
     """Fused kernels that the prediction counts on and the parser leaves off."""
-    fused = scenario.engine.fuses
-    found: dict[str, Any] = {}
-    if has_experts(scenario.model) and "permute" in fused:
-        found["--moe-permute-fusion"] = True
-    if has_experts(scenario.model) and "router" in fused:
-        found["--moe-router-fusion"] = True
-    if "cross-entropy" in fused:
-        found |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
-    return found
+    is_fused = scenario.engine.fuses
+    fusion_options: dict[str, Any] = {}
+    if has_experts(scenario.model) and "permute" in is_fused:
+        fusion_options["--moe-permute-fusion"] = True
+    if has_experts(scenario.model) and "router" in is_fused:
+        fusion_options["--moe-router-fusion"] = True
+    if "cross-entropy" in is_fused:
+        fusion_options |= {"--cross-entropy-loss-fusion": True, "--cross-entropy-fusion-impl": "te"}
+    return fusion_options
 
 
 def with_arguments(id: str, scenario: Scenario, command: Command, found: Ledger) -> Export:
     """The launch scripts, and beside them the arguments as a table."""
     title = options(id).title
-    dashed = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}
-    table = comment(header(scenario, title)) + yaml_text(dashed)
-    return exported(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
+    dashed_options = {name[2:]: value for name, value in found.options.items() if name.startswith("--")}
+    table = comment(header(scenario, title)) + yaml_text(dashed_options)
+    return export_of(id, {**scripts(scenario, command, title), "args.yaml": table}, found)
 
 
 def said_by(found: Iterable[Piece]) -> frozenset[str]:
@@ -486,11 +506,15 @@ def said_by(found: Iterable[Piece]) -> frozenset[str]:
 
 def arrays(said: Mapping[str, Any], run: Mapping[str, Any], of_model: frozenset[str]) -> str:
     """Three shell arrays: of the model, of the plan, and of what a first run needs."""
-    dashed = {name: value for name, value in said.items() if name.startswith("--")}
-    model = {name: value for name, value in dashed.items() if name in of_model}
-    plan = {name: value for name, value in dashed.items() if name not in model}
-    rest = {name: value for name, value in run.items() if name not in dashed}
-    parts = (("MODEL_ARGS", model, ""), ("PLAN_ARGS", plan, ""), ("RUN_ARGS", rest, "# replace by your data and rates"))
+    dashed_options = {name: value for name, value in said.items() if name.startswith("--")}
+    model = {name: value for name, value in dashed_options.items() if name in of_model}
+    plan = {name: value for name, value in dashed_options.items() if name not in model}
+    run_options = {name: value for name, value in run.items() if name not in dashed_options}
+    parts = (
+        ("MODEL_ARGS", model, ""),
+        ("PLAN_ARGS", plan, ""),
+        ("RUN_ARGS", run_options, "# replace by your data and rates"),
+    )
     return "\n".join(_array(name, values, note) for name, values, note in parts)
 
 

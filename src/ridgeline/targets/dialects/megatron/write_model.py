@@ -31,16 +31,16 @@ FIRST = 4096  # the first context that YaRN takes for granted
 
 def numerics(scenario: Scenario) -> Iterator[Piece]:
     """What a converted checkpoint needs, and what training from nothing should have too."""
-    found = numerics_of(scenario.model)
-    if found.rotary_base is not None and turned(scenario.model):
-        yield Say("--rotary-base", int(found.rotary_base), f"{AT}.rotary_base")
-    yield Fixed(f"{AT}.rotary_base", found.rotary_base, "no positions are rotated")
-    if found.rotary_share is not None and not _latent(scenario.model):
-        yield Say("--rotary-percent", found.rotary_share, f"{AT}.rotary_share")
-    yield Fixed(f"{AT}.rotary_share", found.rotary_share, "how much of a head is rotated has its own size here")
+    numerics = numerics_of(scenario.model)
+    if numerics.rotary_base is not None and has_rotary(scenario.model):
+        yield Say("--rotary-base", int(numerics.rotary_base), f"{AT}.rotary_base")
+    yield Fixed(f"{AT}.rotary_base", numerics.rotary_base, "no positions are rotated")
+    if numerics.rotary_share is not None and not _latent(scenario.model):
+        yield Say("--rotary-percent", numerics.rotary_share, f"{AT}.rotary_share")
+    yield Fixed(f"{AT}.rotary_share", numerics.rotary_share, "how much of a head is rotated has its own size here")
     yield from habits("megatron", "numerics")
-    if found.norm_eps is not None:
-        yield Say("--norm-epsilon", found.norm_eps, f"{AT}.norm_eps")
+    if numerics.norm_eps is not None:
+        yield Say("--norm-epsilon", numerics.norm_eps, f"{AT}.norm_eps")
     sizes = {block.mixer.head_dim for block in scenario.model.blocks if isinstance(block.mixer, Attention)}
     yield Fixed(
         f"{AT}.score_scale", next(iter(sizes)) if len(sizes) == 1 else None, "scores are scaled by a head's size"
@@ -52,7 +52,7 @@ def numerics(scenario: Scenario) -> Iterator[Piece]:
         yield Lose(f"{AT}.unknown", why, yours=True)
 
 
-def turned(model: ModelSpec) -> bool:
+def has_rotary(model: ModelSpec) -> bool:
     """Whether any layer has rotary positions."""
     return _latent(model) or any(
         isinstance(block.mixer, Attention) and block.mixer.positions == "rope" for block in model.blocks
@@ -157,8 +157,8 @@ def _unknown(block: Block) -> bool:
 def symbols_of(block: Block) -> str:
     """The layers that a block is there; nothing where it has no word for a part, or parts do not follow each other."""
     parts = [part for part in (block.mixer, block.ffn) if part is not None]
-    alone = block.cross is None and not _unknown(block)
-    plain = not block.parallel and block.norms == len(parts) and alone
+    stands_alone = block.cross is None and not _unknown(block)
+    plain = not block.parallel and block.norms == len(parts) and stands_alone
     return "".join(SYMBOLS.get(type(part), "?") for part in parts) if plain else "?"
 
 
@@ -190,31 +190,36 @@ def pattern(scenario: Scenario, cuts: bool = True) -> str:
     """
     model = scenario.model
     layers = [symbols_of(model.layer(index)) for index in range(model.layers)]
-    ends = [0, *accumulate(scenario.placement)] if cuts and segmented(scenario) else [0, model.layers]
+    ends = [0, *accumulate(scenario.placement)] if cuts and needs_segments(scenario) else [0, model.layers]
     main = "|".join("".join(layers[before:after]) for before, after in pairwise(ends))
     ahead = f"/{symbols_of(model.mtp.block)}" * model.mtp.depth if model.mtp is not None else ""
     return main + ahead
 
 
-def segmented(scenario: Scenario) -> bool:
+def needs_segments(scenario: Scenario) -> bool:
     """Whether stages have to be spelled: virtual ones, uneven ones, and of blocks that are two layers there."""
-    paired = any(len(symbols_of(block)) > 1 for block in scenario.model.blocks)
+    has_pairs = any(len(symbols_of(block)) > 1 for block in scenario.model.blocks)
     return scenario.plan.mesh.pp > 1 and (
-        len(set(scenario.placement)) > 1 or scenario.plan.schedule.chunks > 1 or paired
+        len(set(scenario.placement)) > 1 or scenario.plan.schedule.chunks > 1 or has_pairs
     )
 
 
 def layers(scenario: Scenario) -> Iterator[Piece]:
     """The pattern and what it carries: the order of layers, and which part each is."""
     model = scenario.model
-    paired = any(len(symbols_of(block)) > 1 for block in model.blocks)
-    carried = ["model.blocks.*.mixer.kind", "model.blocks.*.ffn.kind", "model.blocks.*.mixer", "model.blocks.*.ffn"]
-    carried += [] if paired else ["model.order", "model.blocks.*.norms"]
-    carried += ["model.mtp.depth", "model.mtp.block.norms"] if model.mtp is not None else []
-    yield Say(OPTION, pattern(scenario), *carried)
+    has_pairs = any(len(symbols_of(block)) > 1 for block in model.blocks)
+    paths_carried = [
+        "model.blocks.*.mixer.kind",
+        "model.blocks.*.ffn.kind",
+        "model.blocks.*.mixer",
+        "model.blocks.*.ffn",
+    ]
+    paths_carried += [] if has_pairs else ["model.order", "model.blocks.*.norms"]
+    paths_carried += ["model.mtp.depth", "model.mtp.block.norms"] if model.mtp is not None else []
+    yield Say(OPTION, pattern(scenario), *paths_carried)
     yield Say("--spec", SPEC)
     yield Say("--no-create-attention-mask-in-dataloader", True)
-    if paired:
+    if has_pairs:
         for path in ("model.order", "model.blocks.*.norms", "model.blocks.*.mixer", "model.blocks.*.ffn"):
             yield Lose(path, PAIRED)
 
@@ -245,12 +250,12 @@ def sizes_of(mixer: Mixer | None, path: str) -> Iterator[Piece]:
 
 def stages(scenario: Scenario) -> Iterator[Piece]:
     """1f1b and interleaved, cut by the pattern."""
-    plan, told = scenario.plan, ("plan.schedule.name", "plan.schedule.chunks", "plan.placement")
+    plan, schedule_paths = scenario.plan, ("plan.schedule.name", "plan.schedule.chunks", "plan.placement")
     if plan.schedule.name not in ("1f1b", "interleaved"):
-        for path in told:
+        for path in schedule_paths:
             yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: stages of the pattern")
-    elif segmented(scenario):
-        yield Say(OPTION, pattern(scenario), *told)
+    elif needs_segments(scenario):
+        yield Say(OPTION, pattern(scenario), *schedule_paths)
     yield from habits("megatron", "stages")
     yield Fixed("plan.placement", scenario.placement, "an even split is the default")
 
@@ -280,10 +285,12 @@ def sizes(scenario: Scenario) -> Iterator[Piece]:
         yield Say("--num-layers", model.layers, "model.order")
     yield Say("--hidden-size", model.hidden, "model.hidden")
     yield Say("--vocab-size", model.vocab, "model.vocab")
-    learned = model.embedding.positions
-    longest = max(learned or model.context, seq)
-    yield Say("--max-position-embeddings", longest, *(["model.embedding.positions"] if learned == longest else []))
-    if learned and learned != longest:
+    position_rows = model.embedding.positions
+    longest = max(position_rows or model.context, seq)
+    yield Say(
+        "--max-position-embeddings", longest, *(["model.embedding.positions"] if position_rows == longest else [])
+    )
+    if position_rows and position_rows != longest:
         yield Lose("model.embedding.positions", f"a row for each token of a sequence: {longest}")
     yield Fixed("model.embedding.positions", 0, "rotary positions have no rows")
     if longest == model.context:
@@ -323,12 +330,12 @@ def mixers(scenario: Scenario) -> Iterator[Piece]:
     if is_hybrid(model):
         yield from _hybrid(scenario)
         return
-    found = [block.mixer for block in model.blocks]
-    if all(isinstance(mixer, Attention) for mixer in found):
-        yield from _attention(scenario, [mixer for mixer in found if isinstance(mixer, Attention)])
-    elif all(isinstance(mixer, LatentAttention) for mixer in found):
-        yield from _write_latent([mixer for mixer in found if isinstance(mixer, LatentAttention)])
-    elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in found):
+    mixers_found = [block.mixer for block in model.blocks]
+    if all(isinstance(mixer, Attention) for mixer in mixers_found):
+        yield from _attention(scenario, [mixer for mixer in mixers_found if isinstance(mixer, Attention)])
+    elif all(isinstance(mixer, LatentAttention) for mixer in mixers_found):
+        yield from _write_latent([mixer for mixer in mixers_found if isinstance(mixer, LatentAttention)])
+    elif all(isinstance(mixer, (Attention, GatedDeltaNet)) for mixer in mixers_found):
         yield from _linear(scenario)
     else:
         yield Lose(
@@ -364,21 +371,26 @@ def _linear(scenario: Scenario) -> Iterator[Piece]:
 
 def _of_kind(scenario: Scenario, kind: type[Attention]) -> Iterator[Piece]:
     """What is said of attention, of the blocks that have it: other mixers share names of fields."""
-    numbered = [(index, block.mixer) for index, block in enumerate(scenario.model.blocks)]
-    own = [(index, mixer) for index, mixer in numbered if isinstance(mixer, kind)]
-    said = _attention(scenario, [mixer for _, mixer in own]) if own else iter(())
-    for piece in said:
+    numbered_parts = [(index, block.mixer) for index, block in enumerate(scenario.model.blocks)]
+    numbered_mixers = [(index, mixer) for index, mixer in numbered_parts if isinstance(mixer, kind)]
+    stated_options = _attention(scenario, [mixer for _, mixer in numbered_mixers]) if numbered_mixers else iter(())
+    for piece in stated_options:
         if isinstance(piece, Like):
             continue
         paths = piece.paths if isinstance(piece, Say) else (piece.path,)
-        whole = [path for path in paths if not path.startswith(MIXER)]
-        split = [path.replace(".*.", f".{index}.") for index, _ in own for path in paths if path.startswith(MIXER)]
+        other_paths = [path for path in paths if not path.startswith(MIXER)]
+        split = [
+            path.replace(".*.", f".{index}.")
+            for index, _ in numbered_mixers
+            for path in paths
+            if path.startswith(MIXER)
+        ]
         if isinstance(piece, Say):
-            yield Say(piece.option, piece.value, *whole, *split)
+            yield Say(piece.option, piece.value, *other_paths, *split)
         elif isinstance(piece, Fixed):
-            yield from (Fixed(path, piece.value, piece.why) for path in (*whole, *split))
+            yield from (Fixed(path, piece.value, piece.why) for path in (*other_paths, *split))
         else:
-            yield from (Lose(path, piece.why) for path in (*whole, *split))
+            yield from (Lose(path, piece.why) for path in (*other_paths, *split))
 
 
 def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
@@ -405,8 +417,8 @@ def _attention(scenario: Scenario, found: list[Attention]) -> Iterator[Piece]:
 
 def _by_layer(scenario: Scenario, name: str) -> list[Any]:
     """A field of every layer's attention; layers without attention have none."""
-    found = [scenario.model.layer(index).mixer for index in range(scenario.model.layers)]
-    return [getattr(mixer, name) for mixer in found if isinstance(mixer, Attention)]
+    mixers_found = [scenario.model.layer(index).mixer for index in range(scenario.model.layers)]
+    return [getattr(mixer, name) for mixer in mixers_found if isinstance(mixer, Attention)]
 
 
 def _windows(scenario: Scenario) -> Iterator[Piece]:
@@ -474,10 +486,10 @@ def ffns(scenario: Scenario) -> Iterator[Piece]:
 
 def _widths(blocks: tuple[Block, ...], kind: type[Mlp] | type[Moe], options: dict[str, str]) -> Iterator[Piece]:
     """Fields of the blocks of one kind, by the blocks' own numbers: dense and expert layers share field names."""
-    numbered = [(index, block.ffn) for index, block in enumerate(blocks) if isinstance(block.ffn, kind)]
+    numbered_parts = [(index, block.ffn) for index, block in enumerate(blocks) if isinstance(block.ffn, kind)]
     for name, option in options.items():
-        value = _shared([part for _, part in numbered], name)
-        for index, _ in numbered:
+        value = _shared([part for _, part in numbered_parts], name)
+        for index, _ in numbered_parts:
             path = f"model.blocks.{index}.ffn.{name}"
             yield Lose(path, ONE_FOR_ALL) if value is None else Say(option, value, path)
 
@@ -485,10 +497,10 @@ def _widths(blocks: tuple[Block, ...], kind: type[Mlp] | type[Moe], options: dic
 def _experts(scenario: Scenario, found: list[Moe]) -> Iterator[Piece]:
     blocks = scenario.model.blocks
     options = option_names(ID, "experts")
-    grouped = _shared(found, "groups") != 1
+    has_groups = _shared(found, "groups") != 1
     for name, option in option_names(ID, "more_experts").items():
         nothing = 1 if name.startswith("group") else 0
-        if _shared(found, name) != nothing or (name == "group_topk" and grouped):
+        if _shared(found, name) != nothing or (name == "group_topk" and has_groups):
             options[name] = option
         yield Fixed(f"{FFN}.{name}", nothing, "there is none unless told otherwise")
     yield from _widths(blocks, Moe, options)
@@ -528,13 +540,13 @@ def biases(scenario: Scenario) -> Iterator[Piece]:
     attention = _attentions(scenario)
     parts: list[Any] = [block.ffn for block in scenario.model.blocks if block.ffn is not None]
     qkv = {mixer.qkv_bias for mixer in attention}
-    rest = {mixer.out_bias for mixer in attention} | {part.bias for part in parts}
+    other_biases = {mixer.out_bias for mixer in attention} | {part.bias for part in parts}
     paths = (f"{MIXER}.out_bias", f"{FFN}.bias")
-    if qkv <= {True} and rest == {True}:
+    if qkv <= {True} and other_biases == {True}:
         for path in (f"{MIXER}.qkv_bias", *paths):
             yield Fixed(path, True, "linear layers have biases unless told otherwise")
         return
-    if rest - {False}:
+    if other_biases - {False}:
         for path in paths:
             yield Lose(path, "biases in all linear layers, in those of queries, keys and values, or in none")
     yield Say("--disable-bias-linear", True, *paths)
@@ -554,17 +566,17 @@ def order(scenario: Scenario) -> Iterator[Piece]:
 
     if is_hybrid(scenario.model):
         return
-    shapes = {(one.heads, one.kv_heads, one.head_dim) for one in _attentions(scenario)}
-    kept = next(iter(shapes), None)
+    shapes = {(mixer.heads, mixer.kv_heads, mixer.head_dim) for mixer in _attentions(scenario)}
+    first_shape = next(iter(shapes), None)
 
-    def rest(block: Block) -> tuple[Any, ...]:
+    def other_fields(block: Block) -> tuple[Any, ...]:
         mixer = block.mixer
-        seen = (mixer.heads, mixer.kv_heads, mixer.head_dim) if isinstance(mixer, Attention) else mixer
+        sees_images = (mixer.heads, mixer.kv_heads, mixer.head_dim) if isinstance(mixer, Attention) else mixer
         if isinstance(mixer, GatedDeltaNet):
-            seen = kept
-        return (seen, block.norm, block.norms, block.parallel, block.extra)
+            sees_images = first_shape
+        return (sees_images, block.norm, block.norms, block.parallel, block.extra)
 
-    if len({rest(block) for block in scenario.model.blocks}) > 1:
+    if len({other_fields(block) for block in scenario.model.blocks}) > 1:
         yield Lose("model.order", "layers may differ only in experts, window and skipped positions")
 
 
@@ -587,7 +599,10 @@ def _ahead_of_pattern(model: ModelSpec, block: Block) -> Iterator[Piece]:
     yield Like("model.mtp.block", "model.blocks.0")
     for name in ("mixer", "ffn"):
         part = getattr(block, name)
-        like = next((index for index, one in enumerate(model.blocks) if getattr(one, name) == part and part), None)
+        like = next(
+            (index for index, block_other in enumerate(model.blocks) if getattr(block_other, name) == part and part),
+            None,
+        )
         if part is not None and like is None:
             yield Lose("model.mtp.block.*", "predicts further tokens with layers like its others")
         elif part is not None:

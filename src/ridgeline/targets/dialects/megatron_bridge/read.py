@@ -40,10 +40,10 @@ from ridgeline.targets.imports.python_values import (
     Module,
     Outside,
     Unknown,
+    describe_value,
     is_known,
-    shown,
 )
-from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.tables import names as table_names
 from ridgeline.targets.target import Files, Imported
 
@@ -73,41 +73,45 @@ class RecipeFields:
     function: str = ""
 
 
-def read_recipe(text: str, chosen: str = "", source: str = "", around: Around | None = None) -> RecipeFields:
+def read_recipe(text: str, chosen: str = "", source: str = "", checkout: Checkout | None = None) -> RecipeFields:
     """The fields that a recipe sets; an `InputError` lists the recipes of a file that holds several."""
-    reading = Interpreter(around=around or Around(), hook=_hook, present=_present)
+    reading = Interpreter(checkout=checkout or Checkout(), hook=_hook, present=_present)
     try:
         module = reading.load(text, source)
         return _read(reading, module, chosen, source)
     except (Stop, RecursionError):
-        given = "a recipe that does too much before it returns"
-        raise InputError(Problem(path=source, given=given, expected="a configuration to read")) from None
+        given_text = "a recipe that does too much before it returns"
+        raise InputError(Problem(path=source, given=given_text, expected="a configuration to read")) from None
 
 
 def _read(reading: Interpreter, module: Module, chosen: str, source: str) -> RecipeFields:
     names = dict.fromkeys((*recipes_in(module), *_handed_on(reading, module)))
     if not names:
         return _config(dict(module.scope), reading, source, "")
-    other = isinstance(module.scope.get(chosen), Function)  # one that takes arguments, or that is not its file's own
-    if (chosen and chosen not in names and not other) or (not chosen and len(names) > 1):
-        known = ", ".join(sorted(names)[:40])
+    takes_arguments = isinstance(
+        module.scope.get(chosen), Function
+    )  # one that takes arguments, or that is not its file's own
+    if (chosen and chosen not in names and not takes_arguments) or (not chosen and len(names) > 1):
+        known_names = ", ".join(sorted(names)[:40])
         todo = f"choose one: {source}::{min(names)}"
-        raise InputError(Problem(path=source, given=chosen or f"{len(names)} recipes", expected=known, todo=todo))
+        raise InputError(Problem(path=source, given=chosen or f"{len(names)} recipes", expected=known_names, todo=todo))
     name = chosen or next(iter(names))
     function = reading.name(name, {}, module)
-    made = reading.follow(function, (), {}) if isinstance(function, Function) else None
-    return _config({"return": made}, reading, source, name)
+    recipe_object = reading.follow(function, (), {}) if isinstance(function, Function) else None
+    return _config({"return": recipe_object}, reading, source, name)
 
 
 def recipes_in(module: Module) -> Iterator[str]:
     """Names of the functions of a file that return a configuration."""
-    functions = {name: one.node for name, one in module.scope.items() if isinstance(one, Function)}
+    functions = {name: function.node for name, function in module.scope.items() if isinstance(function, Function)}
     direct = {name for name, node in functions.items() if isinstance(node, ast.FunctionDef) and _sets(node)}
     for name, node in functions.items():
-        stated = isinstance(node, ast.FunctionDef) and node.returns is not None
-        says = stated and "ConfigContainer" in ast.unparse(node.returns)  # type: ignore[union-attr,arg-type]
-        unstated = not stated and (name in direct or (isinstance(node, ast.FunctionDef) and _calls(node, direct)))
-        if (says or unstated) and not name.startswith(("_", "test_", "mock_")) and not _needs(node):
+        stated_values = isinstance(node, ast.FunctionDef) and node.returns is not None
+        says = stated_values and "ConfigContainer" in ast.unparse(node.returns)  # type: ignore[union-attr,arg-type]
+        unstated_names = not stated_values and (
+            name in direct or (isinstance(node, ast.FunctionDef) and _calls(node, direct))
+        )
+        if (says or unstated_names) and not name.startswith(("_", "test_", "mock_")) and not _needs(node):
             yield name
 
 
@@ -120,8 +124,12 @@ def _handed_on(reading: Interpreter, module: Module) -> Iterator[str]:
     """Recipes of other files that a file hands on under a name of its own."""
     for name in list(module.scope):
         if name.endswith("_config") and not name.startswith("_"):
-            found = reading.name(name, {}, module)
-            if isinstance(found, Function) and found.module is not module and not _needs(found.node):
+            recipe_value = reading.name(name, {}, module)
+            if (
+                isinstance(recipe_value, Function)
+                and recipe_value.module is not module
+                and not _needs(recipe_value.node)
+            ):
                 yield name
 
 
@@ -148,7 +156,7 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
         ref = given[-1] if given else next(iter(words.values()), None)
         if isinstance(ref, Made) and ref.name.startswith(PUBLISHED):
             return ref
-        return Made(name=PUBLISHED + (ref if isinstance(ref, str) else shown(ref)))
+        return Made(name=PUBLISHED + (ref if isinstance(ref, str) else describe_value(ref)))
     if name in HANDED_ON and isinstance(first, Made):
         return first
     if name.removeprefix("def.") in ANSWERS:
@@ -173,42 +181,42 @@ def _present(made: Made, name: str) -> Any:
     """What a published model's configuration holds before a recipe changes it."""
     if not made.name.startswith(PUBLISHED):
         return MISSING
-    found = find_name(made.name.removeprefix(PUBLISHED))
-    if found is None:
+    entry = find_name(made.name.removeprefix(PUBLISHED))
+    if entry is None:
         return MISSING
-    spec = MODELS[found[0]]
+    spec = MODELS[entry[0]]
     experts = max((getattr(block.ffn, "experts", 0) for block in spec.blocks), default=0)
     ahead = spec.mtp.depth if spec.mtp else None
-    known = {"num_layers": spec.layers, "hidden_size": spec.hidden, "num_moe_experts": experts or None}
-    known |= {"mtp_num_layers": ahead, "vocab_size": spec.vocab, "cuda_graph_impl": "none"}
+    is_known = {"num_layers": spec.layers, "hidden_size": spec.hidden, "num_moe_experts": experts or None}
+    is_known |= {"mtp_num_layers": ahead, "vocab_size": spec.vocab, "cuda_graph_impl": "none"}
     unset = ("virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout", "recompute_granularity")
-    known |= dict.fromkeys((*unset, "expert_tensor_parallel_size", "recompute_modules"))
-    known |= dict.fromkeys((f"{axis}_parallel_size" for axis in AXES), 1) | dict.fromkeys(OFF, False)
-    return known.get(name, MISSING)
+    is_known |= dict.fromkeys((*unset, "expert_tensor_parallel_size", "recompute_modules"))
+    is_known |= dict.fromkeys((f"{axis}_parallel_size" for axis in AXES), 1) | dict.fromkeys(OFF, False)
+    return is_known.get(name, MISSING)
 
 
 def common() -> Made:
     """The configuration that published recipes start from."""
-    found = Made()
+    config = Made()
     for name, value in COMMON.items():
         *above, last = name.split(".")
-        owner = found
+        owner = config
         for part in above:
             owner = owner.parts.setdefault(part, Made())
         owner.parts[last] = value
-    return found
+    return config
 
 
 def _config(scope: dict[str, Any], reading: Interpreter, source: str, function: str) -> RecipeFields:
     """The configuration among the names: what is returned, or the one called cfg or config."""
     for name in ("return", "cfg", "config"):
-        found = scope.get(name)
-        if isinstance(found, Made) and found.parts:
-            _refuse_unseen(found, source)
+        config = scope.get(name)
+        if isinstance(config, Made) and config.parts:
+            _refuse_unseen(config, source)
             fields: dict[str, Any] = {}
             unknown: dict[str, str] = {}
-            notes = tuple(dict.fromkeys((*reading.notes, *_two_lengths(found))))
-            _flatten(found, "", (fields, unknown), ())
+            notes = tuple(dict.fromkeys((*reading.notes, *_two_lengths(config))))
+            _flatten(config, "", (fields, unknown), ())
             return RecipeFields(fields=fields, notes=notes, unknown=unknown, function=function)
     raise InputError(Problem(path="", given="no configuration", expected="a recipe that returns cfg", where=source))
 
@@ -219,20 +227,25 @@ def _two_lengths(config: Made) -> Iterator[str]:
     model, data = config.parts.get("model"), config.parts.get("dataset")
     if not isinstance(model, Made) or not isinstance(data, Made):
         return
-    own, other = model.parts.get("seq_length"), data.parts.get("seq_length", data.parts.get("sequence_length"))
-    if type(own) is int and type(other) is int and own != other:
-        if "seq_length" not in model.assigned:
-            model.parts["seq_length"] = other
-        yield f"one of two lengths of a sequence, {own} of the model and {other} of the data"
+    model_length, data_length = (
+        model.parts.get("seq_length"),
+        data.parts.get("seq_length", data.parts.get("sequence_length")),
+    )
+    if type(model_length) is int and type(data_length) is int and model_length != data_length:
+        if "seq_length" not in model.assigned_names:
+            model.parts["seq_length"] = data_length
+        yield f"one of two lengths of a sequence, {model_length} of the model and {data_length} of the data"
 
 
 def _refuse_unseen(made: Made, source: str) -> None:
     """An `InputError` where a recipe changes what a function makes that stands in a file which is not here."""
     module, _, name = made.name.rpartition(".")
     if module and not name[:1].isupper():
-        given = f"a recipe that builds on {name}" + (f" of {module}" if module else "") + ", which is not here"
+        given_text = f"a recipe that builds on {name}" + (f" of {module}" if module else "") + ", which is not here"
         todo = "read it inside its checkout or beside the installed package, where its imports can be followed"
-        raise InputError(Problem(path=source, given=given[:200], expected="a recipe with what it imports", todo=todo))
+        raise InputError(
+            Problem(path=source, given=given_text[:200], expected="a recipe with what it imports", todo=todo)
+        )
 
 
 def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]], above: tuple[Made, ...]) -> None:
@@ -245,11 +258,11 @@ def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]]
         if isinstance(value, (Function, Class, Module, Bound, dict)):
             continue
         if isinstance(value, Made):
-            again = any(value is one for one in (made, *above))
-            if not again and len(above) < DEEPEST and len(fields) + len(unknown) < MOST_FIELDS:
+            recomputes = any(value is ancestor for ancestor in (made, *above))
+            if not recomputes and len(above) < DEEPEST and len(fields) + len(unknown) < MOST_FIELDS:
                 _flatten(value, name, found, (made, *above))
         elif isinstance(value, Unknown) or (isinstance(value, (list, tuple)) and not is_known(value)):
-            unknown[name] = shown(value)
+            unknown[name] = describe_value(value)
         else:
             fields[name] = str(value) if isinstance(value, Outside) else value
 
@@ -271,7 +284,7 @@ def recognises(files: Files) -> bool:
 def functions(files: Files) -> list[str]:
     """The recipes of a Python file."""
     name, text = next((name.partition("::")[0], text) for name, text in files.items() if ".py" in name)
-    return list(recipes_in(Interpreter(around=Around()).load(text, name)))
+    return list(recipes_in(Interpreter(checkout=Checkout()).load(text, name)))
 
 
 def read(files: Files) -> Imported:
@@ -279,23 +292,23 @@ def read(files: Files) -> Imported:
     for name, text in files.items():
         path, _, chosen = name.partition("::")
         if path.endswith(".py"):
-            found = read_recipe(text, chosen, path, around(files))
-            _refuse_other_work(found, path)
-            _refuse_unknown(found, path)
-            options = translated(found, around(files).model)
+            recipe_fields = read_recipe(text, chosen, path, checkout_of(files))
+            _refuse_other_work(recipe_fields, path)
+            _refuse_unknown(recipe_fields, path)
+            options = megatron_options(recipe_fields, checkout_of(files).model)
             hint = model_in(files) or ""
-            notes = (*found.notes, *_unsaid(found))
-            world = world_of(files) or _chips(found.function)
-            given = Given(options=options, source=path, world=world, notes=notes, hint=hint)
+            notes = (*recipe_fields.notes, *_unsaid(recipe_fields))
+            world = world_of(files) or _chips(recipe_fields.function)
+            run_options = Given(options=options, source=path, world=world, notes=notes, hint=hint)
             names = {option: field for field, option in NAMES.items()}
-            return _tuned(settings_of(given, ID, "megatron-bridge", names), found)
+            return _with_adapters(settings_of(run_options, ID, "megatron-bridge", names), recipe_fields)
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="a recipe: a Python file"))
 
 
 def _chips(function: str) -> int | None:
     """Chips that a recipe's name says it is for."""
-    found = re.search(r"_(\d{1,5})gpu_", function)
-    return int(found.group(1)) if found else None
+    match = re.search(r"_(\d{1,5})gpu_", function)
+    return int(match.group(1)) if match else None
 
 
 def _refuse_other_work(found: RecipeFields, path: str) -> None:
@@ -303,8 +316,8 @@ def _refuse_other_work(found: RecipeFields, path: str) -> None:
     provider = str(found.fields.get("model", ""))
     kind = NO_DECODER.search(provider)
     if kind is not None:
-        given = f"a diffusion model ({provider[:60]})"
-        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=path))
+        given_text = f"a diffusion model ({provider[:60]})"
+        raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=path))
 
 
 def _refuse_unknown(found: RecipeFields, path: str) -> None:
@@ -318,7 +331,7 @@ def _refuse_unknown(found: RecipeFields, path: str) -> None:
         raise InputError(wrong)
 
 
-def _tuned(imported: Imported, found: RecipeFields) -> Imported:
+def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
     """Adapters, or all weights of a trained model: what a recipe for fine-tuning updates."""
     peft = found.fields.get("peft")
     workload: dict[str, Any] = dict(imported.settings["workload"])
@@ -338,21 +351,25 @@ def _tuned(imported: Imported, found: RecipeFields) -> Imported:
 
 def _unsaid(found: RecipeFields) -> tuple[str, ...]:
     """A precision that the file does not spell."""
-    name = _named(found.fields.get("mixed_precision") or found.unknown.get("mixed_precision", "bf16_mixed"))
-    known = _recipe(name) or name == "MixedPrecisionConfig"
-    return () if known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
+    name = _precision_name(found.fields.get("mixed_precision") or found.unknown.get("mixed_precision", "bf16_mixed"))
+    is_known = _recipe(name) or name == "MixedPrecisionConfig"
+    return () if is_known else (f"mixed_precision = {name[:60]}: read as bf16_mixed",)
 
 
-def _named(precision: Any) -> str:
+def _precision_name(precision: Any) -> str:
     return str(precision).replace("-", "_").removesuffix("()").rpartition(".")[2]
 
 
 def _recipe(name: str) -> str:
     """The named precision that a name is, or is a model's own kind of: nanov2_bf16_with_fp8_current_scaling_mixed."""
-    return max((known for known in RECIPES if name == known or name.endswith(f"_{known}")), key=len, default="")
+    return max(
+        (recipe_name for recipe_name in RECIPES if name == recipe_name or name.endswith(f"_{recipe_name}")),
+        key=len,
+        default="",
+    )
 
 
-def translated(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
+def megatron_options(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
     """The recipe's fields as Megatron's options; `model` stands in for one that the recipe does not name."""
     fields = {field: value for field, value in found.fields.items() if not field.startswith("peft")}
     options = _precision(fields)
@@ -393,16 +410,16 @@ def _value(option: str, value: Any) -> Any:
 def _lift(fields: dict[str, Any]) -> None:
     """Fields that say the same thing in another place."""
     # an object for overlap turns both on with the distributed optimizer, unless it says otherwise
-    given = any(field.startswith("comm_overlap.") for field in fields)
-    asked = given and fields.get("ddp.use_distributed_optimizer") is True
+    has_overlap = any(field.startswith("comm_overlap.") for field in fields)
+    is_requested = has_overlap and fields.get("ddp.use_distributed_optimizer") is True
     for name in ("overlap_grad_reduce", "overlap_param_gather"):
-        own = fields.pop(f"ddp.{name}", None)
+        ddp_value = fields.pop(f"ddp.{name}", None)
         fields.pop(f"optimizer.{name}", None)
         if fields.get(f"comm_overlap.{name}") is None or not fields.get("ddp.use_distributed_optimizer"):
-            fields[f"comm_overlap.{name}"] = True if asked else own
-    own = fields.pop("model.overlap_moe_expert_parallel_comm", None)
-    if not given:  # such an object has its own word for it
-        fields["comm_overlap.overlap_moe_expert_parallel_comm"] = own
+            fields[f"comm_overlap.{name}"] = True if is_requested else ddp_value
+    ddp_value = fields.pop("model.overlap_moe_expert_parallel_comm", None)
+    if not has_overlap:  # such an object has its own word for it
+        fields["comm_overlap.overlap_moe_expert_parallel_comm"] = ddp_value
     fields.pop("optimizer.use_distributed_optimizer", None)
     fields.pop("rerun_state_machine.check_for_nan_in_loss", None)
     fields.pop("comm_overlap.batch_p2p_comm", None)
@@ -424,7 +441,7 @@ def _lift(fields: dict[str, Any]) -> None:
 
 def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
-    name = _named(fields.pop("mixed_precision", "bf16_mixed"))
+    name = _precision_name(fields.pop("mixed_precision", "bf16_mixed"))
     options = dict({} if name == "MixedPrecisionConfig" else RECIPES[_recipe(name) or "bf16_mixed"])
     for word in ("bf16", "fp16", "fp32"):
         if fields.pop(f"mixed_precision.{word}", None) is True:
@@ -443,19 +460,19 @@ def _precision(fields: dict[str, Any]) -> dict[str, Any]:
 def _activation(fields: dict[str, Any]) -> dict[str, Any]:
     """Megatron's switch for a provider's activation function, however its module was imported, and its gate. A function
     that no switch names stays among the fields, told as unread; its gate, which makes a third matrix, never does."""
-    func, gated = fields.pop("model.activation_func", None), bool(fields.pop("model.gated_linear_unit", False))
+    func, is_gated = fields.pop("model.activation_func", None), bool(fields.pop("model.gated_linear_unit", False))
     name = "gelu" if func is None else str(func).rpartition(".")[2]
-    known: dict[tuple[str, bool], dict[str, Any]] = {
+    flags_by_activation: dict[tuple[str, bool], dict[str, Any]] = {
         ("gelu", False): {},
         ("silu", True): {"swiglu": True},
         ("gelu", True): {"geglu": True},
         ("relu", True): {"glu-activation": "reglu"},
         **{(code, option != "squared-relu"): {option: True} for option, code in ACTIVATIONS.items()},
     }
-    if (name, gated) not in known:
+    if (name, is_gated) not in flags_by_activation:
         fields["model.activation_func"] = func
-        return {"geglu": True} if gated else {}
-    return known[name, gated]
+        return {"geglu": True} if is_gated else {}
+    return flags_by_activation[name, is_gated]
 
 
 def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
@@ -469,8 +486,13 @@ def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
         differs = {key: value for key, value in changes.items() if value is not None}
         return {"model": {"base": base.id, **differs} if differs else base.id}
     if fields.get("model.is_hybrid_model") is True and not any(fields.get(field) for field in PATTERNS):
-        given, expected = "shares of attention and mlp, which the provider deals itself", "a pattern of layers"
-        raise InputError(Problem(path="model", given=given, expected=expected, todo="name the model with --model"))
+        given_text, expected_text = (
+            "shares of attention and mlp, which the provider deals itself",
+            "a pattern of layers",
+        )
+        raise InputError(
+            Problem(path="model", given=given_text, expected=expected_text, todo="name the model with --model")
+        )
     options: dict[str, Any] = {}
     options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:

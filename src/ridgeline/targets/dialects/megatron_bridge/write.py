@@ -24,7 +24,7 @@ from ridgeline.targets.dialects.megatron_bridge.names import (
     TWINS,
 )
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, exported, gather, matching
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, export_of, gather, matching
 from ridgeline.targets.options import Options, options
 from ridgeline.targets.target import Export
 
@@ -73,8 +73,8 @@ def _flags(value: Any, scenario: Scenario) -> Any:
 
 
 def _frequency(value: Any, scenario: Scenario) -> Any:
-    found = _flags(value, scenario)
-    return found if isinstance(found, Code) else int(found)
+    pattern = _flags(value, scenario)
+    return pattern if isinstance(pattern, Code) else int(pattern)
 
 
 def _chunks(_: Any, scenario: Scenario) -> int:
@@ -212,42 +212,44 @@ FIRST_RUN = (
 
 def write(scenario: Scenario) -> Export:
     """The recipe and the scripts that launch it."""
-    known = options(ID)
+    option_list = options(ID)
     decisions = decisions_of(scenario)
     engine = Fixed("plan.engine", ID, "the software that runs it, whatever the prediction assumed")
-    told = [engine, *_checked(spoken(scenario), known)]
-    told += _write_always(told, decisions)
-    found = gather(decisions, [*told, *_twins(told)])
-    title = known.title
-    fields = {name: value for name, value in found.options.items() if "." in name or name == PEFT}
-    experts = found.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
-    environment = ALLOCATOR | queues(fsdp=found.options.get("ddp.use_megatron_fsdp") is True, experts=experts)
-    environment |= graph_environment(found.options.get("model.cuda_graph_impl"))
-    environment |= {name: value for name, value in found.options.items() if name.isupper()}
+    pieces_said = [engine, *_admit_fields(spoken(scenario), option_list)]
+    pieces_said += _write_always(pieces_said, decisions)
+    ledger = gather(decisions, [*pieces_said, *_twins(pieces_said)])
+    title = option_list.title
+    fields = {name: value for name, value in ledger.options.items() if "." in name or name == PEFT}
+    experts = ledger.options.get("comm_overlap.overlap_moe_expert_parallel_comm") is True
+    environment = ALLOCATOR | queues(fsdp=ledger.options.get("ddp.use_megatron_fsdp") is True, experts=experts)
+    environment |= graph_environment(ledger.options.get("model.cuda_graph_impl"))
+    environment |= {name: value for name, value in ledger.options.items() if name.isupper()}
     files = {FILE: recipe(scenario, fields, title)}
     setup = (PRETRAINED,) if PEFT in fields else ()
     files |= scripts(scenario, Command(words=(FILE,), environment=environment, setup=setup), title)
-    return exported(ID, files, found)
+    return export_of(ID, files, ledger)
 
 
-def _checked(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
+def _admit_fields(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
     """Fields the target documents; the same gate as for options, which begin with dashes."""
     for piece in found:
         if isinstance(piece, Say) and "." in piece.option:
             value = piece.value.text if isinstance(piece.value, Code) else piece.value
-            listed = value if isinstance(value, tuple) else (value if isinstance(value, (str, int, float)) else "",)
-            gate = Say(f"--{piece.option}", tuple(str(part) for part in listed), *piece.paths)
-            (passed, *lost) = admitted([gate], known)
-            yield from (piece,) if isinstance(passed, Say) else (passed, *lost)
+            listed_values = (
+                value if isinstance(value, tuple) else (value if isinstance(value, (str, int, float)) else "",)
+            )
+            gate = Say(f"--{piece.option}", tuple(str(part) for part in listed_values), *piece.paths)
+            (passed_piece, *lost) = admit_options([gate], known)
+            yield from (piece,) if isinstance(passed_piece, Say) else (passed_piece, *lost)
         else:
             yield piece
 
 
 def _write_always(told: list[Piece], decisions: Mapping[str, Any]) -> Iterator[Piece]:
     """Switches that the common recipe turns on, turned off where nobody asked for them."""
-    said = {piece.option for piece in told if isinstance(piece, Say)}
+    stated_options = {piece.option for piece in told if isinstance(piece, Say)}
     for field, path in ALWAYS.items():
-        if field not in said:
+        if field not in stated_options:
             yield Say(field, False, *([path] if matching(decisions, path) else []))
 
 
@@ -269,8 +271,8 @@ def spoken(scenario: Scenario) -> Iterator[Piece]:
             yield from fields_of(piece, scenario)
         else:
             yield piece
-    rest = scenario.plan.precision.activations.id
-    if rest not in ("bf16", "fp16"):
+    stored_format = scenario.plan.precision.activations.id
+    if stored_format not in ("bf16", "fp16"):
         yield Say("mixed_precision", Code(SINGLE), "plan.precision.activations")
 
 
@@ -281,12 +283,14 @@ def lora(scenario: Scenario) -> Iterator[Piece]:
         return
     if any(isinstance(block.ffn, Moe) for block in scenario.model.blocks) and set(work.lora.targets) - {"qkv", "out"}:
         return  # experts have layers of the same names
-    held = {LORA[target] for target in work.lora.targets}
-    means = {target for target, name in LORA.items() if name in held}
-    gated = any(isinstance(block.ffn, Mlp) and block.ffn.gated for block in scenario.model.blocks)
-    same = means - ({"gate"} if not gated else set()) == set(work.lora.targets) - ({"gate"} if not gated else set())
+    module_names = {LORA[target] for target in work.lora.targets}
+    means = {target for target, name in LORA.items() if name in module_names}
+    is_gated = any(isinstance(block.ffn, Mlp) and block.ffn.gated for block in scenario.model.blocks)
+    same = means - ({"gate"} if not is_gated else set()) == set(work.lora.targets) - (
+        {"gate"} if not is_gated else set()
+    )
     paths = ("workload.lora.rank", "workload.task", *(("workload.lora.targets",) if same else ()))
-    text = f"LoRA(target_modules={sorted(held)!r}, dim={work.lora.rank}, alpha={work.lora.rank})"
+    text = f"LoRA(target_modules={sorted(module_names)!r}, dim={work.lora.rank}, alpha={work.lora.rank})"
     yield Say(PEFT, Code(text), *paths)
     yield Say("checkpoint.pretrained_checkpoint", Code('os.environ.get("PRETRAINED", "pretrained")'))
     if not same:
@@ -300,8 +304,8 @@ def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
     provider = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else "GPTModelProvider"
     model = {name[6:]: value for name, value in fields.items() if name.startswith("model.")}
     overlap = {name[13:]: value for name, value in fields.items() if name.startswith("comm_overlap.")}
-    rest = {name: value for name, value in fields.items() if not name.startswith(("model.", "comm_overlap."))}
-    beside = ", ".join(f"{key}={_python(part)}" for key, part in overlap.items())
+    other_fields = {name: value for name, value in fields.items() if not name.startswith(("model.", "comm_overlap."))}
+    overlap_arguments = ", ".join(f"{key}={_python(part)}" for key, part in overlap.items())
     formats = scenario.plan.precision.activations.id
     precision = f"{formats}_mixed()" if formats in ("bf16", "fp16") else SINGLE
     body = [
@@ -312,9 +316,9 @@ def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
         *(f"        {name}={_python(value)}," for name, value in {**(PLAIN if hybrid else {}), **model}.items()),
         *(f"        {name}={_python(value)}," for name, value in NO_DROPOUT.items()),
         "    )",
-        f"    cfg.comm_overlap = CommOverlapConfig({beside})",
+        f"    cfg.comm_overlap = CommOverlapConfig({overlap_arguments})",
         f"    cfg.mixed_precision = {precision}",
-        *(f"    cfg.{name} = {_python(value)}" for name, value in rest.items()),
+        *(f"    cfg.{name} = {_python(value)}" for name, value in other_fields.items()),
         FIRST_RUN + "    return cfg",
     ]
     text = "\n".join(body)

@@ -39,16 +39,16 @@ def of_longcat(said: dict[str, Any]) -> str | Mapping[str, Any]:
     experts, width = _number(said, "num-experts"), _number(said, "ffn-hidden-size")
     attention = {"kind": "mla", "heads": _number(said, "num-attention-heads")}
     attention |= {"q_rank": _number(said, "q-lora-rank", 0), "kv_rank": _number(said, "kv-lora-rank", 512)}
-    attention |= {"nope_dim": _own(said, "qk-nope-head-dim", "qk-head-dim", 128)}
-    attention |= {"rope_dim": _own(said, "qk-rope-head-dim", "qk-pos-emb-head-dim", 64)}
+    attention |= {"nope_dim": _stated_size(said, "qk-nope-head-dim", "qk-head-dim", 128)}
+    attention |= {"rope_dim": _stated_size(said, "qk-rope-head-dim", "qk-pos-emb-head-dim", 64)}
     attention |= {"v_dim": _number(said, "v-head-dim", 128)}
     moe: dict[str, Any] = {"experts": experts, "topk": max(1, round(picks * experts / (experts + zero)))}
     moe |= {"hidden": _number(said, "moe-ffn-hidden-size"), "shared_hidden": width}
     table: dict[str, Any] = {
         "hidden": _number(said, "hidden-size"),
         "layers": 2 * _number(said, "num-layers"),
-        "vocab": _own(said, "padded-vocab-size", "vocab-size", 131072),
-        "context": _own(said, "max-position-embeddings", "seq-length", 131072),
+        "vocab": _stated_size(said, "padded-vocab-size", "vocab-size", 131072),
+        "context": _stated_size(said, "max-position-embeddings", "seq-length", 131072),
         "pattern": ["shortcut", "dense"],
         "attention": attention,
         "mlp": {"hidden": width},
@@ -62,17 +62,17 @@ def of_longcat(said: dict[str, Any]) -> str | Mapping[str, Any]:
 
 def of_deepseek4(said: dict[str, Any]) -> str | Mapping[str, Any]:
     """The model of a DeepSeek-V4 run; what was read is taken out of the options."""
-    layers, given = _number(said, "num-layers"), said.get("compress-ratios")
-    listed = given if isinstance(given, list) else [given]
-    ratios = [_number({"ratio": one}, "ratio") for one in listed if one not in RATIOS] or listed
-    if len(listed) < layers or not set(ratios) <= set(RATIOS):
-        expected = f"{layers} numbers, each 0, 4 or 128"
-        raise InputError(Problem(path="--compress-ratios", given=str(given)[:60], expected=expected))
+    layers, ratios_given = _number(said, "num-layers"), said.get("compress-ratios")
+    listed_values = ratios_given if isinstance(ratios_given, list) else [ratios_given]
+    ratios = [_number({"ratio": ratio}, "ratio") for ratio in listed_values if ratio not in RATIOS] or listed_values
+    if len(listed_values) < layers or not set(ratios) <= set(RATIOS):
+        expected_text = f"{layers} numbers, each 0, 4 or 128"
+        raise InputError(Problem(path="--compress-ratios", given=str(ratios_given)[:60], expected=expected_text))
     config: dict[str, Any] = {key: _number(said, name) for key, name in DEEPSEEK4.items()}
     config |= {"model_type": "deepseek_v4", "num_key_value_heads": 1, "n_shared_experts": 1}
-    config |= {"compress_ratios": listed, "num_nextn_predict_layers": _number(said, "mtp-num-layers", 0)}
-    config |= {"vocab_size": _own(said, "padded-vocab-size", "vocab-size", 129280)}
-    config |= {"max_position_embeddings": _own(said, "max-position-embeddings", "seq-length", 163840)}
+    config |= {"compress_ratios": listed_values, "num_nextn_predict_layers": _number(said, "mtp-num-layers", 0)}
+    config |= {"vocab_size": _stated_size(said, "padded-vocab-size", "vocab-size", 129280)}
+    config |= {"max_position_embeddings": _stated_size(said, "max-position-embeddings", "seq-length", 163840)}
     config |= {"tie_word_embeddings": not said.get("untie-embeddings-and-output-weights", False)}
     load_model(config)  # what is wrong is said in the words of the configuration
     for name in NOTED:
@@ -80,7 +80,7 @@ def of_deepseek4(said: dict[str, Any]) -> str | Mapping[str, Any]:
     return known_as(config, prefer="deepseek-v4-flash")
 
 
-def _own(said: Mapping[str, Any], name: str, other: str, default: int) -> int:
+def _stated_size(said: Mapping[str, Any], name: str, other: str, default: int) -> int:
     """A number under MindSpeed's own name or under Megatron's."""
     return _number(said, name if name in said else other, default)
 
@@ -88,8 +88,8 @@ def _own(said: Mapping[str, Any], name: str, other: str, default: int) -> int:
 def _number(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
     value = said.get(name, default)
     if type(value) is not int or not 0 <= value <= 10_000_000:
-        given = "nothing" if value is None else repr(value)[:60]
-        raise InputError(Problem(path=f"--{name}", given=given, expected="a whole number of the model"))
+        given_text = "nothing" if value is None else repr(value)[:60]
+        raise InputError(Problem(path=f"--{name}", given=given_text, expected="a whole number of the model"))
     return value
 
 
@@ -98,7 +98,7 @@ SIGNS = re.compile(
     r"|multi-head-latent-attention|context-parallel-algo|moe-tp-extend-ep|first-k-dense-replace|use-ascend-coc"
     r"|--use-fused-(rmsnorm|swiglu)(?! +[\w$\"])"  # without a value, which other dialects give it
 )
-OWN = {name.lstrip("-"): other.lstrip("-") for other, name in RENAMED.items() if name.startswith("--")}
+OWN = {name.lstrip("-"): megatron_name.lstrip("-") for megatron_name, name in RENAMED.items() if name.startswith("--")}
 # files of layers whose layers are those that the options spell
 PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "phi35_moe", "plm", "minimax", "hunyuan", "gemma2", "grok")
 GATED_SPECS = ("qwen3_next", "qwen2_moe")  # whose shared expert has a gate
@@ -114,59 +114,63 @@ def recognises(files: Files) -> bool:
 
 def read(files: Files) -> Imported:
     """The settings of a script."""
-    found = with_model(collect(files), files)
-    said = dict(found.options)
-    dual = said.pop("schedules-method", None) == "dualpipev"
-    stages = _per_rank(said)
-    again = _again(said)
-    _layers(said, dual)
-    task = _task(said)
-    _spec(said)
-    _experts(said)
-    _memory(said)
-    _switches(said)
-    _linear(said)
-    names = {other: own for own, other in OWN.items()}
-    translated = {OWN.get(name, name): value for name, value in said.items()}
-    imported = settings_of(replace(found, options=translated), ID, "mindspeed", names)
-    if imported.settings["workload"]["kind"] != "train":
-        return imported
+    run_options = with_model(collect(files), files)
+    stated_options = dict(run_options.options)
+    dual = stated_options.pop("schedules-method", None) == "dualpipev"
+    stages = _per_rank(stated_options)
+    recomputes = _recompute_options(stated_options)
+    _layers(stated_options, dual)
+    task = _task(stated_options)
+    _spec(stated_options)
+    _experts(stated_options)
+    _memory(stated_options)
+    _switches(stated_options)
+    _linear(stated_options)
+    names = {megatron_name: own_name for own_name, megatron_name in OWN.items()}
+    options_translated = {OWN.get(name, name): value for name, value in stated_options.items()}
+    imported_run = settings_of(replace(run_options, options=options_translated), ID, "mindspeed", names)
+    if imported_run.settings["workload"]["kind"] != "train":
+        return imported_run
     if task:
-        workload = {**imported.settings["workload"], **task}
-        imported = replace(imported, settings={**imported.settings, "workload": workload})
-    if stages and imported.settings["plan"]["recompute"] != "none" and not (again and again["kind"] != "full"):
-        again = {**(again or {"kind": "full"}), "layers": stages}
-    if again:
-        imported = _with_plan(imported, recompute=again)
-    return _with_plan(imported, schedule="dualpipe-v") if dual else imported
+        workload = {**imported_run.settings["workload"], **task}
+        imported_run = replace(imported_run, settings={**imported_run.settings, "workload": workload})
+    if (
+        stages
+        and imported_run.settings["plan"]["recompute"] != "none"
+        and not (recomputes and recomputes["kind"] != "full")
+    ):
+        recomputes = {**(recomputes or {"kind": "full"}), "layers": stages}
+    if recomputes:
+        imported_run = _with_plan(imported_run, recompute=recomputes)
+    return _with_plan(imported_run, schedule="dualpipe-v") if dual else imported_run
 
 
 def _task(said: dict[str, Any]) -> dict[str, Any]:
     """Fine-tuning, adapters, and documents of one length inside a sequence."""
-    found: dict[str, Any] = {}
+    task_table: dict[str, Any] = {}
     if str(said.get("stage", "")) in ("sft", "pt", "lora"):
-        found |= {"task": "finetune"} if said.pop("stage") != "pt" else {}
+        task_table |= {"task": "finetune"} if said.pop("stage") != "pt" else {}
     rank = said.get("lora-r")
     if type(rank) is int and 0 < rank < 10_000:
-        named = said.get("lora-target-modules", ["linear_qkv", "linear_proj"])
-        words = [str(word) for word in (named if isinstance(named, list) else [named])]
+        module_names = said.get("lora-target-modules", ["linear_qkv", "linear_proj"])
+        words = [str(word) for word in (module_names if isinstance(module_names, list) else [module_names])]
         targets = dict.fromkeys(part for word in words for part in ADAPTED.get(word, ()))
         for name in ("lora-r", "lora-alpha", "lora-fusion", "lora-load", "lora-ckpt-filter"):
             said.pop(name, None)
         if all(word in ADAPTED for word in words):
             said.pop("lora-target-modules", None)
-        found |= {"task": "lora", "lora": {"rank": rank, "targets": list(targets)}}
-    each = said.get("fix-sub-seq-length")
-    if said.get("reset-attention-mask") and type(each) is int and each > 0:
+        task_table |= {"task": "lora", "lora": {"rank": rank, "targets": list(targets)}}
+    share_each = said.get("fix-sub-seq-length")
+    if said.get("reset-attention-mask") and type(share_each) is int and share_each > 0:
         said.pop("fix-sub-seq-length")
-        found["document"] = each
-    return found
+        task_table["document"] = share_each
+    return task_table
 
 
 def _spec(said: dict[str, Any]) -> None:
     """The file of layers that a run names: those that the options spell, or layers known by that file."""
-    given = said.get("spec")
-    file = str(given[0] if isinstance(given, list) and given else given or "")
+    spec_module = said.get("spec")
+    file = str(spec_module[0] if isinstance(spec_module, list) and spec_module else spec_module or "")
     name = file.rpartition(".")[2].removesuffix("_spec")
     if name in (*PLAIN_SPECS, *GATED_SPECS):
         said.pop("spec")
@@ -204,15 +208,15 @@ def _with_plan(imported: Imported, **changes: Any) -> Imported:
     return replace(imported, settings={**imported.settings, "plan": plan})
 
 
-def _again(said: dict[str, Any]) -> dict[str, Any]:
+def _recompute_options(said: dict[str, Any]) -> dict[str, Any]:
     """Activation functions computed again in some layers, or in those beyond the whole ones; else nothing."""
     if not said.get("recompute-activation-function"):
         return {}
     some = said.pop("recompute-activation-function-num-layers", None)
     if said.get("recompute-granularity") == "full" and said.get("recompute-method") == "block":
         said.pop("recompute-activation-function")
-        whole = _read_number(said, "recompute-num-layers", 0)
-        return {"kind": "full", "layers": whole, "rest": "selective", "parts": ["activation"]}
+        layer_count = _read_number(said, "recompute-num-layers", 0)
+        return {"kind": "full", "layers": layer_count, "rest": "selective", "parts": ["activation"]}
     if type(some) is int and "recompute-granularity" not in said and 0 <= some <= 100_000:
         return {"kind": "selective", "layers": some, "parts": ["activation"]}
     return {}
@@ -220,14 +224,20 @@ def _again(said: dict[str, Any]) -> dict[str, Any]:
 
 def _per_rank(said: dict[str, Any]) -> list[int]:
     """Recomputed layers of each virtual stage where a number for each pipeline rank is given; else nothing."""
-    each, layers = said.get("num-layers-per-virtual-pipeline-stage"), said.get("num-layers")
-    asked = said.pop("enable-recompute-layers-per-pp-rank", False)
-    if not asked or type(each) is not int or type(layers) is not int or each < 1 or layers > 10_000:
+    layers_each, layers = said.get("num-layers-per-virtual-pipeline-stage"), said.get("num-layers")
+    values_requested = said.pop("enable-recompute-layers-per-pp-rank", False)
+    if (
+        not values_requested
+        or type(layers_each) is not int
+        or type(layers) is not int
+        or layers_each < 1
+        or layers > 10_000
+    ):
         return []
     pp = max(1, _read_number(said, "pipeline-model-parallel-size", 1))
     count = _read_number(said, "recompute-num-layers", 0)
     # the first stages of a rank are filled first
-    return [max(0, min(each, count - stage // pp * each)) for stage in range(layers // each)]
+    return [max(0, min(layers_each, count - stage // pp * layers_each)) for stage in range(layers // layers_each)]
 
 
 def _read_number(said: dict[str, Any], name: str, default: int) -> int:
@@ -242,8 +252,8 @@ def _layers(said: dict[str, Any], dual: bool) -> None:
     total, pp = _read_number(said, "num-layers", 1), max(1, _read_number(said, "pipeline-model-parallel-size", 1))
     empty = _numbers(said.pop("noop-layers", ""))
     twice = 2 if _is_longcat(said) else 1  # such a layer is written as two
-    each = said.pop("num-layers-per-virtual-pipeline-stage", None)
-    stages = 2 * pp if dual else total // each if type(each) is int and each > 0 else pp
+    layers_each = said.pop("num-layers-per-virtual-pipeline-stage", None)
+    stages = 2 * pp if dual else total // layers_each if type(layers_each) is int and layers_each > 0 else pp
     counts = _numbers(said.pop("num-layer-list", ""))
     if not counts and stages > 0 and (empty or stages > pp):
         slots = total // stages
@@ -280,8 +290,8 @@ def _experts(said: dict[str, Any]) -> None:
     if "first-k-dense-replace" in said or said.get("moe-layer-freq") == -1:
         dense = said.pop("first-k-dense-replace", -1)  # -1: no layer is dense
         dense = 0 if dense == -1 else _read_number({"first-k-dense-replace": dense}, "first-k-dense-replace", 0)
-        every = 1 if said.get("moe-layer-freq") == -1 else max(1, _read_number(said, "moe-layer-freq", 1))
-        flags = tuple(layer >= dense and layer % every == 0 for layer in range(layers))
+        interval = 1 if said.get("moe-layer-freq") == -1 else max(1, _read_number(said, "moe-layer-freq", 1))
+        flags = tuple(layer >= dense and layer % interval == 0 for layer in range(layers))
         said["moe-layer-freq"] = pattern_of(flags)
     tp = max(1, _read_number(said, "tensor-model-parallel-size", 1))
     if said.pop("moe-tp-extend-ep", False):
@@ -293,9 +303,9 @@ def _experts(said: dict[str, Any]) -> None:
 
 def _linear(said: dict[str, Any]) -> None:
     """Linear attention in all layers but every N-th; sparse attention that an indexer chooses keys for."""
-    every = said.pop("full-attention-interval", None)
-    if every is not None:
-        said |= {"linear-attention-freq": every, "experimental-attention-variant": "gated_delta_net"}
+    interval = said.pop("full-attention-interval", None)
+    if interval is not None:
+        said |= {"linear-attention-freq": interval, "experimental-attention-variant": "gated_delta_net"}
     if said.pop("enable-dsa-indexer", False):
         said["experimental-attention-variant"] = "dsa"
         said |= {f"dsa-indexer-{key}": said.pop(f"index-{key}") for key in INDEXER if f"index-{key}" in said}

@@ -17,9 +17,9 @@ from ridgeline.targets.dialects.megatron.write import MODEL, arrays, precision, 
 from ridgeline.targets.dialects.megatron.write_model import Writer
 from ridgeline.targets.dialects.mindspeed.names import ALGORITHMS, ID, PARTS, RENAMED
 from ridgeline.targets.launchers.launch import Command
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admitted, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, admit_options, gather, habits
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import nearest, normalized
+from ridgeline.targets.recompute_fallback import nearest, normal_recompute
 from ridgeline.targets.target import Export
 
 OFF = plan_words.OFF
@@ -101,9 +101,9 @@ def pipeline(scenario: Scenario) -> Iterator[Piece]:
 
 def _plain_split(scenario: Scenario) -> Iterator[Piece]:
     """As many layers on each rank as planned, where the schedule itself cannot be said."""
-    held = plan_words.by_rank(scenario)
-    if len(set(held)) > 1:
-        yield Say("--num-layer-list", ",".join(map(str, held)))
+    layers_by_rank = plan_words.by_rank(scenario)
+    if len(set(layers_by_rank)) > 1:
+        yield Say("--num-layer-list", ",".join(map(str, layers_by_rank)))
 
 
 def empty_layers(scenario: Scenario) -> tuple[int, ...]:
@@ -113,10 +113,14 @@ def empty_layers(scenario: Scenario) -> tuple[int, ...]:
         return ()
     if plan.schedule.name == "dualpipe-v" and not _dual(scenario):
         return ()
-    most = max(scenario.placement)
+    largest = max(scenario.placement)
     dense = next((index for index, kind in enumerate(scenario.model.order) if _sparse(scenario, kind)), 0)
-    found = [stage * most + slot for stage, held in enumerate(scenario.placement) for slot in range(held, most)]
-    return () if found and found[0] < dense else tuple(found)
+    empty_slots = [
+        stage * largest + slot
+        for stage, layers_held in enumerate(scenario.placement)
+        for slot in range(layers_held, largest)
+    ]
+    return () if empty_slots and empty_slots[0] < dense else tuple(empty_slots)
 
 
 def _sparse(scenario: Scenario, kind: int) -> bool:
@@ -150,7 +154,7 @@ def sharding(scenario: Scenario) -> Iterator[Piece]:
 
 def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Whole layers of each virtual stage, and activation functions in the others; attention; or named parts."""
-    chosen = normalized(scenario)
+    chosen = normal_recompute(scenario)
     even = len(set(scenario.placement)) == 1  # layers are counted as if stages were alike
     two = chosen.kind == "full" and isinstance(chosen.layers, int) and chosen.rest == "selective"
     if even and two and set(chosen.parts) == {"activation"}:  # the one pair of ways that it knows
@@ -171,7 +175,7 @@ def recompute(scenario: Scenario) -> Iterator[Piece]:
     else:
         yield from plan_words.recompute_words(scenario, written)
     yield Fixed("plan.recompute.layers", None, "in every layer")
-    yield from plan_words.changed(
+    yield from plan_words.recompute_losses(
         scenario, written, "one number for all stages; attention, or norm, activation, latent"
     )
 
@@ -189,9 +193,9 @@ def offload(scenario: Scenario) -> Iterator[Piece]:
 
 def switches(scenario: Scenario) -> Iterator[Piece]:
     """Flash attention on request; how context ranks exchange."""
-    told = (*plan_words.switches(scenario), *plan_words.overlaps(scenario))
-    beside = _dual(scenario) or any(getattr(piece, "option", "") == EXPERTS for piece in told)
-    for piece in told:
+    pieces_said = (*plan_words.switches(scenario), *plan_words.overlaps(scenario))
+    overlaps_experts = _dual(scenario) or any(getattr(piece, "option", "") == EXPERTS for piece in pieces_said)
+    for piece in pieces_said:
         option = getattr(piece, "option", "")
         if option == "--attention-backend":
             continue
@@ -199,7 +203,7 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
             continue
         if getattr(piece, "path", "") in ("plan.overlap.moe", "plan.overlap.pp") and _dual(scenario):
             continue  # said by the schedule
-        if beside and option in ("--overlap-grad-reduce", "--overlap-param-gather"):
+        if overlaps_experts and option in ("--overlap-grad-reduce", "--overlap-param-gather"):
             for path in getattr(piece, "paths", ()):
                 yield Lose(path, "not together with the overlap of expert exchange")
             continue
@@ -215,9 +219,9 @@ def switches(scenario: Scenario) -> Iterator[Piece]:
 def _dual(scenario: Scenario) -> bool:
     """Whether the V-shaped schedule can be asked for: no tied embeddings, no context ranks, enough microbatches."""
     plan = scenario.plan
-    asked = plan.mesh.pp > 1 and plan.schedule.name == "dualpipe-v" and has_experts(scenario.model)
+    is_requested = plan.mesh.pp > 1 and plan.schedule.name == "dualpipe-v" and has_experts(scenario.model)
     able = plan.mesh.cp == 1 and not scenario.model.embedding.tied
-    return asked and able and scenario.microbatches >= 2 * plan.mesh.pp - 1
+    return is_requested and able and scenario.microbatches >= 2 * plan.mesh.pp - 1
 
 
 NORMALIZED = "model.numerics.router.normalized"
@@ -233,10 +237,10 @@ def spoken(scenario: Scenario, writers: tuple[Writer, ...]) -> Iterator[Piece]:
             if isinstance(piece, Fixed) and piece.path == NORMALIZED:
                 yield Fixed(NORMALIZED, False, "weights of the picked experts stay as they are unless told otherwise")
             else:
-                yield from _own(piece, scenario) if isinstance(piece, Say) else (piece,)
+                yield from _own_words(piece, scenario) if isinstance(piece, Say) else (piece,)
 
 
-def _own(piece: Say, scenario: Scenario) -> Iterator[Piece]:
+def _own_words(piece: Say, scenario: Scenario) -> Iterator[Piece]:
     option, value, paths = piece.option, piece.value, piece.paths
     match option:
         case "--num-layers":
@@ -290,29 +294,29 @@ def _dense_first(flags: tuple[bool, ...], paths: tuple[str, ...]) -> Iterator[Pi
 def run_options(scenario: Scenario) -> dict[str, Any]:
     """What a first run needs beside the decisions, and the fused kernels that the project's own scripts ask for."""
     model = scenario.model
-    found: dict[str, Any] = {"--use-mcore-models": True, "--mock-data": True, "--tokenizer-type": "NullTokenizer"}
+    first_run: dict[str, Any] = {"--use-mcore-models": True, "--mock-data": True, "--tokenizer-type": "NullTokenizer"}
     if all(block.norm.kind == "rms" for block in model.blocks):
-        found["--use-fused-rmsnorm"] = True
+        first_run["--use-fused-rmsnorm"] = True
     if all(block.ffn is not None and block.ffn.gated and block.ffn.activation == "silu" for block in model.blocks):
-        found["--use-fused-swiglu"] = True
+        first_run["--use-fused-swiglu"] = True
     if any(isinstance(block.mixer, LatentAttention) for block in model.blocks):
-        found["--spec"] = ("mindspeed_llm.tasks.models.spec.deepseek_spec", "layer_spec")
-    found |= {"--train-iters": 50, "--lr": "1.0e-4", "--attention-dropout": 0.0, "--hidden-dropout": 0.0}
-    return found | {"--log-interval": 1, "--eval-iters": 0, "--distributed-backend": "nccl"}
+        first_run["--spec"] = ("mindspeed_llm.tasks.models.spec.deepseek_spec", "layer_spec")
+    first_run |= {"--train-iters": 50, "--lr": "1.0e-4", "--attention-dropout": 0.0, "--hidden-dropout": 0.0}
+    return first_run | {"--log-interval": 1, "--eval-iters": 0, "--distributed-backend": "nccl"}
 
 
 def write(scenario: Scenario) -> Export:
     """The launch scripts and the arguments of pretrain_gpt.py."""
-    known = options(ID)
+    option_list = options(ID)
     engine = Fixed("plan.engine", "mindspeed", "the software that runs it, whatever the prediction assumed")
-    model = list(admitted(spoken(scenario, MODEL), known))
+    model = list(admit_options(spoken(scenario, MODEL), option_list))
     if any(not isinstance(block.mixer, (Attention, LatentAttention)) for block in scenario.model.blocks):
         model = [Lose("model.*", HYBRID)]
-    found = gather(decisions_of(scenario), [engine, *model, *admitted(spoken(scenario, PLAN), known)])
+    decisions = gather(decisions_of(scenario), [engine, *model, *admit_options(spoken(scenario, PLAN), option_list)])
     command = Command(
         words=(),
-        environment=ENVIRONMENT | {name: value for name, value in found.options.items() if name.isupper()},
-        before=CHECKOUT + arrays(found.options, run_options(scenario), said_by(model)),
+        environment=ENVIRONMENT | {name: value for name, value in decisions.options.items() if name.isupper()},
+        before=CHECKOUT + arrays(decisions.options, run_options(scenario), said_by(model)),
         tail='"${MINDSPEED_LLM:-MindSpeed-LLM}/pretrain_gpt.py" "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${RUN_ARGS[@]}"',
     )
-    return with_arguments(ID, scenario, command, found)
+    return with_arguments(ID, scenario, command, decisions)

@@ -17,7 +17,7 @@ from ridgeline.models.model_file import dimensions_of
 from ridgeline.models.spec import Attention, ModelSpec
 from ridgeline.targets.decisions import has_experts
 from ridgeline.targets.dialects.megatron.read_model import named_by_path, read_model
-from ridgeline.targets.dialects.nemo import filled, model_words, tokenizer_words
+from ridgeline.targets.dialects.nemo import model_words, resolve_references, tokenizer_words
 from ridgeline.targets.dialects.nxd_training.names import (
     ADAPTERS,
     CHUNKS,
@@ -37,7 +37,7 @@ from ridgeline.targets.dialects.nxd_training.names import (
 from ridgeline.targets.dialects.nxd_training.write import even
 from ridgeline.targets.imports.model_names import known_as, named_by
 from ridgeline.targets.imports.option_reader import OptionReader, flatten, holds, model_in, only, pick
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.launchers.launch import system_in
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
@@ -69,18 +69,18 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
 
 def _stages(reader: OptionReader, mesh: Mapping[str, int], layers: int) -> dict[str, Any]:
     chunks, cuts = mesh["chunks"], reader.take("model.pipeline_cuts")
-    found: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    stage_plan: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
     stages = mesh["pp"] * chunks
     if isinstance(cuts, list) and len(cuts) == stages - 1 and layers:
         last = [int(digits) for cut in cuts if (digits := str(cut).rpartition(".")[2]).isdigit() and len(digits) < 6]
         ends = [-1, *last, layers - 1]
-        held = [after - before for before, after in pairwise(ends)]
-        if len(last) == len(cuts) and min(held) > 0:
-            return found | {"placement": held}
+        layers_held = [after - before for before, after in pairwise(ends)]
+        if len(last) == len(cuts) and min(layers_held) > 0:
+            return stage_plan | {"placement": layers_held}
         cuts = None
     if layers and layers % stages:
-        found["placement"] = list(even(layers, stages))
-    return found
+        stage_plan["placement"] = list(even(layers, stages))
+    return stage_plan
 
 
 def _recompute(reader: OptionReader, ring: bool) -> dict[str, Any]:
@@ -91,12 +91,12 @@ def _recompute(reader: OptionReader, ring: bool) -> dict[str, Any]:
     names = [str(name) for name in modules] if isinstance(modules, list) else []
     if kind == "full":
         return {"kind": kind}
-    fused = ring or reader.options.get("model.fusions.flash_attention") is True
+    is_fused = ring or reader.options.get("model.fusions.flash_attention") is True
     if kind == "none" or not names:
-        whole = fused or (kind == "none" and "moe" in {key.split(".")[1] for key in reader.options if "." in key})
-        return {"kind": "none"} if whole else {"kind": "selective", "parts": ["attention"]}
+        is_kept = is_fused or (kind == "none" and "moe" in {key.split(".")[1] for key in reader.options if "." in key})
+        return {"kind": "none"} if is_kept else {"kind": "selective", "parts": ["attention"]}
     parts = {PARTS[name] for name in names if name in PARTS} | ({"moe"} if "MoE" in names else set())
-    if fused and "attention" in parts:
+    if is_fused and "attention" in parts:
         parts.remove("attention")
         reader.assumptions.append("CoreAttention is not recomputed: a fused kernel takes its place")
     strange = [name for name in names if name not in PARTS and name != "MoE"]
@@ -107,9 +107,9 @@ def _recompute(reader: OptionReader, ring: bool) -> dict[str, Any]:
 
 
 def _attention(reader: OptionReader, mesh: Mapping[str, int]) -> str:
-    fused = [reader.switch(f"model.fusions.{name}", default=False) for name in ("flash_attention", "ring_attention")]
+    is_fused = [reader.switch(f"model.fusions.{name}", default=False) for name in ("flash_attention", "ring_attention")]
     reader.take("model.fusions.softmax"), reader.take("model.transpose_nki_inputs")
-    return "flash" if any(fused) or mesh["cp"] > 1 else "unfused"
+    return "flash" if any(is_fused) or mesh["cp"] > 1 else "unfused"
 
 
 def _formats(reader: OptionReader, sharded: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -124,34 +124,37 @@ def _formats(reader: OptionReader, sharded: bool) -> tuple[dict[str, Any], dict[
     master, wide = master and sharded, wide and sharded
     word = str(reader.take("model.optim.name", default="adamw"))
     states = "fp32" if master or word == WIDE else "bf16"
-    kept = {"master": "fp32" if master else None, "states": states}
-    return {"name": "bf16", "gradients": "fp32" if wide else "bf16"}, kept
+    optimizer_formats = {"master": "fp32" if master else None, "states": states}
+    return {"name": "bf16", "gradients": "fp32" if wide else "bf16"}, optimizer_formats
 
 
 def workload_of(reader: OptionReader) -> dict[str, Any]:
     """What is trained, on how many tokens."""
     names = {"adamw": "adamw", WIDE: "adamw", "adam": "adam", "sgd": "sgd", "adafactor": "adafactor"}
-    sharded = reader.switch(f"{MESH}.zero1", default=True)
-    optimizer = {"name": reader.word("model.optim.name", among=names, default="adamw"), **_formats(reader, sharded)[1]}
+    is_sharded = reader.switch(f"{MESH}.zero1", default=True)
+    optimizer = {
+        "name": reader.word("model.optim.name", among=names, default="adamw"),
+        **_formats(reader, is_sharded)[1],
+    }
     optimizer["master"] = optimizer["master"] or "none"
-    found: dict[str, Any] = {"kind": "train", "seq": reader.count("model.encoder_seq_length", "data.seq_length")}
+    count_read: dict[str, Any] = {"kind": "train", "seq": reader.count("model.encoder_seq_length", "data.seq_length")}
     reader.take("data.seq_length")
-    found["global_batch"] = reader.count("data.global_batch_size")
-    found["optimizer"] = optimizer
-    tuned = [name for name in reader.options if name.startswith("model_alignment_strategy")]
-    if tuned or reader.switch("data.use_sft_style_data_module", default=False):
-        found["packed"] = reader.switch("model_alignment_strategy.sft.packing", "data.packing", default=True)
-        found["task"] = "finetune"
+    count_read["global_batch"] = reader.count("data.global_batch_size")
+    count_read["optimizer"] = optimizer
+    tuning_switches = [name for name in reader.options if name.startswith("model_alignment_strategy")]
+    if tuning_switches or reader.switch("data.use_sft_style_data_module", default=False):
+        count_read["packed"] = reader.switch("model_alignment_strategy.sft.packing", "data.packing", default=True)
+        count_read["task"] = "finetune"
     rank = reader.count(f"{PEFT}.lora_rank")
     if rank is not None:
         back: dict[str, list[str]] = {}
         for target, word in ADAPTERS.items():
             back.setdefault(word, []).append(target)
         modules = reader.take(f"{PEFT}.target_modules")
-        names_of = [str(one) for one in modules] if isinstance(modules, list) else ["qkv_proj"]
+        names_of = [str(module) for module in modules] if isinstance(modules, list) else ["qkv_proj"]
         targets = [target for word in names_of for target in back.get(word, [])]
-        found |= {"task": "lora", "lora": {"rank": rank, "targets": targets or ["qkv"]}}
-    return found
+        count_read |= {"task": "lora", "lora": {"rank": rank, "targets": targets or ["qkv"]}}
+    return count_read
 
 
 CHIPS = 16  # of a node of Trainium
@@ -176,7 +179,7 @@ def _is_ours(data: Mapping[str, Any]) -> bool:
 def read(files: Files) -> Imported:
     """What the YAML says; an `InputError` where it cannot run on chips as plans have them."""
     table = only(files, _is_ours, "one YAML file with a distributed_strategy", ".yaml", ".yml")
-    options = filled(dict(flatten(table.data)))
+    options = resolve_references(dict(flatten(table.data)))
     reader = OptionReader(Table(data=options, source=table.source))
     _refuse_other_work(reader, table)
     usual = {"num_nodes": 1, "devices": 2 * CHIPS}
@@ -204,21 +207,26 @@ def _refuse_other_work(reader: OptionReader, table: Table) -> None:
 
 def _ranks_of_chip(files: Files, devices: int, lnc: object) -> int:
     """Ranks of one chip: by the machine that the caller or the file names, else by the ranks of a whole node."""
-    name = around(files).system or system_in(files)
+    name = checkout_of(files).system or system_in(files)
     if name is None:
         return 4 if devices > 2 * CHIPS else 2
     machine = load_system(name)
     if machine.chip.vendor != VENDOR:
-        given, expected = f"{name}, chips of {machine.chip.vendor}", f"chips of {VENDOR}: NxD runs on no others"
-        raise InputError(Problem(path="system", given=given, expected=expected, todo="say --on 64xtrn1 or 64xtrn2"))
-    ranks, own = cores_of(machine)
-    if devices > ranks * CHIPS or (type(lnc) is int and lnc != own):
-        given = f"{devices} ranks of {lnc or 1} cores on a node, for {name}"
-        expected, todo = (
-            f"at most {ranks * CHIPS} ranks of {own} cores: {CHIPS} chips of {ranks}",
+        given_text, expected_text = (
+            f"{name}, chips of {machine.chip.vendor}",
+            f"chips of {VENDOR}: NxD runs on no others",
+        )
+        raise InputError(
+            Problem(path="system", given=given_text, expected=expected_text, todo="say --on 64xtrn1 or 64xtrn2")
+        )
+    ranks, own_cores = cores_of(machine)
+    if devices > ranks * CHIPS or (type(lnc) is int and lnc != own_cores):
+        given_text = f"{devices} ranks of {lnc or 1} cores on a node, for {name}"
+        expected_text, todo = (
+            f"at most {ranks * CHIPS} ranks of {own_cores} cores: {CHIPS} chips of {ranks}",
             "name the other Trainium",
         )
-        raise InputError(Problem(path="trainer.devices", given=given, expected=expected, todo=todo))
+        raise InputError(Problem(path="trainer.devices", given=given_text, expected=expected_text, todo=todo))
     return ranks
 
 
@@ -230,18 +238,18 @@ def _mesh(reader: OptionReader, ranks: int, spec: ModelSpec | None, table: Table
     """Degrees in chips."""
     wide = reader.degree(TP)
     if wide % ranks:
-        given = f"{wide}, and a chip holds {ranks} ranks (NeuronCores)"
+        given_text = f"{wide}, and a chip holds {ranks} ranks (NeuronCores)"
         todo = "a plan's rank is a chip: cores of one chip that hold different data have no place in it"
-        expected = f"a multiple of {ranks}"
-        raise InputError(Problem(path=TP, given=given, expected=expected, todo=todo, where=table.source))
+        expected_text = f"a multiple of {ranks}"
+        raise InputError(Problem(path=TP, given=given_text, expected=expected_text, todo=todo, where=table.source))
     for block in spec.blocks if spec is not None else ():
         if isinstance(block.mixer, Attention) and (block.mixer.heads % wide or _uneven(wide, block.mixer.kv_heads)):
-            expected = f"a divisor of {block.mixer.heads} heads that shares {block.mixer.kv_heads} of keys evenly"
-            raise InputError(Problem(path=TP, given=str(wide), expected=expected, where=table.source))
+            expected_text = f"a divisor of {block.mixer.heads} heads that shares {block.mixer.kv_heads} of keys evenly"
+            raise InputError(Problem(path=TP, given=str(wide), expected=expected_text, where=table.source))
     reader.take(f"{MESH}.kv_replicator"), reader.take("model.qkv_linear"), reader.take("model.fuse_qkv")
     reader.take("trainer.lnc"), reader.take("trainer.devices"), reader.take("trainer.num_nodes")
-    found = {"tp": wide // ranks, "pp": reader.degree(PP), "cp": reader.degree(CP), "ep": reader.degree(EP)}
-    return {**found, "chunks": reader.degree(CHUNKS)}
+    degrees = {"tp": wide // ranks, "pp": reader.degree(PP), "cp": reader.degree(CP), "ep": reader.degree(EP)}
+    return {**degrees, "chunks": reader.degree(CHUNKS)}
 
 
 def _model(files: Files, reader: OptionReader, table: Table) -> Any:
@@ -249,45 +257,45 @@ def _model(files: Files, reader: OptionReader, table: Table) -> Any:
     source = str(reader.take("model_source", default="megatron"))
     for name in ("model_config", "num_layers", "hidden_size", "max_position_embeddings"):
         reader.take(f"model.{name}")
-    named = around(files).model or model_in(files)
-    if named is not None:
-        return named
+    model_name = checkout_of(files).model or model_in(files)
+    if model_name is not None:
+        return model_name
     config = _config(files)
     if config is not None:
         return known_as(dimensions_of(from_config(config, id="model")), unsure=("context",))
     if source == "megatron":
-        return _spelled(reader, table)
+        return _spelled_model(reader, table)
     for text in (reader.options.get("exp_manager.checkpoint_callback_params.filename"), table.source):
-        found = named_by(OTHER.sub("", str(text)[:200]))
-        if found is not None:
-            note = f"model = {found[0]}: the files name {str(text)[:60]}; its config.json is not here"
+        entry = named_by(OTHER.sub("", str(text)[:200]))
+        if entry is not None:
+            note = f"model = {entry[0]}: the files name {str(text)[:60]}; its config.json is not here"
             reader.assumptions.append(note)
-            return found[0]
+            return entry[0]
     return None
 
 
 def _config(files: Files) -> Mapping[str, Any] | None:
-    text, place = files.get("config.json"), around(files)
+    text, place = files.get("config.json"), checkout_of(files)
     if text is None and place.folder is not None:
         text = place.text(place.folder / "config.json")
     try:
-        found = json.loads(text) if text is not None else None
+        config = json.loads(text) if text is not None else None
     except ValueError:
         return None
-    return found if isinstance(found, Mapping) and "model_type" in found else None
+    return config if isinstance(config, Mapping) and "model_type" in config else None
 
 
-def _spelled(reader: OptionReader, table: Table) -> Any:
+def _spelled_model(reader: OptionReader, table: Table) -> Any:
     """The model that `model_source: megatron` spells."""
     inner = table.data["model"]
-    said = {key: reader.options.get(f"model.{key}", value) for key, value in inner.items()}
+    stated_options = {key: reader.options.get(f"model.{key}", value) for key, value in inner.items()}
     data = table.data.get("data")
     tokenizer = data.get("tokenizer") if isinstance(data, Mapping) else None
-    words = dict(model_words(said)) | dict(tokenizer_words(tokenizer))
-    own = OptionReader(Table(data=words, source=table.source))
-    model = read_model(own, named_by_path(table.source))
-    own.unread({})  # raises what could not be used
-    reader.assumptions += own.assumptions
+    words = dict(model_words(stated_options)) | dict(tokenizer_words(tokenizer))
+    inner_reader = OptionReader(Table(data=words, source=table.source))
+    model = read_model(inner_reader, named_by_path(table.source))
+    inner_reader.unread({})  # raises what could not be used
+    reader.assumptions += inner_reader.assumptions
     for key in SPELLED:
         reader.take(f"model.{key}")
     return model

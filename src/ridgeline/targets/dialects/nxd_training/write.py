@@ -31,11 +31,11 @@ from ridgeline.targets.dialects.nxd_training.names import (
     WIDE,
     cores_of,
 )
-from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import TORCHRUN, Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, nearest
+from ridgeline.targets.recompute_fallback import fallback_losses, nearest
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on
@@ -55,15 +55,15 @@ def even(layers: int, stages: int) -> tuple[int, ...]:
     >>> even(32, 4), even(10, 4)
     ((8, 8, 8, 8), (2, 2, 3, 3))
     """
-    each, rest = divmod(layers, stages)
-    return tuple(each + (place >= stages - rest) for place in range(stages))
+    layers_each, remainder = divmod(layers, stages)
+    return tuple(layers_each + (place >= stages - remainder) for place in range(stages))
 
 
 def axes(scenario: Scenario) -> Iterator[Piece]:
     """The mesh; a tensor degree counts the cores of a chip."""
     plan, mesh, (ranks, lnc) = scenario.plan, scenario.plan.mesh, cores_of(scenario.system)
-    nodes, each = nodes_of(scenario.system)
-    yield Say("trainer.devices", each * ranks, "system.chips")
+    nodes, chips_per_node = nodes_of(scenario.system)
+    yield Say("trainer.devices", chips_per_node * ranks, "system.chips")
     yield Say("trainer.num_nodes", nodes, "system.chips")
     if lnc > 1:
         yield Say("trainer.lnc", lnc)
@@ -83,13 +83,13 @@ def axes(scenario: Scenario) -> Iterator[Piece]:
 def pipeline(scenario: Scenario) -> Iterator[Piece]:
     """1f1b and interleaved, layers dealt evenly or cut where a list says."""
     plan, schedule = scenario.plan, scenario.plan.schedule
-    known = schedule.name in ("1f1b", "interleaved")
+    known_names = schedule.name in ("1f1b", "interleaved")
     chunks = schedule.chunks if schedule.name == "interleaved" else 1
     if plan.mesh.pp == 1:
         yield Say(CHUNKS, 1)
         return
-    yield Say(CHUNKS, chunks, *(("plan.schedule.name", "plan.schedule.chunks") if known else ()))
-    if not known:
+    yield Say(CHUNKS, chunks, *(("plan.schedule.name", "plan.schedule.chunks") if known_names else ()))
+    if not known_names:
         for path in ("plan.schedule.name", "plan.schedule.chunks", "plan.placement"):
             yield Lose(path, "schedules are 1f1b and interleaved 1f1b; written: 1f1b, layers dealt evenly")
         return
@@ -124,21 +124,31 @@ def batch(scenario: Scenario) -> Iterator[Piece]:
 
 def formats(scenario: Scenario) -> Iterator[Piece]:
     """Mixed precision keeps fp32 masters and gradients, with zero1 only; else everything is bf16, or fp32."""
-    precision, work, found = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
-    sharded, gradients = scenario.plan.sharding.shard != "none", found["plan.precision.gradients"]
-    stored = "fp32" if precision.weights.id == "fp32" else "bf16"
+    precision, work, decisions = scenario.plan.precision, training(scenario).workload, decisions_of(scenario)
+    is_sharded, gradients = scenario.plan.sharding.shard != "none", decisions["plan.precision.gradients"]
+    stored_format = "fp32" if precision.weights.id == "fp32" else "bf16"
     master = work.optimizer.master.id if work.optimizer.master else "none"
-    kind = "fp32" if stored == "fp32" else "bf16SR" if gradients == "bf16" and master == "none" else "mixed_precision"
+    kind = (
+        "fp32"
+        if stored_format == "fp32"
+        else "bf16SR"
+        if gradients == "bf16" and master == "none"
+        else "mixed_precision"
+    )
     yield Say("precision.type", kind, "plan.precision.weights")
     for path in ("weights", "activations", "compute"):
-        yield Fixed(f"plan.precision.{path}", stored, "weights, activations and products have one format, bf16 or fp32")
-        if getattr(precision, path).id != stored:
-            yield Lose(f"plan.precision.{path}", f"one format for all: written as {stored}")
+        yield Fixed(
+            f"plan.precision.{path}", stored_format, "weights, activations and products have one format, bf16 or fp32"
+        )
+        if getattr(precision, path).id != stored_format:
+            yield Lose(f"plan.precision.{path}", f"one format for all: written as {stored_format}")
     yield Lose("plan.precision.scaling", "narrow formats are not written")
-    wide = kind == "mixed_precision" and sharded
-    yield Fixed("plan.precision.gradients", "fp32" if wide or stored == "fp32" else "bf16", "fp32 beside zero1 only")
+    wide = kind == "mixed_precision" and is_sharded
+    yield Fixed(
+        "plan.precision.gradients", "fp32" if wide or stored_format == "fp32" else "bf16", "fp32 beside zero1 only"
+    )
     yield Fixed("workload.optimizer.master", "fp32" if wide else "none", "masters are kept beside zero1 only")
-    yield from _optimizer(work, wide or stored == "fp32")
+    yield from _optimizer(work, wide or stored_format == "fp32")
 
 
 def _optimizer(work: Train, wide: bool) -> Iterator[Piece]:
@@ -166,19 +176,21 @@ def written_recompute(scenario: Scenario) -> Recompute:
     attention, which is not recomputed then; in Llama's class it always is without one."""
     sparse = has_experts(scenario.model)
     parts = set(MODULES["mixtral" if sparse else "llama"])
-    fused = scenario.plan.mesh.cp > 1 or decisions_of(scenario)["plan.attention"] == "flash"
-    if fused:
+    is_fused = scenario.plan.mesh.cp > 1 or decisions_of(scenario)["plan.attention"] == "flash"
+    if is_fused:
         parts.discard("attention")
-    found = replace(nearest(scenario, parts), layers=None, rest="none", blocks={})
-    if found.kind == "none" and not fused and not sparse:
+    fallback = replace(nearest(scenario, parts), layers=None, rest="none", blocks={})
+    if fallback.kind == "none" and not is_fused and not sparse:
         return Recompute(kind="selective", parts=("attention",))
-    return found
+    return fallback
 
 
 def recompute(scenario: Scenario) -> Iterator[Piece]:
     """Modules by the names of their classes, or whole layers."""
     written, names = written_recompute(scenario), MODULES["mixtral" if has_experts(scenario.model) else "llama"]
-    yield from changed(scenario, written, "all layers, or modules of all layers; core attention is fused under flash")
+    yield from fallback_losses(
+        scenario, written, "all layers, or modules of all layers; core attention is fused under flash"
+    )
     kind = None if written.kind == "none" else written.kind
     yield Say("model.activations_checkpoint_granularity", kind, "plan.recompute.kind")
     modules = [names[part] for part in sorted(written.parts)] if kind == "selective" else None
@@ -252,22 +264,23 @@ def write(scenario: Scenario) -> Export:
     """nxd.yaml, config.json and the launch scripts."""
     ledger = gather(decisions_of(scenario), _pieces(scenario))
     title = options(ID).title
-    text = comment(header(scenario, title)) + yaml_text(nested({**ledger.options, **RUN}))
+    text = comment(header(scenario, title)) + yaml_text(nest_options({**ledger.options, **RUN}))
     files = {FILE: text, **scripts(scenario, _command(scenario), title)}
     block = plain_block(scenario.model)
     if block is not None:
         files[CONFIG] = json.dumps(dict(config_of(scenario.model, *block)), indent=2) + "\n"
-    return exported(ID, files, ledger)
+    return export_of(ID, files, ledger)
 
 
 def _command(scenario: Scenario) -> Command:
     """torchrun with a process for each logical NeuronCore of the node."""
-    (_, each), (ranks, lnc) = nodes_of(scenario.system), cores_of(scenario.system)
+    (_, chips_per_node), (ranks, lnc) = nodes_of(scenario.system), cores_of(scenario.system)
     environment = dict(ENVIRONMENT)
     if lnc > 1:
         environment["NEURON_RT_VIRTUAL_CORE_SIZE"] = str(lnc)
     words = (
-        f'${{COMPILE:+neuron_parallel_compile}} {TORCHRUN} --nproc_per_node={each * ranks} --nnodes="$NNODES" '
+        f"${{COMPILE:+neuron_parallel_compile}} {TORCHRUN} --nproc_per_node={chips_per_node * ranks} "
+        '--nnodes="$NNODES" '
         '--node_rank="$NODE_RANK" --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" '
         f'"${{NXDT:-neuronx-distributed-training}}/examples/training_orchestrator.py" --config-path="$PWD" '
         f'--config-name={shlex.quote(FILE.removesuffix(".yaml"))} model.model_config="$PWD/{CONFIG}" '
@@ -329,27 +342,27 @@ def _copies(scenario: Scenario, mixer: Attention) -> Iterator[Piece]:
         why = f"{ranks} tensor ranks (NeuronCores) do not share {mixer.heads} heads and {mixer.kv_heads} of keys evenly"
         yield Lose("plan.tp", why)
         return
-    copied = mixer.kv_heads < mixer.heads
-    yield Say("model.qkv_linear", copied)
-    if copied:
+    has_copies = mixer.kv_heads < mixer.heads
+    yield Say("model.qkv_linear", has_copies)
+    if has_copies:
         yield Say("model.fuse_qkv", True)
         yield Say("distributed_strategy.kv_replicator", max(1, ranks // mixer.kv_heads))
 
 
 def _numerics(model: ModelSpec) -> Iterator[Piece]:
-    found = numerics_of(model)
-    if found.rotary_base is not None:
-        yield Say("model.rope_theta", found.rotary_base, "model.numerics.rotary_base")
-    if found.rotary_scaling is not None and found.rotary_scaling.kind != "llama3":
+    numerics = numerics_of(model)
+    if numerics.rotary_base is not None:
+        yield Say("model.rope_theta", numerics.rotary_base, "model.numerics.rotary_base")
+    if numerics.rotary_scaling is not None and numerics.rotary_scaling.kind != "llama3":
         yield Lose("model.numerics.rotary_scaling.*", "positions are scaled as Llama 3 scales them, or not at all")
     yield from habits(ID, "numerics")
-    if found.router is not None:
-        if found.router.aux_loss is not None:
-            yield Say("model.moe.router_aux_loss_coef", found.router.aux_loss, "model.numerics.router.aux_loss")
-        if found.router.normalized is not None:
+    if numerics.router is not None:
+        if numerics.router.aux_loss is not None:
+            yield Say("model.moe.router_aux_loss_coef", numerics.router.aux_loss, "model.numerics.router.aux_loss")
+        if numerics.router.normalized is not None:
             option = "model.moe.normalize_top_k_affinities"
-            yield Say(option, found.router.normalized, "model.numerics.router.normalized")
-        if (found.router.score, found.router.bias, found.router.scale) != ("softmax", False, 1.0):
+            yield Say(option, numerics.router.normalized, "model.numerics.router.normalized")
+        if (numerics.router.score, numerics.router.bias, numerics.router.scale) != ("softmax", False, 1.0):
             yield Lose("model.numerics.router.*", "experts are scored by a softmax")
     if unknown := unknown_numerics(model):
         why = f"{', '.join(unknown)} of this model: not known; set them as its checkpoint has them"

@@ -23,7 +23,7 @@ from ridgeline.targets.dialects.megatron_bridge.names import FIELDS, RECIPES
 from ridgeline.targets.dialects.primus.write import ID, NAMES, OPPOSITE
 from ridgeline.targets.dialects.torchtitan.read import read_job
 from ridgeline.targets.imports.option_reader import tables
-from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.launchers.launch import system_in
 from ridgeline.targets.tables import names as table_names
@@ -33,7 +33,7 @@ LORA = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "gate": "
 RANK = 32  # of Primus's own adapters
 
 
-def recomputed(found: Imported, ids: Any) -> Imported:
+def with_recomputed_layers(found: Imported, ids: Any) -> Imported:
     """Recompute of the layers with these numbers, counted by pipeline rank.
 
     Layers stand in virtual stages in order, and stages are dealt to ranks in turn.
@@ -46,9 +46,9 @@ def recomputed(found: Imported, ids: Any) -> Imported:
     schedule = plan.get("schedule")
     chunks = schedule.get("chunks", 1) if isinstance(schedule, Mapping) else 1
     stages = pp * chunks
-    held = plan.get("placement") or [layers // stages + (stage < layers % stages) for stage in range(stages)]
+    placement = plan.get("placement") or [layers // stages + (stage < layers % stages) for stage in range(stages)]
     counts, first = [0] * pp, 0
-    for stage, size in enumerate(held):
+    for stage, size in enumerate(placement):
         counts[stage % pp] += len(numbers & set(range(first, first + size)))
         first += size
     plan["recompute"] = {"kind": "full", "layers": counts if len(set(counts)) > 1 else counts[0]}
@@ -85,13 +85,13 @@ def bridge_words(said: Mapping[str, Any], named: str | None, source: str) -> dic
     """Options in Megatron's words, the model under its catalog name among them."""
     recipe = str(said.get("recipe", ""))
     if recipe.startswith("primus."):
-        given = f"the recipe {recipe.rpartition('.')[2][:60]}, which decides more than its arguments"
-        raise InputError(Problem(path="recipe", given=given, expected="a recipe of Megatron-Bridge", where=source))
+        given_text = f"the recipe {recipe.rpartition('.')[2][:60]}, which decides more than its arguments"
+        raise InputError(Problem(path="recipe", given=given_text, expected="a recipe of Megatron-Bridge", where=source))
     model = named or _model(said, source)
-    needed = (*STATED, *(("expert_model_parallel_size",) if _has_experts(model) else ()))
+    needed_names = (*STATED, *(("expert_model_parallel_size",) if _has_experts(model) else ()))
     open_ = [
         Problem(path=key, given="nothing", expected="a value beside the recipe's name, which is not here", where=source)
-        for key in needed
+        for key in needed_names
         if type(said.get(key)) is not int
     ]
     if open_:
@@ -100,7 +100,7 @@ def bridge_words(said: Mapping[str, Any], named: str | None, source: str) -> dic
     return {"model": model, **full, **dict(_options(said, source))}
 
 
-def unstated(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+def unstated_options(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
     """What only the recipe would tell, and how it was read."""
     if "use_distributed_optimizer" not in said and said.get("use_megatron_fsdp") is not True:
         yield "shard = zero1: as in most recipes of Megatron-Bridge, of which this one is not here"
@@ -114,11 +114,11 @@ def _model(said: Mapping[str, Any], source: str) -> str:
     path = str(said.get("hf_path") or "")
     flavor = str(said.get("flavor") or "").replace("_", "-")
     for name in (path, flavor.partition("-pretrain")[0].partition("-finetune")[0]):
-        found = find_name(name) if name else None
-        if found is not None:
-            return found[0]
-    given, todo = (path or flavor or "nothing")[:80], "name the model with --model"
-    raise InputError(Problem(path="hf_path", given=given, expected="a known model", todo=todo, where=source))
+        entry = find_name(name) if name else None
+        if entry is not None:
+            return entry[0]
+    given_text, todo = (path or flavor or "nothing")[:80], "name the model with --model"
+    raise InputError(Problem(path="hf_path", given=given_text, expected="a known model", todo=todo, where=source))
 
 
 def _has_experts(model: str) -> bool:
@@ -131,8 +131,8 @@ def _options(said: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
             yield OPTIONS.get(key, key.replace("_", "-")), value
     name = str(said.get("precision_config") or "bf16_mixed")
     if name not in RECIPES:
-        expected = f"one of {', '.join(RECIPES)}"
-        raise InputError(Problem(path="precision_config", given=name[:60], expected=expected, where=source))
+        expected_text = f"one of {', '.join(RECIPES)}"
+        raise InputError(Problem(path="precision_config", given=name[:60], expected=expected_text, where=source))
     yield from RECIPES[name].items()
     yield "accumulate-allreduce-grads-in-fp32", True
     if said.get("use_megatron_fsdp") is True:
@@ -146,15 +146,15 @@ def adapters(said: Mapping[str, Any], beside: Any, experts: bool) -> tuple[Mappi
     peft = str(said.get("peft") or "none").lower()
     if peft in ("none", "null"):
         return {}, ()
-    own: Mapping[str, Any] = beside if isinstance(beside, Mapping) else {}
-    rank, modules = own.get("dim", said.get("peft_dim")), own.get("target_modules")
+    adapter_settings: Mapping[str, Any] = beside if isinstance(beside, Mapping) else {}
+    rank, modules = adapter_settings.get("dim", said.get("peft_dim")), adapter_settings.get("target_modules")
     notes = () if type(rank) is int else (f"lora: rank {BRIDGE_RANK}, as in recipes of Megatron-Bridge",)
     if peft != "lora":
         notes = (*notes, f"peft = {peft[:40]}: priced as LoRA")
-    found: dict[str, Any] = {"enabled": True, "dim": rank if type(rank) is int else BRIDGE_RANK}
+    adapter_table: dict[str, Any] = {"enabled": True, "dim": rank if type(rank) is int else BRIDGE_RANK}
     if isinstance(modules, list) or experts:
-        found["target_modules"] = modules if isinstance(modules, list) else list(ATTENTION)
-    return found, notes
+        adapter_table["target_modules"] = modules if isinstance(modules, list) else list(ATTENTION)
+    return adapter_table, notes
 
 
 SCRIPTS = (".sh", ".sbatch", ".slurm")
@@ -175,14 +175,14 @@ class Source:
 
     module: Mapping[str, Any]
     name: str
-    place: Around
+    place: Checkout
     beside: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
 
 def sources(files: Files) -> Iterator[Source]:
     """The runs that files name, the first of each kind."""
-    place = around(files)
+    place = checkout_of(files)
     for table in tables(files, *YAML):
         module = module_of(table.data)
         if module is not None:
@@ -205,7 +205,7 @@ def _scripts(files: Files) -> Iterator[Source]:
     for name, text in files.items():
         if not name.endswith(SCRIPTS) or "primus" not in text.lower():
             continue
-        place = around(files)
+        place = checkout_of(files)
         script = read_script(text, place)
         for command in script.commands:
             words = _source_options(command)
@@ -213,15 +213,15 @@ def _scripts(files: Files) -> Iterator[Source]:
             module = _experiment(place, str(path)) if isinstance(path, str) and path.endswith(YAML) else None
             if module is not None:
                 inner = module.get("overrides")
-                said = {**(inner if isinstance(inner, Mapping) else {}), **words}
+                stated_options = {**(inner if isinstance(inner, Mapping) else {}), **words}
                 environment = {**script.environment, **place.environment}
                 notes = tuple(f"left out: {note}" for note in dict.fromkeys(script.notes))[:12]
-                filled = replace(place, environment=environment)
-                yield Source(module={**module, "overrides": said}, name=name, place=filled, notes=notes)
+                filled_table = replace(place, environment=environment)
+                yield Source(module={**module, "overrides": stated_options}, name=name, place=filled_table, notes=notes)
                 return
 
 
-def _experiment(place: Around, path: str) -> Mapping[str, Any] | None:
+def _experiment(place: Checkout, path: str) -> Mapping[str, Any] | None:
     text = place.named(path)
     if text is None:
         return None
@@ -233,17 +233,17 @@ def _experiment(place: Around, path: str) -> Mapping[str, Any] | None:
 
 def _source_options(command: list[str]) -> dict[str, Any]:
     """`--name value` of a command, names as the files spell them."""
-    found: dict[str, Any] = {}
+    source_options: dict[str, Any] = {}
     name = ""
     for word in command:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            found[name] = _value(value) if equals else True
+            source_options[name] = _value(value) if equals else True
             name = "" if equals else name
         elif name:
-            found[name] = _value(word)
+            source_options[name] = _value(word)
             name = ""
-    return found
+    return source_options
 
 
 def _value(word: str) -> Any:
@@ -256,13 +256,13 @@ def _value(word: str) -> Any:
 
 def _model_files(files: Files) -> Iterator[Source]:
     """A file of `primus/configs/models/FRAMEWORK`."""
-    folder = around(files).folder
+    folder = checkout_of(files).folder
     if folder is None or folder.parts[-4:-1] != ("primus", "configs", "models"):
         return
     for table in tables(files, *YAML):
         module = {"framework": folder.name, "config": DEFAULTS, "model": table.source}
         note = "a model file: batch, sequence, mesh and recompute are Primus's defaults"
-        yield Source(module=module, name=table.source, place=around(files), notes=(note,))
+        yield Source(module=module, name=table.source, place=checkout_of(files), notes=(note,))
 
 
 DEEPEST = 12  # files that extend files
@@ -282,12 +282,12 @@ def recognises(files: Files) -> bool:
 def read(files: Files) -> Imported:
     """The settings of an experiment."""
     for source in sources(files):
-        found = _read(source, files)
-        return replace(found, assumptions=(*source.notes, *found.assumptions))
+        imported_run = _read(source, files)
+        return replace(imported_run, assumptions=(*source.notes, *imported_run.assumptions))
     raise InputError(Problem(path="", given=", ".join(files) or "no file", expected="an experiment of Primus"))
 
 
-def _world(files: Files, place: Around) -> int | None:
+def _world(files: Files, place: Checkout) -> int | None:
     """Ranks of the caller's machine, or of the one that a file written by Ridgeline names."""
     name = system_in(files)
     return place.chips or (load_system(name).chips if name is not None else None)
@@ -297,42 +297,46 @@ def _read(source: Source, files: Files) -> Imported:
     module, place = source.module, source.place
     framework = _text(module["framework"], place)
     if any(word in framework for word in IMAGES) or "diffusion" in str(module["model"]).lower():
-        given = f"a model of images or video (framework {framework[:40]})"
-        raise InputError(Problem(path="", given=given, expected="training of a decoder", where=source.name))
+        given_text = f"a model of images or video (framework {framework[:40]})"
+        raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=source.name))
     if framework not in FRAMEWORKS:
-        given, expected = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
-        raise InputError(Problem(path="modules", given=given, expected=expected, where=source.name))
-    said: dict[str, Any] = {}
+        given_text, expected_text = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
+        raise InputError(Problem(path="modules", given=given_text, expected=expected_text, where=source.name))
+    stated_options: dict[str, Any] = {}
     notes: list[str] = []
     model = _text(module["model"], place)
     for kind, name in (("modules", _text(module.get("config", ""), place)), ("models", model)):
-        found = _layers(place, (kind, framework), name, 0)
-        if found is None:
+        layer_table = _layers(place, (kind, framework), name, 0)
+        if layer_table is None:
             notes.append(f"the file {name[:60]}, which is not here")
-        said = _over(said, found or {})
-    said = {key: value for key, value in said.items() if str(key).replace("_", "-") not in OTHER_WORK}
+        stated_options = _over(stated_options, layer_table or {})
+    stated_options = {
+        key: value for key, value in stated_options.items() if str(key).replace("_", "-") not in OTHER_WORK
+    }
     inner = module.get("overrides")
-    said = _filled(_over(said, inner if isinstance(inner, Mapping) else {}), place)
+    stated_options = _fill_environment(_over(stated_options, inner if isinstance(inner, Mapping) else {}), place)
     if framework == "torchtitan":
-        said.setdefault("model", {}).setdefault("flavor", model)
-        found_run = read_job(Table(data=said, source=source.name), None)
+        stated_options.setdefault("model", {}).setdefault("flavor", model)
+        found_run = read_job(Table(data=stated_options, source=source.name), None)
     elif framework == "maxtext":
-        found_run = read_table(filled_axes(Table(data=said, source=source.name), place.chips or 0), place.model)
+        found_run = read_table(
+            filled_axes(Table(data=stated_options, source=source.name), place.chips or 0), place.model
+        )
     elif framework == "megatron_bridge":
-        found_run = _bridge(said, source, replace(place, chips=_world(files, place)))
+        found_run = _bridge(stated_options, source, replace(place, chips=_world(files, place)))
     else:
-        found_run = _megatron(said, model, source.name, replace(place, chips=_world(files, place)))
+        found_run = _megatron(stated_options, model, source.name, replace(place, chips=_world(files, place)))
         found_run = replace(found_run, chips=None)
-    left = tuple(f"left out: {note}" for note in notes)
-    asked = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
+    notes_left = tuple(f"left out: {note}" for note in notes)
+    values_requested = {str(key).replace("_", "-") for key in inner} if isinstance(inner, Mapping) else set()
     unread = tuple(  # thousands of defaults stand in the files: only what an experiment asks for can matter
-        replace(part, matters=part.matters and (framework != "megatron" or part.option in asked))
+        replace(part, matters=part.matters and (framework != "megatron" or part.option in values_requested))
         for part in found_run.unread
     )
-    return replace(found_run, target=ID, assumptions=(*left, *found_run.assumptions), unread=unread)
+    return replace(found_run, target=ID, assumptions=(*notes_left, *found_run.assumptions), unread=unread)
 
 
-def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -> Imported:
+def _megatron(said: Mapping[str, Any], model: str, source: str, place: Checkout) -> Imported:
     options = dict(_read_options(said))
     if options.pop("stage", None) == "sft":
         options["sft"] = True
@@ -341,40 +345,40 @@ def _megatron(said: Mapping[str, Any], model: str, source: str, place: Around) -
     if place.model is not None:
         options["model"] = place.model
     elif options.get("model-type", "gpt") not in KINDS or "lfm-layer-types" in options:
-        given = f"layers of {str(options.get('model-type', 'gpt'))[:40]} ({model[:60]})"
-        expected, todo = "layers that the options spell", "name the model with --model"
-        raise InputError(Problem(path="model_type", given=given, expected=expected, todo=todo, where=source))
+        given_text = f"layers of {str(options.get('model-type', 'gpt'))[:40]} ({model[:60]})"
+        expected_text, todo = "layers that the options spell", "name the model with --model"
+        raise InputError(Problem(path="model_type", given=given_text, expected=expected_text, todo=todo, where=source))
     elif "num-layers" not in options and "hybrid-layer-pattern" not in options:
-        named = find_name(re.sub(r"\.ya?ml$", "", model).replace("_", "-"))
-        if named is not None:
-            options["model"] = named[0]
+        entry = find_name(re.sub(r"\.ya?ml$", "", model).replace("_", "-"))
+        if entry is not None:
+            options["model"] = entry[0]
     options.pop("finetune", None)
     ids = options.pop("recompute-layer-ids", None)
-    found = settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
-    return with_adapters(recomputed(found, ids), said.get("lora"))
+    imported_run = settings_of(Given(options=options, source=source, world=place.chips), ID, ID)
+    return with_adapters(with_recomputed_layers(imported_run, ids), said.get("lora"))
 
 
-def _bridge(said: Mapping[str, Any], source: Source, place: Around) -> Imported:
+def _bridge(said: Mapping[str, Any], source: Source, place: Checkout) -> Imported:
     options = bridge_words(said, place.model, source.name)
-    found = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
+    imported_run = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
     lora, notes = adapters(said, source.beside.get("peft"), has_experts(load_model(options["model"])))
-    said_so = (*unstated(said, options), *found.assumptions, *notes)
-    return with_adapters(replace(found, assumptions=said_so, chips=None), lora)
+    said_so = (*unstated_options(said, options), *imported_run.assumptions, *notes)
+    return with_adapters(replace(imported_run, assumptions=said_so, chips=None), lora)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return laid_over(below, above, lambda *_: False)
 
 
-def _filled(said: Mapping[str, Any], place: Around) -> dict[str, Any]:
+def _fill_environment(said: Mapping[str, Any], place: Checkout) -> dict[str, Any]:
     """Tables with what the environment decides filled in."""
     return {
-        str(key): _filled(value, place) if isinstance(value, Mapping) else _read_value(value, place)
+        str(key): _fill_environment(value, place) if isinstance(value, Mapping) else _read_value(value, place)
         for key, value in said.items()
     }
 
 
-def _layers(place: Around, at: tuple[str, str], name: str, depth: int) -> dict[str, Any] | None:
+def _layers(place: Checkout, at: tuple[str, str], name: str, depth: int) -> dict[str, Any] | None:
     """A file of the software's own configuration, laid over those that it extends."""
     if place.top is None or not name or depth > DEEPEST or ".." in name:
         return None
@@ -383,27 +387,29 @@ def _layers(place: Around, at: tuple[str, str], name: str, depth: int) -> dict[s
     if text is None:
         return None
     data = parse_table(path, text).data
-    found: dict[str, Any] = {}
+    layer_options: dict[str, Any] = {}
     for key in ("extends", "includes", "bases"):
         for below in data.get(key) or ():
-            found = _over(found, _layers(place, at, str(below), depth + 1) or {})
-    return _over(found, {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")})
+            layer_options = _over(layer_options, _layers(place, at, str(below), depth + 1) or {})
+    return _over(
+        layer_options, {key: value for key, value in data.items() if key not in ("extends", "includes", "bases")}
+    )
 
 
-def _text(value: Any, place: Around) -> str:
+def _text(value: Any, place: Checkout) -> str:
     return str(_read_value(value, place))
 
 
-def _read_value(value: Any, place: Around) -> Any:
+def _read_value(value: Any, place: Checkout) -> Any:
     """A value with `${NAME:default}` filled in."""
     if not isinstance(value, str):
         return value
-    whole = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
-    if whole is None:
+    match = re.fullmatch(r"\$\{(\w+)(?::-?([^}]*))?\}", value)
+    if match is None:
         return re.sub(
             r"\$\{(\w+):-?([^}]*)\}", lambda found: place.environment.get(found.group(1)) or found.group(2), value
         )
-    text = place.environment.get(whole.group(1), whole.group(2))
+    text = place.environment.get(match.group(1), match.group(2))
     if text is None:
         return value
     word = {"true": True, "false": False, "null": None, "": None}.get(text.lower(), text)

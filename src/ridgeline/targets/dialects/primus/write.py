@@ -9,9 +9,9 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.write import pieces
 from ridgeline.targets.dialects.megatron.write_model import OPTION as PATTERN
-from ridgeline.targets.dialects.megatron.write_model import is_hybrid, pattern, segmented
+from ridgeline.targets.dialects.megatron.write_model import is_hybrid, needs_segments, pattern
 from ridgeline.targets.launchers.launch import Command, comment, header, nodes_of, scripts
-from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admitted, exported, gather
+from ridgeline.targets.ledger import Fixed, Like, Lose, Piece, Say, admit_options, export_of, gather
 from ridgeline.targets.options import options
 from ridgeline.targets.tables import values
 from ridgeline.targets.tables import words as table_words
@@ -50,11 +50,13 @@ RUN: dict[str, Any] = {
 
 def write(scenario: Scenario) -> Export:
     """primus.yaml and the launch scripts."""
-    found = gather(decisions_of(scenario), _pieces(scenario))
-    said = {key.removeprefix(OVERRIDES): value for key, value in found.options.items() if key.startswith(OVERRIDES)}
-    plain = {key: value for key, value in PLAIN.items() if key not in said}
-    turbo = {"enable_primus_turbo": True} if "use_turbo_deepep" in said else {}
-    overrides = {**RUN, **plain, **turbo, **said}
+    decisions = gather(decisions_of(scenario), _pieces(scenario))
+    stated_options = {
+        key.removeprefix(OVERRIDES): value for key, value in decisions.options.items() if key.startswith(OVERRIDES)
+    }
+    plain = {key: value for key, value in PLAIN.items() if key not in stated_options}
+    turbo = {"enable_primus_turbo": True} if "use_turbo_deepep" in stated_options else {}
+    overrides = {**RUN, **plain, **turbo, **stated_options}
     kind = "mamba_base.yaml" if is_hybrid(scenario.model) else "language_model.yaml"
     module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": kind}
     name = scenario.model.id
@@ -66,18 +68,18 @@ def write(scenario: Scenario) -> Export:
         "modules": {"pre_trainer": {**module, "overrides": overrides}},
     }
     title = options(ID).title
-    _, each = nodes_of(scenario.system)
+    _, chips_per_node = nodes_of(scenario.system)
     command = Command(
         words=(),
         per_chip=False,
-        environment={"GPUS_PER_NODE": str(each)}
-        | {key: str(value) for key, value in found.options.items() if key.isupper()},
+        environment={"GPUS_PER_NODE": str(chips_per_node)}
+        | {key: str(value) for key, value in decisions.options.items() if key.isupper()},
         setup=("export NNODES NODE_RANK MASTER_ADDR MASTER_PORT",),
         before=NOTE,
         tail=f'"${{PRIMUS:-Primus}}/runner/primus-cli" direct -- train pretrain --config "$PWD/{FILE}"',
     )
     text = comment(header(scenario, title)) + yaml_text(table)
-    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, found)
+    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, decisions)
 
 
 def _pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -88,23 +90,23 @@ def _pieces(scenario: Scenario) -> Iterator[Piece]:
     if is_hybrid(scenario.model):
         yield Say(f"{OVERRIDES}num_layers", len(pattern(scenario, cuts=False).split("/")[0]))
         yield Say(f"{OVERRIDES}is_hybrid_model", True)
-        for path in ("schedule.*", "placement") if segmented(scenario) else ():
+        for path in ("schedule.*", "placement") if needs_segments(scenario) else ():
             yield Lose(f"plan.{path}", "layers of a pattern are spread evenly over the ranks of a pipeline, under 1f1b")
-    for piece in admitted(pieces(scenario), options("megatron")):
-        yield from _keyed(_whole(piece, scenario))
+    for piece in admit_options(pieces(scenario), options("megatron")):
+        yield from _key_pieces(_model_paths_only(piece, scenario))
 
 
-def _whole(piece: Piece, scenario: Scenario) -> Piece:
+def _model_paths_only(piece: Piece, scenario: Scenario) -> Piece:
     """The pattern of a hybrid without cuts: the Megatron inside Primus is one before they came."""
     if not isinstance(piece, Say) or piece.option != PATTERN:
         return piece
-    if not segmented(scenario):
+    if not needs_segments(scenario):
         return piece
-    kept = [path for path in piece.paths if not path.startswith("plan.")]
-    return Say(piece.option, pattern(scenario, cuts=False), *kept)
+    model_paths = [path for path in piece.paths if not path.startswith("plan.")]
+    return Say(piece.option, pattern(scenario, cuts=False), *model_paths)
 
 
-def _keyed(piece: Piece) -> Iterator[Piece]:
+def _key_pieces(piece: Piece) -> Iterator[Piece]:
     """An option of the command line as a key of the experiment."""
     if isinstance(piece, Fixed) and piece.path == "plan.engine":
         return
@@ -129,15 +131,15 @@ def key_of(option: str, value: Any) -> tuple[str | None, Any]:
     """
     if (option, value) == ("moe-flex-dispatcher-backend", "deepep"):
         return "use_turbo_deepep", True
-    known = options(ID).values
+    option_list = options(ID).values
     back = {name: key for key, name in NAMES.items()}
-    turned = {name: key for key, name in OPPOSITE.items()}
-    names = [(option, value), (back.get(option, ""), value), (turned.get(option, ""), False)]
+    opposite_names = {name: key for key, name in OPPOSITE.items()}
+    names = [(option, value), (back.get(option, ""), value), (opposite_names.get(option, ""), False)]
     if value is True and option.startswith("no-"):
         names.append((option.removeprefix("no-"), False))
     for name, means in names:
         key = name.replace("-", "_")
-        if name and f"{OVERRIDES}{key}" in known:
+        if name and f"{OVERRIDES}{key}" in option_list:
             digits = isinstance(means, str) and means.isdigit()
             return key, list(means) if isinstance(means, tuple) else int(means) if digits else means
     return None, None

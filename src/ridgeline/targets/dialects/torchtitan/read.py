@@ -17,11 +17,20 @@ from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
 from ridgeline.models.spec import ModelSpec
 from ridgeline.targets.dialects.torchtitan.names import ALSO_FLAVORS, CONVERTERS, DEBUG, FLAVORS, ID, SCHEDULES, UNTIED
-from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nested, only, pick
-from ridgeline.targets.imports.python_builtins import copied
+from ridgeline.targets.imports.option_reader import OptionReader, holds, model_in, nest_options, only, pick
+from ridgeline.targets.imports.python_builtins import deep_copy
 from ridgeline.targets.imports.python_eval import Interpreter, Stop
-from ridgeline.targets.imports.python_values import MISSING, Function, Made, Module, Outside, Unknown, is_known, shown
-from ridgeline.targets.imports.run_files import Around, around
+from ridgeline.targets.imports.python_values import (
+    MISSING,
+    Function,
+    Made,
+    Module,
+    Outside,
+    Unknown,
+    describe_value,
+    is_known,
+)
+from ridgeline.targets.imports.run_files import Checkout, checkout_of
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
@@ -51,7 +60,7 @@ def is_registry(files: Files) -> bool:
 def functions(files: Files) -> list[str]:
     """The functions of a Python file that return a configuration of the trainer."""
     name, text = next((name, text) for name, text in files.items() if _python(name))
-    return list(_functions(Interpreter(around=Around()).load(text, name.partition("::")[0])))
+    return list(_functions(Interpreter(checkout=Checkout()).load(text, name.partition("::")[0])))
 
 
 def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
@@ -61,28 +70,28 @@ def job_of(files: Files) -> tuple[Table, tuple[str, ...]]:
     """
     name, text = next((name, text) for name, text in files.items() if _python(name))
     source, _, chosen = name.partition("::")
-    reading = Interpreter(around=around(files), hook=_hook)
+    reading = Interpreter(checkout=checkout_of(files), hook=_hook)
     try:
         module = reading.load(text, source)
-        found = _functions(module)
-        if chosen not in found and (chosen or len(found) != 1):
-            todo = f"choose one: {source}::{min(found)}" if found else ""
-            known = ", ".join(sorted(found)[:40]) or "functions that return Trainer.Config"
-            given = chosen or f"{len(found)} functions"
-            raise InputError(Problem(path=source, given=given, expected=known, todo=todo))
-        chosen = chosen or next(iter(found))
-        made = reading.follow(found[chosen], (), {})
+        functions_by_name = _functions(module)
+        if chosen not in functions_by_name and (chosen or len(functions_by_name) != 1):
+            todo = f"choose one: {source}::{min(functions_by_name)}" if functions_by_name else ""
+            known_names = ", ".join(sorted(functions_by_name)[:40]) or "functions that return Trainer.Config"
+            given_text = chosen or f"{len(functions_by_name)} functions"
+            raise InputError(Problem(path=source, given=given_text, expected=known_names, todo=todo))
+        chosen = chosen or next(iter(functions_by_name))
+        config = reading.follow(functions_by_name[chosen], (), {})
     except (Stop, RecursionError):
-        given = "a function that does too much before it returns"
-        raise InputError(Problem(path=source, given=given, expected="a configuration to read")) from None
-    if not isinstance(made, Made):
-        raise InputError(Problem(path=chosen, given=shown(made), expected="a Trainer.Config", where=source))
-    folder = around(files).folder
-    options = _options(made, chosen, folder.name if folder else "", source)
+        given_text = "a function that does too much before it returns"
+        raise InputError(Problem(path=source, given=given_text, expected="a configuration to read")) from None
+    if not isinstance(config, Made):
+        raise InputError(Problem(path=chosen, given=describe_value(config), expected="a Trainer.Config", where=source))
+    folder = checkout_of(files).folder
+    options = _options(config, chosen, folder.name if folder else "", source)
     notes = list(dict.fromkeys(reading.notes))
     if "graph_trainer" in chosen:
         notes.append("the graph that this trainer captures of a whole step: priced as its kernels, launched one by one")
-    return Table(data=nested(options), source=source), tuple(notes)
+    return Table(data=nest_options(options), source=source), tuple(notes)
 
 
 def _python(name: str) -> bool:
@@ -91,14 +100,14 @@ def _python(name: str) -> bool:
 
 def _functions(module: Module) -> dict[str, Function]:
     """Functions that say they return a configuration of a trainer, and need no arguments."""
-    found: dict[str, Function] = {}
+    functions_by_name: dict[str, Function] = {}
     for name, one in module.scope.items():
         node = one.node if isinstance(one, Function) else None
         if isinstance(one, Function) and isinstance(node, ast.FunctionDef) and node.returns is not None:
             needs = len(node.args.args) > len(node.args.defaults) or None in node.args.kw_defaults
             if ast.unparse(node.returns).endswith("Trainer.Config") and not needs and not name.startswith("_"):
-                found[name] = one
-    return found
+                functions_by_name[name] = one
+    return functions_by_name
 
 
 def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
@@ -107,11 +116,11 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
     if last.endswith("model_registry"):
         return Made(name="model_registry", given=given, parts=words)
     if last == "to_graph_trainer_config" and given and isinstance(given[0], Made):
-        made: Made = copied(given[0])
-        made.parts.pop("compile", None)
-        if made.parts.get("activation_checkpoint") is not None:
-            made.parts["activation_checkpoint"] = Made(name="SelectiveAC.Config")
-        return made
+        config_copy: Made = deep_copy(given[0])
+        config_copy.parts.pop("compile", None)
+        if config_copy.parts.get("activation_checkpoint") is not None:
+            config_copy.parts["activation_checkpoint"] = Made(name="SelectiveAC.Config")
+        return config_copy
     if last in ("decoder_vocab_size", "default_adamw") or last.endswith("DataLoader"):
         return Made(name=last, given=given, parts=words)
     return MISSING
@@ -119,7 +128,7 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
 
 def _options(made: Made, function: str, folder: str, source: str) -> dict[str, Any]:
     """A configuration in the words of a job file."""
-    found: dict[str, Any] = {}
+    options_found: dict[str, Any] = {}
     wrong: list[Problem] = []
     for section in KEPT:
         parts = made.parts.get(section)
@@ -130,19 +139,19 @@ def _options(made: Made, function: str, folder: str, source: str) -> dict[str, A
                     Problem(path=name, given=str(value)[:80], expected="a value that the file states", where=source)
                 )
             elif is_known(value) and not isinstance(value, Made):
-                found[name] = value
+                options_found[name] = value
     if wrong:
         raise InputError(wrong)
-    if found.pop("compile.enable_async_tensor_parallel", False):
-        found["parallelism.enable_async_tensor_parallel"] = True
+    if options_found.pop("compile.enable_async_tensor_parallel", False):
+        options_found["parallelism.enable_async_tensor_parallel"] = True
     chosen = made.parts.get("activation_checkpoint", Made(name="SelectiveAC.Config"))
     kind = chosen.name.split(".")[-2 if "." in chosen.name else 0] if isinstance(chosen, Made) else str(chosen)
-    found |= {f"activation_checkpoint.{key}": word for key, word in RECOMPUTE.get(kind, {"mode": kind}).items()}
-    found |= _optimizer(made.parts.get("optimizer"))
-    found |= _model(made.parts.get("model_spec"), function, folder)
+    options_found |= {f"activation_checkpoint.{key}": word for key, word in RECOMPUTE.get(kind, {"mode": kind}).items()}
+    options_found |= _optimizer(made.parts.get("optimizer"))
+    options_found |= _model(made.parts.get("model_spec"), function, folder)
     if isinstance(assets := made.parts.get("hf_assets_path"), str):
-        found["model.hf_assets_path"] = assets
-    return found
+        options_found["model.hf_assets_path"] = assets
+    return options_found
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
@@ -151,9 +160,9 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
     if isinstance(parts.get("name"), str):
         return {"optimizer.name": parts["name"]}
     groups = parts.get("param_groups")
-    made = [group for group in groups if isinstance(group, Made)] if isinstance(groups, list) else []
-    named = [group.parts.get("optimizer_name") for group in made]
-    if any(isinstance(name, str) and "muon" in name.lower() for name in named):
+    objects_made = [group for group in groups if isinstance(group, Made)] if isinstance(groups, list) else []
+    optimizer_names = [group.parts.get("optimizer_name") for group in objects_made]
+    if any(isinstance(name, str) and "muon" in name.lower() for name in optimizer_names):
         return {"optimizer.name": "Muon"}
     return {}
 
@@ -162,35 +171,37 @@ def _model(spec: Any, function: str, folder: str) -> dict[str, Any]:
     """The family by the file's folder or the function's name, the flavor by what the registry is asked for."""
     family = next((name for name in FAMILIES if folder == name), None)
     family = family or next((name for name in FAMILIES if name in function), function)
-    found: dict[str, Any] = {"model.name": family}
+    model_options: dict[str, Any] = {"model.name": family}
     if not isinstance(spec, Made) or spec.name != "model_registry":
-        return found | {"model.flavor": "unknown"}
+        return model_options | {"model.flavor": "unknown"}
     first = spec.given[0] if spec.given else spec.parts.get("flavor", "unknown")
-    found["model.flavor"] = str(first)[:60] if isinstance(first, str) else "unknown"
+    model_options["model.flavor"] = str(first)[:60] if isinstance(first, str) else "unknown"
     if isinstance(spec.parts.get("moe_comm_backend"), str):
-        found["parallelism.expert_parallel_comm_backend"] = spec.parts["moe_comm_backend"]
+        model_options["parallelism.expert_parallel_comm_backend"] = spec.parts["moe_comm_backend"]
     if type(spec.parts.get("num_mtp_layers")) is int and spec.parts["num_mtp_layers"]:
-        found["model.num_mtp_layers"] = spec.parts["num_mtp_layers"]
+        model_options["model.num_mtp_layers"] = spec.parts["num_mtp_layers"]
     names: list[str] = []
     converters = spec.parts.get("converters")
     for converter in converters if isinstance(converters, list) else ():
         if isinstance(converter, (Made, Outside)):
             kind = converter.name.removesuffix(".Config").split(".")[-1]
             if kind == "LoRAConverter" and isinstance(converter, Made):
-                found |= _adapters(converter)
+                model_options |= _adapters(converter)
                 continue
             names.append(CONVERTER_CLASSES.get(kind, kind))
             if kind == "Float8LinearConverter" and isinstance(converter, Made):
                 recipe = converter.parts.get("recipe_name", "rowwise")
-                found["quantize.linear.float8.recipe_name"] = recipe if isinstance(recipe, str) else "rowwise"
-    return found | ({"model.converters": names} if names else {})
+                model_options["quantize.linear.float8.recipe_name"] = recipe if isinstance(recipe, str) else "rowwise"
+    return model_options | ({"model.converters": names} if names else {})
 
 
 def _adapters(converter: Made) -> dict[str, Any]:
     """Adapters as the options of a job file would say them."""
     rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
-    found: dict[str, Any] = {"lora.rank": rank if type(rank) is int else 8}
-    return found | ({"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {})
+    adapter_options: dict[str, Any] = {"lora.rank": rank if type(rank) is int else 8}
+    return adapter_options | (
+        {"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {}
+    )
 
 
 __all__ = ["functions", "read", "read_job", "recognises"]
@@ -201,11 +212,13 @@ APART = table_words("torchtitan", "apart")
 
 def read(files: Files) -> Imported:
     """What a job file says."""
-    expected = "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    expected_text = (
+        "one TOML file with [model], [training] and [parallelism], or a Python file of Trainer.Config functions"
+    )
     if is_registry(files):
         table, notes = job_of(files)
-        return read_job(table, around(files).model, notes)
-    return read_job(only(files, _is_job, expected, ".toml"), around(files).model or model_in(files))
+        return read_job(table, checkout_of(files).model, notes)
+    return read_job(only(files, _is_job, expected_text, ".toml"), checkout_of(files).model or model_in(files))
 
 
 # matrices that adapters stand beside -> torchtitan's names of them
@@ -216,9 +229,9 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     """What the options of a job file say; `named` stands in for a flavor that no catalog entry is."""
     reader = OptionReader(table)
     reader.assumptions += [f"left out: {note}" for note in notes]
-    found = _read_model(reader)
-    model = found or named
-    if found is None and named is not None:
+    model_read = _read_model(reader)
+    model = model_read or named
+    if model_read is None and named is not None:
         reader.notes.clear()
     spec = load_model(model) if model else None
     plan = _mesh(reader) | {"engine": "torchtitan"}
@@ -227,9 +240,9 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     precision, optimizer = _formats(reader)
     if reader.switch("training.enable_cpu_offload", "experimental.enable_cpu_offload", default=False):
         plan["offload"] = ["optimizer"]
-    compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
-    compiled = compiled and (not isinstance(parts, list) or "model" in parts)
-    plan |= {"precision": precision, "compiled": compiled}
+    is_compiled, parts = reader.switch("compile.enable", "training.compile", default=False), reader.take(COMPONENTS)
+    is_compiled = is_compiled and (not isinstance(parts, list) or "model" in parts)
+    plan |= {"precision": precision, "compiled": is_compiled}
     batch, per_rank = _batch(reader, plan)
     settings = pick({"model": model}) | {
         "workload": pick(
@@ -321,8 +334,8 @@ def _mesh(reader: OptionReader) -> dict[str, Any]:
 
 def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
     replicate = reader.degree("parallelism.data_parallel_replicate_degree")
-    given = reader.take("parallelism.data_parallel_shard_degree", default=-1)
-    split = None if given == -1 else reader.count("parallelism.data_parallel_shard_degree")
+    model_given = reader.take("parallelism.data_parallel_shard_degree", default=-1)
+    split = None if model_given == -1 else reader.count("parallelism.data_parallel_shard_degree")
     policies = {"default": "zero3" if pp == 1 else "zero2", "always": "zero3", "never": "zero2"}
     shard = reader.word("parallelism.fsdp_reshard_after_forward", among=policies, default=policies["default"])
     if split is None and replicate > 1:
@@ -347,43 +360,43 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
     single = name in ("1f1b", "gpipe")
     chunks = 1 if single else 2
-    found: dict[str, Any] = {}
+    stage_plan: dict[str, Any] = {}
     if name == "dualpipe-v" and plan["ep"] > 1:
         plan["overlap"]["moe"] = overlap
     if isinstance(parts, list) and parts and all(isinstance(part, list) for part in parts):
-        found["placement"] = [sum(str(module).startswith("layers.") for module in part) for part in parts]
+        stage_plan["placement"] = [sum(str(module).startswith("layers.") for module in part) for part in parts]
         chunks = max(1, len(parts) // plan["pp"])
-    return found | {"schedule": {"name": name, "chunks": chunks}}
+    return stage_plan | {"schedule": {"name": name, "chunks": chunks}}
 
 
 def _stages(reader: OptionReader, layers: int | None, plan: dict[str, Any]) -> dict[str, Any]:
     """Layers of every virtual stage as torchtitan deals them: the embedding and the output count as layers too."""
-    each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
+    layers_each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
     ends = [reader.size(f"parallelism.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
     if plan["pp"] == 1 or layers is None or "placement" in plan:
         return {}
     first, last = (1 if end is None else end for end in ends)
     schedule = dict(plan["schedule"])
-    if each is not None:
-        schedule["chunks"] = max(1, -(-(layers + first + last) // each) // plan["pp"])
+    if layers_each is not None:
+        schedule["chunks"] = max(1, -(-(layers + first + last) // layers_each) // plan["pp"])
     count = plan["pp"] * schedule["chunks"]
     share, more = divmod(layers + first + last, count)
-    held = [share + (stage < more) for stage in range(count)]
-    held[0] -= first
-    held[-1] -= last
-    if min(held) < 0:
+    layers_held = [share + (stage < more) for stage in range(count)]
+    layers_held[0] -= first
+    layers_held[-1] -= last
+    if min(layers_held) < 0:
         reader.bad(
             "parallelism.pipeline_parallel_degree", plan["pp"], f"no more stages than {layers} layers fill", None
         )
-    return {"schedule": schedule} | ({"placement": held} if len(set(held)) > 1 else {})
+    return {"schedule": schedule} | ({"placement": layers_held} if len(set(layers_held)) > 1 else {})
 
 
 def _seq(reader: OptionReader) -> int | None:
     """Tokens of a sequence; what a file leaves to the version's default is said."""
-    found = reader.count("training.seq_len", "training.max_context_length")
-    if found is None:
+    count_read = reader.count("training.seq_len", "training.max_context_length")
+    if count_read is None:
         reader.assumptions.append("seq = 2048: the files do not say it")
-    return found or 2048
+    return count_read or 2048
 
 
 def _slots(reader: OptionReader) -> int | None:
@@ -401,10 +414,10 @@ def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int 
         reader.assumptions.append("microbatch = 8: the files do not say it")
     local = local or 8
     stated = reader.take("training.global_batch_size", default=-1)
-    whole = None if stated == -1 else reader.count("training.global_batch_size")
+    global_batch = None if stated == -1 else reader.count("training.global_batch_size")
     tokens = reader.take("training.num_tokens_per_train_step", default=-1)
     if type(tokens) is int and tokens > 0:
-        whole = max(1, tokens // (_seq(reader) or 1))
+        global_batch = max(1, tokens // (_seq(reader) or 1))
     if plan["pp"] > 1 and slots is not None:  # in tokens of one microbatch
         plan["microbatch"] = slots
         count = reader.count("parallelism.num_pp_microbatches", "parallelism.pipeline_parallel_num_microbatches")
@@ -413,8 +426,8 @@ def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int 
         plan["microbatch"] = reader.degree("parallelism.pipeline_parallel_microbatch_size")
     else:
         plan["microbatch"] = local
-    if whole is not None:
-        return whole, None
+    if global_batch is not None:
+        return global_batch, None
     return (local * plan["dp"], None) if "dp" in plan else (None, local)
 
 
@@ -429,18 +442,20 @@ def _recompute(reader: OptionReader, model: ModelSpec | None, plan: dict[str, An
         return {"recompute": kind}
     if option == "op" or not option.isdigit() or model is None:
         return {"recompute": {"kind": "selective", "parts": ["alternate"]}}
-    held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
-    layers = held // max(1, int(option[:4]))
-    reader.assumptions.append(f"recompute: every layer whose number {option} divides, {layers} of {held} in a stage")
+    layers_held = model.layers // (plan["pp"] * plan.get("schedule", {}).get("chunks", 1))
+    layers = layers_held // max(1, int(option[:4]))
+    reader.assumptions.append(
+        f"recompute: every layer whose number {option} divides, {layers} of {layers_held} in a stage"
+    )
     return {"recompute": {"kind": "full", "layers": layers}}
 
 
 def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
     long = {"bfloat16": "bf16", "float32": "fp32"}
-    stored = reader.word("training.mixed_precision_param", among=long, default="bf16")
-    kept = reader.word("training.dtype", among=long, default="fp32")
+    stored_format = reader.word("training.mixed_precision_param", among=long, default="bf16")
+    format_kept = reader.word("training.dtype", among=long, default="fp32")
     reader.take("training.mixed_precision_reduce")
-    precision: dict[str, Any] = {"name": stored, "gradients": "fp32"}
+    precision: dict[str, Any] = {"name": stored_format, "gradients": "fp32"}
     converters = reader.take("model.converters", default=[])
     words = (
         converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
@@ -457,12 +472,12 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
             recipes["rowwise_with_gw_hp"] = ("fp8-e4m3", "row")
             means = reader.word(*options, among=recipes, default=default)
             precision |= {"compute": means[0], "scaling": means[1]}
-            precision |= {"weights": stored, "activations": stored, "kv": stored}
+            precision |= {"weights": stored_format, "activations": stored_format, "kv": stored_format}
             precision.pop("name", None)
             reader.take(f"quantize.grouped_mm.{family}.fqns")
     optimizer = read_options(ID, "formats", reader)
-    own = kept == "bf16" and stored == "bf16"
-    optimizer |= {"states": kept, "master": "none" if own or stored == "fp32" else "fp32"}
+    pure_bf16 = format_kept == "bf16" and stored_format == "bf16"
+    optimizer |= {"states": format_kept, "master": "none" if pure_bf16 or stored_format == "fp32" else "fp32"}
     return precision, optimizer
 
 

@@ -14,12 +14,12 @@ from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.names import CONVERTERS, FLAVORS, ID, METHODS, SCHEDULES
-from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import Command, comment, header, scripts
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, same_everywhere
+from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import growing_segments, runs_on
 
@@ -43,12 +43,12 @@ def write(scenario: Scenario) -> Export:
     """job.toml and the launch scripts."""
     ledger = gather(decisions_of(scenario), pieces(scenario))
     title = options(ID).title
-    text = comment(header(scenario, title)) + "\n" + toml_text(nested(ledger.options))
+    text = comment(header(scenario, title)) + "\n" + toml_text(nest_options(ledger.options))
     words = ("-m", "torchtitan.train", "--job.config_file", FILE, "--training.steps", "50")
     slow = "model.converters" in ledger.options and not ledger.options["compile.enable"]
     allocator = growing_segments(scenario.system)
     command = Command(words=words, environment=allocator, before=(SLOW if slow else "") + NOTE, tail=DATA)
-    return exported(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
+    return export_of(ID, {FILE: text, **scripts(scenario, command, title)}, ledger)
 
 
 def pieces(scenario: Scenario) -> Iterator[Piece]:
@@ -113,7 +113,7 @@ def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
     """replicate x shard = dp; weights are split over shard x cp, so some sharding comes with context parallelism."""
     plan, mesh = scenario.plan, scenario.plan.mesh
     shard, ranks = plan.sharding.shard, mesh.dp * mesh.cp
-    carried = ("plan.dp", "plan.shard", "plan.shard_degree", "system.chips")
+    paths_carried = ("plan.dp", "plan.shard", "plan.shard_degree", "system.chips")
     split = plan.shard_degree // mesh.cp if plan.shard_degree % mesh.cp == 0 else 0
     if shard == "none":
         split = 1
@@ -122,8 +122,8 @@ def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
     elif not split:
         split = mesh.dp
         yield Lose("plan.shard_degree", f"a shard is split over whole context groups of {mesh.cp}")
-    yield Say("parallelism.data_parallel_shard_degree", split, *carried)
-    yield Say("parallelism.data_parallel_replicate_degree", ranks // (split * mesh.cp), *carried)
+    yield Say("parallelism.data_parallel_shard_degree", split, *paths_carried)
+    yield Say("parallelism.data_parallel_replicate_degree", ranks // (split * mesh.cp), *paths_carried)
     if shard != "none":
         keeps = "always" if shard == "zero3" else "never"
         yield Say("parallelism.fsdp_reshard_after_forward", keeps, "plan.shard")
@@ -132,24 +132,24 @@ def _data_parallel(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
-    mesh, switches, found = scenario.plan.mesh, scenario.plan.switches, decisions_of(scenario)
-    yield from say_options(ID, "mesh", found, "plan.tp")
+    mesh, switches, decisions = scenario.plan.mesh, scenario.plan.switches, decisions_of(scenario)
+    yield from say_options(ID, "mesh", decisions, "plan.tp")
     yield from habits(ID, "mesh")
-    if found.get("plan.overlap.tp") and found["plan.compiled"]:
+    if decisions.get("plan.overlap.tp") and decisions["plan.compiled"]:
         yield Say("parallelism.enable_async_tensor_parallel", True, "plan.overlap.tp")
-    yield from say_options(ID, "mesh", found, "plan.cp")
+    yield from say_options(ID, "mesh", decisions, "plan.cp")
     if mesh.cp > 1:
         yield Say("parallelism.context_parallel_rotate_method", METHODS["ring"], "plan.cp_kind")
         if switches.cp_kind != "ring":
             yield Lose("plan.cp_kind", "keys go around a ring; heads are not exchanged for sequence")
     if has_experts(scenario.model):
-        yield from say_options(ID, "mesh", found, "plan.ep")
+        yield from say_options(ID, "mesh", decisions, "plan.ep")
         if mesh.etp in (1, mesh.tp):
-            yield from say_options(ID, "mesh", found, "plan.etp")
+            yield from say_options(ID, "mesh", decisions, "plan.etp")
         else:
             yield Lose("plan.etp", f"experts are split over 1 or all {mesh.tp} tensor ranks")
-        yield from say_options(ID, "experts", found)
-        if found["plan.moe_dispatch"] not in ("all-to-all", "deepep"):
+        yield from say_options(ID, "experts", decisions)
+        if decisions["plan.moe_dispatch"] not in ("all-to-all", "deepep"):
             yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are the exchanges it knows")
 
 
@@ -164,8 +164,8 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
     yield Say("parallelism.pipeline_parallel_schedule", name or "1F1B", "plan.schedule.name")
     parts = module_names(scenario.placement)
     yield Say("parallelism.module_fqns_per_model_part", parts, "plan.placement", "plan.schedule.chunks")
-    overlapped = plan.schedule.name == "dualpipe-v"
-    if overlapped and "plan.overlap.moe" in decisions_of(scenario):
+    overlaps_experts = plan.schedule.name == "dualpipe-v"
+    if overlaps_experts and "plan.overlap.moe" in decisions_of(scenario):
         chosen = decisions_of(scenario)["plan.overlap.moe"]
         yield Say("parallelism.pipeline_parallel_expert_parallel_overlap", chosen, "plan.overlap.moe")
 
@@ -178,25 +178,25 @@ def module_names(placement: tuple[int, ...]) -> list[list[str]]:
     """
     parts: list[list[str]] = []
     start = 0
-    for held in placement:
-        parts.append([f"layers.{index}" for index in range(start, start + held)])
-        start += held
+    for layers_held in placement:
+        parts.append([f"layers.{index}" for index in range(start, start + layers_held)])
+        start += layers_held
     parts[0].insert(0, "tok_embeddings")
     parts[-1] += ["norm", "output"]
     return parts
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
-    own, every = scenario.plan.recompute, one_in(scenario)
-    if every > 1:
+    chosen_recompute, interval = scenario.plan.recompute, one_in(scenario)
+    if interval > 1:
         yield Say("activation_checkpoint.mode", "selective", "plan.recompute.kind")
-        yield Say("activation_checkpoint.selective_ac_option", str(every), "plan.recompute.layers")
-        if own.layers != scenario.model.layers // scenario.plan.virtual_stages // every:
-            why = f"written as one layer in {every}, which is as many in every stage, or more"
+        yield Say("activation_checkpoint.selective_ac_option", str(interval), "plan.recompute.layers")
+        if chosen_recompute.layers != scenario.model.layers // scenario.plan.virtual_stages // interval:
+            why = f"written as one layer in {interval}, which is as many in every stage, or more"
             yield Lose("plan.recompute.layers", why)
         return
     cover = same_everywhere(scenario)
-    yield from changed(scenario, cover, "one way for all layers")
+    yield from fallback_losses(scenario, cover, "one way for all layers")
     kind = cover.kind
     if kind == "selective" and not set(cover.parts) <= BY_OP:
         kind = "full"
@@ -221,39 +221,50 @@ def one_in(scenario: Scenario) -> int:
     >>> one_in(made)
     3
     """
-    own, held = scenario.plan.recompute, scenario.placement
-    if own.kind != "full" or own.layers is None or own.rest != "none" or own.blocks or scenario.model.mtp:
+    chosen_recompute, placement = scenario.plan.recompute, scenario.placement
+    if (
+        chosen_recompute.kind != "full"
+        or chosen_recompute.layers is None
+        or chosen_recompute.rest != "none"
+        or chosen_recompute.blocks
+        or scenario.model.mtp
+    ):
         return 1
-    wanted = [own.layers_of(stage, layers) for stage, layers in enumerate(held)]
-    return min((layers // again for layers, again in zip(held, wanted, strict=True) if again), default=1)
+    wanted_names = [chosen_recompute.layers_of(stage, layers) for stage, layers in enumerate(placement)]
+    return min(
+        (layers // recomputes for layers, recomputes in zip(placement, wanted_names, strict=True) if recomputes),
+        default=1,
+    )
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
-    stored = "fp32" if precision.weights.id == "fp32" else "bf16"
+    stored_format = "fp32" if precision.weights.id == "fp32" else "bf16"
     long = {"fp32": "float32", "bf16": "bfloat16"}
-    own = stored == "bf16" and work.optimizer.master is None
-    yield Say("training.mixed_precision_param", long[stored], "plan.precision.weights", "plan.precision.activations")
-    yield Say("training.dtype", "bfloat16" if own else "float32", "workload.optimizer.master")
+    without_master = stored_format == "bf16" and work.optimizer.master is None
+    yield Say(
+        "training.mixed_precision_param", long[stored_format], "plan.precision.weights", "plan.precision.activations"
+    )
+    yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.master")
     yield Say("training.mixed_precision_reduce", "float32")
     yield Fixed("plan.precision.gradients", "fp32", "FSDP reduces in fp32")
     states, master = work.optimizer.states.id, work.optimizer.master
-    if states != ("bf16" if own else "fp32"):
+    if states != ("bf16" if without_master else "fp32"):
         yield Lose("workload.optimizer.states", "states have the format of training.dtype")
     else:
-        yield Say("training.dtype", "bfloat16" if own else "float32", "workload.optimizer.states")
-    if not own and (master.id if master else "none") != ("none" if stored == "fp32" else "fp32"):
+        yield Say("training.dtype", "bfloat16" if without_master else "float32", "workload.optimizer.states")
+    if not without_master and (master.id if master else "none") != ("none" if stored_format == "fp32" else "fp32"):
         yield Lose("workload.optimizer.master", "the optimizer updates the sharded weights, which are fp32")
     for path in ("weights", "activations"):
-        if getattr(precision, path).id != stored:
+        if getattr(precision, path).id != stored_format:
             yield Lose(f"plan.precision.{path}", "weights and activations are both bf16 or both fp32")
-    yield from _narrow(scenario, stored)
+    yield from _narrow(scenario, stored_format)
 
 
 def _narrow(scenario: Scenario, stored: str) -> Iterator[Piece]:
     """Products in a narrow format come from converters of the model."""
-    compute, found = scenario.plan.precision.compute.id, decisions_of(scenario)
-    scaling = found.get("plan.precision.scaling")
+    compute, decisions = scenario.plan.precision.compute.id, decisions_of(scenario)
+    scaling = decisions.get("plan.precision.scaling")
     kind = next((kind for kind, means in CONVERTERS.items() if means == (compute, scaling)), None)
     if kind is None:
         yield Fixed("plan.precision.compute", stored, "products are bf16 or fp32, or float8 and mxfp8 by converters")

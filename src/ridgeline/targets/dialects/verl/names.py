@@ -41,7 +41,7 @@ def weights_of(model: ModelSpec) -> str | None:
     >>> weights_of(MODELS["qwen3-8b"]), weights_of(MODELS["megatron-22b"])
     ('Qwen/Qwen3-8B', None)
     """
-    found = re.match(r"config\.json of ([\w.-]+/[\w.-]+)", model.source)
-    if found is None or model.id not in MODELS or MODELS[model.id] != model:
+    match = re.match(r"config\.json of ([\w.-]+/[\w.-]+)", model.source)
+    if match is None or model.id not in MODELS or MODELS[model.id] != model:
         return None
-    return found.group(1)
+    return match.group(1)

@@ -18,17 +18,17 @@ from ridgeline.targets.imports.model_names import named_by
 from ridgeline.targets.imports.option_reader import (
     OPEN,
     OptionReader,
-    assigned,
     assigned_by,
+    assignments,
     flatten,
-    interpolated,
+    interpolate_references,
     left_out,
     model_in,
-    nested,
+    nest_options,
     pick,
     tables,
 )
-from ridgeline.targets.imports.run_files import around
+from ridgeline.targets.imports.run_files import checkout_of
 from ridgeline.targets.option_table import read_options
 from ridgeline.targets.tables import words as table_words
 from ridgeline.targets.target import Files, Imported, Unread
@@ -48,30 +48,30 @@ def as_update(table: Table, files: Files) -> Table:
     """The options by the names that the actor's update has for them."""
     options = dict(flatten(table.data))
     engine = engine_in(options)
-    found = {_renamed(key, engine): value for key, value in options.items()}
-    return Table(data=found | {"strategy": engine}, source=next(iter(files), table.source))
+    actor_options = {_actor_option(key, engine): value for key, value in options.items()}
+    return Table(data=actor_options | {"strategy": engine}, source=next(iter(files), table.source))
 
 
 def engine_in(options: Mapping[str, Any]) -> str:
     """Who trains: the engine that is chosen, that its own table names, or whose words stand there."""
-    said = options.get("engine") or options.get("engine.strategy") or options.get("model.strategy")
-    return "megatron" if "engine.tensor_model_parallel_size" in options else str(said or "fsdp")
+    stated_options = options.get("engine") or options.get("engine.strategy") or options.get("model.strategy")
+    return "megatron" if "engine.tensor_model_parallel_size" in options else str(stated_options or "fsdp")
 
 
 def quiet_in(files: Files, options: Mapping[str, Any]) -> frozenset[str]:
     """Options of verl's own files by those names."""
-    return frozenset(_renamed(key, engine_in(options)) for key in base_of(files).quiet)
+    return frozenset(_actor_option(key, engine_in(options)) for key in base_of(files).quiet)
 
 
-def _renamed(key: str, engine: str) -> str:
-    head, _, rest = key.partition(".")
+def _actor_option(key: str, engine: str) -> str:
+    head, _, tail = key.partition(".")
     if key in MOVED:
         return MOVED[key]
     if head == "engine":
-        return f"{ENGINES.get(engine, FSDP)}.{rest}"
+        return f"{ENGINES.get(engine, FSDP)}.{tail}"
     if key.startswith("model.fsdp_config."):
         return f"{FSDP}.{key.removeprefix('model.fsdp_config.')}"
-    return f"{MODEL}.{rest}" if head == "model" else f"{OPTIM}.{rest}" if head == "optim" else key
+    return f"{MODEL}.{tail}" if head == "model" else f"{OPTIM}.{tail}" if head == "optim" else key
 
 
 def sft_workload(reader: OptionReader, plan: dict[str, Any], files: Files) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def sft_workload(reader: OptionReader, plan: dict[str, Any], files: Files) -> di
         micro = divisor_below(share, max(1, tokens * plan["cp"] // seq))
         reader.assumptions.append(f"microbatch = {micro}: full sequences that {tokens} tokens hold, in equal parts")
     plan["microbatch"] = min(micro, share)
-    packed = reader.switch(f"{MODEL}.use_remove_padding", default=newer)
-    return {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch, "packed": packed}
+    is_packed = reader.switch(f"{MODEL}.use_remove_padding", default=newer)
+    return {"kind": "train", "task": "finetune", "seq": seq, "global_batch": batch, "packed": is_packed}
 
 
 def divisor_below(whole: int, most: int) -> int:
@@ -134,51 +134,56 @@ def megatron_placement(reader: OptionReader, plan: dict[str, Any], layers: int) 
     layout = reader.take(f"{LAYER}.pipeline_model_parallel_layout")
     layout = layout.strip("\"'").replace("\\|", "|") if isinstance(layout, str) else layout
     if isinstance(layout, str) and layout.lower() not in OPEN and plan["pp"] > 1:
-        held = placement_of(layout)
-        if len(held) % plan["pp"] == 0 and len(held) != stages:
-            plan["schedule"] = {"name": "interleaved", "chunks": len(held) // plan["pp"]}
-        return {"placement": list(held)}
+        placement = placement_of(layout)
+        if len(placement) % plan["pp"] == 0 and len(placement) != stages:
+            plan["schedule"] = {"name": "interleaved", "chunks": len(placement) // plan["pp"]}
+        return {"placement": list(placement)}
     if plan["pp"] == 1 or not layers or stages > layers:
         return {}
-    rest, inner = layers - (first or 0) - (last or 0), stages - (first is not None) - (last is not None)
-    each = rest // inner if inner else 0
-    if rest < 0 or each * inner != rest:
+    inner_layers, inner = layers - (first or 0) - (last or 0), stages - (first is not None) - (last is not None)
+    share_each = inner_layers // inner if inner else 0
+    if inner_layers < 0 or share_each * inner != inner_layers:
         reader.assumptions.append("placement: as Ridgeline balances it, for layers that do not divide")
         return {}
-    rows = [each] * inner
+    rows = [share_each] * inner
     return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
 
 
 def _memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
-    whole = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
+    shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
-    found: dict[str, Any] = {"shard": "zero3" if whole else "zero1" if split else "none"}
+    memory_plan: dict[str, Any] = {"shard": "zero3" if shards_weights else "zero1" if split else "none"}
     plan["overlap"] |= read_options(ID, "overlaps", reader)
     kind = reader.take(f"{LAYER}.recompute_granularity") or "none"
     modules = reader.take(f"{LAYER}.recompute_modules", default=["core_attn"])
     method = reader.take(f"{LAYER}.recompute_method")
     layers = reader.count(f"{LAYER}.recompute_num_layers")
-    found["recompute"] = {"kind": kind if kind in ("none", "selective", "full") else "none"}
+    memory_plan["recompute"] = {"kind": kind if kind in ("none", "selective", "full") else "none"}
     if kind == "selective" and isinstance(modules, list):
-        found["recompute"]["parts"] = [part for part, name in MODULES.items() if name in modules]
+        memory_plan["recompute"]["parts"] = [part for part, name in MODULES.items() if name in modules]
     if kind == "full" and method == "block":
-        found["recompute"]["layers"] = layers
+        memory_plan["recompute"]["layers"] = layers
     way = f"{OPTIM}.override_optimizer_config"
     if reader.switch(f"{way}.optimizer_cpu_offload", default=False):
-        found["offload"] = {"optimizer": reader.share(f"{way}.optimizer_offload_fraction", default=1.0)}
+        memory_plan["offload"] = {"optimizer": reader.share(f"{way}.optimizer_offload_fraction", default=1.0)}
         plan["overlap"]["offload"] = reader.switch(f"{way}.overlap_cpu_optimizer_d2h_h2d", default=False)
-    return found
+    return memory_plan
 
 
 def _formats(reader: OptionReader) -> dict[str, Any]:
-    stored = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
-    precision: dict[str, Any] = {"compute": stored, "weights": stored, "activations": stored, "kv": stored}
+    stored_format = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
+    precision: dict[str, Any] = {
+        "compute": stored_format,
+        "weights": stored_format,
+        "activations": stored_format,
+        "kv": stored_format,
+    }
     if reader.take(f"{LAYER}.fp8"):
         recipes = {recipe: means for means, recipe in RECIPES.items()} | {"delayed": ("fp8-e4m3", "tensor")}
         means = reader.word(f"{LAYER}.fp8_recipe", among=recipes, default=("fp8-e4m3", "tensor"))
         precision |= {"compute": means[0], "scaling": means[1]}
     wide = reader.switch(f"{DDP}.grad_reduce_in_fp32", default=True)
-    precision["gradients"] = "fp32" if wide else stored
+    precision["gradients"] = "fp32" if wide else stored_format
     name = reader.word(f"{OPTIM}.optimizer", among=OPTIMIZERS, default="adamw")
     short = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
     states = reader.word(f"{OPTIM}.exp_avg_dtype", among=short, default="fp32")
@@ -202,12 +207,12 @@ APART = table_words("verl", "apart")
 def read(files: Files) -> Imported:
     """What the files say of the actor; overrides in scripts stand above YAML."""
     _refuse_other_work(files)
-    table = _merged(files)
+    table = _merge_overrides(files)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)) and is_sft(files):
         return _read_sft(files, table)
     if not any(key.startswith("actor_rollout_ref.") for key, _ in flatten(table.data)):
-        expected = "a YAML file or script with actor_rollout_ref.* options"
-        raise InputError(Problem(path="", given="no such file", expected=expected, todo="name verl's own file"))
+        expected_text = "a YAML file or script with actor_rollout_ref.* options"
+        raise InputError(Problem(path="", given="no such file", expected=expected_text, todo="name verl's own file"))
     reader, base = OptionReader(table), base_of(files)
     reader.taken |= base.quiet
     strategy = _strategy(reader, f"{ACTOR}.strategy", base.engine)
@@ -219,33 +224,35 @@ def read(files: Files) -> Imported:
         plan |= _veomni(reader)
     places = ("async_resources.actor_train", "trainer")  # a pool of the update's own, where there is one
     nodes = reader.degree(*(f"{place}.nnodes" for place in places))
-    each = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
+    chips_per_node = reader.count(*(f"{place}.n_gpus_per_node" for place in places), default=8) or 8
     if any("main_ppo_split" in text for text in files.values()):  # the critic has the other half
-        nodes, each = (nodes // 2, each) if nodes > 1 else (nodes, max(1, each // 2))
-        reader.assumptions.append(f"{nodes * each} chips of the actor: half of the machine, the critic has the other")
-    plan["dp"] = max(1, nodes * each // (plan["tp"] * plan["pp"] * plan["cp"]))
+        nodes, chips_per_node = (nodes // 2, chips_per_node) if nodes > 1 else (nodes, max(1, chips_per_node // 2))
+        reader.assumptions.append(
+            f"{nodes * chips_per_node} chips of the actor: half of the machine, the critic has the other"
+        )
+    plan["dp"] = max(1, nodes * chips_per_node // (plan["tp"] * plan["pp"] * plan["cp"]))
     if plan.get("shard_degree", 0) >= plan["dp"] * plan["cp"]:  # more than there are: all of them
         del plan["shard_degree"]
     workload = _workload(reader, plan, megatron)
     workload["optimizer"] = plan.pop("optimizer")
     model = _chosen(reader, files)
     plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
-    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
+    settings = pick({"model": _without_further_tokens(reader, model)}) | {"workload": workload, "plan": plan}
     return Imported(
         target=ID,
         settings=settings,
         unread=reader.unread(APART),
         assumptions=(*left_out(files), *reader.assumptions),
-        chips=nodes * each,
+        chips=nodes * chips_per_node,
     )
 
 
 def _strategy(reader: OptionReader, option: str, usual: str) -> str:
     """Who runs the model; a problem where it is none that is read."""
-    found = str(reader.take(option, default=usual))
-    if found not in STRATEGIES:
-        reader.problems.append(not_among(option, found[:60], STRATEGIES[1:]))
-    return found
+    strategy = str(reader.take(option, default=usual))
+    if strategy not in STRATEGIES:
+        reader.problems.append(not_among(option, strategy[:60], STRATEGIES[1:]))
+    return strategy
 
 
 def _refuse_other_work(files: Files) -> None:
@@ -253,17 +260,17 @@ def _refuse_other_work(files: Files) -> None:
     for name, text in files.items():
         program = re.search(r"verl\.trainer\.(main_generation\w*|main_eval\w*)", text) if name.endswith(".sh") else None
         if program and not re.search(r"main_ppo|sft_trainer|main_dapo|\.main_(?!gen|eval)\w+", text):
-            given = f"generation of text ({program.group(1)})"
-            raise InputError(Problem(path="", given=given, expected="training of a decoder", where=name))
+            given_text = f"generation of text ({program.group(1)})"
+            raise InputError(Problem(path="", given=given_text, expected="training of a decoder", where=name))
 
 
 def _chosen(reader: OptionReader, files: Files) -> str | None:
     """The model of the files, or the one that the caller names in its place."""
-    named = around(files).model
-    found = find_name(named) if named else None
-    if found is not None:
+    model_name = checkout_of(files).model
+    entry = find_name(model_name) if model_name else None
+    if entry is not None:
         reader.take(f"{MODEL}.path")
-        return found[0]
+        return entry[0]
     usual = f"{MODEL}.path" in reader.taken  # of verl's own files
     model = _model(reader) or model_in(files) or _by_file(reader, files)
     if usual and model is not None:
@@ -280,11 +287,11 @@ def _by_file(reader: OptionReader, files: Files) -> str | None:
     if not PLACEHOLDER.search(str(path)):
         return None
     for name in files:
-        found = named_by(Path(name).stem)
-        if found is not None:
+        entry = named_by(Path(name).stem)
+        if entry is not None:
             reader.notes = [note for note in reader.notes if note.option != f"{MODEL}.path"]
-            reader.assumptions.append(f"model = {found[0]}: the file's name; its path {str(path)[:60]} is left open")
-            return found[0]
+            reader.assumptions.append(f"model = {entry[0]}: the file's name; its path {str(path)[:60]} is left open")
+            return entry[0]
     return None
 
 
@@ -305,7 +312,7 @@ def _read_sft(files: Files, table: Table) -> Imported:
     workload["optimizer"] = plan.pop("optimizer")
     model = _chosen(reader, files)
     plan |= megatron_placement(reader, plan, MODELS[model].layers if model else 0)
-    settings = pick({"model": _trained(reader, model)}) | {"workload": workload, "plan": plan}
+    settings = pick({"model": _without_further_tokens(reader, model)}) | {"workload": workload, "plan": plan}
     unread = reader.unread(APART)
     notes = (*left_out(files), *reader.assumptions)
     return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
@@ -316,43 +323,46 @@ def _veomni(reader: OptionReader) -> dict[str, Any]:
     place = f"{ACTOR}.veomni"
     ep = reader.degree(f"{place}.expert_parallel_size", f"{place}.ep_size")
     cp = reader.degree(f"{place}.ulysses_parallel_size", f"{place}.ulysses_sequence_parallel_size")
-    found: dict[str, Any] = {"ep": ep, "etp": 1} if ep > 1 else {}
+    degrees: dict[str, Any] = {"ep": ep, "etp": 1} if ep > 1 else {}
     size = reader.take(f"{place}.fsdp_size", default=-1)
     if isinstance(size, int) and size > 0:
-        found |= {"shard": "none"} if size == 1 else {"shard_degree": size}
+        degrees |= {"shard": "none"} if size == 1 else {"shard_degree": size}
     if not reader.switch(f"{place}.enable_full_shard", default=True):
-        found["shard"] = "zero2"
-    return found | ({"cp": cp, "cp_kind": "all-to-all"} if cp > 1 else {})
+        degrees["shard"] = "zero2"
+    return degrees | ({"cp": cp, "cp_kind": "all-to-all"} if cp > 1 else {})
 
 
-def _merged(files: Files) -> Table:
-    found = list(tables(files, ".yml", ".yaml"))
+def _merge_overrides(files: Files) -> Table:
+    yaml_tables = list(tables(files, ".yml", ".yaml"))
     bare = ("engine", "ulysses_sequence_parallel_size", "use_remove_padding") if is_sft(files) else ()
-    said = next((one for one in assigned_by(files) if any(key.startswith(UPDATE) for key in one)), assigned(files))
-    words = {key: value for key, value in said.items() if "." in key or key in bare}
+    stated_options = next(
+        (options_said for options_said in assigned_by(files) if any(key.startswith(UPDATE) for key in options_said)),
+        assignments(files),
+    )
+    words = {key: value for key, value in stated_options.items() if "." in key or key in bare}
     base = base_of(files).options
-    if not found:
-        filled = interpolated(base | words, around(files).environment) if base else words
-        return Table(data=nested(filled), source=next(iter(files), ""))
-    below = base | {key: value for table in found for key, value in flatten(table.data)}
-    filled = interpolated(below | words, around(files).environment)
-    return Table(data=nested(filled), source=found[0].source, lines=found[0].lines)
+    if not yaml_tables:
+        filled_table = interpolate_references(base | words, checkout_of(files).environment) if base else words
+        return Table(data=nest_options(filled_table), source=next(iter(files), ""))
+    below = base | {key: value for table in yaml_tables for key, value in flatten(table.data)}
+    filled_table = interpolate_references(below | words, checkout_of(files).environment)
+    return Table(data=nest_options(filled_table), source=yaml_tables[0].source, lines=yaml_tables[0].lines)
 
 
 def _model(reader: OptionReader) -> str | None:
     path = reader.take(f"{MODEL}.path")
     if not isinstance(path, str):
         return None
-    found = named_by(path)
-    if found is not None:
-        if found[1]:
-            reader.assumptions.append(f"model = {found[0]}: by {found[1]} in {path[:80]}")
-        return found[0]
+    entry = named_by(path)
+    if entry is not None:
+        if entry[1]:
+            reader.assumptions.append(f"model = {entry[0]}: by {entry[1]} in {path[:80]}")
+        return entry[0]
     reader.notes.append(Unread(option=f"{MODEL}.path", value=path[:60], why="no catalog entry is it", matters=True))
     return None
 
 
-def _trained(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+def _without_further_tokens(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
     ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
     if model is None or MODELS[model].mtp is None or all(ahead):
@@ -365,9 +375,9 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
     prompt = reader.count("data.max_prompt_length", default=512) or 512
     response = reader.count("data.max_response_length", default=512) or 512
     prompts = reader.count(f"{ACTOR}.ppo_mini_batch_size", default=256) or 256
-    each = reader.degree("actor_rollout_ref.rollout.n")
+    responses_each = reader.degree("actor_rollout_ref.rollout.n")
     reader.assumptions.append("every sequence as long as prompt and response may be; real ones are shorter")
-    seq, batch = prompt + response, prompts * each
+    seq, batch = prompt + response, prompts * responses_each
     micro = reader.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu")
     tokens = reader.count(f"{ACTOR}.ppo_max_token_len_per_gpu", default=16384) or 16384
     share = max(1, batch // plan["dp"])
@@ -396,13 +406,16 @@ def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
     rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
     if isinstance(rank, int) and rank > 0:
         names = LORA_NAMES[megatron]
-        both = [reader.take(f"{MODEL}.{name}") for name in ("lora.target_modules", "target_modules")]
-        listed = next((one for one in (both if megatron else both[::-1]) if one is not None), None)
-        words = listed if isinstance(listed, list) else [name for part in names.values() for name in part]
+        whole_step = [reader.take(f"{MODEL}.{name}") for name in ("lora.target_modules", "target_modules")]
+        listed_values = next(
+            (names_given for names_given in (whole_step if megatron else whole_step[::-1]) if names_given is not None),
+            None,
+        )
+        words = listed_values if isinstance(listed_values, list) else [name for part in names.values() for name in part]
         targets = [target for target, parts in names.items() if all(part in words for part in parts)]
         return {"task": "lora", "lora": {"rank": rank, "targets": targets}}
-    loaded = [reader.take(f"{MODEL}.{name}") for name in ("lora_adapter_path", "lora.adapter_path")]
-    if any(isinstance(path, str) and path for path in loaded):
+    loaded_values = [reader.take(f"{MODEL}.{name}") for name in ("lora_adapter_path", "lora.adapter_path")]
+    if any(isinstance(path, str) and path for path in loaded_values):
         reader.assumptions.append(f"lora.rank = {ADAPTER_RANK}: that of the adapter which is loaded is not stated")
         return {"task": "lora", "lora": {"rank": ADAPTER_RANK, "targets": list(LORA_NAMES[megatron])}}
     return {}
@@ -422,19 +435,23 @@ def _fsdp(reader: OptionReader) -> dict[str, Any]:
     elif isinstance(size, int) and size > 1:
         plan["shard_degree"] = size
     full = reader.switch(f"{MODEL}.enable_gradient_checkpointing", default=True)
-    moved = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
+    offloads_activations = reader.switch(f"{MODEL}.enable_activation_offload", default=False)
     states = reader.switch(f"{FSDP}.offload_policy", default=False)
     plan |= {
         "recompute": "full" if full else "none",
-        "offload": {"activations": float(moved), "optimizer": float(states)},
+        "offload": {"activations": float(offloads_activations), "optimizer": float(states)},
     }
-    stored = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
+    stored_format = reader.word(f"{FSDP}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
     short = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
-    kept = reader.word(f"{FSDP}.model_dtype", among=short, default="fp32")
-    plan["precision"] = {"name": stored, "gradients": "fp32"}
+    format_kept = reader.word(f"{FSDP}.model_dtype", among=short, default="fp32")
+    plan["precision"] = {"name": stored_format, "gradients": "fp32"}
     kinds = {"AdamW": "adamw", "Adam": "adam", "SGD": "sgd", "AdamW8bit": "adamw"}
     name = reader.word(f"{OPTIM}.optimizer", among=kinds, default="adamw")
-    plan["optimizer"] = {"name": name, "states": kept, "master": "none" if kept == stored else "fp32"}
+    plan["optimizer"] = {
+        "name": name,
+        "states": format_kept,
+        "master": "none" if format_kept == stored_format else "fp32",
+    }
     return plan
 
 
@@ -445,6 +462,6 @@ def recognises(files: Files) -> bool:
             return True
         if any("actor_rollout_ref" in table.data for table in tables(files, ".yml", ".yaml")):
             return True
-        return any(key.startswith("actor_rollout_ref.") for key in assigned(files))
+        return any(key.startswith("actor_rollout_ref.") for key in assignments(files))
     except InputError:
         return False

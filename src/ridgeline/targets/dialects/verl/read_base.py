@@ -17,7 +17,7 @@ from typing import Any
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
 from ridgeline.targets.imports.option_reader import flatten, starts_script
-from ridgeline.targets.imports.run_files import HIGHEST, Around, around
+from ridgeline.targets.imports.run_files import HIGHEST, Checkout, checkout_of
 from ridgeline.targets.imports.shell_eval import read_script
 from ridgeline.targets.target import Files
 
@@ -39,8 +39,8 @@ class _Place:
         """Names of groups: those of the list, above them those of `override`, of tables outside, of the caller."""
         pairs = [(str(key), str(value)) for entry in entries if isinstance(entry, dict) for key, value in entry.items()]
         plain = {key.removeprefix("optional "): value for key, value in pairs if not key.startswith("override ")}
-        forced = {key.removeprefix("override "): value for key, value in pairs if key.startswith("override ")}
-        return plain | forced | dict(self.choices)
+        forced_values = {key.removeprefix("override "): value for key, value in pairs if key.startswith("override ")}
+        return plain | forced_values | dict(self.choices)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Composer:
     asked  names of the files that were looked for
     """
 
-    around: Around
+    checkout: Checkout
     folders: tuple[Path, ...]
     choices: Mapping[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -58,35 +58,35 @@ class Composer:
     def options(self, name: str) -> dict[str, Any] | None:
         """What a configuration says with all that it builds on; None where it is not here."""
         data = self._read(name)
-        return None if data is None else self.composed(data, PurePosixPath(name).parent)
+        return None if data is None else self.compose(data, PurePosixPath(name).parent)
 
-    def composed(self, data: Mapping[str, Any], folder: PurePosixPath = HERE) -> dict[str, Any]:
+    def compose(self, data: Mapping[str, Any], folder: PurePosixPath = HERE) -> dict[str, Any]:
         """A table's options above or below those of its defaults list, as the list says; what is missing left out."""
-        made = self._inside(data, _Place(folder=folder, choices=self.choices))
-        return {key: value for key, value in made.items() if value != "???"}
+        composed_table = self._inside(data, _Place(folder=folder, choices=self.choices))
+        return {key: value for key, value in composed_table.items() if value != "???"}
 
     def _inside(self, data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
-        listed = data.get("defaults")
-        own = {
+        listed_values = data.get("defaults")
+        own_keys = {
             _at(place.package, key): value
             for key, value in flatten(data)
             if not key.startswith("hydra.") and key.partition(".")[0] != "defaults"
         }
-        entries = list(listed) if isinstance(listed, list) and place.depth < DEEPEST else []
+        entries = list(listed_values) if isinstance(listed_values, list) and place.depth < DEEPEST else []
         if "_self_" not in entries:  # Hydra reads the table first
             entries.insert(0, "_self_")
         chosen = place.chosen(entries)
-        made: dict[str, Any] = {}
+        merged_table: dict[str, Any] = {}
         for entry in entries:
             if entry == "_self_":
-                made |= own
+                merged_table |= own_keys
                 continue
             for name, package in _entries(entry, place, chosen):
                 inner = self._read(name)
                 if inner is not None:
                     at = _Place(PurePosixPath(name).parent, package, chosen, place.depth + 1)
-                    made |= self._inside(inner, at)
-        return made
+                    merged_table |= self._inside(inner, at)
+        return merged_table
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """A table by its name below the folders; a name that leaves them is not read."""
@@ -96,14 +96,14 @@ class Composer:
             parts = parts[:-1] if part == ".." else [*parts, part] if part not in ("/", ".") else parts
         self.asked.append("/".join(parts))
         for folder in self.folders:
-            text = self.around.text(folder.joinpath(*parts).with_name(f"{parts[-1]}.yaml")) if parts else None
+            text = self.checkout.text(folder.joinpath(*parts).with_name(f"{parts[-1]}.yaml")) if parts else None
             if text is not None:
-                return _parsed(f"{parts[-1]}.yaml", text)
+                return _parse_yaml(f"{parts[-1]}.yaml", text)
         return None
 
 
 @lru_cache(maxsize=64)
-def _parsed(name: str, text: str) -> dict[str, Any] | None:
+def _parse_yaml(name: str, text: str) -> dict[str, Any] | None:
     """A table parsed once, for many scripts start from it; nobody changes what it holds."""
     try:
         return parse_table(Path(name), text).data
@@ -179,7 +179,7 @@ def base_of(files: Files) -> Base:
             return _of_table(files, name, text)
     for name, text in files.items():
         if name.endswith(SCRIPTS):
-            for command in sorted(read_script(text, around(files)).commands, key=starts_script):
+            for command in sorted(read_script(text, checkout_of(files)).commands, key=starts_script):
                 if any(UPDATE.match(word) for word in command[1:]):
                     return _of_command(files, command)
     return Base()
@@ -190,34 +190,37 @@ def _of_table(files: Files, name: str, text: str) -> Base:
         data = parse_table(Path(name), text).data
     except InputError:
         return Base()
-    place = around(files)
+    place = checkout_of(files)
     folders = (*((place.folder,) if place.folder else ()), *_places(place, OWN, whole=True))
-    composer = Composer(around=place, folders=folders)
-    options = composer.composed(data)
-    own = {key for key, _ in flatten(data)}
-    listed = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
+    composer = Composer(checkout=place, folders=folders)
+    options = composer.compose(data)
+    option_names = {key for key, _ in flatten(data)}
+    listed_values = re.search(r"^defaults:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)+)", text, re.MULTILINE)
     return Base(
-        engine=_engine(listed.group(1) if listed else ""),
-        options={key: value for key, value in options.items() if key not in own},
-        quiet=frozenset(options) - own,
+        engine=_engine(listed_values.group(1) if listed_values else ""),
+        options={key: value for key, value in options.items() if key not in option_names},
+        quiet=frozenset(options) - option_names,
     )
 
 
 def _of_command(files: Files, command: list[str]) -> Base:
-    said, place = _options(command), around(files)
+    stated_options, place = _options(command), checkout_of(files)
     module = _program(command)
-    name = said.get("config-name") or _name_in(place, module) or "ppo_trainer"
+    name = stated_options.get("config-name") or _name_in(place, module) or "ppo_trainer"
     chosen = {pair.group(1): pair.group(2) for word in command[1:] if (pair := WORD.fullmatch(word.lstrip("+")))}
-    beside = (f"{PurePosixPath(module).parent}/config", str(PurePosixPath(module).parent))
+    config_folders = (f"{PurePosixPath(module).parent}/config", str(PurePosixPath(module).parent))
     verl = tuple(_places(place, OWN, whole=True))
-    named = [*_places(place, (said.get("config-path", ""), *beside)), *([place.folder] if place.folder else [])]
-    theirs = tuple(folder for folder in named if folder not in verl)
-    composer = Composer(around=place, folders=(*theirs, *verl), choices=chosen)
+    config_name = [
+        *_places(place, (stated_options.get("config-path", ""), *config_folders)),
+        *([place.folder] if place.folder else []),
+    ]
+    theirs = tuple(folder for folder in config_name if folder not in verl)
+    composer = Composer(checkout=place, folders=(*theirs, *verl), choices=chosen)
     options = composer.options(name) or {}
-    own = Composer(around=place, folders=theirs, choices=chosen).options(name) or {}
+    is_own = Composer(checkout=place, folders=theirs, choices=chosen).options(name) or {}
     words = [name, *(f"{key}={value}" for key, value in chosen.items() if "engine" in key or "actor" in key)]
     engines = " ".join([*words, *(part for part in composer.asked if part.startswith(("ppo_", "actor/")))])
-    return Base(engine=_engine(engines), options=options, quiet=frozenset(options) - frozenset(own))
+    return Base(engine=_engine(engines), options=options, quiet=frozenset(options) - frozenset(is_own))
 
 
 def _engine(words: str) -> str:
@@ -225,18 +228,18 @@ def _engine(words: str) -> str:
     return next((engine for engine in ENGINES if engine in words.lower()), "")
 
 
-def _places(place: Around, names: tuple[str, ...], *, whole: bool = False) -> Iterator[Path]:
+def _places(place: Checkout, names: tuple[str, ...], *, whole: bool = False) -> Iterator[Path]:
     """Folders of the checkout by their name, or by the end of it: below the file's folder and those above it."""
     if place.folder is None or place.top is None:
         return
-    above = [one for one in (place.folder, *place.folder.parents) if one.is_relative_to(place.top)][:HIGHEST]
+    above = [folder for folder in (place.folder, *place.folder.parents) if folder.is_relative_to(place.top)][:HIGHEST]
     for name in names:
         parts = [part for part in re.split(r"[/\\]+", name[:300]) if part not in ("", ".", "..") and "$" not in part]
         for start in range(1 if whole and parts else len(parts)):
             for folder in above:
-                found = folder.joinpath(*parts[start:])
-                if found.is_dir():
-                    yield found
+                place_path = folder.joinpath(*parts[start:])
+                if place_path.is_dir():
+                    yield place_path
 
 
 def _program(command: list[str]) -> str:
@@ -247,12 +250,14 @@ def _program(command: list[str]) -> str:
     return next((word.removesuffix(".py") for word in command[1:] if word.endswith(".py")), "")
 
 
-def _name_in(place: Around, module: str) -> str:
+def _name_in(place: Checkout, module: str) -> str:
     """The configuration that a program of the checkout names itself, or that verl's programs do."""
     text = place.named(f"{module}.py") if module else None
-    said = re.search(r"hydra\.main\([^)]{0,200}config_name\s*=\s*[\"']([\w/.-]{1,80})[\"']", text) if text else None
-    if said:
-        return said.group(1)
+    stated_options = (
+        re.search(r"hydra\.main\([^)]{0,200}config_name\s*=\s*[\"']([\w/.-]{1,80})[\"']", text) if text else None
+    )
+    if stated_options:
+        return stated_options.group(1)
     last = module.rpartition("/")[2]
     usual = {
         "fsdp_sft_trainer": "sft_trainer",
@@ -264,9 +269,9 @@ def _name_in(place: Around, module: str) -> str:
 
 def _options(command: list[str]) -> dict[str, str]:
     """Hydra's own options of a command."""
-    found: dict[str, str] = {}
+    options_found: dict[str, str] = {}
     for at, word in enumerate(command):
         name, equals, value = word.partition("=")
         if name in ("--config-name", "--config-path"):
-            found[name[2:]] = (value if equals else "".join(command[at + 1 : at + 2])).strip("\"'")
-    return found
+            options_found[name[2:]] = (value if equals else "".join(command[at + 1 : at + 2])).strip("\"'")
+    return options_found

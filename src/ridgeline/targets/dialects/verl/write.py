@@ -25,12 +25,12 @@ from ridgeline.targets.dialects.verl.names import (
     OPTIM,
     weights_of,
 )
-from ridgeline.targets.imports.option_reader import nested
+from ridgeline.targets.imports.option_reader import nest_options
 from ridgeline.targets.launchers.launch import ON_NODE, SLURM, comment, header, leader, nodes_of, slurm
-from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, exported, gather, habits, media_of_the_data
+from ridgeline.targets.ledger import Fixed, Lose, Piece, Say, export_of, gather, habits, media_of_the_data
 from ridgeline.targets.option_table import say_options
 from ridgeline.targets.options import options
-from ridgeline.targets.recompute_fallback import changed, same_everywhere, same_in_stages
+from ridgeline.targets.recompute_fallback import fallback_losses, same_everywhere, same_in_stages
 from ridgeline.targets.target import Export
 from ridgeline.targets.vendors import runs_on, vendor_of
 from ridgeline.targets.yaml_text import yaml_text
@@ -46,11 +46,11 @@ def megatron_pieces(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _mesh(scenario: Scenario) -> Iterator[Piece]:
-    found = decisions_of(scenario)
+    decisions = decisions_of(scenario)
     for section in ("mesh", "tensor", "context"):
-        yield from say_options(ID, section, found)
+        yield from say_options(ID, section, decisions)
     if has_experts(scenario.model):
-        way = found["plan.moe_dispatch"]
+        way = decisions["plan.moe_dispatch"]
         if way == "hybridep":
             yield Lose("plan.moe_dispatch", "all-to-all and DeepEP are written: written as all-to-all")
         yield Say(f"{LAYER}.moe_token_dispatcher_type", "flex" if way == "deepep" else "alltoall", "plan.moe_dispatch")
@@ -61,24 +61,24 @@ def _pipeline(scenario: Scenario) -> Iterator[Piece]:
     plan = scenario.plan
     if plan.mesh.pp == 1:
         return
-    chunks, held = plan.schedule.chunks, scenario.placement
+    chunks, placement = plan.schedule.chunks, scenario.placement
     size = chunks if chunks > 1 else None
     yield Say(f"{MEGATRON}.virtual_pipeline_model_parallel_size", size, "plan.schedule.chunks", "plan.schedule.name")
     if plan.schedule.name != ("interleaved" if chunks > 1 else "1f1b"):
         yield Lose("plan.schedule.name", "Megatron runs 1f1b, interleaved with virtual stages")
-    first, last, inner = held[0], held[-1], set(held[1:-1])
-    if len(set(held)) == 1:
-        yield Fixed("plan.placement", held, "layers are dealt evenly")
+    first, last, inner = placement[0], placement[-1], set(placement[1:-1])
+    if len(set(placement)) == 1:
+        yield Fixed("plan.placement", placement, "layers are dealt evenly")
     elif chunks == 1 and len(inner) <= 1 and first and last and scenario.model.mtp is None:
         yield Say(f"{LAYER}.num_layers_in_first_pipeline_stage", first, "plan.placement")
         yield Say(f"{LAYER}.num_layers_in_last_pipeline_stage", last, "plan.placement")
     else:
         ahead = scenario.model.mtp.depth if scenario.model.mtp else 0
-        yield Say(f"{LAYER}.pipeline_model_parallel_layout", layout_of(held, ahead), "plan.placement")
+        yield Say(f"{LAYER}.pipeline_model_parallel_layout", layout_of(placement, ahead), "plan.placement")
 
 
 def _shards(scenario: Scenario) -> Iterator[Piece]:
-    plan, found = scenario.plan, decisions_of(scenario)
+    plan, decisions = scenario.plan, decisions_of(scenario)
     shard = plan.sharding.shard
     yield Say(f"{MEGATRON}.use_distributed_optimizer", shard != "none", "plan.shard")
     yield Say(f"{MEGATRON}.use_megatron_fsdp", shard == "zero3", "plan.shard")
@@ -86,7 +86,7 @@ def _shards(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("plan.shard", "written as zero1: gradients are sharded only together with weights")
     ranks = plan.mesh.dp * plan.mesh.cp
     yield Fixed("plan.shard_degree", ranks, "all data-parallel ranks")
-    yield from say_options(ID, "overlaps", found)
+    yield from say_options(ID, "overlaps", decisions)
 
 
 def _recompute(scenario: Scenario) -> Iterator[Piece]:
@@ -94,15 +94,17 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
     recompute = same_in_stages(bare)
     if recompute.kind == "selective" and not set(recompute.parts) & set(MODULES):  # more rather than less
         recompute = replace(recompute, kind="full", layers=None, rest="none")
-    yield from changed(scenario, recompute, FUSED if bare is not scenario else "one number of layers for all stages")
+    yield from fallback_losses(
+        scenario, recompute, FUSED if bare is not scenario else "one number of layers for all stages"
+    )
     kind = None if recompute.kind == "none" else recompute.kind
     if kind is None and scenario.plan.recompute.kind != "none":
         yield Lose("plan.recompute.*", "no layer is recomputed: written as none, which is the same")
     yield Say(f"{LAYER}.recompute_granularity", kind, "plan.recompute.kind")
     if kind == "selective":
-        known = [MODULES[part] for part in sorted(recompute.parts) if part in MODULES]
-        yield Say(f"{LAYER}.recompute_modules", known, "plan.recompute.parts")
-        if len(known) < len(recompute.parts):
+        module_names = [MODULES[part] for part in sorted(recompute.parts) if part in MODULES]
+        yield Say(f"{LAYER}.recompute_modules", module_names, "plan.recompute.parts")
+        if len(module_names) < len(recompute.parts):
             yield Lose("plan.recompute.parts", f"of the parts Megatron knows {', '.join(MODULES)}")
         yield Fixed("plan.recompute.layers", None, "all layers")
     elif kind == "full":
@@ -112,31 +114,31 @@ def _recompute(scenario: Scenario) -> Iterator[Piece]:
 
 
 def _formats(scenario: Scenario) -> Iterator[Piece]:
-    precision, found = scenario.plan.precision, decisions_of(scenario)
-    stored = "fp16" if precision.weights.id == "fp16" else "bf16"
-    long = {"fp16": "float16", "bf16": "bfloat16"}[stored]
+    precision, decisions = scenario.plan.precision, decisions_of(scenario)
+    stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
+    long = {"fp16": "float16", "bf16": "bfloat16"}[stored_format]
     for path in ("weights", "activations"):
-        if getattr(precision, path).id == stored:
+        if getattr(precision, path).id == stored_format:
             yield Say(f"{MEGATRON}.dtype", long, f"plan.precision.{path}")
         else:
             yield Lose(f"plan.precision.{path}", "the actor's weights and activations are bf16 or fp16")
     yield Say(f"{MEGATRON}.dtype", long)
-    recipe = RECIPES.get((precision.compute.id, found.get("plan.precision.scaling", "")))
+    recipe = RECIPES.get((precision.compute.id, decisions.get("plan.precision.scaling", "")))
     if recipe:
         yield Say(f"{LAYER}.fp8", "e4m3", "plan.precision.compute")
         yield Say(f"{LAYER}.fp8_recipe", recipe, "plan.precision.compute", "plan.precision.scaling")
     else:
-        yield Fixed("plan.precision.compute", stored, "bf16 or fp16, or fp8 by tensor or block")
+        yield Fixed("plan.precision.compute", stored_format, "bf16 or fp16, or fp8 by tensor or block")
         yield Lose("plan.precision.scaling", "fp8 scales by tensor or block")
-    gradients = found["plan.precision.gradients"]
-    if gradients in ("fp32", stored):
+    gradients = decisions["plan.precision.gradients"]
+    if gradients in ("fp32", stored_format):
         yield Say(f"{DDP}.grad_reduce_in_fp32", gradients == "fp32", "plan.precision.gradients")
     else:
         yield Lose("plan.precision.gradients", "gradients are reduced in fp32 or in the weights' format")
 
 
 def _optimizer(scenario: Scenario) -> Iterator[Piece]:
-    work, offload, found = training(scenario).workload, scenario.plan.offload, decisions_of(scenario)
+    work, offload, decisions = training(scenario).workload, scenario.plan.offload, decisions_of(scenario)
     name = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}.get(work.optimizer.name)
     if name:
         yield Say(f"{OPTIM}.optimizer", name, "workload.optimizer.name")
@@ -150,13 +152,13 @@ def _optimizer(scenario: Scenario) -> Iterator[Piece]:
         way = f"{OPTIM}.override_optimizer_config"
         yield Say(f"{way}.optimizer_cpu_offload", True, "plan.offload.optimizer")
         yield Say(f"{way}.optimizer_offload_fraction", offload.optimizer, "plan.offload.optimizer")
-        overlapped = bool(found.get("plan.overlap.offload"))
-        yield Say(f"{way}.overlap_cpu_optimizer_d2h_h2d", overlapped, "plan.overlap.offload")
+        overlaps_experts = bool(decisions.get("plan.overlap.offload"))
+        yield Say(f"{way}.overlap_cpu_optimizer_d2h_h2d", overlaps_experts, "plan.overlap.offload")
 
 
 def _habits(scenario: Scenario) -> Iterator[Piece]:
-    found = decisions_of(scenario)
-    yield Say(f"{LAYER}.attention_backend", found["plan.attention"], "plan.attention")
+    decisions = decisions_of(scenario)
+    yield Say(f"{LAYER}.attention_backend", decisions["plan.attention"], "plan.attention")
     yield from habits(ID, "habits")
     yield Fixed("plan.overlap.pp", scenario.plan.schedule.chunks > 1, "sends overlap with virtual stages")
 
@@ -173,8 +175,8 @@ def write(scenario: Scenario) -> Export:
     title = options(ID).title
     base = "ppo_megatron_trainer" if megatron else "ppo_trainer"
     hydra = {"defaults": [base, "_self_"], "hydra": {"searchpath": ["pkg://verl.trainer.config"]}}
-    text = comment(header(scenario, title)) + yaml_text(hydra | nested(ledger.options))
-    return exported(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
+    text = comment(header(scenario, title)) + yaml_text(hydra | nest_options(ledger.options))
+    return export_of(ID, {FILE: text, ON_NODE: _launch(scenario, title), SLURM: slurm(scenario, title)}, ledger)
 
 
 def needs_megatron(scenario: Scenario) -> bool:
@@ -213,13 +215,13 @@ def _launch(scenario: Scenario, title: str) -> str:
 def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     """What both backends take."""
     work, plan = training(scenario).workload, scenario.plan
-    nodes, each = nodes_of(scenario.system)
-    others = list(runs_on(scenario, ID))
-    yield from others
+    nodes, chips_per_node = nodes_of(scenario.system)
+    other_items = list(runs_on(scenario, ID))
+    yield from other_items
     yield Say("trainer.nnodes", nodes, "system.chips", "plan.dp")
-    yield Say("trainer.n_gpus_per_node", each, "system.chips", "plan.dp")
+    yield Say("trainer.n_gpus_per_node", chips_per_node, "system.chips", "plan.dp")
     device = vendor_of(scenario.system).device
-    if device != "cuda" and not others:
+    if device != "cuda" and not other_items:
         yield Say("trainer.device", device)
     yield Say("data.train_batch_size", work.sequences)
     yield Say(f"{ACTOR}.ppo_mini_batch_size", work.sequences, "workload.global_batch")
@@ -234,15 +236,15 @@ def _common(scenario: Scenario, megatron: bool) -> Iterator[Piece]:
     yield Say("data.max_response_length", work.seq - work.seq // 2, "workload.seq")
     yield Say(f"{MODEL}.use_remove_padding", work.packed, "workload.packed")
     yield from habits(ID, "common")
-    seen = scenario.model.vision is not None and bool(work.images or work.videos)
-    if seen:
+    sees_images = scenario.model.vision is not None and bool(work.images or work.videos)
+    if sees_images:
         yield from media_of_the_data()
     path = weights_of(scenario.model)
     if path is None:
         yield Lose("model.*", "verl loads published weights; this model has none that the catalog knows")
     else:
         yield Say(f"{MODEL}.path", path, "model.*")
-        if scenario.model.vision is not None and not seen:
+        if scenario.model.vision is not None and not sees_images:
             yield Lose("model.vision*", "an update without images does not run the encoder")
     yield from _lora(work, megatron)
 
@@ -260,7 +262,7 @@ def rollout_ranks(scenario: Scenario) -> int:
     capacity = float(memory.value) if memory is not None else 0.0
     mixers = [block.mixer for block in scenario.model.blocks]
     heads = [mixer.heads for mixer in mixers if isinstance(mixer, (Attention, LatentAttention))]
-    able = [ranks for ranks in powers(chips) if all(one % ranks == 0 for one in heads)]
+    able = [ranks for ranks in powers(chips) if all(head_count % ranks == 0 for head_count in heads)]
     return next((ranks for ranks in able if size <= HELD * capacity * ranks), able[-1])
 
 
@@ -278,8 +280,8 @@ def _lora(work: Train, megatron: bool) -> Iterator[Piece]:
     prefix = f"{MODEL}.lora" if megatron else MODEL
     yield Say(f"{prefix}.rank" if megatron else f"{prefix}.lora_rank", work.lora.rank, "workload.lora.rank")
     yield Say(f"{prefix}.target_modules", targets, "workload.task", "workload.lora.targets")
-    joined = megatron and ("up" in work.lora.targets) != ("gate" in work.lora.targets)
-    if joined or set(work.lora.targets) - set(names):
+    joined_text = megatron and ("up" in work.lora.targets) != ("gate" in work.lora.targets)
+    if joined_text or set(work.lora.targets) - set(names):
         yield Lose("workload.lora.targets", f"adapters go on {', '.join(names)}, up and gate together in Megatron")
 
 
@@ -305,14 +307,18 @@ def _write_shards(scenario: Scenario) -> Iterator[Piece]:
 
 def _memory(scenario: Scenario) -> Iterator[Piece]:
     recompute, offload = same_everywhere(scenario), scenario.plan.offload
-    yield from changed(scenario, recompute, "one way for all layers")
+    yield from fallback_losses(scenario, recompute, "one way for all layers")
     yield Say(f"{MODEL}.enable_gradient_checkpointing", recompute.kind != "none", "plan.recompute.kind")
     if recompute.kind == "selective":
         yield Lose("plan.recompute.kind", "gradient checkpointing is full or none: written as full")
         yield Lose("plan.recompute.parts", "gradient checkpointing is full or none: written as full")
     yield from habits(ID, "memory")
-    moved = offload.activations == 1
-    yield Say(f"{MODEL}.enable_activation_offload", moved, *(["plan.offload.activations"] if moved else []))
+    offloads_activations = offload.activations == 1
+    yield Say(
+        f"{MODEL}.enable_activation_offload",
+        offloads_activations,
+        *(["plan.offload.activations"] if offloads_activations else []),
+    )
     yield Say(f"{FSDP}.offload_policy", offload.optimizer == 1)
     if offload.optimizer == 1:
         yield Say(f"{FSDP}.offload_policy", True, "plan.offload.optimizer")
@@ -320,20 +326,24 @@ def _memory(scenario: Scenario) -> Iterator[Piece]:
 
 def _write_formats(scenario: Scenario) -> Iterator[Piece]:
     precision, work = scenario.plan.precision, training(scenario).workload
-    stored = "fp16" if precision.weights.id == "fp16" else "bf16"
-    own = work.optimizer.master is None
-    yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], "plan.precision.weights")
-    kept = own or work.optimizer.master == dtype("fp32")
-    carried = ("workload.optimizer.master",) if kept else ()
-    yield Say(f"{FSDP}.model_dtype", stored if own else "fp32", *carried)
+    stored_format = "fp16" if precision.weights.id == "fp16" else "bf16"
+    without_master = work.optimizer.master is None
+    yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored_format], "plan.precision.weights")
+    format_kept = without_master or work.optimizer.master == dtype("fp32")
+    paths_carried = ("workload.optimizer.master",) if format_kept else ()
+    yield Say(f"{FSDP}.model_dtype", stored_format if without_master else "fp32", *paths_carried)
     for path in ("compute", "weights", "activations"):
-        if getattr(precision, path).id == stored:
-            yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored], f"plan.precision.{path}")
+        if getattr(precision, path).id == stored_format:
+            yield Say(f"{FSDP}.dtype", {"fp16": "float16", "bf16": "bfloat16"}[stored_format], f"plan.precision.{path}")
         else:
             yield Lose(f"plan.precision.{path}", "the FSDP backend computes in bf16 or fp16")
     yield from habits(ID, "write_formats")
-    yield Fixed("workload.optimizer.master", "none" if own else "fp32", "sharded weights are fp32 or 16-bit")
-    yield Fixed("workload.optimizer.states", stored if own else "fp32", "states have the format of model_dtype")
+    yield Fixed("workload.optimizer.master", "none" if without_master else "fp32", "sharded weights are fp32 or 16-bit")
+    yield Fixed(
+        "workload.optimizer.states",
+        stored_format if without_master else "fp32",
+        "states have the format of model_dtype",
+    )
     names = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
     if work.optimizer.name in names:
         yield Say(f"{ACTOR}.optim.optimizer", names[work.optimizer.name], "workload.optimizer.name")
