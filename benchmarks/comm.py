@@ -27,7 +27,7 @@ from plain_fluid import plain_seconds
 from ridgeline.comm.algorithm import Algorithm, turned
 from ridgeline.comm.answer import answer
 from ridgeline.comm.bounds import chunked_bound
-from ridgeline.comm.graph import Graph, slowed, without
+from ridgeline.comm.graph import Graph, slow_links, without
 from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.select import bucket, fastest, ring_order
@@ -36,7 +36,7 @@ from ridgeline.comm.simulation.fluid_windows import WINDOW
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees
-from ridgeline.comm.synthesis.synthesize import gathered, packed_allreduce, synthesize
+from ridgeline.comm.synthesis.synthesize import gather_algorithm, packed_allreduce, synthesize
 from ridgeline.comm.system_graph import system_graph
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
@@ -77,7 +77,7 @@ def synthesis(large: bool) -> list[dict[str, Any]]:
     rows = []
     for name, broken in GRAPHS + (LARGE if large else ()):
         graph = without(topology(name, RATE, ALPHA), broken)
-        spent, made = cpu(lambda graph=graph: gathered(graph, 1, SIZE))
+        spent, made = cpu(lambda graph=graph: gather_algorithm(graph, 1, SIZE))
         timed = time_algorithm(made, graph, SIZE)
         ratio = timed.seconds / chunked_bound(graph, "allgather", SIZE, graph.ranks)
         right = verify(made).ok
@@ -111,7 +111,7 @@ def table(large: bool) -> list[dict[str, Any]]:
     for name, broken, kinds in LARGE_TABLE if large else TABLE:
         whole = topology(name, RATE, ALPHA) if ":" in name else system_graph(system(name))
         slow = [part for part in broken if part.count(":") == 2]
-        graph = slowed(without(whole, [part for part in broken if part not in slow]), slow)
+        graph = slow_links(without(whole, [part for part in broken if part not in slow]), slow)
         for kind in kinds:
             spent, made = cpu(lambda graph=graph, kind=kind: synthesize(kind, graph, SIZE))
             checked, found = cpu(lambda made=made: verify(made))

@@ -18,7 +18,7 @@ from ridgeline.comm.bounds import trees_seconds
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of
 from ridgeline.comm.select import fastest
-from ridgeline.comm.synthesis.matching import EventGather, matched_allgather, offered
+from ridgeline.comm.synthesis.matching import EventGather, has_event_core, matched_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
@@ -27,7 +27,7 @@ from ridgeline.comm.verify import verify
 RATE, ALPHA = 50e9, 5e-7
 GATHERED: tuple[Collective, ...] = ("allgather", "reducescatter", "allreduce")
 SIZES = (1e3, 1e10)
-needs_core = pytest.mark.skipif(not offered(), reason="no C compiler")
+needs_core = pytest.mark.skipif(not has_event_core(), reason="no C compiler")
 
 
 def linked(drawn: nx.Graph, span: float = 1.0, seed: int = 0) -> Graph:
@@ -93,13 +93,13 @@ def test_the_core_and_the_columns_agree_on_what_is_right() -> None:
     """Both give proven all-gathers of the same chunks; the core's own clock is that of `time_algorithm`."""
     for name, graph in small(5):
         search = EventGather(graph, 2, 1e8)
-        found, seconds = search.made(seed=1, width=4)
+        found, seconds = search.build(seed=1, width=4)
         assert verify(found).ok, name
         timed = time_algorithm(found, graph, 1e8)
         assert timed.crowding == 1, name
         assert timed.seconds <= seconds * (1 + 1e-9), name
         assert len(found.steps) == len(matched_allgather(graph, 2, 1e8).steps)
-    again = search.made(seed=1, width=4)[0]
+    again = search.build(seed=1, width=4)[0]
     assert (again.steps.chunk == found.steps.chunk).all()
 
 

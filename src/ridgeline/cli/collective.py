@@ -74,9 +74,9 @@ def collective(
     if _written_as(file, output, to, library):
         _library(what, on, size, library or {"hccl": "hccl"}.get(to, "nccl"), (output, to), json)
         return
-    shown = _Shown(output, to, picture, json)
+    outputs = _Shown(output, to, picture, json)
     _ask(
-        what, shown, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
+        what, outputs, on=on, topology=topology, link=link, latency=latency, size=size, algorithm=algorithm,
         synthesize=synthesize, without=without or (), chunks=chunks, root=root, outer=outer or None, slow=slow or (),
         by_size=by_size, simulate=simulate, paths=paths, seed=seed, seeds=seeds, background=background or (),
         straggler=straggler or (), beside=beside or (), injection=injection or None, message=message, groups=groups,
@@ -124,14 +124,14 @@ def _ask(what: str, shown: _Shown, **asked: Any) -> None:
     if shown.picture is not None:
         refuse_unknown_picture(shown.picture)
         refuse_unwritable(shown.picture)
-    found = answered(what, **asked)
+    time = answered(what, **asked)
     if shown.output is not None:
-        write_collective(found.algorithm, shown.output, shown.to or "ridgeline")
-        say(f"{shown.output}: {found.algorithm.step_count} steps", err=True)
+        write_collective(time.algorithm, shown.output, shown.to or "ridgeline")
+        say(f"{shown.output}: {time.algorithm.step_count} steps", err=True)
     if shown.picture is not None:
-        write_picture(found, shown.picture, found.by_size or ())
+        write_picture(time, shown.picture, time.by_size or ())
         say(f"{shown.picture}: written", err=True)
-    print_json(found) if shown.json else draw_collective(found, console())
+    print_json(time) if shown.json else draw_collective(time, console())
 
 
 class _Network(NamedTuple):
@@ -167,12 +167,12 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
 
     if not on:
         raise InputError(Problem(path="--on", given="nothing", expected="a system, as 64xh100-sxm, with --library"))
-    found = library_choice(what, on=on, size=size, library=library)
+    choice = library_choice(what, on=on, size=size, library=library)
     output, to = target
     if output is not None:
-        write_choice(found, output, to)
+        write_choice(choice, output, to)
         say(f"{output}: written", err=True)
-    print_json(found) if json else draw_library_choice(found, console())
+    print_json(choice) if json else draw_library_choice(choice, console())
 
 
 def _verify(file: Path | None, network: _Network, json: bool) -> None:
@@ -186,24 +186,24 @@ def _verify(file: Path | None, network: _Network, json: bool) -> None:
     if file is None:
         raise InputError(Problem(path="FILE", given="nothing", expected="a file after verify"))
     if network.profile not in ("", "msccl", "rccl"):
-        given, expected = (
+        given_text, expected_text = (
             f"verify --to {network.profile}",
             "--to rccl or msccl: whose limits an XML file is held against",
         )
-        raise InputError(Problem(path="--to", given=given, expected=expected))
+        raise InputError(Problem(path="--to", given=given_text, expected=expected_text))
     if network.picture is not None:
         refuse_unknown_picture(network.picture)
-    found = read_collective(file, network.profile)
-    if found.algorithm is not None and (network.on or network.topology or network.picture):
-        flat = f"switch:{found.algorithm.ranks}"  # where no network is given
+    content = read_collective(file, network.profile)
+    if content.algorithm is not None and (network.on or network.topology or network.picture):
+        flat = f"switch:{content.algorithm.ranks}"  # where no network is given
         topology = network.topology if network.on or network.topology else flat
-        timed = timed_file(found, graph_for(network.on, topology, network.link, network.latency), network.size)
+        time = timed_file(content, graph_for(network.on, topology, network.link, network.latency), network.size)
         if network.picture is not None:
-            write_picture(timed, network.picture)
-        print_json(timed) if json else draw_collective(timed, console())
+            write_picture(time, network.picture)
+        print_json(time) if json else draw_collective(time, console())
     else:
-        print_json(found) if json else draw_verification(found, console())
-    if found.verification is not None and not found.verification.ok:
+        print_json(content) if json else draw_verification(content, console())
+    if content.verification is not None and not content.verification.ok:
         raise typer.Exit(UNUSABLE)
 
 
@@ -215,9 +215,9 @@ def _run(name: Path | None, json: bool, **asked: Any) -> None:
 
     if name is None:
         raise InputError(Problem(path="COLLECTIVE", given="nothing", expected="a collective after run, as allreduce"))
-    found = collective_run(str(name), **asked)
-    if found is None:  # rank 0 of torchrun speaks for all
+    run = collective_run(str(name), **asked)
+    if run is None:  # rank 0 of torchrun speaks for all
         return
-    print_json(found) if json else draw_collective_run(found, console())
-    if not found.correct:
+    print_json(run) if json else draw_collective_run(run, console())
+    if not run.correct:
         raise typer.Exit(1)

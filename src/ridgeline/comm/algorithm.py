@@ -131,7 +131,7 @@ def _by_round(round: Index | Ints) -> Index:
     return np.argsort(round.astype(np.int16) if few else round, kind="stable")
 
 
-def joined(parts: Sequence[Steps]) -> Steps:
+def merge_steps(parts: Sequence[Steps]) -> Steps:
     """All steps of several tables, by round."""
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])
@@ -154,34 +154,34 @@ def reversed_algorithm(algorithm: Algorithm, name: str = "") -> Algorithm:
         (REDUCE - steps.op)[::-1].astype(np.int8),
         steps.channel[::-1],
     )
-    return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.reversed(), steps=back)
+    return replace(algorithm, name=name or algorithm.name, contract=algorithm.contract.reverse(), steps=back)
 
 
-def mirrored(gather: Algorithm, contract: Contract) -> Algorithm:
+def gather_both_ways(gather: Algorithm, contract: Contract) -> Algorithm:
     """The reverse of an all-gather and then the all-gather: reduce-scatter and all-gather, which is an all-reduce."""
     steps, size, rounds = gather.steps, len(gather.steps), gather.rounds
 
-    def both(back: NDArray[np.int32], forth: NDArray[np.int32]) -> Ints:
+    def concatenated_columns(back: NDArray[np.int32], forth: NDArray[np.int32]) -> Ints:
         column = np.empty(2 * size, np.int32)
         column[:size], column[size:] = back[::-1], forth
         return column
 
     op = np.zeros(2 * size, np.int8)
     op[:size] = REDUCE
-    whole = Steps(
-        round=both(np.int32(rounds - 1) - steps.round, steps.round + np.int32(rounds)),
-        source=both(steps.target, steps.source),
-        target=both(steps.source, steps.target),
-        chunk=both(steps.chunk, steps.chunk),
+    steps_both_ways = Steps(
+        round=concatenated_columns(np.int32(rounds - 1) - steps.round, steps.round + np.int32(rounds)),
+        source=concatenated_columns(steps.target, steps.source),
+        target=concatenated_columns(steps.source, steps.target),
+        chunk=concatenated_columns(steps.chunk, steps.chunk),
         op=op,
         channel=np.concatenate([steps.channel[::-1], steps.channel]),
     )
-    return replace(gather, contract=contract, steps=whole)
+    return replace(gather, contract=contract, steps=steps_both_ways)
 
 
 def parallel_parts(parts: Sequence[Algorithm], contract: Contract, name: str, chunk_of: Sequence[Index]) -> Algorithm:
     """Several at once on disjoint chunks: chunk c of part i is chunk `chunk_of[i][c]` of the whole; a channel each."""
-    renumbered = [
+    renumbered_steps = [
         replace(
             part.steps,
             chunk=chunk_of[index][part.steps.chunk].astype(np.int32),
@@ -189,4 +189,6 @@ def parallel_parts(parts: Sequence[Algorithm], contract: Contract, name: str, ch
         )
         for index, part in enumerate(parts)
     ]
-    return Algorithm(name=name, contract=contract, nodes=max(part.nodes for part in parts), steps=joined(renumbered))
+    return Algorithm(
+        name=name, contract=contract, nodes=max(part.nodes for part in parts), steps=merge_steps(renumbered_steps)
+    )

@@ -28,14 +28,14 @@ MOST_PLACES = 2**26  # nodes times chunks
 
 def write_algorithm(algorithm: Algorithm, path: Path) -> None:
     """Write an algorithm of equal chunks as JSON, at once or not at all."""
-    made = algorithm.contract
-    if made.collective not in WHOLE:
-        raise _wrong(path, made.collective, "a collective of equal chunks: " + ", ".join(WHOLE))
-    own = made.begins if made.collective == "broadcast" else made.ends
-    root = int(own[0, 0]) if made.collective in ("broadcast", "reduce") and own is not None else 0
+    contract = algorithm.contract
+    if contract.collective not in WHOLE:
+        raise _wrong(path, contract.collective, "a collective of equal chunks: " + ", ".join(WHOLE))
+    root_places = contract.begins if contract.collective == "broadcast" else contract.ends
+    root = int(root_places[0, 0]) if contract.collective in ("broadcast", "reduce") and root_places is not None else 0
     steps = {name: getattr(algorithm.steps, name).tolist() for name in COLUMNS}
-    head = {"format": FORMAT, "version": 1, "name": algorithm.name, "collective": made.collective}
-    sizes = {"ranks": made.ranks, "nodes": algorithm.nodes, "chunks": made.chunks, "root": root}
+    head = {"format": FORMAT, "version": 1, "name": algorithm.name, "collective": contract.collective}
+    sizes = {"ranks": contract.ranks, "nodes": algorithm.nodes, "chunks": contract.chunks, "root": root}
     write_text(path, json.dumps({**head, **sizes, "steps": steps}) + "\n")
 
 
@@ -52,10 +52,10 @@ def read_algorithm(path: Path) -> Algorithm:
         raise _wrong(path, str(wrong)[:200], "JSON in UTF-8") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise _wrong(path, "another kind of file", f'"format": "{FORMAT}", as `ridgeline collective -o FILE` writes')
-    return _decoded(path, data)
+    return _decode_algorithm(path, data)
 
 
-def _decoded(path: Path, data: dict[str, Any]) -> Algorithm:
+def _decode_algorithm(path: Path, data: dict[str, Any]) -> Algorithm:
     name = data.get("collective")
     if name not in WHOLE:
         raise InputError(not_among("collective", str(name), WHOLE))

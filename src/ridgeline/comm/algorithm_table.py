@@ -150,7 +150,7 @@ ROWS = (
         name="forwarded",
         needs=f"{DOMAINS}, and all-to-all, dispatch or combine",
         serves=("alltoall",),
-        steps=lambda task: data.forwarded(task),
+        steps=lambda task: data.forwarded_exchange(task),
         closed_forms={"all-to-all": terms.FORWARDED},
     ),
     AlgorithmRow(name="bruck", serves=("alltoall",), steps=lambda task: data.bruck(task)),

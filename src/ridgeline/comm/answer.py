@@ -19,9 +19,9 @@ from ridgeline.comm.contract_bounds import contract_bound
 from ridgeline.comm.crossings import SizeRange, crossings
 from ridgeline.comm.exchange_options import EXCHANGES, ExchangeOptions, exchange_candidates
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
-from ridgeline.comm.graph import Graph, LinkLoad, grouped, slowed
+from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, slow_links
 from ridgeline.comm.graph import without as degraded
-from ridgeline.comm.select import beaten, fastest, named
+from ridgeline.comm.select import beaten, candidates_named, fastest
 from ridgeline.comm.simulation.conditions import Asked, conditions
 from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
@@ -165,15 +165,15 @@ class CollectiveTime:
     @property
     def busiest(self) -> tuple[LinkLoad, ...]:
         """The links with the most bytes for their rate."""
-        graph, carried = self.graph, self.timing.link_bytes
+        graph, carried_bytes = self.graph, self.timing.link_bytes
         if not graph.links or not self.seconds:
             return ()
-        busy = carried / graph.bytes_per_s / self.seconds
+        busy = carried_bytes / graph.bytes_per_s / self.seconds
         return tuple(
             LinkLoad(
                 source=int(graph.tail[link]),
                 target=int(graph.head[link]),
-                bytes=float(carried[link]),
+                bytes=float(carried_bytes[link]),
                 busy=float(busy[link]),
             )
             for link in np.argsort(-busy, kind="stable")[:BUSIEST_LINKS]
@@ -226,41 +226,50 @@ def collective(
     kind = _kind(name, NAMES)
     _refuse_both(algorithm, synthesize, chunks)
     graph = asked_graph(on, topology, link, latency, outer, without, slow, groups)
-    size_bytes = _sized(size, root, graph)
-    own = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
+    size_bytes = _size_and_root(size, root, graph)
+    exchange_options = {key: asked.pop(key) for key in ExchangeOptions.__annotations__ if key in asked}  # type: ignore[misc]
     spent: float | None = None
-    known = _exchanges(kind, graph, cast(ExchangeOptions, own))
+    exchanges = _exchanges(kind, graph, cast(ExchangeOptions, exchange_options))
     if synthesize:
         begun = time.perf_counter()
-        if known:
-            made = synthesize_exchange(known, graph, size_bytes)
+        if exchanges:
+            algorithm_made = synthesize_exchange(exchanges, graph, size_bytes)
         else:
-            made = build(kind, graph, size_bytes, chunks=chunks, root=root)
+            algorithm_made = build(kind, graph, size_bytes, chunks=chunks, root=root)
         spent = time.perf_counter() - begun
-        timed = time_algorithm(made, graph, size_bytes)
-    elif known:
-        made, timed = _quickest(named(known, algorithm), graph, size_bytes)
+        timing = time_algorithm(algorithm_made, graph, size_bytes)
+    elif exchanges:
+        algorithm_made, timing = _quickest(candidates_named(exchanges, algorithm), graph, size_bytes)
     else:
-        made, timed = fastest(kind, graph, size_bytes, name=algorithm, root=root)
-    found = answer(kind, graph, size_bytes, made, timed, spent, root)
+        algorithm_made, timing = fastest(kind, graph, size_bytes, name=algorithm, root=root)
+    answer_ = answer(kind, graph, size_bytes, algorithm_made, timing, spent, root)
     if by_size:
-        found = replace(found, by_size=crossings(kind, graph, root, synthesized=synthesize))
+        answer_ = replace(answer_, by_size=crossings(kind, graph, root, synthesized=synthesize))
     if not simulate:
-        return found
-    jobs = [Job(algorithm=made, size_bytes=size_bytes), *(_beside(text, graph, root) for text in beside)]
+        return answer_
+    jobs = [
+        Job(algorithm=algorithm_made, size_bytes=size_bytes),
+        *(_concurrent_job(text, graph, root) for text in beside),
+    ]
     wide = simulated_graph(graph)
-    shared = contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds, alpha_beta_s=timed.seconds)
-    return replace(found, contention=shared)
+    shared = contend(jobs, wide, conditions(wide, **cast(Asked, asked)), seeds, alpha_beta_s=timing.seconds)
+    return replace(answer_, contention=shared)
 
 
 def _refuse_both(algorithm: str, synthesize: bool, chunks: int | None) -> None:
     """An `InputError` where what is asked for would be left out."""
     if algorithm and synthesize:
-        given, todo = f"{algorithm} with --synthesize", "leave one out: what is made is never slower than the library's"
-        raise InputError(Problem(path="algorithm", given=given, expected="one of the two", todo=todo))
+        given_text, todo = (
+            f"{algorithm} with --synthesize",
+            "leave one out: what is made is never slower than the library's",
+        )
+        raise InputError(Problem(path="algorithm", given=given_text, expected="one of the two", todo=todo))
     if chunks is not None and not synthesize:
-        given, expected = f"{chunks} without --synthesize", "--synthesize with it: the library's algorithms have theirs"
-        raise InputError(Problem(path="chunks", given=given, expected=expected))
+        given_text, expected_text = (
+            f"{chunks} without --synthesize",
+            "--synthesize with it: the library's algorithms have theirs",
+        )
+        raise InputError(Problem(path="chunks", given=given_text, expected=expected_text))
 
 
 def _kind(name: str, names: tuple[str, ...], path: str = "collective") -> Collective:
@@ -277,12 +286,12 @@ def _exchanges(kind: Collective, graph: Graph, own: ExchangeOptions) -> list[Can
 
 def _quickest(known: list[Candidate], graph: Graph, size_bytes: float) -> tuple[Algorithm, Timing]:
     """The fastest of an exchange's algorithms."""
-    found = beaten(known, graph, size_bytes, float("inf"))
-    assert found is not None
-    return found
+    best = beaten(known, graph, size_bytes, float("inf"))
+    assert best is not None
+    return best
 
 
-def _sized(size: str | float, root: int, graph: Graph) -> float:
+def _size_and_root(size: str | float, root: int, graph: Graph) -> float:
     """The size in bytes, and a root that is a rank."""
     size_bytes = bytes_of(size)
     if not 0 <= root < graph.ranks:
@@ -290,7 +299,7 @@ def _sized(size: str | float, root: int, graph: Graph) -> float:
     return size_bytes
 
 
-def _beside(text: str, graph: Graph, root: int) -> Job:
+def _concurrent_job(text: str, graph: Graph, root: int) -> Job:
     """Another collective of all ranks, by the library's fastest algorithm."""
     name, _, size = text.partition(":")
     kind = _kind(name, WHOLE, "beside")
@@ -302,12 +311,12 @@ def answer(
     kind: Collective, graph: Graph, size: float, made: Algorithm, timed: Timing, spent: float | None, root: int = 0
 ) -> CollectiveTime:
     """An algorithm and its time beside bounds and verification."""
-    chunked, total = 0.0, made.contract.chunks
+    chunked_s, total = 0.0, made.contract.chunks
     sequence = kind == "allreduce" and total % graph.ranks == 0 and _in_halves(made.name)
     if timed.crowding > 1 and sequence and graph.direct:
-        chunked = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
+        chunked_s = sum(lower_bound(graph, half, size).seconds for half in SEQUENCE)
     elif timed.crowding == 1:
-        chunked = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
+        chunked_s = sequence_bound(graph, size, total) if sequence else chunked_bound(graph, kind, size, total)
     least = contract_bound(graph, made.contract, size) if kind in EXCHANGES else lower_bound(graph, kind, size, root)
     return CollectiveTime(
         collective=kind,
@@ -316,7 +325,7 @@ def answer(
         algorithm=made,
         timing=timed,
         bound=least,
-        chunked_bound_s=max(chunked, least.seconds) if chunked else 0.0,
+        chunked_bound_s=max(chunked_s, least.seconds) if chunked_s else 0.0,
         verification=verify(made),
         synthesis_seconds=spent,
     )
@@ -330,24 +339,26 @@ def _in_halves(name: str) -> bool:
 
 def verify_file(path: Path) -> tuple[Algorithm, Verification]:
     """Read an algorithm from a file of any format and prove that it keeps its contract, or say what breaks it."""
-    found = read_collective(path)
-    if found.algorithm is None or found.verification is None:
-        given = f"{found.format}: settings of a library"
-        raise InputError(Problem(path="", given=given, expected="a file with an algorithm", where=str(path)))
-    return found.algorithm, found.verification
+    file = read_collective(path)
+    if file.algorithm is None or file.verification is None:
+        given_text = f"{file.format}: settings of a library"
+        raise InputError(Problem(path="", given=given_text, expected="a file with an algorithm", where=str(path)))
+    return file.algorithm, file.verification
 
 
 def timed_file(found: CollectiveFile, graph: Graph, size: str | float) -> CollectiveTime:
     """A file's algorithm on a graph: its time beside bounds, with the verification of the file."""
     assert found.algorithm is not None
     assert found.verification is not None
-    made, size_bytes = found.algorithm, bytes_of(size)
-    if made.nodes > graph.nodes or made.ranks != graph.ranks:
-        given = f"{graph.name} of {graph.ranks} ranks"
-        raise InputError(Problem(path="--on, --topology", given=given, expected=f"{made.ranks} ranks, as in the file"))
-    timed = time_algorithm(made, graph, size_bytes)
-    answered = answer(made.contract.collective, graph, size_bytes, made, timed, None, made.contract.root)
-    return replace(answered, verification=found.verification)
+    algorithm, size_bytes = found.algorithm, bytes_of(size)
+    if algorithm.nodes > graph.nodes or algorithm.ranks != graph.ranks:
+        given_text = f"{graph.name} of {graph.ranks} ranks"
+        raise InputError(
+            Problem(path="--on, --topology", given=given_text, expected=f"{algorithm.ranks} ranks, as in the file")
+        )
+    timing = time_algorithm(algorithm, graph, size_bytes)
+    time_ = answer(algorithm.contract.collective, graph, size_bytes, algorithm, timing, None, algorithm.contract.root)
+    return replace(time_, verification=found.verification)
 
 
 def asked_graph(
@@ -355,17 +366,17 @@ def asked_graph(
     without: Iterable[str], slow: Iterable[str], groups: str,
 ) -> Graph:  # fmt: skip
     """The graph less what is broken, with what is slow, in groups."""
-    graph = slowed(degraded(graph_for(on, topology, link, latency, outer), without), slow)
-    return grouped(graph, groups) if groups else graph
+    graph = slow_links(degraded(graph_for(on, topology, link, latency, outer), without), slow)
+    return group_ranks(graph, groups) if groups else graph
 
 
 def bytes_of(size: str | float) -> float:
     """A size in bytes, above 0; a number without a unit is one of bytes, as nccl-tests has it."""
     plain = isinstance(size, str) and size.strip().isdecimal() and len(size) < 20
-    found = float(size) if plain else _number(size, "B", "size")
-    if not 0 < found < float("inf"):
+    size_bytes = float(size) if plain else _number(size, "B", "size")
+    if not 0 < size_bytes < float("inf"):
         raise InputError(Problem(path="size", given=str(size), expected="more than 0 bytes"))
-    return found
+    return size_bytes
 
 
 def graph_for(
@@ -373,8 +384,8 @@ def graph_for(
 ) -> Graph:
     """The graph of a system of the catalog, or of a topology of equal links."""
     if bool(on) == bool(topology):
-        given = "both" if on else "neither a system nor a topology"
-        raise InputError(Problem(path="on", given=given, expected="--on 64xh100-sxm or --topology mesh:8x8"))
+        given_text = "both" if on else "neither a system nor a topology"
+        raise InputError(Problem(path="on", given=given_text, expected="--on 64xh100-sxm or --topology mesh:8x8"))
     if on:
         return system_graph(system(on))
     between = None if outer is None else _number(outer, "B/s", "outer")
@@ -389,4 +400,4 @@ def _number(value: str | float, unit: str, path: str) -> float:
     try:
         return parse_quantity(value.replace("KB", "kB"), unit)  # as nccl-tests' users write it
     except InputError as wrong:
-        raise InputError([replace(one, path=path) for one in wrong.problems]) from None
+        raise InputError([replace(problem, path=path) for problem in wrong.problems]) from None

@@ -45,42 +45,44 @@ class _Clock:
 
     def _phases(self, grid: Index, axes: tuple[int, ...], size_bytes: float) -> list[tuple[int, Index, float]]:
         """Rounds of each phase, who gets what each rank sends, and bytes of a message."""
-        held, made = 1, []
+        block_chunks, phases = 1, []
         for axis in axes:
             target = np.empty(self.graph.ranks, np.int64)
             target[grid.ravel()] = np.roll(grid, -1, axis=axis).ravel()
-            made.append((grid.shape[axis] - 1, target, held * size_bytes / (self.graph.ranks * len(self.parts))))
-            held *= grid.shape[axis]
-        return made
+            phases.append(
+                (grid.shape[axis] - 1, target, block_chunks * size_bytes / (self.graph.ranks * len(self.parts)))
+            )
+            block_chunks *= grid.shape[axis]
+        return phases
 
     def gather(self) -> None:
         """Each phase: pass on what came last; the next phase begins with all that came."""
-        held = self.ready.copy()
+        arrivals = self.ready.copy()
         for round in range(self.rounds):
             at = [self._at(part, round) for part in range(len(self.parts))]
-            begins = np.stack([held[part] if step == 0 else self.ready[part] for part, (_, step) in enumerate(at)])
+            begins = np.stack([arrivals[part] if step == 0 else self.ready[part] for part, (_, step) in enumerate(at)])
             sent = [self.phases[part][phase][1:] for part, (phase, _) in enumerate(at)]
             ends = self._round([target for target, _ in sent], [size for _, size in sent], begins, back=False)
             for part, (target, _) in enumerate(sent):
                 self.ready[part, target] = ends[part]
-                held[part] = np.maximum(held[part], self.ready[part])
+                arrivals[part] = np.maximum(arrivals[part], self.ready[part])
 
     def scatter(self) -> None:
         """The reverse: last phase first, receivers send, and a rank adds its own to what it passes on."""
-        own = self.ready.copy()
+        arrivals = self.ready.copy()
         for round in reversed(range(self.rounds)):
             at = [self._at(part, round) for part in range(len(self.parts))]
             begins = []
             for part, (phase, step) in enumerate(at):
                 if step == self.phases[part][phase][0] - 1:  # the first of its phase in this direction
-                    own[part] = np.maximum(own[part], self.ready[part])
-                    begins.append(own[part])
+                    arrivals[part] = np.maximum(arrivals[part], self.ready[part])
+                    begins.append(arrivals[part])
                 else:
-                    begins.append(np.maximum(own[part], self.ready[part]))
+                    begins.append(np.maximum(arrivals[part], self.ready[part]))
             sent = [self.phases[part][phase][1:] for part, (phase, _) in enumerate(at)]
             ends = self._round([target for target, _ in sent], [size for _, size in sent], np.stack(begins), back=True)
             self.ready = ends
-        self.ready = np.maximum(own, self.ready)
+        self.ready = np.maximum(arrivals, self.ready)
 
     def _at(self, part: int, round: int) -> tuple[int, int]:
         """Phase and step in it of a round."""
@@ -117,5 +119,5 @@ class _Clock:
             np.maximum.at(self.free, over, end - np.where(self.wide[over], lasts - busy[over], 0.0))
         self.free[-1] = 0.0
         self.last = max(self.last, float(end.max()))
-        whole: Array = end.reshape(len(targets), n)
-        return whole
+        ends_by_target: Array = end.reshape(len(targets), n)
+        return ends_by_target

@@ -89,19 +89,19 @@ def trees_seconds(graph: Graph) -> float:
         tree = minimum_spanning_tree(csr_array((length, ends), shape=shape)).tocoo()
         best = max(best, float(tree.data.sum() / (rate * length).sum()))
         load[np.searchsorted(pair, tree.row.astype(np.int64) * graph.ranks + tree.col)] += 1
-    return max(best, _partitioned(ends, rate, load / rate, graph.ranks))
+    return max(best, _partition_rate(ends, rate, load / rate, graph.ranks))
 
 
-def _partitioned(ends: tuple[Index, Index], rate: Array, crowd: Array, ranks: int) -> float:
+def _partition_rate(ends: tuple[Index, Index], rate: Array, crowd: Array, ranks: int) -> float:
     """The tightest partition into what the less crowded links join."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     best = 0.0
-    for most in np.unique(np.round(crowd / crowd.max(), 3))[-LEVELS:]:
-        kept = crowd < most * crowd.max() * (1 - 1e-3)
-        inside = (ends[0][kept], ends[1][kept])
-        parts, label = connected_components(csr_array((np.ones(int(kept.sum())), inside), shape=(ranks, ranks)), False)
+    for level in np.unique(np.round(crowd / crowd.max(), 3))[-LEVELS:]:
+        loose = crowd < level * crowd.max() * (1 - 1e-3)
+        inside = (ends[0][loose], ends[1][loose])
+        parts, label = connected_components(csr_array((np.ones(int(loose.sum())), inside), shape=(ranks, ranks)), False)
         across = float(rate[label[ends[0]] != label[ends[1]]].sum())
         if parts > 1:
             best = max(best, (parts - 1) / across)
@@ -131,9 +131,9 @@ def exchange_seconds(graph: Graph, passes: int = PASSES) -> float:
     """
     n = graph.ranks
     source, target = np.nonzero(~np.eye(n, dtype=np.bool_))
-    every = np.arange(len(source))
+    pairs = np.arange(len(source))
     return flow_seconds(
-        graph, Trips(source=source, target=target, first=every, bytes=np.full(len(every), 1 / n)), passes
+        graph, Trips(source=source, target=target, first=pairs, bytes=np.full(len(pairs), 1 / n)), passes
     )
 
 
@@ -149,12 +149,12 @@ def flow_seconds(graph: Graph, trips: Trips, passes: int = PASSES) -> float:
     for step in range(passes):
         matrix = csr_array((length, (graph.tail, graph.head)), shape=(nodes, nodes))
         far, last = dijkstra(matrix, indices=starts, return_predecessors=True)
-        apart = far[row, trips.target]
-        longest = np.maximum.reduceat(apart, trips.first)
+        distance = far[row, trips.target]
+        longest = np.maximum.reduceat(distance, trips.first)
         best = max(best, float((trips.bytes * longest).sum() / (rate * length).sum()))
         sent = np.zeros(far.shape)
-        chunk = np.repeat(np.arange(len(trips.first)), np.diff(np.append(trips.first, len(apart))))
-        np.add.at(sent, (row, trips.target), np.where(apart >= longest[chunk], trips.bytes[chunk], 0.0))
+        chunk = np.repeat(np.arange(len(trips.first)), np.diff(np.append(trips.first, len(distance))))
+        np.add.at(sent, (row, trips.target), np.where(distance >= longest[chunk], trips.bytes[chunk], 0.0))
         full = _loads(at, far, last.astype(np.int64), sent, graph.links) / rate
         length = length * np.exp(GROWTH / (1 + step / 4) * full / full.max())
         length /= length.max()
@@ -165,13 +165,13 @@ def _loads(at: Index, far: Array, last: Index, sent: Array, links: int) -> Array
     """Bytes on each link when all go the shortest ways: by source and node what is sent there."""
     rows, below = np.arange(len(far)), sent.copy()
     load = np.zeros(links)
-    known = np.where(np.isfinite(far), far, -1.0)
-    for node in np.argsort(-known, axis=1).T:  # farthest first, of every source at once
+    finite_far = np.where(np.isfinite(far), far, -1.0)
+    for node in np.argsort(-finite_far, axis=1).T:  # farthest first, of every source at once
         before = last[rows, node]
         goes = before >= 0
-        carried = below[rows, node]
-        np.add.at(below, (rows[goes], before[goes]), carried[goes])
-        load += np.bincount(at[before[goes], node[goes]], carried[goes], links)
+        carried_bytes = below[rows, node]
+        np.add.at(below, (rows[goes], before[goes]), carried_bytes[goes])
+        load += np.bincount(at[before[goes], node[goes]], carried_bytes[goes], links)
     return load
 
 
@@ -194,16 +194,16 @@ def sweep_cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
         none = np.zeros(0)
         return none, none, none, none.astype(np.bool_)
     parts = [_swept(graph, order, root) for order in _orders(graph)]
-    inside, out, into, rooted = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return inside, out, into, rooted
+    inside, out, into, holds_root = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return inside, out, into, holds_root
 
 
 @lru_cache(maxsize=4)
 def tight_sets(graph: Graph) -> list[Mask]:
     """Of each sweep the set with most ranks for the rate out of it, counted from its smaller side; none of one rank."""
-    made: list[Mask] = []
+    sets: list[Mask] = []
     if graph.nodes < 4:
-        return made
+        return sets
     for order in _orders(graph):
         inside, out, _, _ = _swept(graph, order, 0)
         ranks = np.minimum(inside, graph.ranks - inside)
@@ -213,8 +213,8 @@ def tight_sets(graph: Graph) -> list[Mask]:
         if tight[best] > 0:
             mask = np.zeros(graph.nodes, np.bool_)
             mask[order[: best + 1]] = True
-            made.append(mask)
-    return made
+            sets.append(mask)
+    return sets
 
 
 @lru_cache(maxsize=4)
@@ -227,7 +227,7 @@ def _orders(graph: Graph) -> list[Index]:
     weight = weight + weight.T
     laplacian = np.diag(weight.sum(axis=1)) - weight
     _, vectors = np.linalg.eigh(laplacian)
-    return [np.argsort(vectors[:, one], kind="stable") for one in range(1, min(1 + VECTORS, graph.nodes))]
+    return [np.argsort(vectors[:, column], kind="stable") for column in range(1, min(1 + VECTORS, graph.nodes))]
 
 
 def _walk_orders(graph: Graph) -> list[Index]:
@@ -239,13 +239,13 @@ def _walk_orders(graph: Graph) -> list[Index]:
     weight = np.tile(graph.bytes_per_s / graph.bytes_per_s.max(), 2)
     matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
     total = np.asarray(matrix.sum(axis=1)).ravel()
-    left = np.random.default_rng(0).standard_normal((graph.nodes, WALKS))
+    walk_mass = np.random.default_rng(0).standard_normal((graph.nodes, WALKS))
     for _ in range(WALKED):
-        left -= (total @ left) / total.sum()
-        left = (left + (matrix @ left) / total[:, None]) / 2
+        walk_mass -= (total @ walk_mass) / total.sum()
+        walk_mass = (walk_mass + (matrix @ walk_mass) / total[:, None]) / 2
     rim = int(breadth_first_order(matrix, 0, return_predecessors=False)[-1])
     by_distance = breadth_first_order(matrix, rim, return_predecessors=False).astype(np.int64)
-    walks = [np.argsort(left[:, one], kind="stable") for one in range(WALKS)]
+    walks = [np.argsort(walk_mass[:, column], kind="stable") for column in range(WALKS)]
     return [*walks, by_distance] if len(by_distance) == graph.nodes else walks
 
 
@@ -255,17 +255,17 @@ def _swept(graph: Graph, order: Index, root: int) -> tuple[Array, Array, Array, 
     place[order] = np.arange(graph.nodes)
     low, high = place[graph.tail], place[graph.head]
     inside = np.cumsum(order < graph.ranks)[:-1]
-    out = _crossed(low, high, graph.bytes_per_s, graph.nodes)
-    into = _crossed(high, low, graph.bytes_per_s, graph.nodes)
+    out = _crossing_rates(low, high, graph.bytes_per_s, graph.nodes)
+    into = _crossing_rates(high, low, graph.bytes_per_s, graph.nodes)
     return inside.astype(np.float64), out, into, np.arange(graph.nodes - 1) >= place[root]
 
 
-def _crossed(begin: Index, end: Index, rate: Array, nodes: int) -> Array:
+def _crossing_rates(begin: Index, end: Index, rate: Array, nodes: int) -> Array:
     """Rate of links that begin inside and end outside of each beginning."""
     leaves = begin < end
-    opened = np.bincount(begin[leaves], rate[leaves], nodes)
-    closed = np.bincount(end[leaves], rate[leaves], nodes)
-    return np.maximum(np.cumsum(opened - closed)[:-1], 0.0)
+    opening = np.bincount(begin[leaves], rate[leaves], nodes)
+    closing = np.bincount(end[leaves], rate[leaves], nodes)
+    return np.maximum(np.cumsum(opening - closing)[:-1], 0.0)
 
 
 FLOW_RANKS = 256  # ranks up to which an all-to-all's concurrent flow is bounded
@@ -299,8 +299,8 @@ def lower_bound(graph: Graph, collective: Collective, size_bytes: float, root: i
     """
     if graph.ranks < 2:
         return Bound(bandwidth_s=0.0, latency_s=0.0)
-    inside, out, into, rooted = _cuts(graph, root)
-    part = _crossing(graph, collective, inside, out, into, rooted)
+    inside, out, into, holds_root = _cuts(graph, root)
+    part = _crossing(graph, collective, inside, out, into, holds_root)
     best = float(np.max(part, initial=0.0))
     if collective == "allreduce" and graph.reducing < 0:
         best = max(best, _partitions(graph))
@@ -338,21 +338,21 @@ def _crossing(graph: Graph, collective: Collective, inside: Array, out: Array, i
 def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     """For each set tried: ranks in it, rate out of it and into it, and whether the root is in it."""
     masks = domain_sets(graph) + _slabs(graph)
-    alone = graph.ranks
-    inside = np.concatenate([np.ones(alone), [mask[: graph.ranks].sum() for mask in masks]])
+    ranks = graph.ranks
+    inside = np.concatenate([np.ones(ranks), [mask[: graph.ranks].sum() for mask in masks]])
     leaves = [float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks]
     enters = [float(graph.bytes_per_s[~mask[graph.tail] & mask[graph.head]].sum()) for mask in masks]
-    out = np.concatenate([graph.out_bytes_per_s()[:alone], leaves])
-    into = np.concatenate([graph.in_bytes_per_s()[:alone], enters])
-    rooted = np.concatenate([np.arange(alone) == root, [mask[root] for mask in masks]]).astype(np.bool_)
+    out = np.concatenate([graph.out_bytes_per_s()[:ranks], leaves])
+    into = np.concatenate([graph.in_bytes_per_s()[:ranks], enters])
+    holds_root = np.concatenate([np.arange(ranks) == root, [mask[root] for mask in masks]]).astype(np.bool_)
     if graph.shape:
-        return inside, out, into, rooted
+        return inside, out, into, holds_root
     swept = sweep_cuts(graph, root)
     return (
         np.concatenate([inside, swept[0]]),
         np.concatenate([out, swept[1]]),
         np.concatenate([into, swept[2]]),
-        np.concatenate([rooted, swept[3]]),
+        np.concatenate([holds_root, swept[3]]),
     )
 
 
@@ -360,7 +360,7 @@ def domain_sets(graph: Graph) -> list[Mask]:
     """Each scale-up domain with the switches that only it has."""
     if not graph.domain:
         return []
-    made = []
+    sets = []
     of_tail = np.where(graph.tail < graph.ranks, graph.tail // graph.domain, -1)
     for domain in range(-(-graph.ranks // graph.domain)):
         mask = np.zeros(graph.nodes, np.bool_)
@@ -368,17 +368,17 @@ def domain_sets(graph: Graph) -> list[Mask]:
         foreign = np.zeros(graph.nodes, np.bool_)
         foreign[graph.head[of_tail != domain]] = True
         mask[graph.ranks :] = ~foreign[graph.ranks :]
-        made.append(mask)
-    return made
+        sets.append(mask)
+    return sets
 
 
 def _slabs(graph: Graph) -> list[Mask]:
     """The first planes of a grid along each axis."""
-    made = []
+    slabs = []
     for axis, size in enumerate(graph.shape):
         place = np.indices(graph.shape)[axis].ravel()
-        made += [place < cut for cut in range(1, size)]
-    return made
+        slabs += [place < cut for cut in range(1, size)]
+    return slabs
 
 
 def _partitions(graph: Graph) -> float:
@@ -398,8 +398,8 @@ def _distances(graph: Graph, weight: Array, sources: Index, *, turned: bool = Fa
 
     ends = (graph.head, graph.tail) if turned else (graph.tail, graph.head)
     matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
-    found = dijkstra(matrix, indices=sources)[:, : graph.ranks]
-    return np.where(np.isfinite(found), found, 0.0)
+    distances = dijkstra(matrix, indices=sources)[:, : graph.ranks]
+    return np.where(np.isfinite(distances), distances, 0.0)
 
 
 def _sources(graph: Graph) -> Index:
@@ -422,8 +422,8 @@ def _flow(graph: Graph) -> float:
         return exchange_seconds(graph)
     if graph.ranks > ALL_SOURCES:
         return 0.0
-    found = _distances(graph, np.ones(graph.links), _sources(graph))
-    return float(found.sum() / graph.ranks / graph.bytes_per_s.sum())
+    distances = _distances(graph, np.ones(graph.links), _sources(graph))
+    return float(distances.sum() / graph.ranks / graph.bytes_per_s.sum())
 
 
 def chunked_bound(graph: Graph, collective: Collective, size_bytes: float, chunks: int) -> float:
@@ -438,16 +438,16 @@ def chunked_bound(graph: Graph, collective: Collective, size_bytes: float, chunk
     n = graph.ranks
     if not graph.direct or n < 2:
         return 0.0
-    each = size_bytes / chunks / graph.bytes_per_s + graph.latency_s
+    chunk_s = size_bytes / chunks / graph.bytes_per_s + graph.latency_s
     lacks = {"allgather": chunks - chunks // n, "reducescatter": chunks - chunks // n}.get(collective, chunks)
     if collective not in ("allgather", "reducescatter", "allreduce", "broadcast", "reduce"):
         return 0.0
     outward = collective in ("reducescatter", "reduce")
-    best = _slowest_port(graph.tail if outward else graph.head, each, lacks, n)
+    best = _slowest_port(graph.tail if outward else graph.head, chunk_s, lacks, n)
     if collective == "allreduce":
-        best = max(best, _soonest(each, 2 * (n - 1) * chunks))
+        best = max(best, _soonest(chunk_s, 2 * (n - 1) * chunks))
     if collective in ("allgather", "reducescatter", "allreduce") and not graph.shape:
-        best = max(best, _slowest_cut(graph, each, collective, chunks))
+        best = max(best, _slowest_cut(graph, chunk_s, collective, chunks))
     return best
 
 
@@ -455,9 +455,9 @@ def _slowest_cut(graph: Graph, each: Array, collective: Collective, chunks: int)
     """The same for sets of ranks that few links join to the rest: what they own leaves, and what they lack enters."""
     best = 0.0
     for mask in tight_sets(graph):
-        own = int(mask[: graph.ranks].sum()) * (chunks // graph.ranks)
+        chunks_inside = int(mask[: graph.ranks].sum()) * (chunks // graph.ranks)
         out, into = mask[graph.tail] & ~mask[graph.head], ~mask[graph.tail] & mask[graph.head]
-        leaves, enters = own, chunks // graph.ranks * graph.ranks - own
+        leaves, enters = chunks_inside, chunks // graph.ranks * graph.ranks - chunks_inside
         if collective == "reducescatter":
             leaves, enters = enters, leaves
         elif collective == "allreduce":

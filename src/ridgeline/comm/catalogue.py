@@ -50,34 +50,38 @@ class AlgorithmList:
 def catalogue(graph: Graph, size_bytes: float) -> AlgorithmList:
     """Every algorithm of the library on a graph, collective by collective."""
     if graph.ranks > MOST_RANKS:
-        given = f"{graph.ranks} ranks"
-        raise InputError(Problem(path="topology", given=given, expected=f"at most {MOST_RANKS} for the whole library"))
+        given_text = f"{graph.ranks} ranks"
+        raise InputError(
+            Problem(path="topology", given=given_text, expected=f"at most {MOST_RANKS} for the whole library")
+        )
     algorithms = tuple(_entries(graph, size_bytes))
     return AlgorithmList(topology=graph.name, ranks=graph.ranks, size_bytes=size_bytes, algorithms=algorithms)
 
 
 def _entries(graph: Graph, size_bytes: float) -> Iterator[ListedAlgorithm]:
     for kind in (*WHOLE, *EXCHANGES):
-        exchanged = kind in EXCHANGES
+        is_exchange = kind in EXCHANGES
         collective = cast(Collective, kind)
-        known = exchange_candidates(kind, graph.ranks, {}, graph.domain) if exchanged else candidates(collective, graph)
+        known_candidates = (
+            exchange_candidates(kind, graph.ranks, {}, graph.domain) if is_exchange else candidates(collective, graph)
+        )
         forms: dict[str, list[Candidate]] = {}
-        for one in known:
-            forms.setdefault(one.name, []).append(one)
+        for candidate in known_candidates:
+            forms.setdefault(candidate.name, []).append(candidate)
         for name, some in forms.items():
-            found = beaten(some, graph, size_bytes, float("inf"))
-            if found is None:
+            best = beaten(some, graph, size_bytes, float("inf"))
+            if best is None:
                 continue
-            made, timed = found
+            algorithm, timing = best
             yield ListedAlgorithm(
                 algorithm=name,
                 collective=kind,
-                seconds=timed.seconds,
-                over_bound=timed.seconds
-                / (_bound(graph, collective, made, size_bytes, exchanged) or timed.seconds or 1.0),
-                rounds=made.rounds,
-                steps=len(made.steps),
-                verified=verify(made).ok,
+                seconds=timing.seconds,
+                over_bound=timing.seconds
+                / (_bound(graph, collective, algorithm, size_bytes, is_exchange) or timing.seconds or 1.0),
+                rounds=algorithm.rounds,
+                steps=len(algorithm.steps),
+                verified=verify(algorithm).ok,
             )
 
 

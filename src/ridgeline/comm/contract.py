@@ -100,7 +100,7 @@ class Contract:
         """The part of M that each chunk is."""
         return np.broadcast_to(self.chunk_share, (self.chunks,))
 
-    def reversed(self) -> Contract:
+    def reverse(self) -> Contract:
         """The contract of the reversed collective: what it ends with, this one begins with."""
         return Contract(
             collective=REVERSED[self.collective],  # type: ignore[arg-type]
@@ -132,17 +132,17 @@ def contract(collective: Collective, ranks: int, chunks: int, root: int = 0) -> 
     begins: Index | None = None
     ends: Index | None = None
     if collective in ("allgather", "reducescatter"):
-        own = _pairs(ids // (chunks // ranks), ids)
-        begins, ends = (own, None) if collective == "allgather" else (None, own)
+        owned_places = _pairs(ids // (chunks // ranks), ids)
+        begins, ends = (owned_places, None) if collective == "allgather" else (None, owned_places)
     elif collective in ("broadcast", "reduce"):
-        own = _pairs(np.full(chunks, root), ids)
-        begins, ends = (own, None) if collective == "broadcast" else (None, own)
+        owned_places = _pairs(np.full(chunks, root), ids)
+        begins, ends = (owned_places, None) if collective == "broadcast" else (None, owned_places)
     elif collective == "alltoall":
         begins, ends = _pairs(ids // ranks, ids), _pairs(ids % ranks, ids)
-        return _made(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / ranks))
+        return _contract_of(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / ranks))
     elif collective != "allreduce":
         raise ValueError(f"{collective} needs its pairs: exchange, point_to_point or dispatch makes it")
-    return _made(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
+    return _contract_of(collective, ranks, chunks, begins, ends, np.full(1, 1.0 / chunks))
 
 
 def exchange(sizes: Array) -> Contract:
@@ -152,15 +152,15 @@ def exchange(sizes: Array) -> Contract:
     """
     ranks = len(sizes)
     ids = np.arange(ranks * ranks, dtype=np.int64)
-    most = float(sizes.sum(axis=1).max()) or 1.0
+    largest = float(sizes.sum(axis=1).max()) or 1.0
     begins, ends = _pairs(ids // ranks, ids), _pairs(ids % ranks, ids)
-    return _made("alltoallv", ranks, len(ids), begins, ends, np.asarray(sizes, float).ravel() / most)
+    return _contract_of("alltoallv", ranks, len(ids), begins, ends, np.asarray(sizes, float).ravel() / largest)
 
 
 def point_to_point(ranks: int, sources: Index, targets: Index) -> Contract:
     """Pairs of ranks that each send M: chunk k goes from `sources[k]` to `targets[k]`."""
     ids = np.arange(len(sources), dtype=np.int64)
-    return _made("sendrecv", ranks, len(ids), _pairs(sources, ids), _pairs(targets, ids), np.ones(1))
+    return _contract_of("sendrecv", ranks, len(ids), _pairs(sources, ids), _pairs(targets, ids), np.ones(1))
 
 
 def dispatch(sends: NDArray[np.bool_], per_rank: int) -> Contract:
@@ -169,10 +169,12 @@ def dispatch(sends: NDArray[np.bool_], per_rank: int) -> Contract:
     ids = np.arange(chunks, dtype=np.int64)
     which, where = np.nonzero(sends)
     begins, ends = _pairs(ids // per_rank, ids), _pairs(where, which)
-    return _made("dispatch", ranks, chunks, begins, ends, np.full(1, 1.0 / per_rank))
+    return _contract_of("dispatch", ranks, chunks, begins, ends, np.full(1, 1.0 / per_rank))
 
 
-def _made(name: str, ranks: int, chunks: int, begins: Index | None, ends: Index | None, share: Array) -> Contract:
+def _contract_of(
+    name: str, ranks: int, chunks: int, begins: Index | None, ends: Index | None, share: Array
+) -> Contract:
     return Contract(
         collective=name,  # type: ignore[arg-type]
         ranks=ranks,

@@ -80,11 +80,11 @@ def _rates(graph: Graph, group: Index) -> tuple[Array, Array]:
 def _crossing(group: Index, here: Index, there: Index, bytes_: Array) -> Array:
     """Bytes of chunks with a place `here` in a group and one `there` outside of it, each once a group."""
     count, chunks = int(group.max()) + 1, len(bytes_)
-    mine = np.unique(group[here[:, 0]] * chunks + here[:, 1])
-    other = np.unique(group[there[:, 0]] * chunks + there[:, 1])
-    groups_of_chunk = np.bincount(other % chunks, minlength=chunks)
-    outside = groups_of_chunk[mine % chunks] - np.isin(mine, other) > 0
-    return sums_by(mine[outside] // chunks, bytes_[mine[outside] % chunks], count)
+    begin_keys = np.unique(group[here[:, 0]] * chunks + here[:, 1])
+    end_keys = np.unique(group[there[:, 0]] * chunks + there[:, 1])
+    groups_of_chunk = np.bincount(end_keys % chunks, minlength=chunks)
+    outside = groups_of_chunk[begin_keys % chunks] - np.isin(begin_keys, end_keys) > 0
+    return sums_by(begin_keys[outside] // chunks, bytes_[begin_keys[outside] % chunks], count)
 
 
 def _pairs(begins: Index, ends: Index) -> tuple[Index, Index, Index] | None:

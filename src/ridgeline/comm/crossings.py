@@ -51,14 +51,16 @@ def crossings(
     >>> found[0].algorithm != found[-1].algorithm, found[-1].algorithm
     (True, 'two-way-ring')
     """
-    known = [one for one in candidates(collective, graph, root) if one.steps <= MOST_STEPS]
+    racing = [candidate for candidate in candidates(collective, graph, root) if candidate.steps <= MOST_STEPS]
     if synthesized:
-        known += _synthesized(collective, graph, root)
-    if not known:
-        given = f"{graph.ranks} ranks"
-        raise InputError(Problem(path="by-size", given=given, expected=f"algorithms of at most {MOST_STEPS:,} steps"))
-    many = max(one.steps for one in known) > MANY_STEPS
-    race = _Race(known, graph)
+        racing += _synthesized_candidates(collective, graph, root)
+    if not racing:
+        given_text = f"{graph.ranks} ranks"
+        raise InputError(
+            Problem(path="by-size", given=given_text, expected=f"algorithms of at most {MOST_STEPS:,} steps")
+        )
+    many = max(candidate.steps for candidate in racing) > MANY_STEPS
+    race = _Race(racing, graph)
     grid = np.geomspace(*SIZES, COARSE_GRID if many else GRID)
     best = [race.winner(float(size)) for size in grid]
     edges, winners = [float(grid[0])], [best[0]]
@@ -68,28 +70,32 @@ def crossings(
             edges.append(_crossing(race.seconds, (before, after), (float(low), float(high)), halvings))
             winners.append(after)
     edges.append(float(grid[-1]))
-    found = []
-    for one, low, high in zip(winners, edges[:-1], edges[1:], strict=True):
-        made = race.made(one)
-        found.append(
+    size_ranges = []
+    for winner, low, high in zip(winners, edges[:-1], edges[1:], strict=True):
+        algorithm = race.made(winner)
+        size_ranges.append(
             SizeRange(
-                algorithm=made.name,
-                chunks=made.contract.chunks,
+                algorithm=algorithm.name,
+                chunks=algorithm.contract.chunks,
                 min_bytes=low,
                 max_bytes=high,
-                min_seconds=race.seconds(one, low),
-                max_seconds=race.seconds(one, high),
+                min_seconds=race.seconds(winner, low),
+                max_seconds=race.seconds(winner, high),
                 min_bound_seconds=lower_bound(graph, collective, low, root).seconds,
                 max_bound_seconds=lower_bound(graph, collective, high, root).seconds,
             )
         )
-    return tuple(found)
+    return tuple(size_ranges)
 
 
-def _synthesized(collective: Collective, graph: Graph, root: int) -> list[Candidate]:
+def _synthesized_candidates(collective: Collective, graph: Graph, root: int) -> list[Candidate]:
     """Algorithms made for some sizes; those of the library that won there are in the race anyway."""
-    made = [synthesize(collective, graph, size, root=root) for size in SYNTHESIZED_AT]
-    return [Candidate(name=one.name, steps=len(one.steps), make=lambda one=one: one) for one in made]  # type: ignore[misc]
+    algorithms = [synthesize(collective, graph, size, root=root) for size in SYNTHESIZED_AT]
+    return [_finished_candidate(algorithm) for algorithm in algorithms]
+
+
+def _finished_candidate(algorithm: Algorithm) -> Candidate:
+    return Candidate(name=algorithm.name, steps=len(algorithm.steps), make=lambda: algorithm)
 
 
 class _Race:
@@ -105,7 +111,7 @@ class _Race:
     def winner(self, size: float) -> int:
         """The number of the fastest for a size."""
         best, seconds = -1, float("inf")
-        for floor, row in sorted((one.floor(size), row) for row, one in enumerate(self.known)):
+        for floor, row in sorted((candidate.floor(size), row) for row, candidate in enumerate(self.known)):
             if floor * (1 - 1e-9) >= seconds:
                 break
             if self.seconds(row, size) < seconds:

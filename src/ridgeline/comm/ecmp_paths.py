@@ -36,9 +36,9 @@ class PathTable:
 
     def __init__(self, graph: Graph, targets: Index) -> None:
         self.graph, self.weight = graph, hop_weights(graph)
-        asked = np.zeros(graph.nodes, np.bool_)
-        asked[targets] = True
-        self.targets = np.flatnonzero(asked)
+        is_target = np.zeros(graph.nodes, np.bool_)
+        is_target[targets] = True
+        self.targets = np.flatnonzero(is_target)
         self.distance = self._distances()
         self.order = np.argsort(graph.tail, kind="stable")
         count = np.bincount(graph.tail, minlength=graph.nodes)
@@ -66,12 +66,12 @@ class PathTable:
         before, place = np.unique(graph.tail[last], return_inverse=True)
         ends, first = np.unique(graph.head[last], return_index=True)
         if len(before) >= len(self.targets) or len(ends) < len(self.targets):
-            found: Array = dijkstra(back, indices=self.targets)
-            return found
+            distances: Array = dijkstra(back, indices=self.targets)
+            return distances
         through = dijkstra(back, indices=before)[place] + self.weight[last][:, None]
-        found = np.minimum.reduceat(through, first, axis=0)
-        found[np.arange(len(ends)), ends] = 0.0
-        return found
+        distances = np.minimum.reduceat(through, first, axis=0)
+        distances[np.arange(len(ends)), ends] = 0.0
+        return distances
 
     def _kin(self) -> Index:
         """By target node the class of targets that every other node sends towards by the same links.
@@ -83,9 +83,9 @@ class PathTable:
         if not self.graph.direct and not bool(((self.graph.tail < self.graph.ranks) & self._to_ranks()).any()):
             ranks = self.targets < self.graph.ranks
             switches = self.distance[:, self.graph.ranks :]
-            _, alike = np.unique(switches[ranks], axis=0, return_inverse=True)
-            kin[self.targets[ranks]] = alike.ravel()
-            kin[self.targets[~ranks]] = int(alike.max(initial=-1)) + 1 + np.arange(int((~ranks).sum()))
+            _, kin_number = np.unique(switches[ranks], axis=0, return_inverse=True)
+            kin[self.targets[ranks]] = kin_number.ravel()
+            kin[self.targets[~ranks]] = int(kin_number.max(initial=-1)) + 1 + np.arange(int((~ranks).sum()))
         return kin
 
     def _to_ranks(self) -> np.ndarray:
@@ -95,21 +95,21 @@ class PathTable:
         """The link from a node to a target, -1 where there is none."""
         key = here * self.graph.nodes + target
         if len(self.table):
-            found: Index = self.table[key].astype(np.int64)
-            return found
+            links: Index = self.table[key].astype(np.int64)
+            return links
         at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         return np.where(self.keys[at] == key, self.by_key[at], -1)
 
     def equal(self, here: Index, target: Index) -> tuple[Index, Index, Index]:
         """For each pair where its equal links begin in a list, how many they are, and the list."""
         direct = self.straight(here, target)
-        rest = np.flatnonzero(direct < 0)
-        key = here[rest] * (int(self.kin.max()) + 1) + self.kin[target[rest]]
+        indirect = np.flatnonzero(direct < 0)
+        key = here[indirect] * (int(self.kin.max()) + 1) + self.kin[target[indirect]]
         first, number = firsts(key, self.graph.nodes * (int(self.kin.max()) + 1))
-        row, link = self.nearer(here[rest[first]], target[rest[first]])
+        row, link = self.nearer(here[indirect[first]], target[indirect[first]])
         count = np.bincount(row, minlength=len(first))
         begin, many = np.arange(len(here)), np.ones(len(here), np.int64)
-        begin[rest], many[rest] = len(here) + (np.cumsum(count) - count)[number], count[number]
+        begin[indirect], many[indirect] = len(here) + (np.cumsum(count) - count)[number], count[number]
         return begin, many, np.concatenate([direct, link])
 
     def nearer(self, here: Index, target: Index) -> tuple[Index, Index]:
@@ -117,21 +117,21 @@ class PathTable:
         column = np.searchsorted(self.targets, target)
         direct = self.straight(here, target)
         rows, links = [np.flatnonzero(direct >= 0)], [direct[direct >= 0]]
-        rest = np.flatnonzero(direct < 0)
-        width = max(1, int(self.count[here[rest]].max(initial=1)))
-        for low in range(0, len(rest), max(1, MOST_EXPANDED // width)):
-            part = rest[low : low + max(1, MOST_EXPANDED // width)]
+        indirect = np.flatnonzero(direct < 0)
+        width = max(1, int(self.count[here[indirect]].max(initial=1)))
+        for low in range(0, len(indirect), max(1, MOST_EXPANDED // width)):
+            part = indirect[low : low + max(1, MOST_EXPANDED // width)]
             count = self.count[here[part]]
             row = np.repeat(part, count)
             place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
             link = self.order[np.repeat(self.first[here[part]], count) + place]
-            left = self.distance[column[row], self.graph.head[link]] + self.weight[link]
-            good = left == self.distance[column[row], here[row]]
+            distance_left = self.distance[column[row], self.graph.head[link]] + self.weight[link]
+            good = distance_left == self.distance[column[row], here[row]]
             rows.append(row[good])
             links.append(link[good])
-        found = np.concatenate(rows)
-        order = np.argsort(found, kind="stable")
-        return found[order], np.concatenate(links)[order]
+        rows_found = np.concatenate(rows)
+        order = np.argsort(rows_found, kind="stable")
+        return rows_found[order], np.concatenate(links)[order]
 
 
 def firsts(keys: Index, limit: int) -> tuple[Index, Index]:
@@ -145,9 +145,9 @@ def firsts(keys: Index, limit: int) -> tuple[Index, Index]:
         return first, number
     slot = np.full(limit, -1, np.int32)
     slot[keys[::-1]] = np.arange(len(keys) - 1, -1, -1, dtype=np.int32)
-    known = np.flatnonzero(slot >= 0)
-    first = slot[known].astype(np.int64)
-    slot[known] = np.arange(len(known), dtype=np.int32)
+    filled_slots = np.flatnonzero(slot >= 0)
+    first = slot[filled_slots].astype(np.int64)
+    slot[filled_slots] = np.arange(len(filled_slots), dtype=np.int32)
     return first, slot[keys].astype(np.int64)
 
 
@@ -164,7 +164,7 @@ def follow_paths(
     and the node, as a switch does.
     """
     graph, here, columns = table.graph, sources.copy(), []
-    number, every = number.copy(), len(sources)
+    number, total = number.copy(), len(sources)
     while True:
         still = here != targets
         going: Index | slice = slice(None) if still.all() else np.flatnonzero(still)
@@ -174,20 +174,20 @@ def follow_paths(
         begin, count, link = table.equal(now, goal)
         if (count == 0).any():
             lost = int(goal[np.flatnonzero(count == 0)[0]])
-            given = f"no path to node {lost}"
-            raise InputError(Problem(path="topology", given=given, expected="a connected graph"))
+            given_text = f"no path to node {lost}"
+            raise InputError(Problem(path="topology", given=given_text, expected="a connected graph"))
         if int(count.max()) > 1:
-            mine, many = number[going], count.astype(number.dtype)
-            pick = (mine if turned is None else turned(mine ^ now.astype(number.dtype))) % many
+            numbers, many = number[going], count.astype(number.dtype)
+            pick = (numbers if turned is None else turned(numbers ^ now.astype(number.dtype))) % many
             if turned is None:
-                number[going] = mine // many
+                number[going] = numbers // many
             begin = begin + pick.astype(np.int64)
         chosen = link[begin]
-        if len(now) == every:
-            taken = chosen
+        if len(now) == total:
+            links_taken = chosen
         else:
-            taken = np.full(every, -1, np.int64)
-            taken[going] = chosen
-        columns.append(taken)
+            links_taken = np.full(total, -1, np.int64)
+            links_taken[going] = chosen
+        columns.append(links_taken)
         here[going] = graph.head[chosen]
-    return np.stack(columns, axis=1) if columns else np.full((every, 1), -1, np.int64)
+    return np.stack(columns, axis=1) if columns else np.full((total, 1), -1, np.int64)

@@ -43,34 +43,37 @@ def exchange_candidates(kind: str, ranks: int, asked: ExchangeOptions, domain: i
     match kind:
         case "sendrecv":
             source, target = _pairs(list(asked.get("pairs", ())), ranks)
-            return [_one("direct", sends(ranks, source, target))]
+            return [_fixed_candidate("direct", sends(ranks, source, target))]
         case "alltoallv":
             sizes = _matrix(asked.get("matrix"), ranks)
-            return [_one(name, alltoallv(sizes, at_once=name == "all-pairs")) for name in ("pairwise", "all-pairs")]
+            return [
+                _fixed_candidate(name, alltoallv(sizes, at_once=name == "all-pairs"))
+                for name in ("pairwise", "all-pairs")
+            ]
         case _:
-            chosen, held = _routed(ranks, asked)
-            made = [moe_dispatch(chosen, ranks, held, at_once=at_once) for at_once in (False, True)]
+            chosen, experts_per_rank = _route_tokens(ranks, asked)
+            algorithms = [moe_dispatch(chosen, ranks, experts_per_rank, at_once=at_once) for at_once in (False, True)]
             if 1 < domain < ranks and ranks % domain == 0:
-                made.append(forwarded_dispatch(chosen, ranks, held, domain))
+                algorithms.append(forwarded_dispatch(chosen, ranks, experts_per_rank, domain))
             if kind == "combine":
-                made = [reversed_algorithm(one) for one in made]
-            return [_one(one.name, one) for one in made]
+                algorithms = [reversed_algorithm(algorithm) for algorithm in algorithms]
+            return [_fixed_candidate(algorithm.name, algorithm) for algorithm in algorithms]
 
 
-def _one(name: str, made: Algorithm) -> Candidate:
+def _fixed_candidate(name: str, made: Algorithm) -> Candidate:
     return Candidate(name=name, steps=len(made.steps), make=lambda: made)
 
 
 def _pairs(given: list[str], ranks: int) -> tuple[np.ndarray, np.ndarray]:
     texts = given or [f"0-{ranks - 1}"]
-    found = []
+    pairs = []
     for text in texts:
         match = _PAIR.fullmatch(text)
         ends = tuple(map(int, match.groups())) if match else (0, 0)
         if match is None or ends[0] == ends[1] or max(ends) >= ranks:
             raise _wrong("pair", repr(text), f"two different ranks of 0 to {ranks - 1}, as 0-{ranks - 1}")
-        found.append(ends)
-    table = np.array(found, np.int64)
+        pairs.append(ends)
+    table = np.array(pairs, np.int64)
     return table[:, 0], table[:, 1]
 
 
@@ -104,12 +107,12 @@ def _read(path: Path, ranks: int) -> list[list[float]]:
             try:
                 float(cell)
             except ValueError:
-                given = f"{path}: {cell[:40]!r} from rank {number} to rank {column}"
-                raise _wrong("matrix", given, "a number") from None
+                given_text = f"{path}: {cell[:40]!r} from rank {number} to rank {column}"
+                raise _wrong("matrix", given_text, "a number") from None
     return [[float(cell) for cell in row] for row in rows]
 
 
-def _routed(ranks: int, asked: ExchangeOptions) -> tuple[Index, int]:
+def _route_tokens(ranks: int, asked: ExchangeOptions) -> tuple[Index, int]:
     """The experts of every token, each as likely, and how many a rank holds."""
     experts, top_k, tokens = asked.get("experts", 0) or ranks, asked.get("top_k", 0) or 1, asked.get("tokens", 0) or 64
     if experts % ranks:

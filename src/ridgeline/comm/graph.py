@@ -77,12 +77,12 @@ def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Ind
     """A graph of full-duplex links as groups (ends, other ends, bytes/s a direction, seconds); equal ones add up."""
     parts = [(np.ravel(a), np.ravel(b), rate, latency) for a, b, rate, latency in links]
     ones = np.concatenate([a for a, *_ in parts] + [b for _, b, *_ in parts]).astype(np.int64)
-    others = np.concatenate([b for _, b, *_ in parts] + [a for a, *_ in parts]).astype(np.int64)
+    heads = np.concatenate([b for _, b, *_ in parts] + [a for a, *_ in parts]).astype(np.int64)
     rate = np.concatenate([np.full(len(a), rate) for a, _, rate, _ in parts] * 2)
     latency = np.concatenate([np.full(len(a), latency) for a, *_, latency in parts] * 2)
-    key, index = np.unique(ones * nodes + others, return_inverse=True)
-    most = np.zeros(len(key))
-    np.maximum.at(most, index, latency)
+    key, index = np.unique(ones * nodes + heads, return_inverse=True)
+    fastest_rate = np.zeros(len(key))
+    np.maximum.at(fastest_rate, index, latency)
     return Graph(
         name=name,
         ranks=ranks,
@@ -90,7 +90,7 @@ def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Ind
         tail=key // nodes,
         head=key % nodes,
         bytes_per_s=sums_by(index, rate, len(key)),
-        latency_s=most,
+        latency_s=fastest_rate,
     )
 
 
@@ -106,42 +106,42 @@ def without(graph: Graph, removed: Iterable[str]) -> Graph:
             raise _wrong(repr(text), "link:A-B or node:A with ranks or switches by number")
         a, b, node = match.groups()
         if node is not None:
-            alive[_known(graph, int(node))] = False
+            alive[_known_node(graph, int(node))] = False
             continue
-        ends = {_known(graph, int(a)), _known(graph, int(b))}
+        ends = {_known_node(graph, int(a)), _known_node(graph, int(b))}
         hit = np.isin(graph.tail, list(ends)) & np.isin(graph.head, list(ends))
         if len(ends) < 2 or not hit.any():
             raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a)))
         keep &= ~hit
     keep &= alive[graph.tail] & alive[graph.head]
-    made = _renumbered(graph, keep, alive, " ".join(["without", *gone]))
-    refuse_disconnected(made)
-    return made
+    remaining = _renumber(graph, keep, alive, " ".join(["without", *gone]))
+    refuse_disconnected(remaining)
+    return remaining
 
 
-def slowed(graph: Graph, parts: Iterable[str]) -> Graph:
+def slow_links(graph: Graph, parts: Iterable[str]) -> Graph:
     """The graph with some links of another rate: `link:3-4:0.5` (both directions), `node:5:0.25` (all its links)."""
-    given = list(parts)
-    if not given:
+    part_texts = list(parts)
+    if not part_texts:
         return graph
     rate = graph.bytes_per_s.copy()
-    for text in given:
+    for text in part_texts:
         match = _SLOW.fullmatch(text)
         factor = float(match.group(4)) if match else 0.0
         if match is None or not 0 < factor <= 1000:
             raise _wrong(repr(text), "link:A-B:FACTOR or node:A:FACTOR with a factor above 0 of its rate")
         a, b, node = match.groups()[:3]
-        ends = {_known(graph, int(one)) for one in (a, b, node) if one is not None}
+        ends = {_known_node(graph, int(end)) for end in (a, b, node) if end is not None}
         touches = np.isin(graph.tail, list(ends)), np.isin(graph.head, list(ends))
         hit = touches[0] | touches[1] if node is not None else touches[0] & touches[1]
         if not hit.any():
             raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a or node)))
         rate[hit] *= factor
-    made = replace(graph, name=" ".join([graph.name, "with", *given]), bytes_per_s=rate)
-    return made if made.uniform else replace(made, shape=(), wraps=())
+    slower_graph = replace(graph, name=" ".join([graph.name, "with", *part_texts]), bytes_per_s=rate)
+    return slower_graph if slower_graph.uniform else replace(slower_graph, shape=(), wraps=())
 
 
-def _known(graph: Graph, node: int) -> int:
+def _known_node(graph: Graph, node: int) -> int:
     if node >= graph.nodes:
         raise _wrong(f"node {node}", f"0 to {graph.nodes - 1} in {graph.name}")
     return node
@@ -152,7 +152,7 @@ def _links_of(graph: Graph, node: int) -> str:
     return f"node {node} is linked to {', '.join(map(str, there))}"
 
 
-def _renumbered(graph: Graph, keep: np.ndarray, alive: np.ndarray, note: str) -> Graph:
+def _renumber(graph: Graph, keep: np.ndarray, alive: np.ndarray, note: str) -> Graph:
     number = np.cumsum(alive) - 1
     labels = graph.labels or tuple(range(graph.ranks))
     return replace(
@@ -167,20 +167,20 @@ def _renumbered(graph: Graph, keep: np.ndarray, alive: np.ndarray, note: str) ->
         shape=(),
         wraps=(),
         domain=graph.domain if alive[: graph.ranks].all() else 0,
-        groups=_left(graph, alive) if not alive[: graph.ranks].all() else graph.groups,
+        groups=_remaining_groups(graph, alive) if not alive[: graph.ranks].all() else graph.groups,
         reducing=int(number[graph.reducing]) if graph.reducing >= 0 and alive[graph.reducing] else -1,
         labels=tuple(label for label, lives in zip(labels, alive, strict=False) if lives),
     )
 
 
-def _left(graph: Graph, alive: np.ndarray) -> tuple[int, ...]:
+def _remaining_groups(graph: Graph, alive: np.ndarray) -> tuple[int, ...]:
     """How many ranks each domain or group has left."""
     sizes = graph.groups or (graph.domain,) * (graph.ranks // graph.domain if graph.domain else 0)
     if sum(sizes) != graph.ranks:
         return ()
     ends = np.cumsum(sizes)
-    left = (int(alive[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True))
-    return tuple(size for size in left if size)
+    sizes_left = (int(alive[end - size : end].sum()) for size, end in zip(sizes, ends, strict=True))
+    return tuple(size for size in sizes_left if size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,13 +197,13 @@ class LinkLoad:
     busy: float
 
 
-def grouped(graph: Graph, text: str) -> Graph:
+def group_ranks(graph: Graph, text: str) -> Graph:
     """The graph with its ranks in groups of the sizes given, as 2+3."""
     match = re.fullmatch(r"\d{1,6}(\+\d{1,6})+", text)
     sizes = tuple(int(part) for part in text.split("+")) if match else ()
     if not sizes or min(sizes) < 1 or sum(sizes) != graph.ranks:
-        given = f"groups {text!r:.60}" + (f", together {sum(sizes)}" if sizes else "")
-        raise _wrong(given, f"sizes that make {graph.ranks} ranks, as 2+3")
+        given_text = f"groups {text!r:.60}" + (f", together {sum(sizes)}" if sizes else "")
+        raise _wrong(given_text, f"sizes that make {graph.ranks} ranks, as 2+3")
     return replace(graph, groups=sizes)
 
 
@@ -216,11 +216,11 @@ def refuse_disconnected(graph: Graph) -> None:
         raise _wrong(f"{graph.name}: no rank left", "at least one rank")
     matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=(graph.nodes, graph.nodes))
     _, label = connected_components(matrix, directed=True, connection="strong")
-    apart = np.flatnonzero(label[: graph.ranks] != label[0])
-    if len(apart):
+    ranks_apart = np.flatnonzero(label[: graph.ranks] != label[0])
+    if len(ranks_apart):
         labels = graph.labels or tuple(range(graph.ranks))
-        given = f"{graph.name}, where no path joins ranks {labels[0]} and {labels[int(apart[0])]}"
-        raise _wrong(given, "a connected graph", "take fewer links away")
+        given_text = f"{graph.name}, where no path joins ranks {labels[0]} and {labels[int(ranks_apart[0])]}"
+        raise _wrong(given_text, "a connected graph", "take fewer links away")
 
 
 def _wrong(given: str, expected: str, todo: str = "") -> InputError:

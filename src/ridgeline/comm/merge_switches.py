@@ -33,7 +33,7 @@ class MergedFabric:
     link: Index | None
     wide: Mask
 
-    def spread(self, carried: Array, before: Graph) -> Array:
+    def spread_load(self, carried: Array, before: Graph) -> Array:
         """Bytes of each link of the graph before: equal parts of what the joined ones carried."""
         if self.link is None:
             return carried
@@ -58,7 +58,7 @@ def merge_switches(graph: Graph) -> MergedFabric:
     keys, first, link = np.unique(tail * nodes + head, return_index=True, return_inverse=True)
     latency = np.zeros(len(keys))
     np.maximum.at(latency, link, graph.latency_s)
-    made = replace(
+    merged_graph = replace(
         graph,
         nodes=nodes,
         tail=tail[first],
@@ -67,7 +67,7 @@ def merge_switches(graph: Graph) -> MergedFabric:
         latency_s=latency,
         reducing=-1 if graph.reducing < 0 else int(number[graph.reducing]),
     )
-    return MergedFabric(graph=made, link=link, wide=np.bincount(link) > 1)
+    return MergedFabric(graph=merged_graph, link=link, wide=np.bincount(link) > 1)
 
 
 def _inner(graph: Graph) -> Mask:
@@ -83,20 +83,24 @@ def _inner(graph: Graph) -> Mask:
 def _classes(graph: Graph, inner: Mask) -> Index:
     """New numbers of nodes, alike for inner switches that no links tell apart (the coarsest equitable partition)."""
     number = np.where(inner, graph.nodes, np.arange(graph.nodes)).astype(np.int64)
-    weight = _mixed(graph.bytes_per_s.view(np.uint64) ^ _mixed(graph.latency_s.view(np.uint64)))
+    weight = _mix(graph.bytes_per_s.view(np.uint64) ^ _mix(graph.latency_s.view(np.uint64)))
     count = 0
     while True:
-        seen = np.zeros(graph.nodes, np.uint64)
+        neighbour_hash = np.zeros(graph.nodes, np.uint64)
         for here, there, side in ((graph.tail, graph.head, 1), (graph.head, graph.tail, 2)):
             np.add.at(
-                seen, here, _mixed(weight ^ _mixed(number[there].astype(np.uint64) * np.uint64(4) + np.uint64(side)))
+                neighbour_hash,
+                here,
+                _mix(weight ^ _mix(number[there].astype(np.uint64) * np.uint64(4) + np.uint64(side))),
             )
-        _, alike = np.unique(np.stack([number[inner].astype(np.uint64), seen[inner]]), axis=1, return_inverse=True)
-        found = int(alike.max()) + 1
-        number[inner] = graph.nodes + alike.ravel()
-        if found == count:
+        _, class_number = np.unique(
+            np.stack([number[inner].astype(np.uint64), neighbour_hash[inner]]), axis=1, return_inverse=True
+        )
+        class_count = int(class_number.max()) + 1
+        number[inner] = graph.nodes + class_number.ravel()
+        if class_count == count:
             break
-        count = found
+        count = class_count
     _, first, place = np.unique(number, return_index=True, return_inverse=True)
     turn = np.argsort(np.argsort(first))  # classes in the order of their first nodes
     return turn[place.ravel()].astype(np.int64)
@@ -109,9 +113,9 @@ def _leaves_choose(graph: Graph, inner: Mask, number: Index) -> bool:
     return bool((np.bincount(pairs[0]) > 1).any()) if pairs.size else True
 
 
-def _mixed(key: np.ndarray) -> np.ndarray:
+def _mix(key: np.ndarray) -> np.ndarray:
     """The finalizer of splitmix64."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: np.ndarray = key ^ (key >> np.uint64(31))
-    return mixed
+    mixed_key: np.ndarray = key ^ (key >> np.uint64(31))
+    return mixed_key

@@ -30,21 +30,21 @@ def routes(graph: Graph, sources: Index, targets: Index) -> Index:
     keys = graph.tail * graph.nodes + graph.head
     order = np.argsort(keys)
     place = np.minimum(np.searchsorted(keys[order], pair), max(graph.links - 1, 0))
-    found = keys[order][place] == pair if graph.links else np.zeros(len(pair), np.bool_)
-    direct = np.where(found, order[place], -1) if graph.links else np.full(len(pair), -1)
-    if found.all():
+    is_direct = keys[order][place] == pair if graph.links else np.zeros(len(pair), np.bool_)
+    direct = np.where(is_direct, order[place], -1) if graph.links else np.full(len(pair), -1)
+    if is_direct.all():
         return direct[index][:, None]
-    rest = np.flatnonzero(~found)
-    ends = pair[rest] // graph.nodes, pair[rest] % graph.nodes
+    indirect = np.flatnonzero(~is_direct)
+    ends = pair[indirect] // graph.nodes, pair[indirect] % graph.nodes
     if graph.direct:
-        searched = _by_axis if graph.shape else _searched
-        ways = searched(graph, *ends, keys[order], order)
+        search = _by_axis if graph.shape else _search_routes
+        ways = search(graph, *ends, keys[order], order)
     else:
         ways = follow_paths(_table(graph, ends[1]), *ends, ends[0] + ends[1])
-    whole = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
-    whole[:, 0] = direct
-    whole[rest, : ways.shape[1]] = ways
-    return whole[index]
+    all_links = np.full((len(pair), max(ways.shape[1], 1)), -1, np.int64)
+    all_links[:, 0] = direct
+    all_links[indirect, : ways.shape[1]] = ways
+    return all_links[index]
 
 
 def _table(graph: Graph, targets: Index) -> PathTable:
@@ -71,9 +71,9 @@ def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: I
     turn = ((sources + targets) % axes)[:, None] + np.arange(axes)
     rows, links = np.arange(len(sources)), []
     while ahead.any():
-        left = np.take_along_axis(ahead, turn % axes, axis=1) != 0
-        going = left.any(axis=1)
-        axis = (turn % axes)[rows, left.argmax(axis=1)]
+        moves_left = np.take_along_axis(ahead, turn % axes, axis=1) != 0
+        going = moves_left.any(axis=1)
+        axis = (turn % axes)[rows, moves_left.argmax(axis=1)]
         step = np.where(going, np.sign(ahead[rows, axis]), 0)
         before = np.ravel_multi_index(tuple(here.T), graph.shape)
         here[rows, axis] = (here[rows, axis] + step) % shape[axis]
@@ -83,36 +83,43 @@ def _by_axis(graph: Graph, sources: Index, targets: Index, keys: Index, order: I
     return np.stack(links, axis=1)
 
 
-def _searched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+def _search_routes(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
     """Shortest paths, a batch of sources at a time."""
     if graph.nodes <= KEPT_NODES:
-        return _walked(predecessors(graph), sources, targets, keys, order, graph)
+        return _follow_predecessors(predecessors(graph), sources, targets, keys, order, graph)
     if len(sources) <= KEPT_PAIRS:
-        return _kept(graph, sources.tobytes(), targets.tobytes())
-    return _batched(graph, sources, targets, keys, order)
+        return _cached_routes(graph, sources.tobytes(), targets.tobytes())
+    return _routes_in_batches(graph, sources, targets, keys, order)
 
 
 @lru_cache(maxsize=2)
-def _kept(graph: Graph, sources: bytes, targets: bytes) -> Index:
+def _cached_routes(graph: Graph, sources: bytes, targets: bytes) -> Index:
     """The ways of pairs that are asked for again: a tree's, in other numbers of chunks."""
     keys = graph.tail * graph.nodes + graph.head
     order = np.argsort(keys)
-    return _batched(graph, np.frombuffer(sources, np.int64), np.frombuffer(targets, np.int64), keys[order], order)
+    return _routes_in_batches(
+        graph, np.frombuffer(sources, np.int64), np.frombuffer(targets, np.int64), keys[order], order
+    )
 
 
-def _batched(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
+def _routes_in_batches(graph: Graph, sources: Index, targets: Index, keys: Index, order: Index) -> Index:
     starts = np.unique(sources)
-    found: list[tuple[Index, Index]] = []
+    batches: list[tuple[Index, Index]] = []
     for low in range(0, len(starts), BATCH):
         batch = starts[low : low + BATCH]
         before = _before(graph, batch)
         rows = np.flatnonzero(np.isin(sources, batch))
-        found.append((rows, _walked(before, np.searchsorted(batch, sources[rows]), targets[rows], keys, order, graph)))
-    longest = max(path.shape[1] for _, path in found)
-    whole = np.full((len(sources), longest), -1, np.int64)
-    for rows, path in found:
-        whole[rows, : path.shape[1]] = path
-    return whole
+        batches.append(
+            (
+                rows,
+                _follow_predecessors(before, np.searchsorted(batch, sources[rows]), targets[rows], keys, order, graph),
+            )
+        )
+    longest = max(path.shape[1] for _, path in batches)
+    all_links = np.full((len(sources), longest), -1, np.int64)
+    for rows, path in batches:
+        all_links[rows, : path.shape[1]] = path
+    return all_links
 
 
 def _before(graph: Graph, sources: Index) -> NDArray[np.int32]:
@@ -130,7 +137,9 @@ def predecessors(graph: Graph) -> NDArray[np.int32]:
     return _before(graph, np.arange(graph.nodes))
 
 
-def _walked(before: NDArray[np.int32], row: Index, targets: Index, keys: Index, order: Index, graph: Graph) -> Index:
+def _follow_predecessors(
+    before: NDArray[np.int32], row: Index, targets: Index, keys: Index, order: Index, graph: Graph
+) -> Index:
     """Paths from predecessors, last link first and then turned round."""
     here = targets.copy()
     links = []

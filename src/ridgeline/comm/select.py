@@ -20,8 +20,8 @@ def candidates(collective: Collective, graph: Graph, root: int = 0) -> list[Cand
     """Every algorithm of the table for this collective on this graph."""
     builders = [row.steps for row in ROWS if row.steps is not None and collective in row.serves]
     if not builders:
-        served = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
-        raise InputError(not_among("collective", collective, served))
+        collectives = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
+        raise InputError(not_among("collective", collective, collectives))
     task = CollectiveTask(graph, collective, root)
     return [candidate for build in builders for candidate in build(task)]
 
@@ -30,31 +30,31 @@ def fastest(
     collective: Collective, graph: Graph, size_bytes: float, *, name: str = "", root: int = 0
 ) -> tuple[Algorithm, Timing]:
     """The library's fastest algorithm for a size, or the best form of the one named."""
-    tried = named(candidates(collective, graph, root), name)
-    if all(one.steps > MOST_STEPS for one in tried):
-        least = min(one.steps for one in tried)
-        expected = f"at most {MOST_STEPS:,} steps"
+    candidates_tried = candidates_named(candidates(collective, graph, root), name)
+    if all(candidate.steps > MOST_STEPS for candidate in candidates_tried):
+        least = min(candidate.steps for candidate in candidates_tried)
+        expected_text = f"at most {MOST_STEPS:,} steps"
         raise InputError(
-            Problem(path="algorithm", given=f"{least:,} steps", expected=expected, todo="take fewer ranks")
+            Problem(path="algorithm", given=f"{least:,} steps", expected=expected_text, todo="take fewer ranks")
         )
-    found = beaten(tried, graph, size_bytes, np.inf)
-    assert found is not None
-    return found
+    best = beaten(candidates_tried, graph, size_bytes, np.inf)
+    assert best is not None
+    return best
 
 
-def named(known: Sequence[Candidate], name: str) -> list[Candidate]:
+def candidates_named(known: Sequence[Candidate], name: str) -> list[Candidate]:
     """The forms of the algorithm of that name, or all where none is named."""
     if not name:
         return list(known)
-    names = {one.name for one in known}
+    names = {candidate.name for candidate in known}
     row = ALGORITHMS.get(name) if name in names else row_of_alias(name) or ALGORITHMS.get(name)
     meant = row.name if row else name
     if meant not in names:
         if row and row.needs:
-            here = ", ".join(dict.fromkeys(one.name for one in known))
+            here = ", ".join(dict.fromkeys(candidate.name for candidate in known))
             raise InputError(Problem(path="algorithm", given=name, expected=f"one of {here}", todo=row.needs))
-        raise InputError(not_among("algorithm", name, dict.fromkeys(one.name for one in known)))
-    return [one for one in known if one.name == meant]
+        raise InputError(not_among("algorithm", name, dict.fromkeys(candidate.name for candidate in known)))
+    return [candidate for candidate in known if candidate.name == meant]
 
 
 def beaten(
@@ -62,13 +62,13 @@ def beaten(
 ) -> tuple[Algorithm, Timing] | None:
     """The fastest of those that take less than so many seconds; those whose floor is above are not made."""
     best: tuple[Algorithm, Timing] | None = None
-    for floor, one in by_floor(known, size_bytes, seconds):
+    for floor, candidate in by_floor(known, size_bytes, seconds):
         if floor * (1 - 1e-9) >= seconds:
             break
-        made = one.make()
-        timed = time_algorithm(made, graph, size_bytes)
-        if timed.seconds < seconds:
-            best, seconds = (made, timed), timed.seconds
+        algorithm = candidate.make()
+        timing = time_algorithm(algorithm, graph, size_bytes)
+        if timing.seconds < seconds:
+            best, seconds = (algorithm, timing), timing.seconds
     return best
 
 
@@ -77,27 +77,27 @@ def by_floor(known: Sequence[Candidate], size_bytes: float, seconds: float) -> l
 
     Whose quick floor is not below so many seconds keeps that.
     """
-    small = [one for one in known if one.steps <= MOST_STEPS]
+    small = [candidate for candidate in known if candidate.steps <= MOST_STEPS]
 
     def floor(one: Candidate) -> float:
         soon = one.quick(size_bytes)
         return soon if soon * (1 - 1e-9) >= seconds else max(soon, one.floor(size_bytes))
 
-    floors = [(floor(one) if len(small) > 1 else 0.0, row) for row, one in enumerate(small)]
+    floors = [(floor(candidate) if len(small) > 1 else 0.0, row) for row, candidate in enumerate(small)]
     return [(least, small[row]) for least, row in sorted(floors)]
 
 
 def unbeaten(known: Sequence[Candidate], graph: Graph, size_bytes: float, seconds: float) -> Algorithm | None:
     """As `beaten` without the times: one whose floor is its time is not timed, and made only if it wins."""
     best: Candidate | Algorithm | None = None
-    for floor, one in by_floor(known, size_bytes, seconds):
+    for floor, candidate in by_floor(known, size_bytes, seconds):
         if floor * (1 - 1e-9) >= seconds:
             break
-        if one.exact and floor:
-            best, seconds = one, floor
+        if candidate.exact and floor:
+            best, seconds = candidate, floor
             continue
-        made = one.make()
-        spent = time_algorithm(made, graph, size_bytes).seconds
+        algorithm = candidate.make()
+        spent = time_algorithm(algorithm, graph, size_bytes).seconds
         if spent < seconds:
-            best, seconds = made, spent
+            best, seconds = algorithm, spent
     return best.make() if isinstance(best, Candidate) else best

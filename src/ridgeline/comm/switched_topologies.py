@@ -47,18 +47,18 @@ def fat_tree(name: str, k: int, rate: float, latency: float) -> Graph:
 
 def rails(name: str, sizes: tuple[int, int, int], rates: Rates, latency: float) -> Graph:
     """Rail-optimised: rank g of each domain on rail g; rails meet at the spines."""
-    domains, each, spines = sizes
-    n = domains * each
+    domains, ranks_per_domain, spines = sizes
+    n = domains * ranks_per_domain
     ranks = np.arange(n)
     leaves = n + domains
-    rail, spine = (part.ravel() for part in np.indices((each, spines)))
+    rail, spine = (part.ravel() for part in np.indices((ranks_per_domain, spines)))
     links = [
-        (ranks, n + ranks // each, rates[0], latency),
-        (ranks, leaves + ranks % each, rates[1], latency),
-        (leaves + rail, leaves + each + spine, rates[1], latency),
+        (ranks, n + ranks // ranks_per_domain, rates[0], latency),
+        (ranks, leaves + ranks % ranks_per_domain, rates[1], latency),
+        (leaves + rail, leaves + ranks_per_domain + spine, rates[1], latency),
     ]
-    made = _inward(graph_of(name, n, leaves + each + spines, links))
-    return replace(made, domain=each if domains > 1 else 0)
+    rail_graph = _inward(graph_of(name, n, leaves + ranks_per_domain + spines, links))
+    return replace(rail_graph, domain=ranks_per_domain if domains > 1 else 0)
 
 
 def planes(name: str, sizes: tuple[int, int], rate: float, latency: float) -> Graph:
@@ -74,9 +74,9 @@ def split_spines(graph: Graph, ways: int) -> Graph:
     A graph of the catalog draws a spine as one; flows that choose a path choose one of its switches.
     """
     switch = np.arange(graph.nodes) >= graph.ranks
-    reached = np.zeros(graph.nodes, np.bool_)
-    reached[graph.head[graph.tail < graph.ranks]] = True
-    spines = np.flatnonzero(switch & ~reached)
+    is_leaf = np.zeros(graph.nodes, np.bool_)
+    is_leaf[graph.head[graph.tail < graph.ranks]] = True
+    spines = np.flatnonzero(switch & ~is_leaf)
     if not len(spines) or ways < 2:
         return graph
     at_tail, at_head = np.isin(graph.tail, spines), np.isin(graph.head, spines)
@@ -85,14 +85,14 @@ def split_spines(graph: Graph, ways: int) -> Graph:
     many = np.where(at_tail | at_head, ways, 1)
     row = np.repeat(np.arange(graph.links), many)
     copy = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
-    moved = np.zeros(graph.nodes, np.int64)
-    moved[spines] = graph.nodes + np.arange(len(spines)) * (ways - 1) - 1  # copy 0 keeps its number
+    new_number = np.zeros(graph.nodes, np.int64)
+    new_number[spines] = graph.nodes + np.arange(len(spines)) * (ways - 1) - 1  # copy 0 keeps its number
     tail, head = graph.tail[row], graph.head[row]
     return replace(
         graph,
         nodes=graph.nodes + len(spines) * (ways - 1),
-        tail=np.where(at_tail[row] & (copy > 0), moved[tail] + copy, tail),
-        head=np.where(at_head[row] & (copy > 0), moved[head] + copy, head),
+        tail=np.where(at_tail[row] & (copy > 0), new_number[tail] + copy, tail),
+        head=np.where(at_head[row] & (copy > 0), new_number[head] + copy, head),
         bytes_per_s=(graph.bytes_per_s / many)[row],
         latency_s=graph.latency_s[row],
     )

@@ -26,8 +26,8 @@ Links = list[tuple[Index, Index, float, float]]
 def system_graph(system: System) -> Graph:
     """The graph of a system's chips, domain by domain."""
     if system.chips > MOST_CHIPS:
-        given = f"{system.chips} chips"
-        raise InputError(Problem(path="system", given=given, expected=f"at most {MOST_CHIPS} chips as a graph"))
+        given_text = f"{system.chips} chips"
+        raise InputError(Problem(path="system", given=given_text, expected=f"at most {MOST_CHIPS} chips as a graph"))
     if not system.tiers:
         none = np.zeros(0, np.int64)
         return graph_of(system.name, 1, 1, [(none, none, 1.0, 0.0)])
@@ -47,20 +47,20 @@ def system_graph(system: System) -> Graph:
                 latency,
             )
         )
-    switched = isinstance(first.topology, Switched)
-    nodes += count if switched else 0
+    is_switched = isinstance(first.topology, Switched)
+    nodes += count if is_switched else 0
     for depth, tier in enumerate(system.tiers[1:], 1):
         more, nodes = _outer(system, tier, system.tiers[depth - 1].chips, nodes)
         links += more
-    made = graph_of(system.name, system.chips, nodes, links)
-    made = replace(made, latency_s=np.where(made.head < made.ranks, _inward(made), made.latency_s))
-    one = count == 1 and len(system.tiers) == 1
+    graph = graph_of(system.name, system.chips, nodes, links)
+    graph = replace(graph, latency_s=np.where(graph.head < graph.ranks, _inward(graph), graph.latency_s))
+    one_domain = count == 1 and len(system.tiers) == 1
     return replace(
-        made,
-        shape=shape if one else (),
-        wraps=wraps if one else (),
+        graph,
+        shape=shape if one_domain else (),
+        wraps=wraps if one_domain else (),
         domain=size if count > 1 else 0,
-        reducing=system.chips if one and isinstance(first.topology, Switched) and first.topology.reduces else -1,
+        reducing=system.chips if one_domain and isinstance(first.topology, Switched) and first.topology.reduces else -1,
     )
 
 

@@ -52,12 +52,12 @@ def time_algorithm(algorithm: Algorithm, graph: Graph, size_bytes: float) -> Tim
     if algorithm.nodes <= graph.ranks:  # no switch has steps of its own
         fabric = merge_switches(graph)
         if fabric.link is not None:
-            timed = _timed(algorithm, fabric.graph, size_bytes, fabric.wide)
-            return replace(timed, link_bytes=fabric.spread(timed.link_bytes, graph))
-    return _timed(algorithm, graph, size_bytes)
+            timing = _time_rounds(algorithm, fabric.graph, size_bytes, fabric.wide)
+            return replace(timing, link_bytes=fabric.spread_load(timing.link_bytes, graph))
+    return _time_rounds(algorithm, graph, size_bytes)
 
 
-def _timed(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Mask | None = None) -> Timing:
+def _time_rounds(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Mask | None = None) -> Timing:
     """The same on a graph as it is; `wide` links are taken for a round's own bytes, others until its steps end."""
     steps = algorithm.steps
     ways, way_of = _ways(algorithm, graph)
@@ -68,23 +68,25 @@ def _timed(algorithm: Algorithm, graph: Graph, size_bytes: float, wide: Mask | N
     last, crowding = 0.0, 0
     for low, high in pairwise(steps.starts()):
         used, row, count, sent = _messages(way_of[low:high], _sizes(shares, steps.chunk[low:high]), len(ways.count))
-        own: Index | slice = slice(None) if row is None else row
+        step_rows: Index | slice = slice(None) if row is None else row
         over = ways.links(used)
-        load = np.bincount(over.link, over.spread(sent), graph.links)
-        crowding = max(crowding, int(np.bincount(over.link, None if count is None else over.spread(count)).max()))
+        load = np.bincount(over.link, over.for_links(sent), graph.links)
+        crowding = max(crowding, int(np.bincount(over.link, None if count is None else over.for_links(count)).max()))
         total += load
         busy = load / graph.bytes_per_s
-        lasts = ways.latency_s[used] + over.most(busy)
-        end = np.maximum(there[read[low:high]], over.most(free)[own]) + lasts[own]
+        lasts = ways.latency_s[used] + over.largest(busy)
+        end = np.maximum(there[read[low:high]], over.largest(free)[step_rows]) + lasts[step_rows]
         np.maximum.at(there, write[low:high], end)
         done = end
         if row is not None:
             done = np.zeros(len(used))
             np.maximum.at(done, row, end)
-        taken = over.spread(done)
+        link_done_s = over.for_links(done)
         if wide is not None:
-            taken = taken - np.where(wide[over.link], over.spread(over.most(busy)) - busy[over.link], 0.0)
-        np.maximum.at(free, over.link, taken)
+            link_done_s = link_done_s - np.where(
+                wide[over.link], over.for_links(over.largest(busy)) - busy[over.link], 0.0
+            )
+        np.maximum.at(free, over.link, link_done_s)
         last = max(last, float(end.max()))
         ends.append(last)
     return Timing(seconds=last, round_ends=np.array(ends), link_bytes=total, crowding=crowding)
@@ -119,14 +121,14 @@ class _Over:
     first: Index | None
     count: Index | None
 
-    def spread(self, values: Array) -> Array:
+    def for_links(self, values: Array) -> Array:
         """A way's value for each of its links."""
         return values if self.count is None else np.repeat(values, self.count)
 
-    def most(self, values: Array) -> Array:
+    def largest(self, values: Array) -> Array:
         """The largest value of a link, of each way."""
-        found = values[self.link]
-        return found if self.first is None else np.maximum.reduceat(found, self.first)
+        link_values = values[self.link]
+        return link_values if self.first is None else np.maximum.reduceat(link_values, self.first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -153,25 +155,25 @@ def _ways(algorithm: Algorithm, graph: Graph) -> tuple[_Ways, Index | Ints]:
     if graph.nodes > 1 << 13:
         pairs, way_of = np.unique(key, return_inverse=True)
     else:
-        seen = np.zeros(graph.nodes * graph.nodes, np.bool_)
-        seen[key] = True
-        pairs = np.flatnonzero(seen)
-        number = np.zeros(len(seen), np.int32)
+        is_used = np.zeros(graph.nodes * graph.nodes, np.bool_)
+        is_used[key] = True
+        pairs = np.flatnonzero(is_used)
+        number = np.zeros(len(is_used), np.int32)
         number[pairs] = np.arange(len(pairs), dtype=np.int32)
         way_of = number[key]
-    found = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
-    there = found >= 0
+    links = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    there = links >= 0
     count = there.sum(axis=1)
-    latency = np.where(there, graph.latency_s[found], 0.0).sum(axis=1)
-    return _Ways(link=found[there], first=np.cumsum(count) - count, count=count, latency_s=latency), way_of
+    latency = np.where(there, graph.latency_s[links], 0.0).sum(axis=1)
+    return _Ways(link=links[there], first=np.cumsum(count) - count, count=count, latency_s=latency), way_of
 
 
 def _places(algorithm: Algorithm) -> tuple[Index | Ints, Index | Ints, int]:
-    every = algorithm.nodes * algorithm.contract.chunks
-    chunks = np.int32(algorithm.contract.chunks) if every < 2**31 else np.int64(algorithm.contract.chunks)
+    place_count = algorithm.nodes * algorithm.contract.chunks
+    chunks = np.int32(algorithm.contract.chunks) if place_count < 2**31 else np.int64(algorithm.contract.chunks)
     read = algorithm.steps.source * chunks + algorithm.steps.chunk
     write = algorithm.steps.target * chunks + algorithm.steps.chunk
-    if every <= DENSE:
-        return read, write, every
-    known, index = np.unique(np.concatenate([read, write]), return_inverse=True)
-    return index[: len(read)], index[len(read) :], len(known)
+    if place_count <= DENSE:
+        return read, write, place_count
+    distinct_places, index = np.unique(np.concatenate([read, write]), return_inverse=True)
+    return index[: len(read)], index[len(read) :], len(distinct_places)

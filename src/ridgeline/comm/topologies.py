@@ -48,8 +48,8 @@ def topology(text: str, bytes_per_s: float, latency_s: float = 0.0, outer_bytes_
             raise _wrong(repr(text), "sizes such as mesh:8x8 or ring:16")
         raise InputError(not_among("topology", kind, _MAKERS, "write e.g. mesh:8x8, torus:4x4x4, ring:16, switch:8"))
     sizes = tuple(int(part) for part in match.group(2).split("x"))
-    counted = sizes[:1] if match.group(1) == "random" else sizes
-    if min(counted) < 1 or prod(counted) > MOST_RANKS:
+    sizes_counted = sizes[:1] if match.group(1) == "random" else sizes
+    if min(sizes_counted) < 1 or prod(sizes_counted) > MOST_RANKS:
         raise _wrong(repr(text), f"sides of at least 1 and at most {MOST_RANKS} ranks")
     if not bytes_per_s > 0:
         raise _wrong(f"a link of {bytes_per_s} B/s", "a rate above 0", 'give --link "50 GB/s"')
@@ -77,12 +77,12 @@ def _torus(name: str, sizes: tuple[int, ...], rate: float, latency: float, _oute
 
 
 def _ring(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
-    _one(name, sizes)
+    _single_size(name, sizes)
     return grid_graph(name, sizes, (sizes[0] > 2,), rate, latency)
 
 
 def _full(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
-    n = _one(name, sizes)
+    n = _single_size(name, sizes)
     if n * (n - 1) > MOST_LINKS:
         raise _wrong(f"{name}, {n * (n - 1)} links", f"at most {MOST_LINKS} links")
     a, b = np.triu_indices(n, 1)
@@ -90,7 +90,7 @@ def _full(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer
 
 
 def _switch(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
-    n = _one(name, sizes)
+    n = _single_size(name, sizes)
     return _one_way_latency(graph_of(name, n, n + 1, [(np.arange(n), np.full(n, n), rate, latency)]))
 
 
@@ -114,17 +114,19 @@ def _random(name: str, sizes: tuple[int, ...], rate: float, latency: float, _out
 def _dragonfly(name: str, sizes: tuple[int, ...], rate: float, latency: float, outer: float) -> Graph:
     if len(sizes) != 3:
         raise _wrong(name, "groups x routers x ranks, as dragonfly:9x4x2")
-    groups, routers, each = sizes
-    n = groups * routers * each
+    groups, routers, ranks_per_router = sizes
+    n = groups * routers * ranks_per_router
     ranks = np.arange(n)
-    links: list[tuple[Index, Index, float, float]] = [(ranks, n + ranks // each, rate, latency)]
+    links: list[tuple[Index, Index, float, float]] = [(ranks, n + ranks // ranks_per_router, rate, latency)]
     a, b = np.triu_indices(routers, 1)
     base = n + np.arange(groups)[:, None] * routers
-    links.append(((base + a).ravel(), (base + b).ravel(), rate * each, latency))
+    links.append(((base + a).ravel(), (base + b).ravel(), rate * ranks_per_router, latency))
     g, h = np.triu_indices(groups, 1)
-    links.append((n + g * routers + (h - 1) % routers, n + h * routers + g % routers, outer * each, latency))
-    made = _one_way_latency(graph_of(name, n, n + groups * routers, links))
-    return replace(made, domain=routers * each if groups > 1 else 0)
+    links.append(
+        (n + g * routers + (h - 1) % routers, n + h * routers + g % routers, outer * ranks_per_router, latency)
+    )
+    graph = _one_way_latency(graph_of(name, n, n + groups * routers, links))
+    return replace(graph, domain=routers * ranks_per_router if groups > 1 else 0)
 
 
 def _domains(name: str, sizes: tuple[int, ...], rate: float, latency: float, outer: float) -> Graph:
@@ -134,8 +136,8 @@ def _domains(name: str, sizes: tuple[int, ...], rate: float, latency: float, out
 
 
 def _rails(name: str, sizes: tuple[int, ...], rate: float, latency: float, outer: float) -> Graph:
-    domains, each, spines = _three(name, sizes, "domains x ranks x spines, as rails:16x8x16")
-    return rails(name, (domains, each, spines), (rate, outer), latency)
+    domains, ranks_per_domain, spines = _three(name, sizes, "domains x ranks x spines, as rails:16x8x16")
+    return rails(name, (domains, ranks_per_domain, spines), (rate, outer), latency)
 
 
 def _leaf_spine(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
@@ -143,7 +145,7 @@ def _leaf_spine(name: str, sizes: tuple[int, ...], rate: float, latency: float, 
 
 
 def _fat_tree(name: str, sizes: tuple[int, ...], rate: float, latency: float, _outer: float) -> Graph:
-    k = _one(name, sizes)
+    k = _single_size(name, sizes)
     if k < 2 or k % 2 or k**3 // 4 > MOST_RANKS:
         raise _wrong(name, f"an even number of ports a switch, and at most {MOST_RANKS} ranks, as fattree:16")
     return fat_tree(name, k, rate, latency)
@@ -182,8 +184,8 @@ def domain_graph(
     if rails > 1:
         up = p / rails * rates[1] / oversubscription
         links.append((p + n + np.arange(rails), np.full(rails, spine), up, 0.0))
-    made = graph_of(name, p, p + n + rails + (rails > 1), links)
-    return replace(_one_way_latency(made), domain=g)
+    graph = graph_of(name, p, p + n + rails + (rails > 1), links)
+    return replace(_one_way_latency(graph), domain=g)
 
 
 def _one_way_latency(graph: Graph) -> Graph:
@@ -191,7 +193,7 @@ def _one_way_latency(graph: Graph) -> Graph:
     return replace(graph, latency_s=np.where(graph.head < graph.ranks, 0.0, graph.latency_s))
 
 
-def _one(name: str, sizes: tuple[int, ...]) -> int:
+def _single_size(name: str, sizes: tuple[int, ...]) -> int:
     if len(sizes) != 1:
         raise _wrong(name, f"one size, as {name.split(':')[0]}:16")
     return sizes[0]

@@ -57,8 +57,8 @@ def deadlocks(steps: Steps, slots: int) -> list[Problem]:
     if not len(steps):
         return []
     connection = _connection(steps)
-    most = _most_in_a_round(steps, connection)
-    if most <= slots:
+    most_chunks = _most_in_a_round(steps, connection)
+    if most_chunks <= slots:
         return []
     return _cycle(steps, connection, slots)
 
@@ -95,8 +95,8 @@ def _cycle(steps: Steps, connection: Index, slots: int) -> list[Problem]:
     line = np.lexsort((np.tile(rows, 2), phase, worker))
     follows = worker[line[1:]] == worker[line[:-1]]
     waits.append((nodes[line[1:]][follows], nodes[line[:-1]][follows]))  # a channel works in order
-    late = np.concatenate([one for one, _ in waits])
-    early = np.concatenate([one for _, one in waits])
+    late = np.concatenate([row for row, _ in waits])
+    early = np.concatenate([row for _, row in waits])
     graph = coo_array((np.ones(len(late), np.int8), (late, early)), shape=(2 * size, 2 * size)).tocsr()
     _, label = connected_components(graph, directed=True, connection="strong")
     sizes = np.bincount(label)
@@ -105,8 +105,10 @@ def _cycle(steps: Steps, connection: Index, slots: int) -> list[Problem]:
         return []
     row = int(caught[0]) // 2
     path = f"step {row} (round {steps.round[row]}, rank {steps.source[row]} to {steps.target[row]})"
-    given = f"{len(caught)} sends and receives that wait for each other with {slots} slots a connection"
-    return [Problem(path=path, given=given, expected="an order without deadlock", todo="send fewer chunks in a round")]
+    given_text = f"{len(caught)} sends and receives that wait for each other with {slots} slots a connection"
+    return [
+        Problem(path=path, given=given_text, expected="an order without deadlock", todo="send fewer chunks in a round")
+    ]
 
 
 MOST_PLACES = 1 << 27
@@ -116,7 +118,7 @@ NEVER = np.iinfo(np.int32).max
 Rounds = NDArray[np.int32]
 
 
-def proved(algorithm: Algorithm) -> bool:
+def is_proved(algorithm: Algorithm) -> bool:
     """Whether the steps' shape proves that every output holds every contribution exactly once, without races.
 
     False says only that this proof does not hold. Numbers of steps must be inside their ranges.
@@ -128,21 +130,21 @@ def proved(algorithm: Algorithm) -> bool:
         return False
     if 0 < first_copy < len(steps) and steps.round[first_copy - 1] == steps.round[first_copy]:
         return False
-    roots = _added(algorithm, first_copy, places)
+    roots = _sum_ends(algorithm, first_copy, places)
     if roots is None:
         return False
     many = roots.reshape(algorithm.nodes, -1).sum(axis=0) != 1
     if many.any() and many[contract.end_places() % contract.chunks].any():
         return False
-    whole = _copied(algorithm, first_copy, roots)
-    return whole is not None and bool(_at_ends(whole, contract).all())
+    is_complete = _copied_places(algorithm, first_copy, roots)
+    return is_complete is not None and bool(_at_ends(is_complete, contract).all())
 
 
 def _at_ends(whole: Mask, contract: Contract) -> Mask:
     return whole[: contract.ranks * contract.chunks] if contract.ends is None else whole[contract.end_places()]
 
 
-def _added(algorithm: Algorithm, stop: int, places: int) -> Mask | None:
+def _sum_ends(algorithm: Algorithm, stop: int, places: int) -> Mask | None:
     """Where contributions end: places that hold something and are not sent while sums are made."""
     begins = algorithm.contract.begin_places()
     since = np.full(places, NEVER, np.int32)  # the last round that added to a place, -1 of what it begins with
@@ -159,18 +161,18 @@ def _added(algorithm: Algorithm, stop: int, places: int) -> Mask | None:
     return None if np.count_nonzero(sent) != stop else (since != NEVER) & ~sent
 
 
-def _copied(algorithm: Algorithm, start: int, roots: Mask) -> Mask | None:
+def _copied_places(algorithm: Algorithm, start: int, roots: Mask) -> Mask | None:
     """The places that hold whole chunks in the end."""
     since = np.where(roots, np.int32(-1), np.int32(NEVER))
     for _, write, round in _blocks(algorithm, start, len(algorithm.steps)):
         since[write] = round
-    whole: Mask = since != NEVER
-    if np.count_nonzero(whole) != np.count_nonzero(roots) + len(algorithm.steps) - start:
+    is_complete: Mask = since != NEVER
+    if np.count_nonzero(is_complete) != np.count_nonzero(roots) + len(algorithm.steps) - start:
         return None
     for read, _, round in _blocks(algorithm, start, len(algorithm.steps)):
         if not (since[read] < round).all():
             return None
-    return whole
+    return is_complete
 
 
 def _blocks(algorithm: Algorithm, start: int, stop: int) -> Iterator[tuple[Index, Index, Rounds]]:
@@ -208,15 +210,15 @@ def verify(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) ->
     >>> verify(ring_allgather(8)).ok
     True
     """
-    problems = _malformed(algorithm)
-    if not problems and not proved(algorithm):
+    problems = _malformed_steps(algorithm)
+    if not problems and not is_proved(algorithm):
         problems = _Replay(algorithm).problems()
     if not problems and serial:
         problems = deadlocks(algorithm.steps, slots)
     return Verification(ok=not problems, steps=len(algorithm.steps), problems=tuple(problems[:MOST]))
 
 
-def _malformed(algorithm: Algorithm) -> list[Problem]:
+def _malformed_steps(algorithm: Algorithm) -> list[Problem]:
     """Numbers outside their range: the replay may trust them afterwards."""
     steps, contract = algorithm.steps, algorithm.contract
     if not len(steps):
@@ -227,8 +229,8 @@ def _malformed(algorithm: Algorithm) -> list[Problem]:
         column = getattr(steps, name)
         bad = np.flatnonzero((column < 0) | (column >= limit))
         if len(bad):
-            expected = f"0 to {limit - 1}"
-            wrong.append(Problem(path=f"step {bad[0]}: {name}", given=str(column[bad[0]]), expected=expected))
+            expected_text = f"0 to {limit - 1}"
+            wrong.append(Problem(path=f"step {bad[0]}: {name}", given=str(column[bad[0]]), expected=expected_text))
     loops = np.flatnonzero(steps.source == steps.target)
     if len(loops):
         place = f"step {loops[0]}, rank {steps.source[loops[0]]}"
@@ -258,14 +260,14 @@ class _Replay:
     def _compress(self) -> None:
         """Number only the places that occur."""
         parts = (self.read, self.write, self.begins, self.ends)
-        known, inverse = np.unique(np.concatenate(parts), return_inverse=True)
+        distinct_places, inverse = np.unique(np.concatenate(parts), return_inverse=True)
         cuts = np.cumsum([len(part) for part in parts])[:-1]
         self.read, self.write, self.begins, self.ends = np.split(inverse.astype(np.int64), cuts)
-        self.places = len(known)
+        self.places = len(distinct_places)
 
     def problems(self) -> list[Problem]:
-        found = self._run()
-        return found or self._outputs()
+        problems = self._run()
+        return problems or self._outputs()
 
     def _run(self) -> list[Problem]:
         """Replay every round; the first round with a race or with nothing to send ends it."""
@@ -273,8 +275,8 @@ class _Replay:
         value = np.zeros(self.places, np.uint64)
         value[self.begins] = drawn
         self.whole = _sum_by(drawn, self.begin_chunks, self.contract.chunks)
-        held = np.zeros(self.places, np.bool_)
-        held[self.begins] = True
+        is_held = np.zeros(self.places, np.bool_)
+        is_held[self.begins] = True
         stamp = np.full(self.places, -1, np.int32)
         starts = self.steps.starts()
         adds = self.steps.op == REDUCE
@@ -283,26 +285,26 @@ class _Replay:
             rows = np.arange(low, high, dtype=np.int32)
             stamp[write] = rows
             twice = stamp[write] != rows
-            if not held[read].all():
-                return [self._empty(int(low + np.flatnonzero(~held[read])[0]))]
+            if not is_held[read].all():
+                return [self._empty(int(low + np.flatnonzero(~is_held[read])[0]))]
             if (stamp[read] >= low).any():
                 return [self._race(int(low + np.flatnonzero(stamp[read] >= low)[0]), "sends", read=True)]
-            carried = value[read]
+            carried_values = value[read]
             if twice.any():
                 bad = twice & ~(add & add[stamp[write] - low])
-                if bad.any() or _mixed(write, add):
+                if bad.any() or _mixes_ops(write, add):
                     return [self._race(int(low + np.flatnonzero(twice)[0]), "overwrites", read=False)]
                 value[write[~add]] = 0
                 places, index = np.unique(write, return_inverse=True)
-                value[places] = (value[places] + _sum_by(carried, index, len(places))) % FIELD
+                value[places] = (value[places] + _sum_by(carried_values, index, len(places))) % FIELD
             elif add.all():
-                total = value[write] + carried
+                total = value[write] + carried_values
                 value[write] = np.where(total >= FIELD, total - FIELD, total)
             else:
-                total = np.where(add, value[write], np.uint64(0)) + carried
+                total = np.where(add, value[write], np.uint64(0)) + carried_values
                 value[write] = np.where(total >= FIELD, total - FIELD, total)
-            held[write] = True
-        self.value, self.held = value, held
+            is_held[write] = True
+        self.value, self.held = value, is_held
         return []
 
     def _outputs(self) -> list[Problem]:
@@ -310,11 +312,11 @@ class _Replay:
         chunk = _end_chunks(self.contract)
         wrong = np.flatnonzero(~self.held[self.ends] | (self.value[self.ends] != self.whole[chunk]))
         ranks = self.contract.ends[:, 0] if self.contract.ends is not None else None
-        found = []
+        problems = []
         for index in wrong[:MOST]:
             rank = int(ranks[index]) if ranks is not None else int(index // self.contract.chunks)
-            found.append(_output_problem(self.algorithm, rank, int(chunk[index])))
-        return found
+            problems.append(_output_problem(self.algorithm, rank, int(chunk[index])))
+        return problems
 
     def _where(self, row: int) -> str:
         steps = self.steps
@@ -328,21 +330,21 @@ class _Replay:
 
     def _race(self, row: int, verb: str, *, read: bool) -> Problem:
         rank = self.steps.source[row] if read else self.steps.target[row]
-        given = f"{verb} chunk {self.steps.chunk[row]} of rank {rank} while another step of the round writes it"
-        return Problem(path=self._where(row), given=given, expected="a round between them", todo="no buffer race")
+        given_text = f"{verb} chunk {self.steps.chunk[row]} of rank {rank} while another step of the round writes it"
+        return Problem(path=self._where(row), given=given_text, expected="a round between them", todo="no buffer race")
 
 
-def _mixed(write: Index, add: NDArray[np.bool_]) -> bool:
+def _mixes_ops(write: Index, add: NDArray[np.bool_]) -> bool:
     """Whether a place is both added to and stored to."""
     return bool(len(np.intersect1d(write[add], write[~add])))
 
 
 def _drawn(steps: Steps, count: int) -> Elements:
     """Random elements, not zero, from a hash of all columns."""
-    hashed = blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for column in (steps.round, steps.source, steps.target, steps.chunk, steps.op):
-        hashed.update(np.ascontiguousarray(column).data)
-    seed = int.from_bytes(hashed.digest(), "little")
+        digest.update(np.ascontiguousarray(column).data)
+    seed = int.from_bytes(digest.digest(), "little")
     return np.random.default_rng(seed).integers(1, int(FIELD), size=count, dtype=np.uint64)
 
 
@@ -362,8 +364,8 @@ def _sum_by(values: Elements, index: Index, size: int) -> Elements:
     """Sums of field elements by index, exact: high and low halves apart, 2**61 being 1 in the field."""
     high = np.bincount(index, (values >> np.uint64(32)).astype(np.float64), size).astype(np.uint64)
     low = np.bincount(index, (values & np.uint64(0xFFFFFFFF)).astype(np.float64), size).astype(np.uint64)
-    folded = (high >> np.uint64(29)) + ((high & np.uint64((1 << 29) - 1)) << np.uint64(32))
-    return (folded + low) % FIELD
+    folded_high = (high >> np.uint64(29)) + ((high & np.uint64((1 << 29) - 1)) << np.uint64(32))
+    return (folded_high + low) % FIELD
 
 
 def _output_problem(algorithm: Algorithm, rank: int, chunk: int) -> Problem:
@@ -373,19 +375,19 @@ def _output_problem(algorithm: Algorithm, rank: int, chunk: int) -> Problem:
     owners = np.arange(contract.ranks) if begins is None else begins[begins[:, 1] == chunk, 0]
     counts = np.zeros((algorithm.nodes, contract.ranks), object)
     counts[owners, owners] = 1
-    mine = steps.take(np.flatnonzero(steps.chunk == chunk))
-    starts = mine.starts()
+    chunk_steps = steps.take(np.flatnonzero(steps.chunk == chunk))
+    starts = chunk_steps.starts()
     for low, high in pairwise(starts):
         before = counts.copy()
         for row in range(low, high):
-            kept = counts[mine.target[row]] if mine.op[row] == REDUCE else 0
-            counts[mine.target[row]] = kept + before[mine.source[row]]
+            previous = counts[chunk_steps.target[row]] if chunk_steps.op[row] == REDUCE else 0
+            counts[chunk_steps.target[row]] = previous + before[chunk_steps.source[row]]
     missing = [int(owner) for owner in owners if counts[rank, owner] == 0]
     many = [int(owner) for owner in owners if counts[rank, owner] > 1]
-    told = [f"without that of rank {_few(missing)}"] if missing else []
-    told += [f"with that of rank {_few(many)} more than once"] if many else []
-    given = f"chunk {chunk} {' and '.join(told) or 'wrong'}"
-    return Problem(path=f"rank {rank}", given=given, expected="every contribution exactly once")
+    faults = [f"without that of rank {_few(missing)}"] if missing else []
+    faults += [f"with that of rank {_few(many)} more than once"] if many else []
+    given_text = f"chunk {chunk} {' and '.join(faults) or 'wrong'}"
+    return Problem(path=f"rank {rank}", given=given_text, expected="every contribution exactly once")
 
 
 def _few(ranks: list[int]) -> str:

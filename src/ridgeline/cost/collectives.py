@@ -97,7 +97,7 @@ def _fastest(
     group = group_of(payload, ranks, stride, links, routing)
     best: Array | None = None
     for _, form in CLOSED_FORMS[kind]:
-        offer = form.offered(group)
+        offer = form.offer(group)
         if offer is False:
             continue
         seconds = form.terms(group).seconds
@@ -132,7 +132,7 @@ def explain_collective(
 def _options(kind: int, group: Group) -> Iterator[PricedAlgorithm]:
     skew = float(group.links.skew[0]) * (1.0 if kind == SEND else float(np.log2(group.ranks[0])))
     for name, form in CLOSED_FORMS[kind]:
-        if not np.all(form.offered(group)):
+        if not np.all(form.offer(group)):
             continue
         terms = form.terms(group)
         scale_up, scale_out = (float(np.ravel(part)[0]) for part in (terms.scale_up, terms.scale_out))

@@ -97,10 +97,10 @@ def _simulation(run: Contention) -> list[tuple[str, str]]:
     link, over = run.slowest_link, f"x {run.over_alpha_beta:.3f} of the time above"
     how = f"paths: {run.conditions.paths}; {METHODS[run.simulated.method]}"
     lines = [("simulated", f"{format_quantity(run.seconds, 's', 4)}, {over}; {how}")]
-    alone = run.alone_seconds
-    if alone != run.seconds:
-        more = percent(run.seconds / alone - 1)
-        lines.append(("by itself", f"{format_quantity(alone, 's', 4)}; stragglers and others add {more}"))
+    alone_s = run.alone_seconds
+    if alone_s != run.seconds:
+        more = percent(run.seconds / alone_s - 1)
+        lines.append(("by itself", f"{format_quantity(alone_s, 's', 4)}; stragglers and others add {more}"))
     seeds = run.seeds
     if seeds is not None:
         times = (seeds.median, seeds.p90, seeds.max, seeds.min)

@@ -36,9 +36,9 @@ def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int) 
     """Bytes on each link in each round as a share of the most; several in a cell where there are more."""
     steps = algorithm.steps
     rows, columns = min(most_links, graph.links), min(most_rounds, algorithm.rounds)
-    filled = np.zeros((rows, columns))
+    shares = np.zeros((rows, columns))
     if not len(steps) or not graph.links:
-        return filled
+        return shares
     pairs, which = np.unique(steps.source.astype(np.int64) * graph.nodes + steps.target, return_inverse=True)
     ways = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
     size = np.broadcast_to(algorithm.contract.shares(), (algorithm.contract.chunks,))[steps.chunk]
@@ -46,15 +46,15 @@ def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int) 
         link = ways[which, hop]
         on = link >= 0
         at = (link[on] * rows // graph.links, steps.round[on].astype(np.int64) * columns // algorithm.rounds)
-        np.add.at(filled, at, size[on])
-    return filled / (filled.max() or 1.0)
+        np.add.at(shares, at, size[on])
+    return shares / (shares.max() or 1.0)
 
 
 def refuse_unknown_picture(path: Path) -> None:
     """An `InputError` for a name that is no picture's."""
     if path.suffix.lower() not in WRITERS:
-        expected = f"a name ending in {', '.join(WRITERS[:-1])} or {WRITERS[-1]}"
-        raise InputError(Problem(path="--picture", given=path.name, expected=expected))
+        expected_text = f"a name ending in {', '.join(WRITERS[:-1])} or {WRITERS[-1]}"
+        raise InputError(Problem(path="--picture", given=path.name, expected=expected_text))
 
 
 def write_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRange] = ()) -> None:
@@ -64,16 +64,16 @@ def write_picture(found: CollectiveTime, path: Path, by_size: Sequence[SizeRange
     if kind == ".html":
         write_text(path, page(found, by_size))
         return
-    filled = heat(found.algorithm, found.graph, MOST_LINKS, MOST_ROUNDS)
+    shares = heat(found.algorithm, found.graph, MOST_LINKS, MOST_ROUNDS)
     if kind == ".png":
-        write_bytes(path, _png(filled, _side(filled), _title(found)))
+        write_bytes(path, _png(shares, _side(shares), _title(found)))
     else:
-        write_text(path, _svg(filled, _side(filled), _title(found), by_size))
+        write_text(path, _svg(shares, _side(shares), _title(found), by_size))
 
 
 def _title(found: CollectiveTime) -> str:
-    made = found.algorithm
-    return f"{made.contract.collective} by {made.name} on {found.graph.name}: rounds across, links down"
+    algorithm = found.algorithm
+    return f"{algorithm.contract.collective} by {algorithm.name} on {found.graph.name}: rounds across, links down"
 
 
 def _side(filled: Array) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def _png(filled: Array, side: tuple[int, int], title: str) -> bytes:
 
 def _cells(filled: Array, side: tuple[int, int], told: Sequence[str] = ()) -> list[str]:
     """A rectangle for each cell with bytes, which tells what it is where texts for links are given."""
-    colour = "#" + "".join(f"{one:02x}" for one in FULL)
+    colour = "#" + "".join(f"{channel:02x}" for channel in FULL)
     marks = []
     for row, column in zip(*np.nonzero(filled), strict=True):
         x, y = LEFT + int(column) * side[0], TOP + int(row) * side[1]
@@ -121,22 +121,22 @@ def _svg(filled: Array, side: tuple[int, int], title: str, by_size: Sequence[Siz
 
 def page(found: CollectiveTime, by_size: Sequence[SizeRange] = ()) -> str:
     """A page: time beside its bound, the schedule, the busiest links, and who is fastest at which size."""
-    made, graph = found.algorithm, found.graph
+    algorithm, graph = found.algorithm, found.graph
     size = format_quantity(found.size_bytes, "B", 4)
     title = f"{found.collective} of {size} on {graph.name}"
     pairs = [
-        (format_quantity(found.seconds, "s", 4), f"by {made.name}"),
+        (format_quantity(found.seconds, "s", 4), f"by {algorithm.name}"),
         (format_quantity(found.bound.seconds, "s", 4), f"bound, by {found.bound.by}"),
         (f"{found.ratio_to_bound:.3f}", "times the bound of its chunks"),
         (format_quantity(found.busbw, "B/s", 4), "busbw"),
-        (f"{made.rounds:,}", "rounds"),
-        (f"{len(made.steps):,}", "steps, verified" if found.verification.ok else "steps, NOT verified"),
+        (f"{algorithm.rounds:,}", "rounds"),
+        (f"{len(algorithm.steps):,}", "steps, verified" if found.verification.ok else "steps, NOT verified"),
     ]
-    filled = heat(made, graph, PAGE_LINKS, PAGE_ROUNDS)
+    shares = heat(algorithm, graph, PAGE_LINKS, PAGE_ROUNDS)
     body = f"<h1>{html.escaped(title)}</h1>{html.facts(pairs)}<h2>Schedule</h2><figure>"
-    side = _side(filled)
+    side = _side(shares)
     body += html.svg(
-        *_size(filled, side), [*_axes(filled, side, made.rounds), *_cells(filled, side, _links(found, filled))]
+        *_size(shares, side), [*_axes(shares, side, algorithm.rounds), *_cells(shares, side, _links(found, shares))]
     )
     body += (
         "<figcaption>Darker: more bytes in these rounds on these links; the darkest cell is the fullest.</figcaption>"
@@ -161,22 +161,26 @@ def _links(found: CollectiveTime, filled: Array) -> list[str]:
     """What each row of cells stands for."""
     graph, rows = found.graph, filled.shape[0]
     busy = found.timing.link_bytes / graph.bytes_per_s / (found.seconds or 1.0)
-    told = []
+    labels = []
     for row in range(rows):
         low, high = -(-row * graph.links // rows), -(-(row + 1) * graph.links // rows)
         ends = f"{graph.tail[low]} to {graph.head[low]}"
         many = f"{high - low} links from {ends} on" if high - low > 1 else f"link {ends}"
-        told.append(f"{many}, busy {busy[low:high].mean():.0%} of the time")
-    return told
+        labels.append(f"{many}, busy {busy[low:high].mean():.0%} of the time")
+    return labels
 
 
 def _busiest(found: CollectiveTime) -> str:
-    graph, carried = found.graph, found.timing.link_bytes
+    graph, carried_bytes = found.graph, found.timing.link_bytes
     if not graph.links or not found.seconds:
         return ""
-    busy = carried / graph.bytes_per_s / found.seconds
+    busy = carried_bytes / graph.bytes_per_s / found.seconds
     rows = [
-        (f"{graph.tail[one]} to {graph.head[one]}", format_quantity(float(carried[one]), "B", 3), f"{busy[one]:.1%}")
-        for one in np.argsort(-busy, kind="stable")[:8]
+        (
+            f"{graph.tail[link]} to {graph.head[link]}",
+            format_quantity(float(carried_bytes[link]), "B", 3),
+            f"{busy[link]:.1%}",
+        )
+        for link in np.argsort(-busy, kind="stable")[:8]
     ]
     return f"<h2>Busiest links</h2>{html.table(('link', 'bytes', 'of the time'), rows, text=(0,))}"

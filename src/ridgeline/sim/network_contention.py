@@ -51,34 +51,36 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
     graph = simulated_graph(system_graph(scenario.system))
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
-    asked = conditions(graph, **wanted)
-    quiet = replace(asked, background=(), slower={}, late={})
-    exposed = {part.name: part.seconds for part in prediction.breakdown}
+    run_conditions = conditions(graph, **wanted)
+    quiet = replace(run_conditions, background=(), slower={}, late={})
+    exposed_s = {part.name: part.seconds for part in prediction.breakdown}
 
-    def by_seed(jobs: list[Job], others: list[Job], under: Conditions = asked) -> list[float]:
-        runs = over_seeds([*jobs, *others], graph, under, _seeds(asked))
-        return [max(one.job_s[: len(jobs)]) for one in runs]
+    def by_seed(jobs: list[Job], others: list[Job], under: Conditions = run_conditions) -> list[float]:
+        runs = over_seeds([*jobs, *others], graph, under, _seeds(run_conditions))
+        return [max(run.job_s[: len(jobs)]) for run in runs]
 
-    def seconds(jobs: list[Job], others: list[Job], under: Conditions = asked) -> float:
+    def seconds(jobs: list[Job], others: list[Job], under: Conditions = run_conditions) -> float:
         return float(np.mean(by_seed(jobs, others, under)))
 
     mesh = scenario.plan.mesh
-    reduced = [job for op in _reductions(program) for job in _jobs(op, mesh)]
-    overlapped = reduced if bool(plans.overlap_grad[0] > 0) else []
-    lasts = sum(_rounds(job) * seconds([job], [], quiet) for job in overlapped[:1])
-    found = []
+    grad_jobs = [job for op in _reductions(program) for job in _jobs(op, mesh)]
+    overlapped_jobs = grad_jobs if bool(plans.overlap_grad[0] > 0) else []
+    lasts = sum(_rounds(job) * seconds([job], [], quiet) for job in overlapped_jobs[:1])
+    collectives = []
     for op in _distinct(program):
         jobs = _jobs(op, mesh)
         if not jobs:
             continue
-        others = overlapped if op.axis in ("tp", "cp", "ep") else []
-        alone, tried = seconds(jobs[:1], [], quiet), by_seed(jobs, [])
-        together = float(np.mean(tried))
-        beside = seconds(jobs, others) if others else together
-        shown = exposed.get(PART_OF_AXIS[op.axis].value, 0.0)
-        meets = lasts * shown / prediction.step_time_s
-        added = max(0.0, together / alone - 1) * shown + max(0.0, beside - together) / alone * min(meets, shown)
-        found.append(
+        concurrent_jobs = overlapped_jobs if op.axis in ("tp", "cp", "ep") else []
+        alone_s, seed_times = seconds(jobs[:1], [], quiet), by_seed(jobs, [])
+        together = float(np.mean(seed_times))
+        beside_s = seconds(jobs, concurrent_jobs) if concurrent_jobs else together
+        exposed_part_s = exposed_s.get(PART_OF_AXIS[op.axis].value, 0.0)
+        meets = lasts * exposed_part_s / prediction.step_time_s
+        added_s = max(0.0, together / alone_s - 1) * exposed_part_s + max(0.0, beside_s - together) / alone_s * min(
+            meets, exposed_part_s
+        )
+        collectives.append(
             ContendedCollective(
                 label=op.label,
                 kind=op.kind,
@@ -86,17 +88,17 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
                 ranks=round(_number(op.ranks)),
                 stride=round(_number(op.stride)),
                 groups=len(jobs),
-                alone_s=alone,
+                alone_s=alone_s,
                 together_s=together,
-                worst_s=max(tried),
-                beside_s=beside,
-                exposed_s=shown,
-                added_s=added,
+                worst_s=max(seed_times),
+                beside_s=beside_s,
+                exposed_s=exposed_part_s,
+                added_s=added_s,
             )
         )
-    ordered = tuple(sorted(found, key=lambda one: -one.added_s))
+    by_added_time = tuple(sorted(collectives, key=lambda one: -one.added_s))
     return NetworkContention(
-        topology=graph.name, paths=asked.paths, collectives=ordered, closed_form_s=prediction.step_time_s
+        topology=graph.name, paths=run_conditions.paths, collectives=by_added_time, closed_form_s=prediction.step_time_s
     )
 
 
@@ -106,8 +108,8 @@ def _seeds(asked: Conditions) -> range:
 
 def _rounds(job: Job) -> float:
     """How many times the rounds that are simulated make the whole ring."""
-    whole = job.algorithm.ranks - 1
-    return whole / min(whole, ROUNDS)
+    ring_rounds = job.algorithm.ranks - 1
+    return ring_rounds / min(ring_rounds, ROUNDS)
 
 
 def _reductions(program: Program) -> tuple[Collective, ...]:
@@ -120,13 +122,13 @@ def _distinct(program: Program) -> Iterator[Collective]:
     if program.step is not None:
         step = program.step
         ops += [step.send, *step.layer_gather, *step.layer_scatter, *step.grad_reduce, *step.param_gather]
-    known: dict[tuple[str, str, float, float], Collective] = {}
+    distinct_ops: dict[tuple[str, str, float, float], Collective] = {}
     for op in ops:
         if isinstance(op, Collective) and _number(op.ranks) > 1 and _number(op.payload_bytes) > 0:
             key = op.kind, op.axis, _number(op.ranks), _number(op.stride)
-            if key not in known or _number(op.payload_bytes) > _number(known[key].payload_bytes):
-                known[key] = op
-    yield from known.values()
+            if key not in distinct_ops or _number(op.payload_bytes) > _number(distinct_ops[key].payload_bytes):
+                distinct_ops[key] = op
+    yield from distinct_ops.values()
 
 
 def _jobs(op: Collective, mesh: Mesh) -> list[Job]:
@@ -141,9 +143,9 @@ def _jobs(op: Collective, mesh: Mesh) -> list[Job]:
 
 def _groups(op: Collective, ranks: int, mesh: Mesh) -> Iterator[Index]:
     """Ranks that share all coordinates but one; the closed form's stride counts stages in between, where such lie."""
-    spread = mesh.pp if mesh.order == DP_LAST and PART_OF_AXIS[op.axis] in (StepPart.DP, StepPart.SHARD) else 1
-    apart = max(1, round(_number(op.stride) / spread))
-    for group in mesh.groups(ranks, apart, stages=op.axis == "pp"):
+    pipeline_stride = mesh.pp if mesh.order == DP_LAST and PART_OF_AXIS[op.axis] in (StepPart.DP, StepPart.SHARD) else 1
+    distance = max(1, round(_number(op.stride) / pipeline_stride))
+    for group in mesh.groups(ranks, distance, stages=op.axis == "pp"):
         yield np.array(group, np.int64)
 
 
@@ -151,10 +153,12 @@ def _algorithm(op: Collective, ranks: int) -> Algorithm:
     if op.kind == "send":
         return sends(ranks, np.arange(ranks - 1), np.arange(1, ranks))
     if op.kind == "all-to-all":
-        whole = pairwise(ranks, at_once=True)
-        away = (whole.steps.target - whole.steps.source) % ranks
-        every = max(1, -(-ranks // MOST_PAIRS))
-        return replace(whole, steps=whole.steps.take(away % every == 0)) if every > 1 else whole
+        all_pairs = pairwise(ranks, at_once=True)
+        distance = (all_pairs.steps.target - all_pairs.steps.source) % ranks
+        keep_every = max(1, -(-ranks // MOST_PAIRS))
+        return (
+            replace(all_pairs, steps=all_pairs.steps.take(distance % keep_every == 0)) if keep_every > 1 else all_pairs
+        )
     ring = ring_allgather(ranks)
     return replace(ring, steps=ring.steps.take(ring.steps.round < ROUNDS))
 

@@ -62,7 +62,7 @@ def test_a_new_row_changes_the_ideal_time_and_the_price_of_a_step(monkeypatch: p
         nothing = np.zeros_like(group.ranks)
         return Terms(scale_up=nothing, scale_out=0.0, slice=nothing, once=1e-9)
 
-    form = ClosedForm(terms=terms, offered=lambda group: True)
+    form = ClosedForm(terms=terms, offer=lambda group: True)
     row = AlgorithmRow(name="telepathy", serves=("allgather",), steps=steps, closed_forms={"all-gather": form})
     rows: Any = (*ROWS, row)
     monkeypatch.setattr(select, "ROWS", rows)

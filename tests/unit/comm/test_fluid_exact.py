@@ -16,11 +16,11 @@ from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.simulation import compiled, path_choice, simulate
 from ridgeline.comm.simulation.conditions import Conditions, conditions
-from ridgeline.comm.simulation.fluid_exact import exact_arrivals, in_turns, queued
+from ridgeline.comm.simulation.fluid_exact import exact_arrivals, in_turns, make_queues
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.message_rounds import Flows, Run, port_of
 from ridgeline.comm.simulation.messages import Job, needed_writes
-from ridgeline.comm.simulation.path_choice import _mixed, _turned
+from ridgeline.comm.simulation.path_choice import _hash_connections, _mix
 from ridgeline.comm.topologies import topology
 
 RATE, ALPHA = 50e9, 5e-7
@@ -96,7 +96,7 @@ def captured(jobs: list[Job], name: str, monkeypatch: pytest.MonkeyPatch, **aske
 
 def core_arrivals(flows: Flows) -> list[np.ndarray]:
     """By the general core, and by that of ports that take turns where it knows the case."""
-    queues, turns = queued(flows.messages, flows.out), in_turns(flows.messages, flows.out)
+    queues, turns = make_queues(flows.messages, flows.out), in_turns(flows.messages, flows.out)
     assert queues is not None
     found = [exact_arrivals(flows, one) for one in (queues, turns) if one is not None]
     assert found[0] is not None
@@ -155,10 +155,10 @@ def test_ways_are_those_of_the_columns() -> None:
         ends = np.array([(a, b) for a in range(graph.ranks) for b in range(graph.ranks) if a != b])
         sources, targets = np.ascontiguousarray(ends.T)
         table = PathTable(graph, targets)
-        number = _mixed(sources, targets, np.zeros(len(ends), np.int64), 7)
+        number = _hash_connections(sources, targets, np.zeros(len(ends), np.int64), 7)
         quick = path_choice.chosen_ways(table, sources, targets, number, True)
         assert quick is not None
-        wanted = follow_paths(table, sources, targets, number, _turned)
+        wanted = follow_paths(table, sources, targets, number, _mix)
         assert (quick[0] == np.where(wanted < 0, graph.links, wanted)).all(), name
         assert quick[1] == pytest.approx(np.append(graph.latency_s, 0.0)[wanted].sum(axis=1), rel=1e-12), name
         rail = path_choice.chosen_ways(table, sources, targets, sources, False)

@@ -18,7 +18,7 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.answer import verify_file
 from ridgeline.comm.formats.files import read_collective, target_text, write_collective
-from ridgeline.comm.formats.lower import _messages, lowered
+from ridgeline.comm.formats.lower import _messages, lower_algorithm
 from ridgeline.comm.formats.settings_files import choice_text, read_hccl, read_tuner, tuner_text
 from ridgeline.comm.graph import without
 from ridgeline.comm.libraries.choice import library_choice
@@ -264,7 +264,7 @@ def test_messages_are_counted_before_they_are_made(collective: str) -> None:
     graph = topology("torus:4x4", 50e9, 5e-7)
     for one in candidates(collective, graph):  # type: ignore[arg-type]
         made = one.make()
-        written = lowered(made, "msccl")
+        written = lower_algorithm(made, "msccl")
         sends = sum(step.pushes is not None for rank in written.blocks for block in rank for step in block)
         assert int(_messages(made)[1].sum()) <= sends
         if collective == "allreduce" and one.name in ("ring", "bucket"):

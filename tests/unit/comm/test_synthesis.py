@@ -11,7 +11,7 @@ import pytest
 from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
-from ridgeline.comm.graph import Graph, graph_of, slowed, without
+from ridgeline.comm.graph import Graph, graph_of, slow_links, without
 from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.synthesis.matching import arrival_allgather, cycle_allgather, has_cycle, matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
@@ -62,7 +62,7 @@ def test_an_even_mesh_is_gathered_along_a_cycle_in_the_fewest_rounds(name: str) 
     for other in ("mesh:3x3", "mesh:8", "torus:4x4", "mesh:2x2x2"):
         assert not has_cycle(topology(other, RATE, ALPHA))
     assert not has_cycle(without(graph, ["link:0-1"]))
-    assert not has_cycle(slowed(graph, ["link:0-1:0.5"]))
+    assert not has_cycle(slow_links(graph, ["link:0-1:0.5"]))
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])
@@ -167,7 +167,7 @@ def test_never_slower_than_any_of_the_library(seed: int) -> None:
     graph = topology(NAMES[seed], RATE, ALPHA) if named else random_graph(12, 4, seed, spread=float(seed % 2))
     if seed % 3 == 1:
         row = int(random.integers(graph.links))
-        graph = slowed(graph, [f"link:{graph.tail[row]}-{graph.head[row]}:0.3"])
+        graph = slow_links(graph, [f"link:{graph.tail[row]}-{graph.head[row]}:0.3"])
     for collective in EVERY:
         size = float(10 ** random.uniform(0, 11))
         made = synthesize(collective, graph, size)
@@ -208,7 +208,7 @@ def test_through_switches_near_the_bound_and_faster_than_the_library(name: str) 
 )
 def test_a_slow_rank_behind_a_switch_is_a_leaf_of_every_tree(name: str, slow: list[str]) -> None:
     """Reduce-scatter and all-gather pay its port twice, (p - 1) / p M each; a leaf sends and gets M at once."""
-    graph = slowed(topology(name, RATE, ALPHA), slow)
+    graph = slow_links(topology(name, RATE, ALPHA), slow)
     made = synthesize("allreduce", graph, 1e9)
     assert made.name == "tree-packing"
     assert verify(made).ok
@@ -226,7 +226,7 @@ def test_all_to_all_of_many_ranks() -> None:
 
 def test_all_to_all_on_broken_and_unequal_graphs() -> None:
     torus = without(topology("torus:6x6", RATE, ALPHA), ["link:3-4", "node:9"])
-    mesh = slowed(topology("mesh:4x8", RATE, ALPHA), ["link:3-4:0.25", "node:9:0.5"])
+    mesh = slow_links(topology("mesh:4x8", RATE, ALPHA), ["link:3-4:0.25", "node:9:0.5"])
     for graph in (torus, mesh, random_graph(32, 4, 1, spread=2.0)):
         made = synthesize("alltoall", graph, 1e9)
         seconds = time_algorithm(made, graph, 1e9).seconds

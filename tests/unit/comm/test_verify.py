@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, reversed_algorithm, steps_of
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, merge_steps, reversed_algorithm, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, forwarded_dispatch, moe_dispatch, pairwise
 from ridgeline.comm.library.gathers import PATTERNS, allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.library.levels import split_rail_allgather, unequal_allreduce
 from ridgeline.comm.library.trees import double_tree, in_switch_allreduce, tree_allreduce
-from ridgeline.comm.verify import _Replay, deadlocks, proved, verify
+from ridgeline.comm.verify import _Replay, deadlocks, is_proved, verify
 
 RIGHT = {
     "ring allreduce": reduce_then_gather(ring_allgather(6)),
@@ -49,7 +49,7 @@ def test_right_ones_pass(name: str) -> None:
 def test_proofs_by_shape_and_by_replay_agree(name: str) -> None:
     """What the shape of the steps proves, the replay finds right too, for right ones and for broken ones."""
     right = RIGHT[name]
-    assert proved(right) or name in MINGLED
+    assert is_proved(right) or name in MINGLED
     assert _Replay(right).problems() == []
     random, steps = np.random.default_rng(len(name)), right.steps
     limits = {"source": right.nodes, "target": right.nodes, "chunk": right.contract.chunks, "op": 2}
@@ -59,7 +59,7 @@ def test_proofs_by_shape_and_by_replay_agree(name: str) -> None:
             values[random.integers(len(values))] = random.integers(limits.get(column, right.rounds))
             moved = replace(steps, **{column: values})
             broken = steps_of(moved.round, moved.source, moved.target, moved.chunk, moved.op)
-            if (broken.source != broken.target).all() and proved(with_steps(right, broken)):
+            if (broken.source != broken.target).all() and is_proved(with_steps(right, broken)):
                 assert _Replay(with_steps(right, broken)).problems() == []
 
 
@@ -67,7 +67,7 @@ def test_a_contribution_that_begins_twice_is_not_proved() -> None:
     gather = ring_allgather(4)
     assert gather.contract.begins is not None
     twice = np.concatenate([gather.contract.begins, gather.contract.begins[:1]])
-    assert not proved(replace(gather, contract=replace(gather.contract, begins=twice)))
+    assert not is_proved(replace(gather, contract=replace(gather.contract, begins=twice)))
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -189,4 +189,4 @@ def test_unequal_all_to_all_sends_nothing_where_there_is_nothing() -> None:
     made = alltoallv(sizes)
     assert verify(made).ok
     assert len(made.steps) == 4
-    assert not verify(with_steps(made, joined([made.steps.take(np.arange(3))]))).ok
+    assert not verify(with_steps(made, merge_steps([made.steps.take(np.arange(3))]))).ok

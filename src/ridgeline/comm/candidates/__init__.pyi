@@ -3,7 +3,7 @@ from ridgeline.comm.candidates.builders import broadcast_tree as broadcast_tree
 from ridgeline.comm.candidates.builders import bruck as bruck
 from ridgeline.comm.candidates.builders import bucket as bucket
 from ridgeline.comm.candidates.builders import double_trees as double_trees
-from ridgeline.comm.candidates.builders import forwarded as forwarded
+from ridgeline.comm.candidates.builders import forwarded_exchange as forwarded_exchange
 from ridgeline.comm.candidates.builders import in_switch as in_switch
 from ridgeline.comm.candidates.builders import line_gather as line_gather
 from ridgeline.comm.candidates.builders import pairwise as pairwise

@@ -111,7 +111,7 @@ def _serve(collective: Collective, gather: Candidate) -> Candidate:
 def _directions(collective: Collective, make: TrafficOf) -> list[Traffic]:
     """What a collective sends that is made of an all-gather: its traffic, the reverse, or both."""
     backward = {"allgather": (False,), "reducescatter": (True,), "allreduce": (False, True)}[collective]
-    return [traffic.reversed() if back else traffic for back in backward for traffic in make()]
+    return [traffic.reverse() if back else traffic for back in backward for traffic in make()]
 
 
 def _traffic_floor(graph: Graph, collective: Collective, make: TrafficOf) -> Callable[[float], float]:
@@ -255,9 +255,9 @@ def broadcast_tree(task: CollectiveTask, name: str) -> Iterator[Candidate]:
     if name == "chain":
         parents = [trees.chain(np.roll(order, -int(np.flatnonzero(order == root)[0])))]
     elif name == "tree":
-        parents = [trees.rooted(trees.binary_tree(n), root)]
+        parents = [trees.reroot(trees.binary_tree(n), root)]
     else:
-        parents = [trees.rooted(parent, root) for parent in trees.double_tree(n)]
+        parents = [trees.reroot(parent, root) for parent in trees.double_tree(n)]
     for pieces in PIECES:
         yield Candidate(
             name=name,
@@ -297,7 +297,7 @@ def pairwise(task: CollectiveTask) -> Iterator[Candidate]:
     yield Candidate(name="pairwise", steps=n * n, make=make, floor=lambda size: exchange_floor(graph, size))
 
 
-def forwarded(task: CollectiveTask) -> Iterator[Candidate]:
+def forwarded_exchange(task: CollectiveTask) -> Iterator[Candidate]:
     """An all-to-all over the chip of one's domain on the target's rail."""
     graph = task.graph
     n = graph.ranks

@@ -84,16 +84,16 @@ def topology_columns(systems: Sequence[System]) -> TopologyColumns:
     """The columns of several systems; what none of them has is None."""
     rows = [_wiring(system) for system in systems]
 
-    def needed(name: str) -> Array:
+    def needed_column(name: str) -> Array:
         return np.ascontiguousarray(np.array([row[name] for row in rows], dtype=np.float64).T)
 
     def column(name: str, blank: float, of: str = "") -> Array | None:
-        return needed(name) if any(row[of or name] != blank for row in rows) else None
+        return needed_column(name) if any(row[of or name] != blank for row in rows) else None
 
     return TopologyColumns(
-        start=needed("start"),
-        scale_out_step=needed("scale_out_step"),
-        exits=needed("exits"),
+        start=needed_column("start"),
+        scale_out_step=needed_column("scale_out_step"),
+        exits=needed_column("exits"),
         two_level=column("two_level", 0.0),
         in_switch=column("in_switch", 0.0),
         in_fabric=column("in_fabric", 0.0),
@@ -144,11 +144,11 @@ def _axes(tier: Tier | None) -> tuple[list[float], list[float], list[float]]:
         return [0.0] * AXES, [0.0] * AXES, [0.0] * AXES
     ring = isinstance(tier.topology, Ring)
     shape = (tier.chips,) if isinstance(tier.topology, Ring) else tier.topology.shape
-    closed = (tier.chips > 2,) if isinstance(tier.topology, Ring) else tier.topology.wraps
+    wraps_round = (tier.chips > 2,) if isinstance(tier.topology, Ring) else tier.topology.wraps
     link = 1 / (2 * len(shape))
     if tier.link is not None and not ring:
         link = tier.link.value / tier.need_bandwidth().value
-    sizes, wraps = [float(size) for size in reversed(shape)], [float(wrap) for wrap in reversed(closed)]
+    sizes, wraps = [float(size) for size in reversed(shape)], [float(wrap) for wrap in reversed(wraps_round)]
     sizes = [*sizes[: AXES - 1], prod(sizes[AXES - 1 :])]  # what lies beyond the last axis is taken as part of it
     blank = AXES - len(sizes)
     return [*sizes, *[1.0] * blank], [*wraps[:AXES], *[0.0] * (AXES - len(wraps))], [link] * AXES
@@ -220,10 +220,10 @@ def span_of(ranks: Array, stride: Array, topology: TopologyColumns) -> TorusSpan
     end = stride * ranks
     rate, hops, tight = np.zeros_like(ranks), np.zeros_like(ranks), np.zeros_like(ranks)
     square = np.sqrt(np.where((ranks >= 4) & (end < axes[0]) & (axes[1] > 1), ranks, 1.0))
-    for size, closed, axis_rate in zip(axes, wraps, link, strict=True):
+    for size, wraps_axis, axis_rate in zip(axes, wraps, link, strict=True):
         above = below * np.maximum(size, 1.0)
         extent = np.clip(np.minimum(end, above) / np.maximum(stride, below), 1.0, np.maximum(size, 1.0))
-        ways = 1.0 + closed * (extent >= size)
+        ways = 1.0 + wraps_axis * (extent >= size)
         rate = rate + (extent > 1) * axis_rate * ways
         hops = hops + (extent - 1) / ways
         tight = np.maximum(

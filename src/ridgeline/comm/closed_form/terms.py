@@ -91,7 +91,7 @@ class ClosedForm:
     """Seconds of an algorithm as terms, and where it is on offer (True: everywhere; an array: on some rows)."""
 
     terms: Callable[[Group], Terms]
-    offered: Callable[[Group], Offer]
+    offer: Callable[[Group], Offer]
 
 
 def group_of(payload: Array, ranks: Array, stride: Array, links: Links, routing: Routing = UNROUTED) -> Group:
@@ -288,7 +288,7 @@ def _sent_once(group: Group, places: Array) -> Array | float:
     return np.where(copies > 0, reach * (1 - (1 - 1 / reach) ** count) / count, 1.0)
 
 
-def _forwarded(group: Group) -> Terms:
+def _forwarded_terms(group: Group) -> Terms:
     """One message per domain, handed on inside it; tokens that go to several experts of a domain travel once.
 
     Inside it, too, a token reaches a rank once, whichever of its experts are there.
@@ -360,14 +360,14 @@ def _leaving(group: Group) -> Offer:
     return (group.domains > 1) if group.many else False
 
 
-RING = ClosedForm(terms=_ring, offered=_always)
-RING_TWICE = ClosedForm(terms=_ring_twice, offered=_always)
-TREES = ClosedForm(terms=_tree, offered=_flat_across)
-SWITCH_SUM = ClosedForm(terms=_in_switch, offered=_switches)
-SWITCH_COPY = ClosedForm(terms=_multicast, offered=_one_domain)
-FABRIC_SUM = ClosedForm(terms=_in_fabric, offered=_fabric)
-LEVELS = ClosedForm(terms=_two_level, offered=_levels)
-LEVELS_TWICE = ClosedForm(terms=_two_level_twice, offered=_levels)
-DIRECT = ClosedForm(terms=_direct, offered=_always)
-FORWARDED = ClosedForm(terms=_forwarded, offered=_leaving)
-NEIGHBOUR = ClosedForm(terms=_to_neighbour, offered=_always)
+RING = ClosedForm(terms=_ring, offer=_always)
+RING_TWICE = ClosedForm(terms=_ring_twice, offer=_always)
+TREES = ClosedForm(terms=_tree, offer=_flat_across)
+SWITCH_SUM = ClosedForm(terms=_in_switch, offer=_switches)
+SWITCH_COPY = ClosedForm(terms=_multicast, offer=_one_domain)
+FABRIC_SUM = ClosedForm(terms=_in_fabric, offer=_fabric)
+LEVELS = ClosedForm(terms=_two_level, offer=_levels)
+LEVELS_TWICE = ClosedForm(terms=_two_level_twice, offer=_levels)
+DIRECT = ClosedForm(terms=_direct, offer=_always)
+FORWARDED = ClosedForm(terms=_forwarded_terms, offer=_leaving)
+NEIGHBOUR = ClosedForm(terms=_to_neighbour, offer=_always)

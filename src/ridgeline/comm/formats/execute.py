@@ -80,12 +80,12 @@ def execute(program: Program) -> tuple[Algorithm, Verification]:
             if problems:
                 break
     assert first is not None
-    algorithm = _lifted(program, first)
-    told = tuple(dict.fromkeys(problems))[:MOST]  # in place and out of place may break alike
-    return algorithm, Verification(ok=not problems, steps=len(algorithm.steps), problems=told)
+    algorithm = _lift_algorithm(program, first)
+    distinct_problems = tuple(dict.fromkeys(problems))[:MOST]  # in place and out of place may break alike
+    return algorithm, Verification(ok=not problems, steps=len(algorithm.steps), problems=distinct_problems)
 
 
-def _lifted(program: Program, made: _Transfers) -> Algorithm:
+def _lift_algorithm(program: Program, made: _Transfers) -> Algorithm:
     when, source, target, chunk = (
         np.array(column, np.int64) for column in (made.round, made.source, made.target, made.chunk)
     )
@@ -128,22 +128,24 @@ class _Run:
 
     def run(self) -> list[Problem]:
         """Run all blocks to their end, then look at the outputs."""
-        blocks = [(rank, block) for rank, mine in enumerate(self.program.blocks) for block in range(len(mine))]
+        blocks = [
+            (rank, block) for rank, rank_blocks in enumerate(self.program.blocks) for block in range(len(rank_blocks))
+        ]
         if self.order == 1:
             blocks.reverse()
-        moved = True
-        while moved:
-            moved = False
+        is_moving = True
+        while is_moving:
+            is_moving = False
             if self.order > 1:
                 self.random.shuffle(blocks)
             for rank, block in blocks:
                 while self._advance(rank, block):
-                    moved = True
+                    is_moving = True
                     if self.order > 1 and self.random.random() < 0.5:
                         break
-        left = [place for place in blocks if self.at[place[0]][place[1]] < len(self._steps(*place))]
-        if left:
-            raise _Stuck(self._waiting(*min(left), len(left)))
+        stuck_places = [place for place in blocks if self.at[place[0]][place[1]] < len(self._steps(*place))]
+        if stuck_places:
+            raise _Stuck(self._waiting(*min(stuck_places), len(stuck_places)))
         return self._outputs()
 
     def _steps(self, rank: int, block: int) -> tuple[Instruction, ...]:
@@ -155,17 +157,17 @@ class _Run:
         if at >= len(steps):
             return False
         step = steps[at]
-        if self._held(rank, block, step):
+        if self._wait_reason(rank, block, step):
             return False
         self._do(rank, block, at, step)
         self.at[rank][block] += 1
         return True
 
-    def _held(self, rank: int, block: int, step: Instruction) -> str:
+    def _wait_reason(self, rank: int, block: int, step: Instruction) -> str:
         """What an instruction waits for; blank: nothing."""
-        for other, number in step.after:
-            if self.at[rank][other] <= number:
-                return f"step {number} of block {other}"
+        for waited_block, number in step.after:
+            if self.at[rank][waited_block] <= number:
+                return f"step {number} of block {waited_block}"
         if step.pops is not None and not self.wires.get(step.pops):
             return f"a message from rank {step.pops[0]} on channel {step.pops[2]}"
         if step.pushes is not None and len(self.wires.get(step.pushes, ())) >= self.program.slots:
@@ -176,18 +178,18 @@ class _Run:
         if step.barrier is not None:
             met = self.met.setdefault((rank, step.barrier[0]), set())
             met.add(block)
-            if len(met) < step.barrier[1] and not self._released(rank, step.barrier[0], block):
+            if len(met) < step.barrier[1] and not self._is_released(rank, step.barrier[0], block):
                 return f"{step.barrier[1] - len(met)} more blocks at barrier {step.barrier[0]}"
         if step.awaits_flags:
-            for place in self._spread(step.reads, step.count):
+            for place in self._spread_places(step.reads, step.count):
                 if place[1] == "s" and place not in self.flagged:
-                    return f"a packet in {_told(place)}"
+                    return f"a packet in {_place_text(place)}"
         return ""
 
-    def _released(self, rank: int, number: int, block: int) -> bool:
+    def _is_released(self, rank: int, number: int, block: int) -> bool:
         return block in self.met.get((rank, -1 - number), set())
 
-    def _spread(self, places: tuple[Place, ...], count: int) -> list[Place]:
+    def _spread_places(self, places: tuple[Place, ...], count: int) -> list[Place]:
         return [self._place((rank, buffer, offset + j)) for rank, buffer, offset in places for j in range(count)]
 
     def _do(self, rank: int, block: int, at: int, step: Instruction) -> None:
@@ -195,27 +197,27 @@ class _Run:
             self.raised[key] -= 1
         if step.barrier is not None:
             self._meet(rank, block, step.barrier[0])
-        popped = self.wires[step.pops].popleft() if step.pops is not None else []
-        if step.pops is not None and len(popped) != step.count:
-            raise _Stuck(self._problem(rank, block, at, step, f"{len(popped)} chunks arrive", f"{step.count}"))
-        made = [self._sum(rank, block, at, step, j, popped) for j in range(step.count)] if _moves(step) else []
-        for j, value in enumerate(made):
+        popped_values = self.wires[step.pops].popleft() if step.pops is not None else []
+        if step.pops is not None and len(popped_values) != step.count:
+            raise _Stuck(self._problem(rank, block, at, step, f"{len(popped_values)} chunks arrive", f"{step.count}"))
+        sums = [self._sum(rank, block, at, step, j, popped_values) for j in range(step.count)] if _moves(step) else []
+        for j, value in enumerate(sums):
             for place in step.writes:
                 where = self._write(rank, step, place, j, value)
                 self.wrote[where] = f"step {at} of rank {rank}, block {block}"
         if step.pushes is not None:
-            self.wires.setdefault(step.pushes, deque()).append(made)
+            self.wires.setdefault(step.pushes, deque()).append(sums)
         for key in step.signals:
             self.raised[key] = self.raised.get(key, 0) + 1
 
     def _meet(self, rank: int, block: int, number: int) -> None:
         """Let the others of a barrier pass it, too, when the first does."""
         met = self.met.setdefault((rank, number), set())
-        passed = self.met.setdefault((rank, -1 - number), set())
-        if block in passed:
-            passed.discard(block)
+        passed_blocks = self.met.setdefault((rank, -1 - number), set())
+        if block in passed_blocks:
+            passed_blocks.discard(block)
             return
-        passed.update(met - {block})
+        passed_blocks.update(met - {block})
         met.clear()
 
     def _sum(self, rank: int, block: int, at: int, step: Instruction, j: int, popped: list[_Value]) -> _Value:
@@ -225,15 +227,17 @@ class _Run:
             place = self._place((owner, buffer, offset + j))
             value = self.memory.get(place)
             if value is None:
-                raise _Stuck(self._problem(rank, block, at, step, f"{_told(place)} empty", "what it reads to be there"))
+                raise _Stuck(
+                    self._problem(rank, block, at, step, f"{_place_text(place)} empty", "what it reads to be there")
+                )
             if owner != rank:
-                value = self._arrived(step, owner, rank, value, 0)
+                value = self._record_arrival(step, owner, rank, value, 0)
             if len(step.reads) > 1 and index > 0:
                 self._adds(value)
             parts.append(value)
         if popped:
             assert step.pops is not None
-            value = self._arrived(step, step.pops[0], rank, popped[j], step.pops[2])
+            value = self._record_arrival(step, step.pops[0], rank, popped[j], step.pops[2])
             if parts:
                 self._adds(value)
             parts.append(value)
@@ -250,7 +254,7 @@ class _Run:
         for index in value.arrivals:
             self.transfers.op[index] = REDUCE
 
-    def _arrived(self, step: Instruction, source: int, target: int, value: _Value, channel: int) -> _Value:
+    def _record_arrival(self, step: Instruction, source: int, target: int, value: _Value, channel: int) -> _Value:
         """The value after its way from one rank to another, which is a step."""
         when = step.round if step.round >= 0 else value.round
         index = self.transfers.add(when, source, target, value.chunk, channel)
@@ -260,14 +264,14 @@ class _Run:
         owner, buffer, offset = place
         where = self._place((owner, buffer, offset + j))
         if owner != rank:
-            value = self._arrived(step, rank, owner, value, 0)
+            value = self._record_arrival(step, rank, owner, value, 0)
         self.memory[where] = value
         if step.flags:
             self.flagged.add(where)
         return where
 
     def _outputs(self) -> list[Problem]:
-        program, found = self.program, []
+        program, problems = self.program, []
         for rank in range(program.ranks):
             if program.collective == "reduce" and rank != program.root:
                 continue
@@ -276,19 +280,23 @@ class _Run:
                 place = self._place((rank, "o", offset))
                 value = self.memory.get(place)
                 if value is None or value.sum != self.whole[chunk]:
-                    held = "nothing" if value is None else "another sum"
+                    held_text = "nothing" if value is None else "another sum"
                     last = self.wrote.get(place)
-                    given = f"{held} for chunk {chunk} in {_told(place)}" + (f", written by {last}" if last else "")
-                    found.append(Problem(path=f"rank {rank}", given=given, expected="every contribution exactly once"))
-                    if len(found) >= MOST:
-                        return found
-        return found
+                    given_text = f"{held_text} for chunk {chunk} in {_place_text(place)}" + (
+                        f", written by {last}" if last else ""
+                    )
+                    problems.append(
+                        Problem(path=f"rank {rank}", given=given_text, expected="every contribution exactly once")
+                    )
+                    if len(problems) >= MOST:
+                        return problems
+        return problems
 
     def _waiting(self, rank: int, block: int, stuck: int) -> Problem:
         at = self.at[rank][block]
         step = self._steps(rank, block)[at]
-        given = f"waits for ever for {self._held(rank, block, step)}; {stuck} blocks are stuck"
-        return self._problem(rank, block, at, step, given, "an order without deadlock")
+        given_text = f"waits for ever for {self._wait_reason(rank, block, step)}; {stuck} blocks are stuck"
+        return self._problem(rank, block, at, step, given_text, "an order without deadlock")
 
     @staticmethod
     def _problem(rank: int, block: int, at: int, step: Instruction, given: str, expected: str) -> Problem:
@@ -299,5 +307,5 @@ def _moves(step: Instruction) -> bool:
     return bool(step.reads or step.pops)
 
 
-def _told(place: Place) -> str:
+def _place_text(place: Place) -> str:
     return f"{place[1]}[{place[2]}] of rank {place[0]}"

@@ -16,7 +16,7 @@ from typing import Any
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.algorithm_file import FORMAT, read_algorithm, write_algorithm
 from ridgeline.comm.formats.execute import execute
-from ridgeline.comm.formats.lower import lowered
+from ridgeline.comm.formats.lower import lower_algorithm
 from ridgeline.comm.formats.msccl import msccl_text, read_msccl
 from ridgeline.comm.formats.mscclpp_read import read_mscclpp
 from ridgeline.comm.formats.mscclpp_write import mscclpp_text
@@ -98,7 +98,7 @@ def read_collective(path: Path, profile: str = "") -> CollectiveFile:
     raw = _bytes(path, wrong)
     head = raw[:4096].lstrip()
     if head.startswith(b"<"):
-        return _executed("msccl", read_msccl(path, raw, profile))
+        return _executed_file("msccl", read_msccl(path, raw, profile))
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -132,26 +132,26 @@ def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:
         read = read_algorithm(path)
         return CollectiveFile(format="ridgeline", algorithm=read, verification=verify(read))
     if isinstance(data, dict) and "gpus" in data:
-        return _executed("mscclpp", read_mscclpp(path, data))
+        return _executed_file("mscclpp", read_mscclpp(path, data))
     raise wrong("", "another kind of JSON", f'"format": "{FORMAT}", or an execution plan with "gpus"')
 
 
-def _executed(format: str, program: Program) -> CollectiveFile:
-    algorithm, found = execute(program)
-    return CollectiveFile(format=format, algorithm=algorithm, verification=found)
+def _executed_file(format: str, program: Program) -> CollectiveFile:
+    algorithm, verification = execute(program)
+    return CollectiveFile(format=format, algorithm=algorithm, verification=verification)
 
 
 def target_text(algorithm: Algorithm, target: str) -> str:
     """An algorithm as the text of a library's file, read back and executed; `InputError` where that fails."""
     if target in ("msccl", "rccl"):
-        text = msccl_text(lowered(algorithm, "rccl" if target == "rccl" else "msccl"))
+        text = msccl_text(lower_algorithm(algorithm, "rccl" if target == "rccl" else "msccl"))
         program = read_msccl(Path(f"<{target}>"), text.encode(), target)
     else:
         text = mscclpp_text(algorithm)
         program = read_mscclpp(Path(f"<{target}>"), json.loads(text))
-    _, found = execute(program)
-    if not found.ok:
-        first = found.problems[0]
+    _, verification = execute(program)
+    if not verification.ok:
+        first = verification.problems[0]
         raise InputError(Problem(path=f"--to {target}: {first.path}", given=first.given, expected=first.expected))
     return text
 

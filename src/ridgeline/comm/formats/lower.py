@@ -38,16 +38,18 @@ Told = tuple[int, int]  # block, step
 
 def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
     """An `InputError` where a target has no words for an algorithm."""
-    made = algorithm.contract
-    if made.collective not in WHOLE:
-        expected = f"one of {', '.join(WHOLE)}"
-        raise InputError(Problem(path="--to", given=f"{made.collective} to {target}", expected=expected))
+    contract = algorithm.contract
+    if contract.collective not in WHOLE:
+        expected_text = f"one of {', '.join(WHOLE)}"
+        raise InputError(Problem(path="--to", given=f"{contract.collective} to {target}", expected=expected_text))
     if algorithm.nodes > algorithm.ranks:
-        given, expected = f"{algorithm.name}, whose sums are made in switches", "an algorithm of ranks alone"
-        raise InputError(Problem(path=f"--to {target}", given=given, expected=expected, todo="choose --algorithm"))
+        given_text, expected_text = f"{algorithm.name}, whose sums are made in switches", "an algorithm of ranks alone"
+        raise InputError(
+            Problem(path=f"--to {target}", given=given_text, expected=expected_text, todo="choose --algorithm")
+        )
     if _root(algorithm) != 0:
-        given = f"root {_root(algorithm)}"
-        raise InputError(Problem(path=f"--to {target}", given=given, expected="root 0: the file has no other"))
+        given_text = f"root {_root(algorithm)}"
+        raise InputError(Problem(path=f"--to {target}", given=given_text, expected="root 0: the file has no other"))
 
 
 def refuse_too_many_steps(algorithm: Algorithm, target: Target) -> None:
@@ -59,19 +61,19 @@ def refuse_too_many_steps(algorithm: Algorithm, target: Target) -> None:
     connection, count = _messages(algorithm)
     path, todo = f"--to {target}", "take fewer ranks, or another --algorithm"
     if 2 * int(count.sum()) > MOST_INSTRUCTIONS:
-        given = f"{n} ranks with at least {2 * int(count.sum()):,} sends and receives"
+        given_text = f"{n} ranks with at least {2 * int(count.sum()):,} sends and receives"
         raise InputError(
-            Problem(path=path, given=given, expected=f"at most {MOST_INSTRUCTIONS:,} in a file", todo=todo)
+            Problem(path=path, given=given_text, expected=f"at most {MOST_INSTRUCTIONS:,} in a file", todo=todo)
         )
     pair = connection // CHANNELS
     blocks = np.bincount(pair // n, minlength=n) + np.bincount(pair % n, minlength=n)
     if blocks.max(initial=0) > limits.blocks:
-        given = f"{blocks.max()} connections of rank {blocks.argmax()}, a thread block each"
-        raise InputError(Problem(path=path, given=given, expected=f"at most {limits.blocks}", todo=todo))
+        given_text = f"{blocks.max()} connections of rank {blocks.argmax()}, a thread block each"
+        raise InputError(Problem(path=path, given=given_text, expected=f"at most {limits.blocks}", todo=todo))
     if count.max(initial=0) > limits.steps:
         sender, taker = divmod(int(pair[count.argmax()]), n)
-        given = f"{count.max()} sends from rank {sender} to rank {taker} in one thread block"
-        raise InputError(Problem(path=path, given=given, expected=f"at most {limits.steps} steps", todo=todo))
+        given_text = f"{count.max()} sends from rank {sender} to rank {taker} in one thread block"
+        raise InputError(Problem(path=path, given=given_text, expected=f"at most {limits.steps} steps", todo=todo))
 
 
 def _messages(algorithm: Algorithm) -> tuple[Index, Index]:
@@ -91,29 +93,29 @@ def _messages(algorithm: Algorithm) -> tuple[Index, Index]:
         first[1:] |= chunk[1:] != chunk[:-1] + 1
     starts = np.flatnonzero(first)
     size = np.diff(np.append(starts, len(key)))
-    known, index = np.unique(key[starts], return_inverse=True)
-    return known, np.bincount(index, -(-size // MOST_MERGED), len(known)).astype(np.int64)
+    distinct_keys, index = np.unique(key[starts], return_inverse=True)
+    return distinct_keys, np.bincount(index, -(-size // MOST_MERGED), len(distinct_keys)).astype(np.int64)
 
 
 def channels_of(algorithm: Algorithm) -> Index:
     """A channel of each step, for at most 32 peers: by the distance to the peer."""
     steps, n = algorithm.steps, algorithm.ranks
     groups = -(-(n - 1) // PEERS_A_CHANNEL)
-    apart = (steps.target.astype(np.int64) - steps.source - 1) % n
-    return steps.channel.astype(np.int64) * groups + apart // PEERS_A_CHANNEL
+    distance = (steps.target.astype(np.int64) - steps.source - 1) % n
+    return steps.channel.astype(np.int64) * groups + distance // PEERS_A_CHANNEL
 
 
 def _root(algorithm: Algorithm) -> int:
-    made = algorithm.contract
-    own = {"broadcast": made.begins, "reduce": made.ends}.get(made.collective)
-    return int(own[0, 0]) if own is not None else 0
+    contract = algorithm.contract
+    root_places = {"broadcast": contract.begins, "reduce": contract.ends}.get(contract.collective)
+    return int(root_places[0, 0]) if root_places is not None else 0
 
 
 def sizes_of(algorithm: Algorithm) -> tuple[int, int]:
     """Chunks of a rank's input and output."""
     n, chunks = algorithm.ranks, algorithm.contract.chunks
-    each = {"allgather": (chunks // n, chunks), "reducescatter": (chunks, chunks // n)}
-    return each.get(
+    counts = {"allgather": (chunks // n, chunks), "reducescatter": (chunks, chunks // n)}
+    return counts.get(
         algorithm.contract.collective, (chunks // n, chunks // n) if _pairs(algorithm) else (chunks, chunks)
     )
 
@@ -183,7 +185,7 @@ class Message:
 
 def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> list[Message]:
     """Every step as a message, neighbours of a round and connection joined; `places` ends as the algorithm does."""
-    steps, found = algorithm.steps, []
+    steps, messages = algorithm.steps, []
     starts, channel = steps.starts(), channels_of(algorithm)
     for low, high in pairwise(starts):
         arrivals: list[Message] = []
@@ -200,40 +202,45 @@ def messages_of(algorithm: Algorithm, places: Places, *, merge: bool = True) -> 
                 )
             )
         arrivals.sort(key=lambda one: (one.connection, one.chunk))
-        found += _joined(_bases(arrivals)) if merge else _bases(arrivals)
-        for one in arrivals:
-            places.now[one.target[0], one.chunk] = one.target
-    return found
+        messages += _join_messages(_bases(arrivals)) if merge else _bases(arrivals)
+        for arrival in arrivals:
+            places.now[arrival.target[0], arrival.chunk] = arrival.target
+    return messages
 
 
 def _bases(arrivals: list[Message]) -> list[Message]:
     """Of several sums into one place in a round, all but the first add to what is there by then."""
-    seen: set[Place] = set()
-    found = []
-    for one in arrivals:
-        again = one.base is not None and one.target in seen
-        found.append(replace(one, base=one.target) if again else one)
-        seen.add(one.target)
-    return found
+    targets_seen: set[Place] = set()
+    with_bases = []
+    for arrival in arrivals:
+        is_repeat = arrival.base is not None and arrival.target in targets_seen
+        with_bases.append(replace(arrival, base=arrival.target) if is_repeat else arrival)
+        targets_seen.add(arrival.target)
+    return with_bases
 
 
 def _there(places: Places, rank: int, chunk: int) -> Place:
-    found = places.now.get((rank, chunk))
-    if found is None:
-        given = f"chunk {chunk} used by rank {rank} before it is there"
-        raise InputError(Problem(path="algorithm", given=given, expected="a verified algorithm"))
-    return found
+    place = places.now.get((rank, chunk))
+    if place is None:
+        given_text = f"chunk {chunk} used by rank {rank} before it is there"
+        raise InputError(Problem(path="algorithm", given=given_text, expected="a verified algorithm"))
+    return place
 
 
-def _joined(messages: list[Message]) -> list[Message]:
-    found: list[Message] = []
-    for one in messages:
-        last = found[-1] if found else None
-        if last is not None and last.connection == one.connection and last.count < MOST_MERGED and _follows(last, one):
-            found[-1] = replace(last, count=last.count + 1)
+def _join_messages(messages: list[Message]) -> list[Message]:
+    joined_messages: list[Message] = []
+    for message in messages:
+        last = joined_messages[-1] if joined_messages else None
+        if (
+            last is not None
+            and last.connection == message.connection
+            and last.count < MOST_MERGED
+            and _follows(last, message)
+        ):
+            joined_messages[-1] = replace(last, count=last.count + 1)
         else:
-            found.append(one)
-    return found
+            joined_messages.append(message)
+    return joined_messages
 
 
 def _follows(last: Message, one: Message) -> bool:
@@ -260,14 +267,14 @@ class _Rank:
             self.index[key] = len(self.blocks)
             self.blocks.append([])
         block = self.index[key]
-        reads, writes = _each(step.reads, step.count), _each(step.writes, step.count)
+        reads, writes = _each_place(step.reads, step.count), _each_place(step.writes, step.count)
         before = [self.wrote[place] for place in (*reads, *writes) if place in self.wrote]
-        before += [told for place in writes for told in self.read[place]]
+        before += [wait for place in writes for wait in self.read[place]]
         waits = _latest(before, block)
-        mine = self.blocks[block]
-        mine += [Instruction(name="nop", after=(told,)) for told in waits[:-1]]
-        mine.append(replace(step, after=waits[-1:]))
-        here = (block, len(mine) - 1)
+        instructions = self.blocks[block]
+        instructions += [Instruction(name="nop", after=(wait,)) for wait in waits[:-1]]
+        instructions.append(replace(step, after=waits[-1:]))
+        here = (block, len(instructions) - 1)
         for place in writes:
             self.wrote[place] = here
             self.read[place] = []
@@ -275,20 +282,20 @@ class _Rank:
             self.read[place].append(here)
 
 
-def _each(places: tuple[Place, ...], count: int) -> list[Place]:
+def _each_place(places: tuple[Place, ...], count: int) -> list[Place]:
     return [(rank, buffer, offset + j) for rank, buffer, offset in places for j in range(count)]
 
 
 def _latest(before: list[Told], block: int) -> tuple[Told, ...]:
     """The last step of each other block."""
     last: dict[int, int] = {}
-    for other, step in before:
-        if other != block:
-            last[other] = max(step, last.get(other, -1))
+    for block_before, step in before:
+        if block_before != block:
+            last[block_before] = max(step, last.get(block_before, -1))
     return tuple(sorted(last.items()))
 
 
-def lowered(algorithm: Algorithm, target: Target) -> Program:
+def lower_algorithm(algorithm: Algorithm, target: Target) -> Program:
     """The program of an algorithm for MSCCL or RCCL."""
     refuse_unwritable_algorithm(algorithm, target)
     refuse_too_many_steps(algorithm, target)
@@ -298,15 +305,22 @@ def lowered(algorithm: Algorithm, target: Target) -> Program:
     by_round = groupby(messages_of(algorithm, places), key=lambda one: one.round)
     for _, together in by_round:
         messages = list(together)
-        for one in messages:
-            send = Instruction(name="s", reads=(one.source,), pushes=one.connection, count=one.count, round=one.round)
-            ranks[one.connection[0]].add(("send", one.connection), send)
-        for one in messages:
-            name, reads = ("r", ()) if one.base is None else ("rrc", (one.base,))
-            take = Instruction(
-                name=name, reads=reads, writes=(one.target,), pops=one.connection, count=one.count, round=one.round
+        for message in messages:
+            send = Instruction(
+                name="s", reads=(message.source,), pushes=message.connection, count=message.count, round=message.round
             )
-            ranks[one.connection[1]].add(("recv", one.connection), take)
+            ranks[message.connection[0]].add(("send", message.connection), send)
+        for message in messages:
+            name, reads = ("r", ()) if message.base is None else ("rrc", (message.base,))
+            take = Instruction(
+                name=name,
+                reads=reads,
+                writes=(message.target,),
+                pops=message.connection,
+                count=message.count,
+                round=message.round,
+            )
+            ranks[message.connection[1]].add(("recv", message.connection), take)
     for copy in own_copies(program, places):
         ranks[copy.reads[0][0]].add(("copy", None), copy)
     blocks = tuple(tuple(tuple(block) for block in rank.blocks) for rank in ranks)
@@ -315,9 +329,9 @@ def lowered(algorithm: Algorithm, target: Target) -> Program:
 
 def own_copies(program: Program, places: Places) -> list[Instruction]:
     """Chunks that end where they began: copied from input to output."""
-    found = []
+    copies = []
     for (rank, chunk), place in sorted(places.now.items()):
         out = program.output_place(rank, chunk)
         if out >= 0 and place[1] == "i":
-            found.append(Instruction(name="cpy", reads=(place,), writes=((rank, "o", out),)))
-    return found
+            copies.append(Instruction(name="cpy", reads=(place,), writes=((rank, "o", out),)))
+    return copies

@@ -31,7 +31,7 @@ from ridgeline.comm.formats.program import (
     Program,
     Wrong,
     refuse_too_large,
-    whole,
+    whole_number,
 )
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
@@ -62,11 +62,11 @@ class _Node:
 def read_msccl(path: Path, text: bytes, profile: str = "") -> Program:
     """The program of an XML file; `profile` holds it against msccl's or RCCL's limits, else against the wider."""
     wrong = Wrong(str(path))
-    root = _parsed(wrong, text)
+    root = _parse_xml(wrong, text)
     return _Reader(wrong, root, profile or "msccl").program()
 
 
-def _parsed(wrong: Wrong, text: bytes) -> _Node:
+def _parse_xml(wrong: Wrong, text: bytes) -> _Node:
     parser = expat.ParserCreate()
     stack: list[_Node] = []
     roots: list[_Node] = []
@@ -77,8 +77,8 @@ def _parsed(wrong: Wrong, text: bytes) -> _Node:
         count += 1
         line = parser.CurrentLineNumber
         if len(stack) >= len(NESTED) or tag != NESTED[len(stack)]:
-            expected = f"<{NESTED[len(stack)]}>" if len(stack) < len(NESTED) else "nothing inside a step"
-            raise wrong(f"line {line}", f"<{tag[:40]}>", expected)
+            expected_text = f"<{NESTED[len(stack)]}>" if len(stack) < len(NESTED) else "nothing inside a step"
+            raise wrong(f"line {line}", f"<{tag[:40]}>", expected_text)
         if count > MOST_INSTRUCTIONS:
             raise wrong(f"line {line}", "more elements", f"at most {MOST_INSTRUCTIONS}")
         node = _Node(tag, line, attributes, [])
@@ -111,13 +111,13 @@ class _Reader:
     def _number(self, node: _Node, name: str, least: int, most: int, default: int | None = None) -> int:
         if name not in node.attributes and default is not None:
             return default
-        return whole(self.wrong, f"line {node.line}: {name}", node.attributes.get(name, ""), least, most)
+        return whole_number(self.wrong, f"line {node.line}: {name}", node.attributes.get(name, ""), least, most)
 
     def _word(self, node: _Node, name: str, known: tuple[str, ...]) -> str:
-        found = node.attributes.get(name, "")
-        if found not in known:
-            raise self.wrong(f"line {node.line}: {name}", repr(found[:40]), f"one of {', '.join(known)}")
-        return found
+        word = node.attributes.get(name, "")
+        if word not in known:
+            raise self.wrong(f"line {node.line}: {name}", repr(word[:40]), f"one of {', '.join(known)}")
+        return word
 
     def program(self) -> Program:
         root = self.root
@@ -139,12 +139,12 @@ class _Reader:
             raise self.wrong("gpu", f"{len(root.children)} of them", f"{self.ranks}, as ngpus says")
         self.sizes = {"i": inputs, "o": outputs}
         blocks: list[tuple[tuple[Instruction, ...], ...]] = [()] * self.ranks
-        seen: set[int] = set()
+        ids_seen: set[int] = set()
         for node in root.children:
             rank = self._number(node, "id", 0, self.ranks - 1)
-            if rank in seen:
+            if rank in ids_seen:
                 raise self.wrong(f"line {node.line}: gpu id", str(rank), "each rank once")
-            seen.add(rank)
+            ids_seen.add(rank)
             blocks[rank] = self._gpu(node, rank, loop)
         return Program(
             name=root.attributes.get("name", "")[:80], target="rccl" if self.profile == "rccl" else "msccl",
@@ -163,25 +163,25 @@ class _Reader:
         outside = self._number(root, "outofplace", 0, 1, default=1 - inside)
         if not inside and not outside:
             raise self.wrong(f"line {root.line}", "neither inplace nor outofplace", "one of them")
-        return tuple(mode for mode, given in ((True, inside), (False, outside)) if given)
+        return tuple(mode for mode, is_allowed in ((True, inside), (False, outside)) if is_allowed)
 
     def _gpu(self, node: _Node, rank: int, loop: int) -> tuple[tuple[Instruction, ...], ...]:
-        given = {buffer: self._number(node, f"{buffer}_chunks", 0, MOST_CHUNKS) for buffer in "ios"}
+        buffer_chunks = {buffer: self._number(node, f"{buffer}_chunks", 0, MOST_CHUNKS) for buffer in "ios"}
         for buffer in "io":
-            if given[buffer] not in (0, self.sizes[buffer]):
-                expected = f"{self.sizes[buffer]} (or 0), as nchunksperloop {loop} asks for"
-                raise self.wrong(f"line {node.line}: {buffer}_chunks", str(given[buffer]), expected)
-        self.sizes["s"] = given["s"]
+            if buffer_chunks[buffer] not in (0, self.sizes[buffer]):
+                expected_text = f"{self.sizes[buffer]} (or 0), as nchunksperloop {loop} asks for"
+                raise self.wrong(f"line {node.line}: {buffer}_chunks", str(buffer_chunks[buffer]), expected_text)
+        self.sizes["s"] = buffer_chunks["s"]
         if len(node.children) > self.limits.blocks:
-            given_, most = f"{len(node.children)} blocks", f"at most {self.limits.blocks} in {self.profile}"
-            raise self.wrong(f"line {node.line}: gpu {rank}", given_, most)
+            given_text, limit_text = f"{len(node.children)} blocks", f"at most {self.limits.blocks} in {self.profile}"
+            raise self.wrong(f"line {node.line}: gpu {rank}", given_text, limit_text)
         self._lengths = [len(block.children) for block in node.children]
         peers: dict[tuple[str, int], set[int]] = {}
-        found = []
+        blocks = []
         for index, block in enumerate(node.children):
             self._number(block, "id", index, index)
-            found.append(self._block(block, rank, index, peers))
-        return tuple(found)
+            blocks.append(self._block(block, rank, index, peers))
+        return tuple(blocks)
 
     def _block(
         self, node: _Node, rank: int, index: int, peers: dict[tuple[str, int], set[int]]
@@ -192,17 +192,19 @@ class _Reader:
             if peer == rank:
                 raise self.wrong(f"line {node.line}: {side}", f"rank {rank} itself", "another rank")
             if peer >= 0:
-                mine = peers.setdefault((side, channel), set())
-                if peer in mine:
+                peers_used = peers.setdefault((side, channel), set())
+                if peer in peers_used:
                     raise self.wrong(
                         f"line {node.line}: {side}",
                         f"peer {peer} on channel {channel} twice",
                         "one block a peer and channel",
                     )
-                mine.add(peer)
-                if len(mine) > MOST_PEERS:
+                peers_used.add(peer)
+                if len(peers_used) > MOST_PEERS:
                     raise self.wrong(
-                        f"line {node.line}: chan", f"{len(mine)} peers on channel {channel}", f"at most {MOST_PEERS}"
+                        f"line {node.line}: chan",
+                        f"{len(peers_used)} peers on channel {channel}",
+                        f"at most {MOST_PEERS}",
                     )
         if len(node.children) >= self.limits.steps:
             raise self.wrong(
@@ -210,11 +212,11 @@ class _Reader:
                 f"{len(node.children)} steps",
                 f"fewer than {self.limits.steps} in {self.profile}",
             )
-        made = []
+        instructions = []
         for number, step in enumerate(node.children):
             self._number(step, "s", number, number)
-            made.append(self._step(step, rank, index, ends, channel))
-        return tuple(made)
+            instructions.append(self._step(step, rank, index, ends, channel))
+        return tuple(instructions)
 
     def _after(self, node: _Node, index: int) -> tuple[tuple[int, int], ...]:
         block = self._number(node, "depid", -1, len(self._lengths) - 1)
@@ -239,8 +241,8 @@ class _Reader:
         if self.moves > MOST_MOVES:
             raise self.wrong(f"line {node.line}", "more chunks moved", f"at most {MOST_MOVES}")
         receives, sends = kind in ("r", "rcs", "rrs", "rrc", "rrcs"), kind in ("s", "rcs", "rrs", "rrcs")
-        for needed, side in ((sends, "send"), (receives, "recv")):
-            if needed and ends[side] < 0:
+        for is_needed, side in ((sends, "send"), (receives, "recv")):
+            if is_needed and ends[side] < 0:
                 raise self.wrong(f"line {node.line}: {kind}", f"a block without {side} peer", f"a {side} peer")
         source = self._place(node, rank, "src", count) if kind in ("s", "rrs", "rrc", "rrcs", "cpy", "re") else None
         target = self._place(node, rank, "dst", count) if kind in ("r", "rcs", "rrc", "rrcs", "cpy", "re") else None
@@ -293,13 +295,13 @@ def _gpu(program: Program, rank: int, blocks: tuple[tuple[Instruction, ...], ...
     scratch = 1 + max((place[2] for place in places if place[1] == "s"), default=-1)
     sizes = {"id": rank, "i_chunks": program.inputs, "o_chunks": program.outputs, "s_chunks": scratch}
     lines = [f"  <gpu {_attributes(sizes)}>"]  # type: ignore[arg-type]
-    followed = {told for block in blocks for step in block for told in step.after}
+    dependencies = {step_after for block in blocks for step in block for step_after in step.after}
     for index, block in enumerate(blocks):
         send = next((step.pushes[1] for step in block if step.pushes), -1)
         recv = next((step.pops[0] for step in block if step.pops), -1)
         channel = next((_channel(step) for step in block if step.pops or step.pushes), 0)
         lines.append(f"    <tb {_attributes({'id': index, 'send': send, 'recv': recv, 'chan': channel})}>")
-        lines += [_step(number, step, (index, number) in followed) for number, step in enumerate(block)]
+        lines += [_step(number, step, (index, number) in dependencies) for number, step in enumerate(block)]
         lines.append("    </tb>")
     return [*lines, "  </gpu>"]
 

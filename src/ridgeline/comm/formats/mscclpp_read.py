@@ -24,7 +24,7 @@ from ridgeline.comm.formats.program import (
     Program,
     Wrong,
     refuse_too_large,
-    whole,
+    whole_number,
 )
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
@@ -98,7 +98,7 @@ class _Reader:
     def _int(self, owner: Json, key: str, at: str, least: int, most: int, default: int | None = None) -> int:
         if key not in owner and default is not None:
             return default
-        return whole(self.wrong, f"{at}: {key}", owner.get(key), least, most)
+        return whole_number(self.wrong, f"{at}: {key}", owner.get(key), least, most)
 
     def _word(self, owner: Json, key: str, at: str, known: tuple[str, ...]) -> str:
         value = owner.get(key)
@@ -108,71 +108,73 @@ class _Reader:
 
     def _finer(self) -> int:
         """How many parts the blocks of groups cut a chunk into."""
-        found = 1
+        factor = 1
         for rank, gpu in enumerate(self.gpus):
             for block in self._list(gpu, "threadblocks", f"gpu {rank}"):
                 for op in self._flat(self._dict(block, f"gpu {rank}"), f"gpu {rank}"):
                     if "tbg_info" in op:
                         info = self._dict(op["tbg_info"], f"gpu {rank}: tbg_info")
-                        found = lcm(found, self._int(info, "tbg_size", f"gpu {rank}: tbg_info", 1, MOST_FINER))
-                        if found > MOST_FINER:
-                            raise self.wrong(f"gpu {rank}: tbg_size", str(found), f"parts up to {MOST_FINER}")
-        return found
+                        factor = lcm(factor, self._int(info, "tbg_size", f"gpu {rank}: tbg_info", 1, MOST_FINER))
+                        if factor > MOST_FINER:
+                            raise self.wrong(f"gpu {rank}: tbg_size", str(factor), f"parts up to {MOST_FINER}")
+        return factor
 
     def _flat(self, block: Json, at: str) -> Iterator[Json]:
         """The ops of a block, those of pipelines in their place."""
         for op in self._list(block, "ops", at):
-            one = self._dict(op, at)
+            operation = self._dict(op, at)
             self.count += 1
             if self.count > MOST_INSTRUCTIONS:
                 raise self.wrong(at, "more ops", f"at most {MOST_INSTRUCTIONS}")
-            if one.get("name") == "pipeline":
-                for inner in self._list(one, "ops", at):
+            if operation.get("name") == "pipeline":
+                for inner in self._list(operation, "ops", at):
                     yield self._dict(inner, at)
             else:
-                yield one
+                yield operation
 
     def _sizes(self) -> tuple[int, int]:
-        given = {self._int(gpu, "input_chunks", f"gpu {rank}", 1, MOST_CHUNKS) for rank, gpu in enumerate(self.gpus)}
-        if len(given) > 1:
-            raise self.wrong("input_chunks", str(sorted(given))[:60], "the same on all ranks")
-        inputs = given.pop()
+        chunk_counts = {
+            self._int(gpu, "input_chunks", f"gpu {rank}", 1, MOST_CHUNKS) for rank, gpu in enumerate(self.gpus)
+        }
+        if len(chunk_counts) > 1:
+            raise self.wrong("input_chunks", str(sorted(chunk_counts))[:60], "the same on all ranks")
+        inputs = chunk_counts.pop()
         n = self.ranks
         if self.collective in ("reducescatter", "alltoall") and inputs % n:
             raise self.wrong("input_chunks", str(inputs), f"a multiple of {n} ranks")
         outputs = {"allgather": inputs * n, "reducescatter": inputs // n}.get(self.collective, inputs)
         for rank, gpu in enumerate(self.gpus):
-            stated = self._int(gpu, "output_chunks", f"gpu {rank}", 0, MOST_CHUNKS)
-            if stated not in (0, outputs):
-                raise self.wrong(f"gpu {rank}: output_chunks", str(stated), f"{outputs}, or 0")
+            output_chunks = self._int(gpu, "output_chunks", f"gpu {rank}", 0, MOST_CHUNKS)
+            if output_chunks not in (0, outputs):
+                raise self.wrong(f"gpu {rank}: output_chunks", str(output_chunks), f"{outputs}, or 0")
         return inputs * self.finer, outputs * self.finer
 
     def _channels(self, rank: int) -> dict[str, list[Any]]:
         """By type the ends of each channel: (peer, which of its channels), or a switch's buffer and ranks."""
-        found: dict[str, list[Any]] = {kind: [] for kind in TYPES}
+        channels: dict[str, list[Any]] = {kind: [] for kind in TYPES}
         at = f"gpu {rank}: channels"
         for channel in self._list(self.gpus[rank], "channels", f"gpu {rank}", default=True):
-            one = self._dict(channel, at)
-            kind = self._word(one, "channel_type", at, TYPES)
+            entry = self._dict(channel, at)
+            kind = self._word(entry, "channel_type", at, TYPES)
             if kind == "switch":
                 buffer = self._word(
-                    {"buffer_type": one.get("buffer_type", one.get("buff"))}, "buffer_type", at, ("i", "o", "s")
+                    {"buffer_type": entry.get("buffer_type", entry.get("buff"))}, "buffer_type", at, ("i", "o", "s")
                 )
-                for group in self._list(one, "rank_groups", at):
+                for group in self._list(entry, "rank_groups", at):
                     ranks = [
-                        whole(self.wrong, at, peer, 0, self.ranks - 1)
+                        whole_number(self.wrong, at, peer, 0, self.ranks - 1)
                         for peer in self._list(self._dict(group, at), "ranks", at)
                     ]
-                    found[kind].append((buffer, tuple(ranks)))
+                    channels[kind].append((buffer, tuple(ranks)))
                 continue
-            seen = [peer for peer, _ in found[kind]]
-            for peer in self._list(one, "connected_to", at):
-                number = whole(self.wrong, at, peer, 0, self.ranks - 1)
+            peers_seen = [peer for peer, _ in channels[kind]]
+            for peer in self._list(entry, "connected_to", at):
+                number = whole_number(self.wrong, at, peer, 0, self.ranks - 1)
                 if number == rank:
                     raise self.wrong(at, f"rank {rank} itself", "another rank")
-                found[kind].append((number, seen.count(number)))
-                seen.append(number)
-        return found
+                channels[kind].append((number, peers_seen.count(number)))
+                peers_seen.append(number)
+        return channels
 
     def _gpu(self, rank: int) -> tuple[tuple[Instruction, ...], ...]:
         gpu, at = self.gpus[rank], f"gpu {rank}"
@@ -180,21 +182,21 @@ class _Reader:
         semaphores = self._list(gpu, "semaphores", at, default=True)
         if len(semaphores) > MOST_SEMAPHORES:
             raise self.wrong(f"{at}: semaphores", str(len(semaphores)), f"at most {MOST_SEMAPHORES}")
-        for index, one in enumerate(semaphores):
-            value = self._int(self._dict(one, at), "init_value", f"{at}: semaphore {index}", 0, 2**31)
+        for index, semaphore in enumerate(semaphores):
+            value = self._int(self._dict(semaphore, at), "init_value", f"{at}: semaphore {index}", 0, 2**31)
             self.initial.append(((rank, rank, -1, index), value))
         self.semaphores = len(semaphores)
         self.remote = []
-        for one in self._list(gpu, "remote_buffers", at, default=True):
-            buffer = self._dict(one, f"{at}: remote_buffers")
+        for semaphore in self._list(gpu, "remote_buffers", at, default=True):
+            buffer = self._dict(semaphore, f"{at}: remote_buffers")
             peer = self._int(buffer, "rank", f"{at}: remote_buffers", 0, self.ranks - 1)
             self.remote.append((peer, self._word(buffer, "type", f"{at}: remote_buffers", ("i", "o", "s"))))
-        found = []
+        blocks = []
         for index, block in enumerate(self._list(gpu, "threadblocks", at)):
-            one = self._dict(block, f"{at}, block {index}")
-            self._int(one, "id", f"{at}, block {index}", index, index)
-            found.append(tuple(self._block(rank, index, one)))
-        return tuple(found)
+            semaphore = self._dict(block, f"{at}, block {index}")
+            self._int(semaphore, "id", f"{at}, block {index}", index, index)
+            blocks.append(tuple(self._block(rank, index, semaphore)))
+        return tuple(blocks)
 
     def _block(self, rank: int, index: int, block: Json) -> Iterator[Instruction]:
         at = f"rank {rank}, block {index}"
@@ -202,19 +204,21 @@ class _Reader:
         if len(ops) > MOST_OPS:
             raise self.wrong(at, f"{len(ops)} ops", f"at most {MOST_OPS}")
         self.mine: dict[str, list[Any]] = {kind: [] for kind in TYPES}
-        for one in self._list(block, "channels", at, default=True):
-            channel = self._dict(one, at)
+        for channel_entry in self._list(block, "channels", at, default=True):
+            channel = self._dict(channel_entry, at)
             kind = self._word(channel, "channel_type", at, TYPES)
-            known = self.connected[rank][kind]
+            known_channels = self.connected[rank][kind]
             for id in self._list(channel, "channel_ids", at):
-                self.mine[kind].append(known[whole(self.wrong, f"{at}: channel_ids", id, 0, len(known) - 1)])
+                self.mine[kind].append(
+                    known_channels[whole_number(self.wrong, f"{at}: channel_ids", id, 0, len(known_channels) - 1)]
+                )
             if len(self.mine[kind]) > MOST_CHANNELS:
                 raise self.wrong(at, f"{len(self.mine[kind])} channels", f"at most {MOST_CHANNELS} of a type")
         self.refs: list[tuple[int, str]] = []
-        for one in self._list(block, "remote_buffer_refs", at, default=True):
-            for id in self._list(self._dict(one, at), "remote_buffer_ids", at):
+        for channel_entry in self._list(block, "remote_buffer_refs", at, default=True):
+            for id in self._list(self._dict(channel_entry, at), "remote_buffer_ids", at):
                 self.refs.append(
-                    self.remote[whole(self.wrong, f"{at}: remote_buffer_ids", id, 0, len(self.remote) - 1)]
+                    self.remote[whole_number(self.wrong, f"{at}: remote_buffer_ids", id, 0, len(self.remote) - 1)]
                 )
         for number, op in enumerate(ops):
             yield from self._op(rank, f"{at}, step {number}", op)
@@ -226,8 +230,8 @@ class _Reader:
         if name in STILL:
             yield self._still(rank, at, op, name, signals)
             return
-        sources = [self._places(rank, at, one, share) for one in self._list(op, "src_buff", at)]
-        targets = [self._places(rank, at, one, share) for one in self._list(op, "dst_buff", at)]
+        sources = [self._places(rank, at, buffer, share) for buffer in self._list(op, "src_buff", at)]
+        targets = [self._places(rank, at, buffer, share) for buffer in self._list(op, "dst_buff", at)]
         if not sources or not targets:
             raise self.wrong(at, f"{name} without src_buff or dst_buff", "both")
         round_ = self._int(op, "round", at, 0, MOST_INSTRUCTIONS, default=-1)
@@ -257,7 +261,8 @@ class _Reader:
         if name in ("sem_acquire", "sem_release"):
             ids = self._list(op, "semaphore_ids", at)
             keys = tuple(
-                (rank, rank, -1, whole(self.wrong, f"{at}: semaphore_ids", id, 0, self.semaphores - 1)) for id in ids
+                (rank, rank, -1, whole_number(self.wrong, f"{at}: semaphore_ids", id, 0, self.semaphores - 1))
+                for id in ids
             )
             return Instruction(name=name, waits=keys) if name == "sem_acquire" else Instruction(name=name, signals=keys)
         if name in WAITS:
@@ -270,13 +275,13 @@ class _Reader:
         ids = self._list(op, "channel_ids", at)
         if not 1 <= len(ids) <= MOST_AT_ONCE:
             raise self.wrong(f"{at}: channel_ids", f"{len(ids)} of them", f"1 to {MOST_AT_ONCE}")
-        known = self.mine[kind]
-        found = []
+        own_channels = self.mine[kind]
+        keys = []
         for id in ids:
-            peer, which = known[whole(self.wrong, f"{at}: channel_ids", id, 0, len(known) - 1)]
+            peer, which = own_channels[whole_number(self.wrong, f"{at}: channel_ids", id, 0, len(own_channels) - 1)]
             ends = (rank, peer) if outward else (peer, rank)
-            found.append((*ends, TYPES.index(kind), which))
-        return tuple(found)
+            keys.append((*ends, TYPES.index(kind), which))
+        return tuple(keys)
 
     def _share(self, op: Json, at: str) -> tuple[int, int]:
         """Which part of each chunk a block of a group does: (number, of how many)."""
@@ -288,17 +293,17 @@ class _Reader:
 
     def _places(self, rank: int, at: str, buffer: object, share: tuple[int, int]) -> tuple[list[Place], int]:
         """The places that a buffer of an op means, on every rank of a switch, and how many chunks it is."""
-        one = self._dict(buffer, at)
-        index = self._int(one, "index", at, 0, MOST_CHUNKS)
-        size = self._int(one, "size", at, 1, MOST_CHUNKS)
-        if "switch_channel_id" in one:
-            known = self.mine["switch"]
-            kind, ranks = known[self._int(one, "switch_channel_id", at, 0, len(known) - 1)]
+        entry = self._dict(buffer, at)
+        index = self._int(entry, "index", at, 0, MOST_CHUNKS)
+        size = self._int(entry, "size", at, 1, MOST_CHUNKS)
+        if "switch_channel_id" in entry:
+            own_switches = self.mine["switch"]
+            kind, ranks = own_switches[self._int(entry, "switch_channel_id", at, 0, len(own_switches) - 1)]
             ends = [(peer, kind) for peer in ranks]
-        elif "buffer_id" in one:
-            ends = [self.refs[self._int(one, "buffer_id", at, 0, len(self.refs) - 1)]]
+        elif "buffer_id" in entry:
+            ends = [self.refs[self._int(entry, "buffer_id", at, 0, len(self.refs) - 1)]]
         else:
-            ends = [(rank, self._word(one, "type", at, ("i", "o", "s")))]
+            ends = [(rank, self._word(entry, "type", at, ("i", "o", "s")))]
         number, parts = share
         count = size * self.finer // parts
         first = index * self.finer + number * count
@@ -312,5 +317,5 @@ class _Reader:
         gpu, at = self.gpus[rank], f"gpu {rank}"
         if kind == "s":
             return self._int(gpu, "scratch_chunks", at, 0, MOST_CHUNKS, default=0)
-        stated = self._int(gpu, "input_chunks" if kind == "i" else "output_chunks", at, 0, MOST_CHUNKS)
-        return stated or self._int(gpu, "input_chunks", at, 0, MOST_CHUNKS)
+        room = self._int(gpu, "input_chunks" if kind == "i" else "output_chunks", at, 0, MOST_CHUNKS)
+        return room or self._int(gpu, "input_chunks", at, 0, MOST_CHUNKS)

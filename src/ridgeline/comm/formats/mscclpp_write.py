@@ -35,25 +35,25 @@ Json = dict[str, Any]
 def mscclpp_text(algorithm: Algorithm) -> str:
     """The plan's text; `InputError` where no number of blocks keeps within the executor's limits."""
     refuse_unwritable_algorithm(algorithm, "mscclpp")
-    most = min(algorithm.contract.chunks, MOST_BLOCKS)
+    most_blocks = min(algorithm.contract.chunks, MOST_BLOCKS)
     blocks = 1
     while over := _too_many(algorithm, blocks):
-        if blocks >= most:
-            raise _refused(over)
-        blocks = min(2 * blocks, most)
+        if blocks >= most_blocks:
+            raise _over_limits(over)
+        blocks = min(2 * blocks, most_blocks)
     while True:
         plan = _Plan(algorithm, blocks)
         over = plan.over_limits()
         if not over:
             return json.dumps(plan.sheet(), indent=1) + "\n"
-        if blocks >= most:
-            raise _refused(over)
-        blocks = min(2 * blocks, most)
+        if blocks >= most_blocks:
+            raise _over_limits(over)
+        blocks = min(2 * blocks, most_blocks)
 
 
-def _refused(over: str) -> InputError:
-    expected, todo = "a plan within the executor's limits", "take fewer ranks, or another --algorithm"
-    return InputError(Problem(path="--to mscclpp", given=over, expected=expected, todo=todo))
+def _over_limits(over: str) -> InputError:
+    expected_text, todo = "a plan within the executor's limits", "take fewer ranks, or another --algorithm"
+    return InputError(Problem(path="--to mscclpp", given=over, expected=expected_text, todo=todo))
 
 
 def _too_many(algorithm: Algorithm, blocks: int) -> str:
@@ -68,8 +68,8 @@ def _too_many(algorithm: Algorithm, blocks: int) -> str:
             np.unique(steps.round * np.int64(n * blocks) + side) % (n * blocks), minlength=n * blocks
         )
     if ops.max() > MOST_OPS:
-        rank, mine = divmod(int(ops.argmax()), blocks)
-        return f"at least {ops.max()} ops in block {mine} of rank {rank}, of at most {MOST_OPS}"
+        rank, block_number = divmod(int(ops.argmax()), blocks)
+        return f"at least {ops.max()} ops in block {block_number} of rank {rank}, of at most {MOST_OPS}"
     ends = np.concatenate([steps.source * np.int64(n) + steps.target, steps.target * np.int64(n) + steps.source])
     pairs = np.unique(ends * blocks + np.tile(block, 2))
     peers = np.bincount(pairs // (n * blocks) * blocks + pairs % blocks, minlength=n * blocks)
@@ -95,13 +95,13 @@ class _Plan:
     def _build(self) -> None:
         messages = messages_of(self.algorithm, self.places, merge=False)
         by_block: dict[int, list[Message]] = defaultdict(list)
-        for one in messages:
-            by_block[one.chunk % self.blocks].append(one)
-        for block, mine in by_block.items():
-            self._meet(block, mine)
+        for message in messages:
+            by_block[message.chunk % self.blocks].append(message)
+        for block, block_messages in by_block.items():
+            self._meet(block, block_messages)
             rounds: dict[int, list[Message]] = defaultdict(list)
-            for one in mine:
-                rounds[one.round].append(one)
+            for message in block_messages:
+                rounds[message.round].append(message)
             for number in sorted(rounds):
                 self._round(block, rounds[number])
         for copy in own_copies(self.program, self.places):
@@ -110,7 +110,7 @@ class _Plan:
             ops.append({"name": "copy", "src_buff": [_local(place)], "dst_buff": [_local(target)]})
 
     def _meet(self, block: int, mine: Iterable[Message]) -> None:
-        pairs = {(a, b) for one in mine for a, b in (one.connection[:2], one.connection[1::-1])}
+        pairs = {(a, b) for message in mine for a, b in (message.connection[:2], message.connection[1::-1])}
         for rank, peer in sorted(pairs):
             self.peers[rank][block].append(peer)
         for rank in range(self.program.ranks):
@@ -130,15 +130,15 @@ class _Plan:
         sends: dict[int, list[int]] = defaultdict(list)
         takes: dict[int, list[int]] = defaultdict(list)
         sums: dict[int, list[Json]] = defaultdict(list)
-        for one in mine:
-            source, target, _ = one.connection
-            there = one.target if one.base is None else self.places.new_scratch(target)
-            self.ops[source][block].append(self._put(source, block, one, there))
+        for message in mine:
+            source, target, _ = message.connection
+            there = message.target if message.base is None else self.places.new_scratch(target)
+            self.ops[source][block].append(self._put(source, block, message, there))
             sends[source].append(self.peers[source][block].index(target))
             takes[target].append(self.peers[target][block].index(source))
-            if one.base is not None:
-                reads = [_local(one.base), _local(there)]
-                add = {"name": "re", "src_buff": reads, "dst_buff": [_local(one.target)], "reduce_op": "sum"}
+            if message.base is not None:
+                reads = [_local(message.base), _local(there)]
+                add = {"name": "re", "src_buff": reads, "dst_buff": [_local(message.target)], "reduce_op": "sum"}
                 sums[target] += [add, {"name": "nop"}]
         for rank, channels in sends.items():
             self.ops[rank][block].append({"name": "nop"})
@@ -186,18 +186,18 @@ class _Plan:
         }
 
     def _gpu(self, rank: int) -> Json:
-        connected: list[int] = []
+        peer_ids: list[int] = []
         first: list[int] = []
         for peers in self.peers[rank]:
-            first.append(len(connected))
-            connected += peers
+            first.append(len(peer_ids))
+            peer_ids += peers
         return {
             "id": rank,
             "input_chunks": self.program.inputs,
             "output_chunks": self.program.outputs,
             "scratch_chunks": self.places.scratch.get(rank, 0),
             "threadblocks": [self._block(rank, block, first[block]) for block in range(self.blocks)],
-            "channels": [{"channel_type": "memory", "connected_to": connected}] if connected else [],
+            "channels": [{"channel_type": "memory", "connected_to": peer_ids}] if peer_ids else [],
             "remote_buffers": [
                 {"rank": peer, "type": buffer, "access_channel_types": ["memory"]} for peer, buffer in self.remote[rank]
             ],

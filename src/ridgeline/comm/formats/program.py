@@ -91,14 +91,14 @@ class Program:
 
     def output_place(self, rank: int, chunk: int) -> int:
         """Where a rank must hold a chunk in its output; -1: it needs not."""
-        n, own = self.ranks, self.chunks // max(self.ranks, 1)
+        n, chunks_per_rank = self.ranks, self.chunks // max(self.ranks, 1)
         match self.collective:
             case "reducescatter":
-                return chunk - rank * own if chunk // own == rank else -1
+                return chunk - rank * chunks_per_rank if chunk // chunks_per_rank == rank else -1
             case "alltoall":
                 piece = self.inputs // n
-                source, rest = divmod(chunk, self.inputs)
-                target, part = divmod(rest, piece)
+                source, place = divmod(chunk, self.inputs)
+                target, part = divmod(place, piece)
                 return source * piece + part if target == rank else -1
             case "reduce":
                 return chunk if rank == self.root else -1
@@ -179,11 +179,11 @@ class Wrong:
 def refuse_too_large(wrong: Wrong, ranks: int, inputs: int, outputs: int) -> None:
     """An `InputError` where nobody could follow every chunk."""
     if ranks * (inputs + outputs) > MOST_PLACES:
-        given = f"{ranks} ranks of {inputs} and {outputs} chunks"
-        raise wrong("chunks", given, f"at most {MOST_PLACES} in all")
+        given_text = f"{ranks} ranks of {inputs} and {outputs} chunks"
+        raise wrong("chunks", given_text, f"at most {MOST_PLACES} in all")
 
 
-def whole(wrong: Wrong, path: str, text: object, least: int, most: int) -> int:
+def whole_number(wrong: Wrong, path: str, text: object, least: int, most: int) -> int:
     """A whole number within limits, from text or JSON."""
     try:
         if isinstance(text, bool) or not isinstance(text, (int, str)):

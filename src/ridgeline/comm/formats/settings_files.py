@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.comm.formats.program import Wrong, whole
+from ridgeline.comm.formats.program import Wrong, whole_number
 from ridgeline.comm.libraries.choice import LibraryChoice
 from ridgeline.comm.libraries.options import Range
 from ridgeline.core.errors import InputError, Problem
@@ -79,21 +79,21 @@ def rules_of(collective: str, ranges: Sequence[Range], nodes: int, ranks: int) -
     """A library's choice by size as rules for this communicator; channels, which are assumed here, stay NCCL's."""
     return tuple(
         Rule(
-            collective=collective, min_bytes=0 if index == 0 else one.min_bytes,
-            max_bytes=LARGEST if index == len(ranges) - 1 else one.max_bytes, algorithm=one.algorithm,
-            protocol=one.protocol.lower(), nodes=nodes, ranks=ranks,
+            collective=collective, min_bytes=0 if index == 0 else size_range.min_bytes,
+            max_bytes=LARGEST if index == len(ranges) - 1 else size_range.max_bytes, algorithm=size_range.algorithm,
+            protocol=size_range.protocol.lower(), nodes=nodes, ranks=ranks,
         )
-        for index, one in enumerate(ranges)
+        for index, size_range in enumerate(ranges)
     )  # fmt: skip
 
 
 def tuner_text(rules: Sequence[Rule]) -> str:
     """The file's text, of rules that NCCL takes."""
     rows = [
-        f"{one.collective},{one.min_bytes},{one.max_bytes},{one.algorithm},{one.protocol},{one.channels},"
-        f"{one.nodes},{one.ranks},-1,-1"
-        for one in rules
-        if not one.without_effect
+        f"{rule.collective},{rule.min_bytes},{rule.max_bytes},{rule.algorithm},{rule.protocol},{rule.channels},"
+        f"{rule.nodes},{rule.ranks},-1,-1"
+        for rule in rules
+        if not rule.without_effect
     ]
     return "\n".join([HEAD, *rows]) + "\n"
 
@@ -101,46 +101,48 @@ def tuner_text(rules: Sequence[Rule]) -> str:
 def read_tuner(path: Path, text: str) -> tuple[Rule, ...]:
     """The rules of a tuner's file, or an `InputError` with the line that breaks one."""
     wrong = Wrong(str(path))
-    found: list[Rule] = []
+    rules: list[Rule] = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0].strip()
         if bare and not bare.lower().startswith("collective_type"):
-            found.append(_rule(wrong, f"line {number}", [cell.strip() for cell in bare.split(",")]))
-        if len(found) > MOST_RULES:
+            rules.append(_rule(wrong, f"line {number}", [cell.strip() for cell in bare.split(",")]))
+        if len(rules) > MOST_RULES:
             raise wrong(f"line {number}", "more rules", f"at most {MOST_RULES}")
-    if not found:
+    if not rules:
         raise wrong("", "no rule", "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks")
-    return tuple(found)
+    return tuple(rules)
 
 
 def _rule(wrong: Wrong, at: str, cells: list[str]) -> Rule:
     if not 8 <= len(cells) <= 10:
         raise wrong(at, f"{len(cells)} cells", "8 to 10 cells")
-    for cell, known, what in (
+    for cell, known_words, what in (
         (cells[0], COLLECTIVES, "collective_type"), (cells[3], ALGORITHMS, "algorithm"),
         (cells[4], PROTOCOLS, "protocol"),
     ):  # fmt: skip
-        if cell not in known:
-            raise wrong(f"{at}: {what}", repr(cell[:40]), f"one of {', '.join(known)}")
+        if cell not in known_words:
+            raise wrong(f"{at}: {what}", repr(cell[:40]), f"one of {', '.join(known_words)}")
     low, high = (
-        whole(wrong, f"{at}: {name}", cell, 0, 2**64 - 1)
+        whole_number(wrong, f"{at}: {name}", cell, 0, 2**64 - 1)
         for name, cell in (("min_bytes", cells[1]), ("max_bytes", cells[2]))
     )
     if low > high:
         raise wrong(at, f"min_bytes {low} above max_bytes {high}", "a range")
     channels, nodes, ranks = (
-        whole(wrong, f"{at}: {name}", cell, -1, 2**20)
+        whole_number(wrong, f"{at}: {name}", cell, -1, 2**20)
         for name, cell in (("channels", cells[5]), ("nNodes", cells[6]), ("nRanks", cells[7]))
     )
     for name, cell in zip(("numPipeOps", "regBuff"), cells[8:], strict=False):
-        whole(wrong, f"{at}: {name}", cell, -1, 2**20)
+        whole_number(wrong, f"{at}: {name}", cell, -1, 2**20)
     if 0 <= ranks < nodes:
         raise wrong(at, f"{ranks} ranks on {nodes} nodes", "at least one a node")
     collective, algorithm, protocol = cells[0], cells[3], cells[4]
     without_effect = ""
     if collective not in FOR.get(algorithm, COLLECTIVES):
-        taken = " or ".join(FOR[algorithm])
-        without_effect = f"{at}: {algorithm} for {collective}, which NCCL has for {taken} only: it passes this rule by"
+        served_text = " or ".join(FOR[algorithm])
+        without_effect = (
+            f"{at}: {algorithm} for {collective}, which NCCL has for {served_text} only: it passes this rule by"
+        )
     elif algorithm in SIMPLE_ONLY and protocol != "simple":
         without_effect = f"{at}: {algorithm} with {protocol}, which NCCL has with simple only: it passes this rule by"
     return Rule(
@@ -176,7 +178,7 @@ def hccl_text(algorithm: str) -> str:
 def read_hccl(path: Path, text: str) -> tuple[HcclSetting, ...]:
     """The settings of a file, or an `InputError` that says what is wrong."""
     wrong = Wrong(str(path))
-    found = []
+    settings = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if not bare or bare.startswith("#"):
@@ -184,26 +186,26 @@ def read_hccl(path: Path, text: str) -> tuple[HcclSetting, ...]:
         match = _LINE.fullmatch(bare)
         if match is None:
             raise wrong(f"line {number}", repr(bare[:60]), f"{NAME}=level0:NA;level1:<algorithm>")
-        found += [_setting(wrong, f"line {number}", part) for part in match.group(2).split("/")]
-    if not found:
+        settings += [_setting(wrong, f"line {number}", part) for part in match.group(2).split("/")]
+    if not settings:
         raise wrong("", "no setting", f"{NAME}=level0:NA;level1:<algorithm>")
-    return tuple(found)
+    return tuple(settings)
 
 
 def _setting(wrong: Wrong, at: str, text: str) -> HcclSetting:
-    operator, equals, rest = text.partition("=")
+    operator, equals, levels_text = text.partition("=")
     if not equals:
-        operator, rest = "", text
+        operator, levels_text = "", text
     elif operator not in OPERATORS:
         raise wrong(at, repr(operator[:40]), f"an operator: {', '.join(OPERATORS)}")
     levels = []
-    for index, part in enumerate(rest.split(";")):
+    for index, part in enumerate(levels_text.split(";")):
         level, _, algorithm = part.partition(":")
         if level != f"level{index}" or index > 2:
             raise wrong(at, repr(part[:40]), f"level{min(index, 2)}:<algorithm>")
-        known = ("NA",) if index == 0 else ("NA", *HCCL_ALGORITHMS)
-        if algorithm not in known:
-            raise wrong(f"{at}: level{index}", repr(algorithm[:40]), f"one of {', '.join(known)}")
+        algorithm_names = ("NA",) if index == 0 else ("NA", *HCCL_ALGORITHMS)
+        if algorithm not in algorithm_names:
+            raise wrong(f"{at}: level{index}", repr(algorithm[:40]), f"one of {', '.join(algorithm_names)}")
         levels.append((index, algorithm))
     return HcclSetting(operator=operator, levels=tuple(levels))
 
@@ -220,15 +222,17 @@ def choice_text(found: LibraryChoice, target: str = "") -> str:
     """The settings as text."""
     usual = TARGET_OF.get(found.library)
     if usual is None or target not in ("", usual):
-        expected = " or ".join(f"{name} with --library {library}" for library, name in TARGET_OF.items())
-        raise InputError(Problem(path="--to", given=f"{target or 'a file'} of {found.library}", expected=expected))
+        expected_text = " or ".join(f"{name} with --library {library}" for library, name in TARGET_OF.items())
+        raise InputError(Problem(path="--to", given=f"{target or 'a file'} of {found.library}", expected=expected_text))
     if usual == "hccl":
         text = hccl_text(found.chosen.algorithm)
         read_hccl(Path("<hccl>"), text)
         return text
     system = found.system
-    whole = system.tiers[0].chips == system.node  # a domain of several hosts: NCCL counts hosts, so leave it open
-    nodes = system.chips // system.node if whole else -1
+    one_host_domain = (
+        system.tiers[0].chips == system.node
+    )  # a domain of several hosts: NCCL counts hosts, so leave it open
+    nodes = system.chips // system.node if one_host_domain else -1
     text = tuner_text(rules_of(found.collective, found.ranges, nodes, system.chips))
     read_tuner(Path("<nccl-tuner>"), text)
     return text

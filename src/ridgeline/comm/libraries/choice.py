@@ -157,8 +157,8 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
     bytes_ = parse_quantity(size, "B") if isinstance(size, str) else float(size)
     if not 1 <= bytes_ < 2**50:
         raise InputError(Problem(path="--size", given=str(size), expected="1 B to 1 PB"))
-    priced, refused, version, notes = _model(cast(Library, library), name, system)
-    options = tuple(sorted(priced(bytes_), key=lambda option: option.seconds))
+    price, not_offered, version, notes = _model(cast(Library, library), name, system)
+    options = tuple(sorted(price(bytes_), key=lambda option: option.seconds))
     return LibraryChoice(
         library=cast(Library, library),
         version=version,
@@ -166,9 +166,9 @@ def library_choice(name: str, *, on: str | System, size: str | float = "1 GB", l
         system=system,
         size_bytes=bytes_,
         options=options,
-        not_offered=refused,
+        not_offered=not_offered,
         why=_why(options),
-        ranges=ranges_of(priced),
+        ranges=ranges_of(price),
         notes=notes,
     )
 
@@ -185,8 +185,8 @@ def library_of(system: System) -> Library | None:
 def chosen_option(name: str, system: System, size_bytes: float, library: Library) -> tuple[Option, str]:
     """What a library takes for a collective over all chips of a system, and the library's version."""
     _refuse_unknown(library, name)
-    priced, _, version, _ = _model(library, name, system)
-    return best(priced(size_bytes)), version
+    price, _, version, _ = _model(library, name, system)
+    return best(price(size_bytes)), version
 
 
 def _refuse_unknown(library: str, name: str) -> None:
@@ -195,8 +195,10 @@ def _refuse_unknown(library: str, name: str) -> None:
     if name in COLLECTIVES[library]:
         return
     if name == "alltoall":
-        given, todo = f"{library} {name}", "leave --library out: it is grouped sends, there is nothing to choose"
-        raise InputError(Problem(path="--library", given=given, expected="a collective with algorithms", todo=todo))
+        given_text, todo = f"{library} {name}", "leave --library out: it is grouped sends, there is nothing to choose"
+        raise InputError(
+            Problem(path="--library", given=given_text, expected="a collective with algorithms", todo=todo)
+        )
     raise InputError(not_among("collective", name, COLLECTIVES[library]))
 
 
@@ -215,29 +217,31 @@ def _model(library: Library, name: str, system: System) -> tuple[Priced, tuple[N
         )
     if library == "rccl":
         rocm = rccl.rocm_communicator(system)
-        told = ("tables of gfx94x at that commit, rings over all links of a chip: assumed",)
-        refused = rccl.rccl_not_offered(name)
-        return lambda size: rccl.rccl_options(rocm, name, size), refused, rccl.constants()["version"], told
+        assumptions = ("tables of gfx94x at that commit, rings over all links of a chip: assumed",)
+        not_offered = rccl.rccl_not_offered(name)
+        return lambda size: rccl.rccl_options(rocm, name, size), not_offered, rccl.constants()["version"], assumptions
     servers = hccl.servers_of(system)
     step = f"steps of {hccl.STEP_S[0] * 1e6:.0f} us inside and {hccl.STEP_S[1] * 1e6:.0f} us between servers: assumed"
-    refused = hccl.hccl_not_offered(servers)
-    return lambda size: hccl.hccl_options(servers, name, size), refused, "09300b7", (step,)
+    not_offered = hccl.hccl_not_offered(servers)
+    return lambda size: hccl.hccl_options(servers, name, size), not_offered, "09300b7", (step,)
 
 
 def _why(options: Sequence[Option]) -> tuple[str, ...]:
     """What decides against the best form of every other algorithm: latency, or bytes."""
     first = options[0]
-    lines, seen = [], {first.algorithm}
-    for other in options[1:]:
-        if other.algorithm in seen:
+    lines, algorithms_seen = [], {first.algorithm}
+    for option in options[1:]:
+        if option.algorithm in algorithms_seen:
             continue
-        seen.add(other.algorithm)
-        slower = other.seconds - first.seconds
-        more_latency, more_bytes = other.latency_s - first.latency_s, other.bytes_s - first.bytes_s
+        algorithms_seen.add(option.algorithm)
+        slower = option.seconds - first.seconds
+        more_latency, more_bytes = option.latency_s - first.latency_s, option.bytes_s - first.bytes_s
         part = "latency" if more_latency >= more_bytes else "bytes"
         back = min(more_latency, more_bytes)
-        told = f"{first.name} and not {other.name}: {_s(slower)} less, {_s(max(more_latency, more_bytes))} of it {part}"
-        lines.append(told + (f", {_s(-back)} given back" if back < 0 else ""))
+        line = (
+            f"{first.name} and not {option.name}: {_s(slower)} less, {_s(max(more_latency, more_bytes))} of it {part}"
+        )
+        lines.append(line + (f", {_s(-back)} given back" if back < 0 else ""))
     return tuple(lines)
 
 

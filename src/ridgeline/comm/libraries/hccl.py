@@ -93,10 +93,10 @@ def _option(name: str, latency: float, beta: float, size: float) -> Option:
 
 def hccl_not_offered(servers: Servers) -> tuple[NotOffered, ...]:
     """What is left out, with why."""
-    found = [
+    reasons = [
         NotOffered(algorithm="AHC", reason="for groups of unequal size; these are equal"),
         NotOffered(algorithm="pairwise", reason="serves all-to-all"),
     ]
     if servers.servers == 1:
-        found += [NotOffered(algorithm=name, reason="between servers; there is one") for name in LEVEL1]
-    return tuple(found)
+        reasons += [NotOffered(algorithm=name, reason="between servers; there is one") for name in LEVEL1]
+    return tuple(reasons)

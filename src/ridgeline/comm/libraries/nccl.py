@@ -76,16 +76,18 @@ def communicator(system: System) -> Communicator:
         raise InputError(Problem(path="--library", given=f"nccl on {chip.id}", expected="NVIDIA chips", todo=todo))
     first = system.tiers[0] if system.tiers else None
     if first is None or system.chips < 2 or system.chips % first.chips:
-        expected = "two or more, in full domains"
-        raise InputError(Problem(path="--on", given=f"{system.chips} chips", expected=expected))
+        expected_text = "two or more, in full domains"
+        raise InputError(Problem(path="--on", given=f"{system.chips} chips", expected=expected_text))
     if isinstance(first.topology, FullMesh):
-        given, todo = f"{system.name}, whose chips are bridged", "leave --library out"
-        raise InputError(Problem(path="--on", given=given, expected="chips behind switches", todo=todo))
+        given_text, todo = f"{system.name}, whose chips are bridged", "leave --library out"
+        raise InputError(Problem(path="--on", given=given_text, expected="chips behind switches", todo=todo))
     pci = first.name == "pcie" or "pcie" in chip.scaleup.kind.lower()
-    known = constants()["generation"]
-    generation = chip.family if chip.family in known else ("blackwell" if "blackwell" in chip.family else "ampere")
+    generations = constants()["generation"]
+    generation = (
+        chip.family if chip.family in generations else ("blackwell" if "blackwell" in chip.family else "ampere")
+    )
     nodes = system.chips // first.chips
-    share = PCI_SHARE if pci else known[generation]["link_share"]
+    share = PCI_SHARE if pci else generations[generation]["link_share"]
     ports = min(tier.need_bandwidth().value for tier in system.tiers[1:]) if nodes > 1 else 0.0
     return Communicator(
         ranks=system.chips,
@@ -106,7 +108,7 @@ def nccl_options(comm: Communicator, collective: str, size: float) -> tuple[Opti
 
 def _options(comm: Communicator, collective: str, size: float) -> Iterator[Option]:
     for algorithm in ("tree", "ring", "nvls", "nvls_tree", "pat"):
-        if _refused(comm, collective, algorithm):
+        if _refusal_reason(comm, collective, algorithm):
             continue
         for index, protocol in enumerate(constants()["protocols"]):
             if algorithm in ("nvls", "nvls_tree", "pat") and protocol != "Simple":
@@ -125,7 +127,7 @@ def _options(comm: Communicator, collective: str, size: float) -> Iterator[Optio
                 )
 
 
-def _refused(comm: Communicator, collective: str, algorithm: str) -> str:
+def _refusal_reason(comm: Communicator, collective: str, algorithm: str) -> str:
     """Why the tuner does not consider an algorithm; blank where it does."""
     if algorithm == "ring":
         return ""
@@ -151,15 +153,15 @@ def _refused(comm: Communicator, collective: str, algorithm: str) -> str:
 
 def not_offered(comm: Communicator, collective: str) -> tuple[NotOffered, ...]:
     """The algorithms that are left out, each with why."""
-    found = [
+    reasons = [
         NotOffered(algorithm=name, reason=reason)
         for name in ("tree", "nvls", "nvls_tree", "pat")
-        if (reason := _refused(comm, collective, name))
+        if (reason := _refusal_reason(comm, collective, name))
     ]
     if not comm.nvlink:
-        found.append(NotOffered(algorithm="LL128", reason="wants NVLink inside a node"))
+        reasons.append(NotOffered(algorithm="LL128", reason="wants NVLink inside a node"))
     collnet = "wants CollNet (SHARP), off unless NCCL_COLLNET_ENABLE=1"
-    return (*found, NotOffered(algorithm="collnet_direct", reason=collnet))
+    return (*reasons, NotOffered(algorithm="collnet_direct", reason=collnet))
 
 
 def _steps(comm: Communicator, collective: str) -> int:
@@ -168,30 +170,30 @@ def _steps(comm: Communicator, collective: str) -> int:
 
 
 def _ll_cap(comm: Communicator) -> float:
-    known = constants()
+    tables = constants()
     if comm.nodes == 1:
-        return float(known["generation"][comm.generation]["ll_one_node"])
-    return float(known["ll_nodes"][comm.host][min(comm.nodes, 3) - 2])
+        return float(tables["generation"][comm.generation]["ll_one_node"])
+    return float(tables["ll_nodes"][comm.host][min(comm.nodes, 3) - 2])
 
 
 def _algbw(comm: Communicator, collective: str, algorithm: str, protocol: int, size: float) -> float:
     """GB/s of payload without latency, as the tuner has them."""
-    own = constants()["generation"][comm.generation]
+    generation = constants()["generation"][comm.generation]
     rate = comm.link if comm.nodes == 1 else min(comm.link, comm.ports)
     channels = comm.channels
     if algorithm == "ring":
-        bus = (min(_ll_cap(comm), rate * 0.5), min(rate * 0.92, channels * own["ring_ll128"][0]), rate)[protocol]
+        bus = (min(_ll_cap(comm), rate * 0.5), min(rate * 0.92, channels * generation["ring_ll128"][0]), rate)[protocol]
     elif algorithm == "tree":
-        bus = min(rate * 0.92, channels * comm.by_nodes(own["tree"]))
+        bus = min(rate * 0.92, channels * comm.by_nodes(generation["tree"]))
         wide = 7 / 9 if comm.nodes == 1 else 120 / 128
-        bus = (min(bus / 3.8, _ll_cap(comm)), min(bus * wide, channels * comm.by_nodes(own["tree_ll128"])), bus)[
+        bus = (min(bus / 3.8, _ll_cap(comm)), min(bus * wide, channels * comm.by_nodes(generation["tree_ll128"])), bus)[
             protocol
         ]
         bus *= _tree_correction(protocol, size)
     elif algorithm == "pat":
         bus = rate * 0.75
     else:
-        bus = _in_switch(comm, collective, algorithm, own)
+        bus = _in_switch(comm, collective, algorithm, generation)
     if algorithm in ("nvls", "pat") and collective != "allreduce":
         return bus
     ratio = 0.5 if algorithm == "tree" else comm.ranks / _steps(comm, collective)
@@ -216,10 +218,10 @@ def _tree_correction(protocol: int, size: float) -> float:
 
 def _latency(comm: Communicator, collective: str, algorithm: str, protocol: int, size: float) -> float:
     """Microseconds that are paid whatever the size."""
-    known = constants()
-    launch = known["launch_us"][algorithm][protocol]
-    hop = known["hop_us"]["nvlink" if comm.nvlink else "pci"][algorithm][protocol]
-    net = known["hop_us"]["net"]["tree" if comm.ppn == 1 else algorithm][protocol]
+    tables = constants()
+    launch = tables["launch_us"][algorithm][protocol]
+    hop = tables["hop_us"]["nvlink" if comm.nvlink else "pci"][algorithm][protocol]
+    net = tables["hop_us"]["net"]["tree" if comm.ppn == 1 else algorithm][protocol]
     nodes = comm.nodes
     climb = int(log2(nodes)) * net
     match algorithm:
@@ -245,16 +247,16 @@ def _ring_hops(
     between = 0 if comm.nodes == 1 else (2 if collective == "allreduce" else 1) * (comm.nodes - 1)
     if comm.nodes > 1:
         hop = max(hop, constants()["net_overhead_us"][comm.host] * (3 if simple else 1))
-    found = (steps - between) * hop + between * net
+    hops_us = (steps - between) * hop + between * net
     if simple and comm.nodes > 1 and collective == "allreduce" and size / (comm.channels * comm.ranks) >= 64:
-        found += 0.4 * (launch + found)  # the plateau of rings between nodes
-    return found
+        hops_us += 0.4 * (launch + hops_us)  # the plateau of rings between nodes
+    return hops_us
 
 
 def _channels(comm: Communicator, algorithm: str, protocol: int, size: float) -> int:
     """Channels that are left after those with too few bytes for their threads are given up."""
     if algorithm in ("nvls", "nvls_tree"):
         return CHANNELS_NVLS
-    known = constants()
-    least = known["bytes_a_thread"][protocol] * (comm.ranks if algorithm == "ring" and protocol == 0 else 1)
-    return max(1, min(comm.channels, int(size // (known["threads"][protocol] * least))))
+    tables = constants()
+    least = tables["bytes_a_thread"][protocol] * (comm.ranks if algorithm == "ring" and protocol == 0 else 1)
+    return max(1, min(comm.channels, int(size // (tables["threads"][protocol] * least))))

@@ -63,16 +63,16 @@ Priced = Callable[[float], Sequence[Option]]
 def ranges_of(priced: Priced) -> tuple[Range, ...]:
     """Which option wins at which size: powers of two are tried, and borders halved to the byte."""
     sizes = [2**power for power in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
-    found: list[Range] = []
+    ranges: list[Range] = []
     low, current = SMALLEST, best(priced(SMALLEST))
     for before, after in pairwise(sizes):
         there = best(priced(after))
         while there.name != current.name:
             border = _border(priced, before, after, current.name)
-            found.append(_range(low, border - 1, priced))
+            ranges.append(_range(low, border - 1, priced))
             low, current, before = border, best(priced(border)), border
-    found.append(_range(low, LARGEST, priced))
-    return tuple(found)
+    ranges.append(_range(low, LARGEST, priced))
+    return tuple(ranges)
 
 
 def _border(priced: Priced, low: int, high: int, name: str) -> int:
@@ -84,8 +84,10 @@ def _border(priced: Priced, low: int, high: int, name: str) -> int:
 
 
 def _range(low: int, high: int, priced: Priced) -> Range:
-    one = best(priced(high))
-    return Range(min_bytes=low, max_bytes=high, algorithm=one.algorithm, protocol=one.protocol, channels=one.channels)
+    winner = best(priced(high))
+    return Range(
+        min_bytes=low, max_bytes=high, algorithm=winner.algorithm, protocol=winner.protocol, channels=winner.channels
+    )
 
 
 def best(options: Sequence[Option]) -> Option:

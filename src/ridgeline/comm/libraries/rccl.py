@@ -57,15 +57,15 @@ def rccl_options(comm: RocmCommunicator, collective: str, size: float) -> tuple[
 
 
 def _options(comm: RocmCommunicator, collective: str, size: float) -> Iterator[Option]:
-    known = constants()
+    tables = constants()
     n = comm.ranks
     steps = (2 if collective == "allreduce" else 1) * (n - 1)
     rate = comm.link if comm.nodes == 1 else min(comm.link, comm.ports)
     for algorithm in ("tree", "ring"):
         if algorithm == "tree" and collective != "allreduce":
             continue
-        for index, protocol in enumerate(known["protocols"]):
-            share = known["share"][algorithm][0 if comm.nodes <= 2 else 1][index]
+        for index, protocol in enumerate(tables["protocols"]):
+            share = tables["share"][algorithm][0 if comm.nodes <= 2 else 1][index]
             bus = rate * share * _correction(algorithm, index, size)
             if bus <= 0:
                 continue
@@ -85,9 +85,9 @@ def _correction(algorithm: str, protocol: int, size: float) -> float:
 
 
 def _latency(comm: RocmCommunicator, algorithm: str, protocol: int, steps: int) -> float:
-    known = constants()
-    launch, hop = known["launch_us"][algorithm][protocol], known["hop_us"][algorithm][protocol]
-    net = known["net_us"][algorithm][protocol]
+    tables = constants()
+    launch, hop = tables["launch_us"][algorithm][protocol], tables["hop_us"][algorithm][protocol]
+    net = tables["net_us"][algorithm][protocol]
     if algorithm == "tree":
         inside = comm.ranks // comm.nodes - 1
         return float(launch + 2 * (inside * hop + int(log2(comm.nodes)) * net))
@@ -97,7 +97,7 @@ def _latency(comm: RocmCommunicator, algorithm: str, protocol: int, steps: int) 
 
 def rccl_not_offered(collective: str) -> tuple[NotOffered, ...]:
     """What gfx94x never takes."""
-    found = [NotOffered(algorithm="LL128", reason="off on gfx94x in this table")]
+    reasons = [NotOffered(algorithm="LL128", reason="off on gfx94x in this table")]
     if collective != "allreduce":
-        found.append(NotOffered(algorithm="tree", reason="trees serve all-reduce only"))
-    return tuple(found)
+        reasons.append(NotOffered(algorithm="tree", reason="trees serve all-reduce only"))
+    return tuple(reasons)

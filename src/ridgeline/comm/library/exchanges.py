@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.comm.algorithm import Algorithm, joined, steps_of
+from ridgeline.comm.algorithm import Algorithm, merge_steps, steps_of
 from ridgeline.comm.contract import Contract, contract, dispatch, exchange, point_to_point
 from ridgeline.core.arrays import Array, Index
 
@@ -22,24 +22,24 @@ def pairwise(n: int, made: Contract | None = None, *, at_once: bool = False) -> 
     j = (i + t + 1) % n
     rounds = np.zeros_like(t) if at_once else t
     name = "all-pairs" if at_once else "pairwise"
-    whole = made or contract("alltoall", n, n * n)
-    return Algorithm(name=name, contract=whole, nodes=n, steps=steps_of(rounds, i, j, i * n + j))
+    outcome = made or contract("alltoall", n, n * n)
+    return Algorithm(name=name, contract=outcome, nodes=n, steps=steps_of(rounds, i, j, i * n + j))
 
 
 def alltoallv(sizes: Array, *, at_once: bool = False) -> Algorithm:
     """All-to-all of unequal sizes: `sizes[i][j]` from rank i to rank j; nothing is sent where it is 0."""
-    whole = exchange(sizes)
-    full = pairwise(len(sizes), whole, at_once=at_once)
-    sent = full.steps.take(np.flatnonzero(whole.chunk_share[full.steps.chunk] > 0))
-    kept = Contract(
+    outcome = exchange(sizes)
+    full = pairwise(len(sizes), outcome, at_once=at_once)
+    sent = full.steps.take(np.flatnonzero(outcome.chunk_share[full.steps.chunk] > 0))
+    nonzero_contract = Contract(
         collective="alltoallv",
-        ranks=whole.ranks,
-        chunks=whole.chunks,
-        begins=whole.begins,
-        ends=whole.ends[whole.chunk_share > 0] if whole.ends is not None else None,
-        chunk_share=whole.chunk_share,
+        ranks=outcome.ranks,
+        chunks=outcome.chunks,
+        begins=outcome.begins,
+        ends=outcome.ends[outcome.chunk_share > 0] if outcome.ends is not None else None,
+        chunk_share=outcome.chunk_share,
     )
-    return Algorithm(name=full.name, contract=kept, nodes=full.nodes, steps=sent)
+    return Algorithm(name=full.name, contract=nonzero_contract, nodes=full.nodes, steps=sent)
 
 
 def bruck_alltoall(n: int) -> Algorithm:
@@ -53,7 +53,7 @@ def bruck_alltoall(n: int) -> Algorithm:
         parts.append(
             steps_of(np.full(len(moves), step), here[moves], ((here + (1 << step)) % n)[moves], (i * n + j)[moves])
         )
-    return Algorithm(name="bruck", contract=contract("alltoall", n, n * n), nodes=n, steps=joined(parts))
+    return Algorithm(name="bruck", contract=contract("alltoall", n, n * n), nodes=n, steps=merge_steps(parts))
 
 
 def forwarded_alltoall(n: int, domain: int) -> Algorithm:
@@ -67,7 +67,7 @@ def forwarded_alltoall(n: int, domain: int) -> Algorithm:
         steps_of(np.zeros(int(first.sum()), np.int64), i[first], relay[first], chunk[first]),
         steps_of(np.ones(int(second.sum()), np.int64), relay[second], j[second], chunk[second]),
     ]
-    return Algorithm(name="forwarded", contract=contract("alltoall", n, n * n), nodes=n, steps=joined(parts))
+    return Algorithm(name="forwarded", contract=contract("alltoall", n, n * n), nodes=n, steps=merge_steps(parts))
 
 
 def sends(n: int, sources: Index, targets: Index) -> Algorithm:
@@ -83,11 +83,11 @@ def moe_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int, 
     Tokens are dealt to ranks in equal shares. Reversed it is the combine, which adds up what the experts made of a
     token: see `algorithm.reversed_algorithm`.
     """
-    whole, token, source, target = _dispatched(experts, ranks, experts_per_rank)
+    outcome, token, source, target = _dispatch_routes(experts, ranks, experts_per_rank)
     distance = (target - source) % ranks
     steps = steps_of(distance * 0 if at_once else distance - 1, source, target, token)
     name = "all-pairs" if at_once else "pairwise"
-    return Algorithm(name=name, contract=whole, nodes=ranks, steps=steps)
+    return Algorithm(name=name, contract=outcome, nodes=ranks, steps=steps)
 
 
 def forwarded_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank: int, domain: int) -> Algorithm:
@@ -95,7 +95,7 @@ def forwarded_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank:
 
     There the rank of that rail hands it on to those that hold its experts.
     """
-    whole, token, source, target = _dispatched(experts, ranks, experts_per_rank)
+    outcome, token, source, target = _dispatch_routes(experts, ranks, experts_per_rank)
     relay = np.where(source // domain == target // domain, source, target // domain * domain + source % domain)
     out = np.flatnonzero(relay != source)
     leaving = np.unique(token[out] * ranks + relay[out])
@@ -108,16 +108,18 @@ def forwarded_dispatch(experts: NDArray[np.int64], ranks: int, experts_per_rank:
         np.concatenate([leaving % ranks, target[onward]]),
         np.concatenate([leaving // ranks, token[onward]]),
     )
-    return Algorithm(name="forwarded", contract=whole, nodes=ranks, steps=steps)
+    return Algorithm(name="forwarded", contract=outcome, nodes=ranks, steps=steps)
 
 
-def _dispatched(experts: NDArray[np.int64], ranks: int, experts_per_rank: int) -> tuple[Contract, Index, Index, Index]:
+def _dispatch_routes(
+    experts: NDArray[np.int64], ranks: int, experts_per_rank: int
+) -> tuple[Contract, Index, Index, Index]:
     """The contract, and each token that leaves its rank with where it is and where it must go."""
     tokens = len(experts)
     sends = np.zeros((tokens, ranks), np.bool_)
     sends[np.arange(tokens)[:, None], experts // experts_per_rank] = True
-    whole = dispatch(sends, tokens // ranks)
+    outcome = dispatch(sends, tokens // ranks)
     token, target = np.nonzero(sends)
     source = token // (tokens // ranks)
-    away = source != target
-    return whole, token[away], source[away], target[away]
+    leaves = source != target
+    return outcome, token[leaves], source[leaves], target[leaves]

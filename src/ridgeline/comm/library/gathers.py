@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm, Steps, joined, mirrored, steps_of
+from ridgeline.comm.algorithm import Algorithm, Steps, gather_both_ways, merge_steps, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.core.arrays import Index
 
@@ -47,17 +47,20 @@ def _by_distance(n: int, distances: list[int]) -> Pattern:
         behind = np.arange(distance, n, 2 * distance)  # what the receiver gets, as distance from its own block
         i, d = (part.ravel() for part in np.meshgrid(np.arange(n), behind, indexing="ij"))
         parts.append((np.full(len(i), step), (i - distance) % n, i, (i - d) % n))
-    return _stacked(parts)
+    return _stack_patterns(parts)
 
 
 def bruck(n: int) -> Pattern:
     """Nonuniform Bruck (NB): distances 1, 2, 4, ...; a round doubles the blocks held, the last one sends the rest."""
-    parts, held, step = [], 1, 0
-    while held < n:
-        i, d = (part.ravel() for part in np.meshgrid(np.arange(n), np.arange(min(held, n - held)), indexing="ij"))
-        parts.append((np.full(len(i), step), i, (i + held) % n, (i - d) % n))
-        held, step = 2 * held, step + 1
-    return _stacked(parts)
+    parts, blocks_held, step = [], 1, 0
+    while blocks_held < n:
+        i, d = (
+            part.ravel()
+            for part in np.meshgrid(np.arange(n), np.arange(min(blocks_held, n - blocks_held)), indexing="ij")
+        )
+        parts.append((np.full(len(i), step), i, (i + blocks_held) % n, (i - d) % n))
+        blocks_held, step = 2 * blocks_held, step + 1
+    return _stack_patterns(parts)
 
 
 def halving(n: int) -> Pattern:
@@ -76,16 +79,16 @@ def _by_peer(n: int, peers: list[Index]) -> Pattern:
     """The all-gather whose last exchange is with `peers[0]`: whoever met before shares what both know."""
     if n & (n - 1):
         raise ValueError(f"{n} positions are no power of two")
-    known = np.eye(n, dtype=bool)
+    known_blocks = np.eye(n, dtype=bool)
     parts = []
     for step, peer in enumerate(reversed(peers)):
-        source, block = np.nonzero(known)
+        source, block = np.nonzero(known_blocks)
         parts.append((np.full(len(source), step), source, peer[source], block))
-        known = known | known[peer]
-    return _stacked(parts)
+        known_blocks = known_blocks | known_blocks[peer]
+    return _stack_patterns(parts)
 
 
-def _stacked(parts: list[Pattern]) -> Pattern:
+def _stack_patterns(parts: list[Pattern]) -> Pattern:
     if not parts:
         none = np.zeros(0, np.int64)
         return none, none, none, none
@@ -140,23 +143,23 @@ def allgather_by_axes(grid: Index, axes: tuple[int, ...], patterns: tuple[str, .
     `grid` holds rank numbers; along `axes[0]` a rank sends one chunk a block, along the next what it has by then.
     """
     n = grid.size
-    held = grid[..., None]  # chunks each place of the grid holds
+    chunks_held = grid[..., None]  # chunks each place of the grid holds
     parts, first = [], 0
     for axis, pattern in zip(axes, patterns, strict=True):
         size = grid.shape[axis]
         lines = np.moveaxis(grid, axis, -1).reshape(-1, size)
-        blocks = np.moveaxis(held, axis, -2).reshape(len(lines), size, -1)
+        blocks = np.moveaxis(chunks_held, axis, -2).reshape(len(lines), size, -1)
         columns = PATTERNS[pattern](size)
         parts.append(along(lines, blocks, columns, first))
         first += int(columns[0].max(initial=-1)) + 1
         together = blocks.reshape(len(lines), -1)
-        spread = np.broadcast_to(together[:, None], (len(lines), size, together.shape[1]))
-        moved = np.moveaxis(grid, axis, -1).shape
-        held = np.moveaxis(spread.reshape(*moved, -1), -2, axis)
-    return Algorithm(name=name, contract=contract("allgather", n, n), nodes=n, steps=joined(parts))
+        gathered_chunks = np.broadcast_to(together[:, None], (len(lines), size, together.shape[1]))
+        grid_shape = np.moveaxis(grid, axis, -1).shape
+        chunks_held = np.moveaxis(gathered_chunks.reshape(*grid_shape, -1), -2, axis)
+    return Algorithm(name=name, contract=contract("allgather", n, n), nodes=n, steps=merge_steps(parts))
 
 
 def reduce_then_gather(gather: Algorithm) -> Algorithm:
     """The all-reduce whose halves are an all-gather and its reverse."""
-    whole = contract("allreduce", gather.ranks, gather.contract.chunks)
-    return mirrored(gather, whole)
+    outcome = contract("allreduce", gather.ranks, gather.contract.chunks)
+    return gather_both_ways(gather, outcome)

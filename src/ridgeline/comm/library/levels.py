@@ -13,7 +13,7 @@ from math import lcm
 
 import numpy as np
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, parallel_parts, steps_of
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, merge_steps, parallel_parts, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.comm.library.gathers import PATTERNS, allgather_by_axes, allgather_over
 from ridgeline.core.arrays import Index
@@ -69,21 +69,21 @@ def _through_owners(groups: list[Index], owner: Index, name: str) -> Algorithm:
     n = sum(len(group) for group in groups)
     holder = np.stack([group[owner[index]] for index, group in enumerate(groups)])
     inside = [_inside(group, holder[index]) for index, group in enumerate(groups)]
-    member, slice_ = (np.concatenate([one[k] for one in inside]) for k in (0, 1))
-    held = np.concatenate([one[2] for one in inside])
+    member, slice_ = (np.concatenate([part[k] for part in inside]) for k in (0, 1))
+    owners = np.concatenate([part[2] for part in inside])
     zero = np.zeros(len(member), np.int64)
-    up = steps_of(zero, member, held, slice_, REDUCE)
+    up = steps_of(zero, member, owners, slice_, REDUCE)
     between, rounds = _between(holder, count, slices)
-    down = steps_of(zero + 1 + rounds, held, member, slice_, COPY)
-    whole = contract("allreduce", n, slices)
-    return Algorithm(name=name, contract=whole, nodes=n, steps=joined([up, between, down]))
+    down = steps_of(zero + 1 + rounds, owners, member, slice_, COPY)
+    outcome = contract("allreduce", n, slices)
+    return Algorithm(name=name, contract=outcome, nodes=n, steps=merge_steps([up, between, down]))
 
 
 def _inside(group: Index, holder: Index) -> tuple[Index, Index, Index]:
     """Every member and every slice that another one of the group owns."""
     member, slice_ = (part.ravel() for part in np.meshgrid(group, np.arange(len(holder)), indexing="ij"))
-    other = member != holder[slice_]
-    return member[other], slice_[other], holder[slice_][other]
+    is_other = member != holder[slice_]
+    return member[is_other], slice_[is_other], holder[slice_][is_other]
 
 
 def _between(holder: Index, count: int, slices: int) -> tuple[Steps, int]:
@@ -96,4 +96,4 @@ def _between(holder: Index, count: int, slices: int) -> tuple[Steps, int]:
     last = count - 2
     back = steps_of(1 + last - wide, holder[far, slice_], holder[near, slice_], slice_, REDUCE)
     on = steps_of(1 + last + 1 + wide, holder[near, slice_], holder[far, slice_], slice_, COPY)
-    return joined([back, on]), 2 * (count - 1)
+    return merge_steps([back, on]), 2 * (count - 1)

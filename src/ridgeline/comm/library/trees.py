@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, joined, steps_of
+from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, merge_steps, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.core.arrays import Index
 
@@ -60,16 +60,16 @@ def tree_up(parent: Index, chunks: Index, first: Index) -> Steps:
     depth = depths(parent)
     child = np.flatnonzero(parent >= 0)
     begin = depth.max(initial=0) - depth[child]
-    return _crossed(child, parent[child], begin, chunks, first, REDUCE)
+    return _tree_steps(child, parent[child], begin, chunks, first, REDUCE)
 
 
 def tree_down(parent: Index, chunks: Index, first: Index) -> Steps:
     """Copies from the root: `chunks[j]` leaves the root in round `first[j]`."""
     child = np.flatnonzero(parent >= 0)
-    return _crossed(parent[child], child, depths(parent)[child] - 1, chunks, first, COPY)
+    return _tree_steps(parent[child], child, depths(parent)[child] - 1, chunks, first, COPY)
 
 
-def _crossed(source: Index, target: Index, begin: Index, chunks: Index, first: Index, op: int) -> Steps:
+def _tree_steps(source: Index, target: Index, begin: Index, chunks: Index, first: Index, op: int) -> Steps:
     shape = (len(chunks), len(source))
     return steps_of(
         (first[:, None] + begin).ravel(),
@@ -89,7 +89,9 @@ def tree_allreduce(parents: Sequence[Index], pieces: int, name: str) -> Algorith
         first = np.arange(pieces)
         deep = int(depths(parent).max(initial=0))
         parts += [tree_up(parent, chunks, first), tree_down(parent, chunks, first + deep)]
-    return Algorithm(name=name, contract=contract("allreduce", n, pieces * len(parents)), nodes=n, steps=joined(parts))
+    return Algorithm(
+        name=name, contract=contract("allreduce", n, pieces * len(parents)), nodes=n, steps=merge_steps(parts)
+    )
 
 
 def tree_broadcast(parents: Sequence[Index], pieces: int, name: str) -> Algorithm:
@@ -99,18 +101,18 @@ def tree_broadcast(parents: Sequence[Index], pieces: int, name: str) -> Algorith
     parts = [
         tree_down(parent, np.arange(pieces) + index * pieces, np.arange(pieces)) for index, parent in enumerate(parents)
     ]
-    made = contract("broadcast", n, pieces * len(parents), root)
-    return Algorithm(name=name, contract=made, nodes=n, steps=joined(parts))
+    outcome = contract("broadcast", n, pieces * len(parents), root)
+    return Algorithm(name=name, contract=outcome, nodes=n, steps=merge_steps(parts))
 
 
-def rooted(parent: Index, root: int) -> Index:
+def reroot(parent: Index, root: int) -> Index:
     """The same tree with another root: the links from there to the old root are turned round."""
-    turned = parent.copy()
+    new_parent = parent.copy()
     here, before = root, -1
     while here >= 0:
-        turned[here] = before
+        new_parent[here] = before
         before, here = here, int(parent[here])
-    return turned
+    return new_parent
 
 
 def in_switch_allreduce(n: int, switch: int, pieces: int) -> Algorithm:
@@ -118,7 +120,7 @@ def in_switch_allreduce(n: int, switch: int, pieces: int) -> Algorithm:
     parent = np.full(switch + 1, -1, np.int64)
     parent[:n] = switch
     chunks, first = np.arange(pieces), np.arange(pieces)
-    steps = joined([tree_up(parent, chunks, first), tree_down(parent, chunks, first + 1)])
+    steps = merge_steps([tree_up(parent, chunks, first), tree_down(parent, chunks, first + 1)])
     return Algorithm(name="in-switch", contract=contract("allreduce", n, pieces), nodes=switch + 1, steps=steps)
 
 
@@ -128,8 +130,8 @@ def in_switch_allgather(n: int, switch: int, pieces: int) -> Algorithm:
     chunk = rank * pieces + piece
     up = steps_of(piece, rank, np.full(len(rank), switch), chunk)
     source, target = (part.ravel() for part in np.nonzero(~np.eye(n, dtype=bool)))
-    one = np.repeat(np.arange(pieces), len(source))
-    many = np.tile(source, pieces) * pieces + one
-    down = steps_of(one + 1, np.full(len(one), switch), np.tile(target, pieces), many)
-    made = contract("allgather", n, n * pieces)
-    return Algorithm(name="in-switch", contract=made, nodes=switch + 1, steps=joined([up, down]))
+    piece_down = np.repeat(np.arange(pieces), len(source))
+    many = np.tile(source, pieces) * pieces + piece_down
+    down = steps_of(piece_down + 1, np.full(len(piece_down), switch), np.tile(target, pieces), many)
+    outcome = contract("allgather", n, n * pieces)
+    return Algorithm(name="in-switch", contract=outcome, nodes=switch + 1, steps=merge_steps([up, down]))

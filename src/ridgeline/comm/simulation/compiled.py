@@ -27,12 +27,12 @@ LONGEST_S = 120  # that a compiler may take
 
 def core() -> ctypes.CDLL | None:
     """The simulator's library, or None where it cannot be had."""
-    found = library(SOURCES, "flows")
-    if found is None:
+    loaded_core = library(SOURCES, "flows")
+    if loaded_core is None:
         return None
     for name in ("make_queues", "make_turns", "run_moments", "run_turns", "senders_share", "choose_ways"):
-        getattr(found, name).restype = ctypes.c_int
-    return found
+        getattr(loaded_core, name).restype = ctypes.c_int
+    return loaded_core
 
 
 def library(sources: Path, name: str) -> ctypes.CDLL | None:
@@ -40,11 +40,11 @@ def library(sources: Path, name: str) -> ctypes.CDLL | None:
     if os.environ.get("RIDGELINE_NATIVE", "").lower() in ("off", "0", "no"):
         return None
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    return _loaded(tuple(compiler), cache_directory(), sources, name)
+    return _load_library(tuple(compiler), cache_directory(), sources, name)
 
 
 @cache
-def _loaded(compiler: tuple[str, ...], place: Path, sources: Path, name: str) -> ctypes.CDLL | None:
+def _load_library(compiler: tuple[str, ...], place: Path, sources: Path, name: str) -> ctypes.CDLL | None:
     path = place / f"{name}-{platform.machine()}-{_hash(compiler, sources)}.so"
     try:
         if not path.exists():
@@ -57,13 +57,13 @@ def _loaded(compiler: tuple[str, ...], place: Path, sources: Path, name: str) ->
 
 
 def _hash(compiler: tuple[str, ...], sources: Path) -> str:
-    hashed = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for path in sorted(sources.iterdir()):
         if path.suffix in (".c", ".h"):
-            hashed.update(path.name.encode() + path.read_bytes())
+            digest.update(path.name.encode() + path.read_bytes())
     for part in (*FLAGS, *compiler, platform.system()):
-        hashed.update(part.encode() + b"\0")
-    return hashed.hexdigest()
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()
 
 
 def _build(compiler: tuple[str, ...], sources: Path, path: Path) -> None:
@@ -72,9 +72,12 @@ def _build(compiler: tuple[str, ...], sources: Path, path: Path) -> None:
         raise OSError("no C compiler")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="building-", dir=path.parent) as fresh:
-        made = Path(fresh) / "core.so"
-        files = [str(one) for one in sorted(sources.glob("*.c"))]
+        built_file = Path(fresh) / "core.so"
+        files = [str(source) for source in sorted(sources.glob("*.c"))]
         subprocess.run(
-            [*compiler, *FLAGS, "-o", str(made), *files, "-lm"], check=True, capture_output=True, timeout=LONGEST_S
+            [*compiler, *FLAGS, "-o", str(built_file), *files, "-lm"],
+            check=True,
+            capture_output=True,
+            timeout=LONGEST_S,
         )
-        os.replace(made, path)
+        os.replace(built_file, path)

@@ -134,16 +134,16 @@ def link_rates(graph: Graph, asked: Conditions) -> Array:
 
 def _straggler(graph: Graph, text: str) -> tuple[int, float, float | None]:
     match = _STRAGGLER.fullmatch(text.strip())
-    expected = "RANK:FACTOR of at least 1, or RANK:TIME it begins late, as 5:1.5 or 5:2ms"
+    expected_text = "RANK:FACTOR of at least 1, or RANK:TIME it begins late, as 5:1.5 or 5:2ms"
     if match is None or int(match.group(1)) >= graph.ranks:
-        raise _wrong("straggler", repr(text), f"{expected}; ranks 0 to {graph.ranks - 1}")
+        raise _wrong("straggler", repr(text), f"{expected_text}; ranks 0 to {graph.ranks - 1}")
     rank, value = int(match.group(1)), match.group(2)
     try:
         factor = float(value)
     except ValueError:
         return rank, 1.0, _quantity(value, "s", "straggler")
     if not 1 <= factor < 1e6:
-        raise _wrong("straggler", repr(text), expected)
+        raise _wrong("straggler", repr(text), expected_text)
     return rank, factor, None
 
 

@@ -103,17 +103,17 @@ class Contention:
         if not graph.links or not run.seconds:
             return LinkLoad(source=0, target=0, bytes=0.0, busy=0.0)
         link = run.slowest_link
-        carried, rate = float(run.link_bytes[link]), float(run.link_rates[link])
+        carried_bytes, rate = float(run.link_bytes[link]), float(run.link_rates[link])
         ends = (int(graph.tail[link]), int(graph.head[link]))
-        return LinkLoad(source=ends[0], target=ends[1], bytes=carried, busy=carried / rate / run.seconds)
+        return LinkLoad(source=ends[0], target=ends[1], bytes=carried_bytes, busy=carried_bytes / rate / run.seconds)
 
     @property
     def beside(self) -> tuple[ConcurrentCollective, ...]:
         """Collectives that ran at the same time."""
         rows = zip(self.jobs, self.simulated.job_s, self.alone_s, strict=True)
         return tuple(
-            ConcurrentCollective(collective=job.name, size_bytes=job.size_bytes, seconds=seconds, alone_seconds=alone)
-            for job, seconds, alone in list(rows)[1:]
+            ConcurrentCollective(collective=job.name, size_bytes=job.size_bytes, seconds=seconds, alone_seconds=alone_s)
+            for job, seconds, alone_s in list(rows)[1:]
         )
 
 
@@ -123,19 +123,21 @@ def contend(
     """Run the jobs together and by themselves; with hashed paths also under other seeds."""
     begun = time.perf_counter()
     transfers = sum(len(job.algorithm.steps) for job in jobs)
-    most = max(1, min(seeds, MOST_IN_ALL // max(transfers, 1))) if asked.paths == "ecmp" else 1
-    runs = list(over_seeds(jobs, graph, asked, range(asked.seed, asked.seed + most)))
+    seed_count = max(1, min(seeds, MOST_IN_ALL // max(transfers, 1))) if asked.paths == "ecmp" else 1
+    runs = list(over_seeds(jobs, graph, asked, range(asked.seed, asked.seed + seed_count)))
     first = runs[0]
     quiet = replace(asked, background=(), slower={}, late={})
     busy = len(jobs) > 1 or asked.background or asked.slower or asked.late
-    alone = tuple(simulate([replace(job, start_s=0.0)], graph, quiet).seconds for job in jobs) if busy else first.job_s
-    times = np.array([one.job_s[0] for one in runs])
+    alone_s = (
+        tuple(simulate([replace(job, start_s=0.0)], graph, quiet).seconds for job in jobs) if busy else first.job_s
+    )
+    times = np.array([run.job_s[0] for run in runs])
     return Contention(
         graph=graph,
         conditions=asked,
         simulated=first,
         jobs=tuple(jobs),
-        alone_s=alone,
+        alone_s=alone_s,
         by_seed=times if np.ptp(times) > 0 else times[:1],
         wall_s=time.perf_counter() - begun,
         alpha_beta_s=alpha_beta_s,
@@ -144,9 +146,9 @@ def contend(
 
 def simulated_graph(graph: Graph) -> Graph:
     """The graph with spines as switches whose links have about the rate of a rank's port."""
-    reached = np.zeros(graph.nodes, np.bool_)
-    reached[graph.head[graph.tail < graph.ranks]] = True
-    up = (graph.tail >= graph.ranks) & (graph.head >= graph.ranks) & reached[graph.tail] & ~reached[graph.head]
+    is_leaf = np.zeros(graph.nodes, np.bool_)
+    is_leaf[graph.head[graph.tail < graph.ranks]] = True
+    up = (graph.tail >= graph.ranks) & (graph.head >= graph.ranks) & is_leaf[graph.tail] & ~is_leaf[graph.head]
     if not up.any():
         return graph
     leaf = np.isin(graph.head, np.unique(graph.tail[up])) & (graph.tail < graph.ranks)

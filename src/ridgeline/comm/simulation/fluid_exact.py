@@ -59,19 +59,19 @@ class Senders:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InTurns:
-    """Messages of ports that send one a round, as the core keeps them; `table` points into the arrays `held`."""
+    """Messages of ports that send one a round, as the core keeps them; `table` points into the arrays `arrays`."""
 
     table: _Turns
-    held: tuple[np.ndarray, ...]
+    arrays: tuple[np.ndarray, ...]
     senders: Senders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Queues:
-    """Messages as queues of ports, as the core keeps them; `held` are the arrays that `table` points into."""
+    """Messages as queues of ports, as the core keeps them; `arrays` are the arrays that `table` points into."""
 
     table: _Queues
-    held: tuple[np.ndarray, ...]
+    arrays: tuple[np.ndarray, ...]
     senders: Senders
 
     @property
@@ -84,7 +84,7 @@ class Queues:
         return int(self.table.ports)
 
 
-def queued(messages: Messages, out: Index) -> Queues | None:
+def make_queues(messages: Messages, out: Index) -> Queues | None:
     """The queues of messages whose connections leave through `out`; None where there is no core."""
     library = core()
     if library is None or not len(messages):
@@ -92,16 +92,16 @@ def queued(messages: Messages, out: Index) -> Queues | None:
     (port, connection), line = port_of(messages, out)
     ports, rows, many = int(port.max()) + 1, len(messages.read), len(messages)
     sent, _columns = _sent(messages, port, line, waits=True)
-    held: tuple[np.ndarray, ...] = (
+    arrays: tuple[np.ndarray, ...] = (
         np.empty(_MESSAGE * (many + 1), np.uint8),
         np.zeros(_CHUNK * (rows + 1), np.uint8),
         *(np.empty(size, np.int32) for size in (many, ports + 1, many + 1)),
     )
-    table = _Queues(0, 0, 0, 0, 0, 0, *(one.ctypes.data for one in held))
+    table = _Queues(0, 0, 0, 0, 0, 0, *(array.ctypes.data for array in arrays))
     if library.make_queues(ctypes.byref(sent), ctypes.byref(table)):
         raise MemoryError(f"queues of {many:,} messages")
-    begins = held[2][held[4][held[3][:-1]]].astype(np.int64)
-    return Queues(table=table, held=held, senders=_senders(port, connection, begins))
+    begins = arrays[2][arrays[4][arrays[3][:-1]]].astype(np.int64)
+    return Queues(table=table, arrays=arrays, senders=_senders(port, connection, begins))
 
 
 def in_turns(messages: Messages, out: Index) -> InTurns | None:
@@ -112,17 +112,17 @@ def in_turns(messages: Messages, out: Index) -> InTurns | None:
     (port, connection), line = port_of(messages, out)
     ports, rows, many = int(port.max()) + 1, len(messages.read), len(messages)
     sent, _columns = _sent(messages, port, line, waits=messages.relayed)
-    held: tuple[np.ndarray, ...] = (
+    arrays: tuple[np.ndarray, ...] = (
         np.empty(_TURN * many, np.uint8),
         np.empty(_CHUNK * (rows + 1) if messages.relayed else 0, np.uint8),
         np.empty(ports, np.int32),
     )
-    table = _Turns(0, 0, 0, *(one.ctypes.data for one in held))
-    failed = library.make_turns(ctypes.byref(sent), ctypes.byref(table))
-    if failed == 1:
+    table = _Turns(0, 0, 0, *(array.ctypes.data for array in arrays))
+    failure = library.make_turns(ctypes.byref(sent), ctypes.byref(table))
+    if failure == 1:
         raise MemoryError(f"queues of {many:,} messages")
-    begins = held[2].astype(np.int64)
-    return None if failed else InTurns(table=table, held=held, senders=_senders(port, connection, begins))
+    begins = arrays[2].astype(np.int64)
+    return None if failure else InTurns(table=table, arrays=arrays, senders=_senders(port, connection, begins))
 
 
 def _senders(port: Index, connection: Index, begins: Index) -> Senders:
@@ -133,13 +133,13 @@ def _sent(messages: Messages, port: Index, line: Ints, *, waits: bool) -> tuple[
     """What queues are made of, and the arrays that it points into; places only where messages wait for any."""
     columns: tuple[np.ndarray, ...] = (
         port.astype(np.int32)[line],
-        *(_plain(one, np.int32) for one in (messages.round, messages.connection)),
+        *(_plain(column, np.int32) for column in (messages.round, messages.connection)),
         _plain(messages.size_bytes, np.float64),
-        *(_plain(one, np.int64) for one in (messages.first, messages.rounds)),
+        *(_plain(column, np.int64) for column in (messages.first, messages.rounds)),
         *(_places(messages) if waits else ()),
     )
     numbers = (len(messages), len(messages.read), int(port.max()) + 1, len(messages.rounds) - 1, messages.places)
-    return _Sent(*numbers, *(one.ctypes.data for one in columns)), columns
+    return _Sent(*numbers, *(column.ctypes.data for column in columns)), columns
 
 
 class Prepared:
@@ -154,7 +154,7 @@ class Prepared:
     def queues(self) -> Queues | None:
         """None where there is no core."""
         if self.made is None:
-            self.made = queued(self.messages, self.out)
+            self.made = make_queues(self.messages, self.out)
         return self.made
 
     def turns(self) -> InTurns | None:
@@ -174,18 +174,18 @@ def exact_arrivals(flows: Flows, queues: Queues | InTurns) -> Run | None:
     assert library is not None
     if isinstance(queues, InTurns) and flows.ways.share is not None:
         return None
-    network, _held = _network(flows, queues.senders)
-    arrived, told = np.empty(len(flows.messages)), np.zeros(2, np.int64)
+    network, _arrays = _network(flows, queues.senders)
+    arrival_s, counters = np.empty(len(flows.messages)), np.zeros(2, np.int64)
     call = library.run_turns if isinstance(queues, InTurns) else library.run_moments
-    failed = call(
-        ctypes.byref(queues.table), ctypes.byref(network), ctypes.c_double(SAME), _P(arrived.ctypes.data),
-        _P(told.ctypes.data),
+    failure = call(
+        ctypes.byref(queues.table), ctypes.byref(network), ctypes.c_double(SAME), _P(arrival_s.ctypes.data),
+        _P(counters.ctypes.data),
     )  # fmt: skip
-    if failed == 1:
+    if failure == 1:
         raise MemoryError(f"{len(flows.messages):,} messages")
-    if failed == 3:
+    if failure == 3:
         raise ValueError("messages wait for chunks that never come")
-    return None if failed else Run(arrived_s=arrived, moments=int(told[0]))
+    return None if failure else Run(arrived_s=arrival_s, moments=int(counters[0]))
 
 
 def _network(flows: Flows, senders: Senders) -> tuple[_Network, tuple[np.ndarray, ...]]:
@@ -195,12 +195,12 @@ def _network(flows: Flows, senders: Senders) -> tuple[_Network, tuple[np.ndarray
     links = _plain(flows.ways.links, np.int64)
     share = None if flows.ways.share is None else _plain(flows.ways.share, np.float64)
     rates, delay = _plain(flows.rates, np.float64), _plain(flows.delay_s, np.float64)
-    held = (links, rates, delay, opens) if share is None else (links, rates, delay, opens, share)
+    arrays = (links, rates, delay, opens) if share is None else (links, rates, delay, opens, share)
     return _Network(
         *links.shape, len(rates) - 1, links.ctypes.data, None if share is None else share.ctypes.data,
         rates.ctypes.data, delay.ctypes.data, len(senders.pair_port), senders.pair_port.ctypes.data,
         senders.pair_connection.ctypes.data, opens.ctypes.data,
-    ), held  # fmt: skip
+    ), arrays  # fmt: skip
 
 
 def senders_share(flows: Flows) -> bool | None:
@@ -218,8 +218,8 @@ def _places(messages: Messages) -> tuple[Ints, Ints]:
     if messages.places < 2**31:
         return _plain(messages.read, np.int32), _plain(messages.write, np.int32)
     _, number = np.unique(np.concatenate([messages.read, messages.write]), return_inverse=True)
-    both = number.astype(np.int32)
-    return both[: len(messages.read)], both[len(messages.read) :]
+    places = number.astype(np.int32)
+    return places[: len(messages.read)], places[len(messages.read) :]
 
 
 def _plain(column: Array | Index | Ints, dtype: type) -> np.ndarray:

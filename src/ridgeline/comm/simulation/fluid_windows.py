@@ -28,13 +28,13 @@ from ridgeline.comm.simulation.fluid_exact import Prepared, exact_arrivals, send
 from ridgeline.comm.simulation.message_rounds import (
     Flows,
     Run,
-    alike,
     by_rounds,
     by_shared_rounds,
+    jobs_in_step,
     port_of,
     senders_meet,
     shares,
-    unshared,
+    unshared_rates,
 )
 from ridgeline.comm.simulation.messages import needed_writes, ranges
 from ridgeline.core.arrays import Array, Index, Mask
@@ -48,9 +48,9 @@ class Ports:
 
     def __init__(self, flows: Flows) -> None:
         messages = flows.messages
-        (found, _), line = port_of(flows.messages, flows.out)
-        self.count = int(found.max(initial=-1)) + 1
-        port = (found.astype(np.uint16) if self.count <= 1 << 16 else found)[line]
+        (pair_port, _), line = port_of(flows.messages, flows.out)
+        self.count = int(pair_port.max(initial=-1)) + 1
+        port = (pair_port.astype(np.uint16) if self.count <= 1 << 16 else pair_port)[line]
         self.order = np.argsort(port, kind="stable")
         self.port = port[self.order].astype(np.int32)
         round_ = messages.round[self.order]
@@ -65,7 +65,7 @@ class Ports:
         self.under_way = np.zeros(self.count, np.int64)
         self.free = np.zeros(self.count)
 
-    def opened(self, ports: Index) -> Index:
+    def open_rounds(self, ports: Index) -> Index:
         """The messages of the next round of each of these ports, those that have one."""
         ports = ports[self.next[ports] < self.last[ports]]
         group = self.next[ports]
@@ -77,7 +77,7 @@ class Ports:
         self.under_way[ports] = count
         return ranges(low, count)
 
-    def arrived(self, rows: Index, when: Array) -> Index:
+    def finish_messages(self, rows: Index, when: Array) -> Index:
         """Ports whose round is over now that these messages have arrived."""
         ports: Index = self.port[rows].astype(np.int64)
         if self.lone:
@@ -105,7 +105,7 @@ def max_min(links: Index, share: Array | None, rates: Array) -> Array:
     [2.0, 2.0, 8.0]
     """
     size, flows = len(rates), links.shape[1]
-    found, left = np.zeros(flows), rates
+    fair_rates, rate_left = np.zeros(flows), rates
     open_: Index | None = None  # all of them
     passes = 0
     while True:
@@ -114,26 +114,26 @@ def max_min(links: Index, share: Array | None, rates: Array) -> Array:
         flat = links.ravel()
         load = np.bincount(flat, None if share is None else share.ravel(), size)
         with np.errstate(divide="ignore", invalid="ignore"):
-            scarce = left / load
+            scarce = rate_left / load
         offer = scarce[links] if share is None else np.where(share > 0, scarce[links], np.inf)
         best = offer.min(axis=0)
         spare = offer > best * (1 + close)
         tight = np.bincount(flat[spare.ravel()], minlength=size) == 0  # the scarcest link of every flow on it
         tight[-1] = False
         done = tight[links] & ~spare
-        settled = done.any(axis=0)
-        if settled.all() or not settled.any():  # not any: links without a limit alone
-            found[slice(None) if open_ is None else open_] = best
-            return found
-        rows = np.flatnonzero(settled)
-        found[rows if open_ is None else open_[rows]] = best[rows]
+        is_settled = done.any(axis=0)
+        if is_settled.all() or not is_settled.any():  # not any: links without a limit alone
+            fair_rates[slice(None) if open_ is None else open_] = best
+            return fair_rates
+        rows = np.flatnonzero(is_settled)
+        fair_rates[rows if open_ is None else open_[rows]] = best[rows]
         used = np.broadcast_to(best[rows], (len(links), len(rows))) if share is None else best[rows] * share[:, rows]
-        taken = np.bincount(links[:, rows].ravel(), used.ravel(), size)
-        left = np.maximum(left - taken, FLOOR * rates)
-        left[-1] = np.inf
-        rest = np.flatnonzero(~settled)
-        open_ = rest if open_ is None else open_[rest]
-        links, share = links[:, rest], None if share is None else share[:, rest]
+        used_rate = np.bincount(links[:, rows].ravel(), used.ravel(), size)
+        rate_left = np.maximum(rate_left - used_rate, FLOOR * rates)
+        rate_left[-1] = np.inf
+        open_flows = np.flatnonzero(~is_settled)
+        open_ = open_flows if open_ is None else open_[open_flows]
+        links, share = links[:, open_flows], None if share is None else share[:, open_flows]
 
 
 WINDOW = 0.1  # of the time that messages take
@@ -154,19 +154,19 @@ def run(flows: Flows, window: float | None = None, sharing: Sharing = "auto", co
     if not len(messages):
         return Run(arrived_s=np.zeros(0), moments=0)
     shared = senders_share(flows)
-    apart = None if (senders_meet(flows) if shared is None else shared) else by_rounds(flows)
-    if apart is not None:
-        return apart
+    unshared_run = None if (senders_meet(flows) if shared is None else shared) else by_rounds(flows)
+    if unshared_run is not None:
+        return unshared_run
     turns = core.turns() if core is not None and window is None and sharing != "rounds" else None
     exact = None if turns is None else exact_arrivals(flows, turns)
     if exact is not None:
         return exact
     queues = core.queues() if core is not None and window is None and sharing != "rounds" else None
-    crowded = queues is not None and len(messages) >= SOME and queues.at_once >= CROWDED * queues.ports
-    many = len(messages) >= MANY and (queues is None or crowded)
-    if (sharing == "rounds" or (sharing == "auto" and many)) and alike(flows) and shares(flows):
+    is_crowded = queues is not None and len(messages) >= SOME and queues.at_once >= CROWDED * queues.ports
+    many = len(messages) >= MANY and (queues is None or is_crowded)
+    if (sharing == "rounds" or (sharing == "auto" and many)) and jobs_in_step(flows) and shares(flows):
         return by_shared_rounds(flows)
-    if core is not None and window is None and (sharing != "auto" or not crowded):
+    if core is not None and window is None and (sharing != "auto" or not is_crowded):
         queues = core.queues()
         exact = None if queues is None else exact_arrivals(flows, queues)
         if exact is not None:
@@ -194,7 +194,7 @@ class _Fluid:
         self.links = np.ascontiguousarray(flows.ways.links.T)
         self.share = None if flows.ways.share is None else np.ascontiguousarray(flows.ways.share.T)
         self.changed = False  # what flows, since rates were last looked at
-        self.alone, self.own_rate = unshared(flows)
+        self.alone, self.own_rate = unshared_rates(flows)
         self.alone = self.alone & self.ports.lone
         self.needed = needed_writes(messages)
         self.window = WIDE if self.alone.all() else window
@@ -211,7 +211,7 @@ class _Fluid:
         while True:
             due = int(np.searchsorted(times, self.now, side="right"))
             if due:
-                self._wait_for(self.ports.opened(later[:due]))
+                self._wait_for(self.ports.open_rounds(later[:due]))
                 later, times = later[due:], times[due:]
             self._start()
             if not self._advance(float(times[0]) if len(times) else np.inf):
@@ -219,9 +219,9 @@ class _Fluid:
             self.moments += 1
         if len(self.waiting):
             raise ValueError(f"{len(self.waiting)} messages wait for chunks that never come")
-        whole = np.empty(len(self.arrived_s))
-        whole[self.ports.order] = self.arrived_s
-        return Run(arrived_s=whole, moments=self.moments, method="exact" if self.alone.all() else "windows")
+        arrival_s = np.empty(len(self.arrived_s))
+        arrival_s[self.ports.order] = self.arrived_s
+        return Run(arrived_s=arrival_s, moments=self.moments, method="exact" if self.alone.all() else "windows")
 
     def _wait_for(self, rows: Index) -> None:
         self.waiting = np.concatenate([self.waiting, rows]) if len(self.waiting) else rows
@@ -234,31 +234,31 @@ class _Fluid:
                 self._share()
             return
         if ready.all():
-            started, self.waiting = self.waiting, self.waiting[:0]
+            started_rows, self.waiting = self.waiting, self.waiting[:0]
         else:
-            started, since, self.waiting = self.waiting[ready], since[ready], self.waiting[~ready]
+            started_rows, since, self.waiting = self.waiting[ready], since[ready], self.waiting[~ready]
         before = len(self.flowing)
-        self.flowing = np.concatenate([self.flowing, started]) if before else started
+        self.flowing = np.concatenate([self.flowing, started_rows]) if before else started_rows
         self._share()
-        begun = self.size[started] - self.rate[before:] * (self.now - since)
+        begun = self.size[started_rows] - self.rate[before:] * (self.now - since)
         self.left = np.concatenate([self.left, begun]) if before else begun
 
     def _ready(self, rows: Index) -> tuple[Mask, Array]:
         """Which messages have all their chunks, and since when; looked at when the watched chunk is there."""
-        read, needed = self.flows.messages.read, self.needed
+        read, writes_needed = self.flows.messages.read, self.needed
         free = self.ports.free[self.ports.port[rows]]
         if self.single:
             at = self.first[rows]
             place = read[at]
-            return self.come[place] >= needed[at], np.maximum(free, self.there[place])
-        watched = self.watch[rows]
-        ready = self.come[read[watched]] >= needed[watched]
+            return self.come[place] >= writes_needed[at], np.maximum(free, self.there[place])
+        chunk_watched = self.watch[rows]
+        ready = self.come[read[chunk_watched]] >= writes_needed[chunk_watched]
         some = np.flatnonzero(ready)
         if len(some):
             count = self.chunks[rows[some]]
             at, starts = ranges(self.first[rows[some]], count), np.cumsum(count) - count
             place = read[at]
-            lack = np.minimum.reduceat(np.where(self.come[place] < needed[at], at, len(read)), starts)
+            lack = np.minimum.reduceat(np.where(self.come[place] < writes_needed[at], at, len(read)), starts)
             ready[some] = lack == len(read)
             self.watch[rows[some]] = np.minimum(lack, len(read) - 1)
             free[some] = np.maximum(free[some], np.maximum.reduceat(self.there[place], starts))
@@ -272,12 +272,12 @@ class _Fluid:
             self.rate = self.own_rate[over]
         else:
             key = over.tobytes()
-            known = self.known.get(key)
-            if known is None:
-                known = self._fair(over)
+            known_rates = self.known.get(key)
+            if known_rates is None:
+                known_rates = self._fair(over)
                 if len(self.known) < REMEMBERED:
-                    self.known[key] = known
-            self.rate = known
+                    self.known[key] = known_rates
+            self.rate = known_rates
         self.pace = self.rate / self.size[self.flowing]
 
     def _fair(self, over: Index | Ints) -> Array:
@@ -302,14 +302,14 @@ class _Fluid:
             soon = min(soon, float(self.due.min()))
         wide = self.window / float(self.pace.mean()) if flowing else 0.0
         if flowing:
-            self._flowed(ends, max(self.now, min(soon + wide, opens)))
+            self._remove_ended(ends, max(self.now, min(soon + wide, opens)))
         else:
             self.now = max(self.now, soon)
         if len(self.due):
             self._arrive(self.now if len(self.flowing) else max(self.now, min(opens, float(self.due.min()) + wide)))
         return True
 
-    def _flowed(self, ends: Array, until: float) -> None:
+    def _remove_ended(self, ends: Array, until: float) -> None:
         """Take out what has flowed by then; it arrives its delay later."""
         over = ends <= until
         if over.all():
@@ -352,4 +352,4 @@ class _Fluid:
             when = np.repeat(due, self.chunks[rows])
         np.add.at(self.come, place, np.int32(1))
         np.maximum.at(self.there, place, when)
-        self._wait_for(self.ports.opened(self.ports.arrived(rows, due)))
+        self._wait_for(self.ports.open_rounds(self.ports.finish_messages(rows, due)))

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from ridgeline.comm.contract import Ints
-from ridgeline.comm.simulation.messages import Messages, numbered, ranges
+from ridgeline.comm.simulation.messages import Messages, number_keys, ranges
 from ridgeline.comm.simulation.path_choice import Ways
 from ridgeline.core.arrays import Array, Index, Mask
 
@@ -65,19 +65,19 @@ def port_of(messages: Messages, out: Index) -> tuple[Index, Ints]:
     if jobs == 1:  # every connection is some message's
         used, line = np.arange(connections), messages.connection
     else:
-        used, line = numbered(messages.job * np.int64(connections) + messages.connection, connections * jobs)
+        used, line = number_keys(messages.job * np.int64(connections) + messages.connection, connections * jobs)
     connection = used % connections
     key = (used // connections * 256 + messages.channels[connection]) * places + out[connection]
-    _, port = numbered(key, jobs * 256 * places)
+    _, port = number_keys(key, jobs * 256 * places)
     return np.stack([port, connection]), line
 
 
-def unshared(flows: Flows) -> tuple[Mask, Array]:
+def unshared_rates(flows: Flows) -> tuple[Mask, Array]:
     """Connections that share no link with another port's, and the rate each connection has by itself."""
     links, none = flows.ways.links, len(flows.rates) - 1
-    own, share = flows.rates[links], flows.ways.share
+    link_rate, share = flows.rates[links], flows.ways.share
     if share is not None:
-        own = np.where(links == none, np.inf, own / np.where(share > 0, share, 1.0))
+        link_rate = np.where(links == none, np.inf, link_rate / np.where(share > 0, share, 1.0))
     (port, connection), _ = port_of(flows.messages, flows.out)
     over = links[connection]
     wide = np.broadcast_to(port[:, None], over.shape)
@@ -85,8 +85,8 @@ def unshared(flows: Flows) -> tuple[Mask, Array]:
     someone[over] = wide
     shared[over[someone[over] != wide]] = True
     shared[none] = False
-    alone: Mask = ~np.asarray(shared[links].any(axis=1))
-    return alone, np.asarray(own.min(axis=1), np.float64)
+    is_alone: Mask = ~np.asarray(shared[links].any(axis=1))
+    return is_alone, np.asarray(link_rate.min(axis=1), np.float64)
 
 
 def senders_meet(flows: Flows) -> bool:
@@ -103,8 +103,8 @@ def by_rounds(flows: Flows) -> Run | None:
 
     arrives = max(its chunks are there, its port is free) + latency + bytes / rate
     """
-    alone, rate = unshared(flows)
-    if not alone.all():
+    is_alone, rate = unshared_rates(flows)
+    if not is_alone.all():
         return None
     messages = flows.messages
     (port, connection), line = port_of(flows.messages, flows.out)
@@ -113,28 +113,28 @@ def by_rounds(flows: Flows) -> Run | None:
     free[port] = flows.late_s[connection]
     begins = flows.start_s[messages.job[np.searchsorted(messages.first, messages.rounds[:-1])]]
     there, stamp = np.zeros(messages.places), np.full(len(free), -1)
-    arrived = np.empty(len(messages))
+    arrival_s = np.empty(len(messages))
     cuts = np.searchsorted(messages.first, messages.rounds)
     single = len(messages) == len(messages.read)
     for turn, ((low, high), (first, last)) in enumerate(zip(pairwise(messages.rounds), pairwise(cuts), strict=True)):
-        mine = port[line[first:last]]
-        stamp[mine] = np.arange(last - first)
-        if (stamp[mine] != np.arange(last - first)).any():  # two at once on one port
+        round_ports = port[line[first:last]]
+        stamp[round_ports] = np.arange(last - first)
+        if (stamp[round_ports] != np.arange(last - first)).any():  # two at once on one port
             return None
-        held = there[messages.read[low:high]]
+        chunk_there_s = there[messages.read[low:high]]
         starts = messages.first[first:last] - low
-        ready = np.maximum(free[mine], held if single else np.maximum.reduceat(held, starts))
+        ready = np.maximum(free[round_ports], chunk_there_s if single else np.maximum.reduceat(chunk_there_s, starts))
         end = np.maximum(ready, begins[turn]) + lasts[first:last]
-        arrived[first:last], free[mine] = end, end
-        spread = end if single else np.repeat(end, np.diff(np.append(starts, high - low)))
-        np.maximum.at(there, messages.write[low:high], spread)
-    return Run(arrived_s=arrived, moments=len(cuts) - 1)
+        arrival_s[first:last], free[round_ports] = end, end
+        chunk_end_s = end if single else np.repeat(end, np.diff(np.append(starts, high - low)))
+        np.maximum.at(there, messages.write[low:high], chunk_end_s)
+    return Run(arrived_s=arrival_s, moments=len(cuts) - 1)
 
 
 ALIKE = 1e-9  # relative difference of sizes and starts that counts as none
 
 
-def alike(flows: Flows) -> bool:
+def jobs_in_step(flows: Flows) -> bool:
     """Whether all jobs go through their rounds together: one, or several of as many rounds, bytes and one start."""
     messages = flows.messages
     jobs = len(flows.start_s)
@@ -143,7 +143,7 @@ def alike(flows: Flows) -> bool:
     size = np.bincount(messages.job, messages.size_bytes, jobs)
     rounds = np.zeros(jobs)
     np.maximum.at(rounds, messages.job, messages.round.astype(np.float64))
-    return all(np.ptp(one) <= ALIKE * np.abs(one).max() for one in (size, rounds, flows.start_s))
+    return all(np.ptp(column) <= ALIKE * np.abs(column).max() for column in (size, rounds, flows.start_s))
 
 
 def shares(flows: Flows) -> bool:
@@ -173,20 +173,20 @@ def by_shared_rounds(flows: Flows) -> Run:
     order = rounds.order
     count, single = np.diff(messages.first), len(messages) == len(messages.read)
     there = np.zeros(messages.places)
-    arrived = np.empty(len(messages))
+    arrival_s = np.empty(len(messages))
     for low, high in pairwise(rounds.cuts.tolist()):
         rows = slice(low, high) if order is None else order[low:high]
         lasts = rounds.lasts(rows)
         parts = count[:0] if single else count[rows]
         at = rows if single else ranges(messages.first[:-1][rows], parts)
-        held = there[messages.read[at]]
-        ready = held if single else np.maximum.reduceat(held, np.cumsum(parts) - parts)
-        mine = port[rows]
-        end = np.maximum(free[mine], ready) + lasts
-        arrived[rows] = end
-        np.maximum.at(free, mine, end)
+        chunk_there_s = there[messages.read[at]]
+        ready = chunk_there_s if single else np.maximum.reduceat(chunk_there_s, np.cumsum(parts) - parts)
+        round_ports = port[rows]
+        end = np.maximum(free[round_ports], ready) + lasts
+        arrival_s[rows] = end
+        np.maximum.at(free, round_ports, end)
         np.maximum.at(there, messages.write[at], end if single else np.repeat(end, parts))
-    return Run(arrived_s=arrived, moments=len(rounds.known), method="rounds")
+    return Run(arrived_s=arrival_s, moments=len(rounds.known), method="rounds")
 
 
 class _Rounds:
@@ -208,10 +208,10 @@ class _Rounds:
         """Seconds of each message of a round, all beside each other."""
         over, size = self.flows.messages.connection[rows], self.flows.messages.size_bytes[rows]
         key = over.tobytes() + size.tobytes()
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._lasts(over, size)
-        return found
+        lasts_s = self.known.get(key)
+        if lasts_s is None:
+            lasts_s = self.known[key] = self._lasts(over, size)
+        return lasts_s
 
     def _lasts(self, over: Index | Ints, size: Array) -> Array:
         links = [column[over] for column in self.columns]

@@ -74,7 +74,7 @@ def messages_of(jobs: Sequence[Job], nodes: int) -> Messages:
         steps += len(job.algorithm.steps)
     columns = [np.concatenate(column) if len(parts) > 1 else column[0] for column in zip(*parts, strict=True)]
     job_, round_, key, size, first, read, write, rounds = columns
-    known, connection = numbered(key, nodes * nodes * channels)
+    connection_keys, connection = number_keys(key, nodes * nodes * channels)
     return Messages(
         job=job_,
         round=round_,
@@ -85,9 +85,9 @@ def messages_of(jobs: Sequence[Job], nodes: int) -> Messages:
         write=write,
         rounds=np.append(rounds, steps),
         places=places,
-        sources=known // channels // nodes,
-        targets=known // channels % nodes,
-        channels=known % channels,
+        sources=connection_keys // channels // nodes,
+        targets=connection_keys // channels % nodes,
+        channels=connection_keys % channels,
         relayed=any(_relays(job.algorithm) for job in jobs),
     )
 
@@ -97,9 +97,9 @@ def _relays(algorithm: Algorithm) -> bool:
     chunk = algorithm.steps.chunk
     if len(chunk) > algorithm.contract.chunks:
         return True
-    seen = np.zeros(algorithm.contract.chunks, np.bool_)
-    seen[chunk] = True
-    return int(seen.sum()) < len(chunk)
+    is_received = np.zeros(algorithm.contract.chunks, np.bool_)
+    is_received[chunk] = True
+    return int(is_received.sum()) < len(chunk)
 
 
 def _of_job(job: Job, before: tuple[int, int, int], nodes: int, channels: int) -> tuple[np.ndarray, ...]:
@@ -120,33 +120,33 @@ def _of_job(job: Job, before: tuple[int, int, int], nodes: int, channels: int) -
         size = np.diff(np.append(first, len(steps))) * share[0]
     else:
         size = np.add.reduceat(share[steps.chunk], first) if len(first) else np.zeros(0)
-    mine = np.full(len(first), number, np.int32)
+    job_number = np.full(len(first), number, np.int32)
     if places:
         read, write = read + wide(places), write + wide(places)
-    return mine, steps.round[first], key, size, first + rows, read, write, steps.starts()[:-1] + rows
+    return job_number, steps.round[first], key, size, first + rows, read, write, steps.starts()[:-1] + rows
 
 
 def needed_writes(messages: Messages) -> Ints:
     """How many writes of earlier rounds come to the place that each chunk is read from."""
     count = np.zeros(messages.places, np.int32)
-    needed = np.empty(len(messages.read), np.int32)
+    writes = np.empty(len(messages.read), np.int32)
     for low, high in pairwise(messages.rounds.tolist()):
-        needed[low:high] = count[messages.read[low:high]]
+        writes[low:high] = count[messages.read[low:high]]
         np.add.at(count, messages.write[low:high], np.int32(1))
-    return needed
+    return writes
 
 
-def numbered(keys: Index, limit: int) -> tuple[Index, Ints]:
+def number_keys(keys: Index, limit: int) -> tuple[Index, Ints]:
     """The distinct keys in order, and the number of each entry's; by a table where that is small."""
     if limit > DENSE or not len(keys):
-        known, number = np.unique(keys, return_inverse=True)
-        return known.astype(np.int64), number.astype(np.int32)
-    seen = np.zeros(limit, np.bool_)
-    seen[keys] = True
-    known = np.flatnonzero(seen)
+        distinct_keys, number = np.unique(keys, return_inverse=True)
+        return distinct_keys.astype(np.int64), number.astype(np.int32)
+    is_used = np.zeros(limit, np.bool_)
+    is_used[keys] = True
+    distinct_keys = np.flatnonzero(is_used)
     table = np.zeros(limit, np.int32)
-    table[known] = np.arange(len(known), dtype=np.int32)
-    return known, table[keys]
+    table[distinct_keys] = np.arange(len(distinct_keys), dtype=np.int32)
+    return distinct_keys, table[keys]
 
 
 def ranges(low: Index, count: Index) -> Index:

@@ -47,23 +47,25 @@ def chosen_ways(
         return None
     column = np.zeros(graph.nodes, np.int64)
     column[table.targets] = np.arange(len(table.targets))
-    whole = [np.ascontiguousarray(one, np.int64) for one in (graph.head, table.order, table.first, table.count)]
-    whole += [column, np.ascontiguousarray(table.kin, np.int64)]
-    real = [np.ascontiguousarray(one, np.float64) for one in (table.distance, table.weight, graph.latency_s)]
+    integer_columns = [
+        np.ascontiguousarray(column, np.int64) for column in (graph.head, table.order, table.first, table.count)
+    ]
+    integer_columns += [column, np.ascontiguousarray(table.kin, np.int64)]
+    real = [np.ascontiguousarray(column, np.float64) for column in (table.distance, table.weight, graph.latency_s)]
     straight = np.ascontiguousarray(table.table, np.int32)
-    ends = [np.ascontiguousarray(one, np.int64) for one in (sources, targets)]
+    ends = [np.ascontiguousarray(column, np.int64) for column in (sources, targets)]
     numbers = np.ascontiguousarray(number).astype(np.uint64, copy=False)
-    both: list[np.ndarray] = [*ends, numbers]
-    columns: list[np.ndarray] = [*whole, *real, straight]
+    pair_columns: list[np.ndarray] = [*ends, numbers]
+    columns: list[np.ndarray] = [*integer_columns, *real, straight]
     lists = _lists(table, library, graph.nodes * kins)
     if not lists:
         return None
-    given = _Table(graph.nodes, graph.links, kins, *(one.ctypes.data for one in columns))
+    path_table = _Table(graph.nodes, graph.links, kins, *(column.ctypes.data for column in columns))
     latency = np.empty(len(sources))
     for wide in LONGEST:
         links = np.empty((len(sources), wide), np.int64)
         longest = library.choose_ways(
-            ctypes.byref(given), _P(lists), _N(len(sources)), *(_P(one.ctypes.data) for one in both),
+            ctypes.byref(path_table), _P(lists), _N(len(sources)), *(_P(column.ctypes.data) for column in pair_columns),
             ctypes.c_int(hashed), _N(wide), _P(links.ctypes.data), _P(latency.ctypes.data),
         )  # fmt: skip
         if longest >= 0:
@@ -106,15 +108,15 @@ def ways(
     sources, targets, channels = connections
     if paths == "shortest" or not len(sources):
         return _single(graph, routes(graph, sources, targets))
-    known = table or PathTable(graph, targets)
+    path_table = table or PathTable(graph, targets)
     if paths == "spray":
-        return _sprayed(graph, *_all_ways(known, sources, targets))
-    hashed = paths == "ecmp"
-    number = _mixed(sources, targets, channels, seed) if hashed else sources
-    quick = chosen_ways(known, sources, targets, number, hashed)
+        return _spray_ways(graph, *_all_ways(path_table, sources, targets))
+    is_hashed = paths == "ecmp"
+    number = _hash_connections(sources, targets, channels, seed) if is_hashed else sources
+    quick = chosen_ways(path_table, sources, targets, number, is_hashed)
     if quick is not None:
         return Ways(links=quick[0], share=None, latency_s=quick[1])
-    return _single(graph, follow_paths(known, sources, targets, number, _turned if hashed else None))
+    return _single(graph, follow_paths(path_table, sources, targets, number, _mix if is_hashed else None))
 
 
 def _single(graph: Graph, links: Index) -> Ways:
@@ -123,11 +125,11 @@ def _single(graph: Graph, links: Index) -> Ways:
     return Ways(links=np.where(links < 0, graph.links, links), share=None, latency_s=latency)
 
 
-def _sprayed(graph: Graph, links: Index, share: Array) -> Ways:
+def _spray_ways(graph: Graph, links: Index, share: Array) -> Ways:
     """All ways; latency is the mean over them, weighted by their parts."""
     through = np.append(graph.latency_s, 0.0)[links]
-    alone = share >= 1 - 1e-9
-    latency = np.where(alone, through, 0.0).sum(axis=1) + np.where(alone, 0.0, through * share).sum(axis=1)
+    is_single = share >= 1 - 1e-9
+    latency = np.where(is_single, through, 0.0).sum(axis=1) + np.where(is_single, 0.0, through * share).sum(axis=1)
     single = bool(((share == 0) | (share == 1)).all())
     return Ways(links=np.where(links < 0, graph.links, links), share=None if single else share, latency_s=latency)
 
@@ -136,7 +138,7 @@ def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, 
     """All equal ways at once, parts divided evenly at every node."""
     graph, n = table.graph, len(sources)
     flow, here, part = np.arange(n), sources.copy(), np.ones(n)
-    found: list[tuple[Index, Index, Array]] = []
+    batches: list[tuple[Index, Index, Array]] = []
     while len(flow):
         going = here != targets[flow]
         flow, here, part = flow[going], here[going], part[going]
@@ -144,10 +146,10 @@ def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, 
             break
         row, link = table.nearer(here, targets[flow])
         share = (part / np.bincount(row, minlength=len(flow)))[row]
-        found.append((flow[row], link, share))
+        batches.append((flow[row], link, share))
         key, index = np.unique(flow[row] * graph.nodes + graph.head[link], return_inverse=True)
         flow, here, part = key // graph.nodes, key % graph.nodes, np.bincount(index, share).astype(np.float64)
-    flows, links, shares = (np.concatenate([one[k] for one in found]) for k in range(3))
+    flows, links, shares = (np.concatenate([batch[k] for batch in batches]) for k in range(3))
     key, index = np.unique(flows * graph.links + links, return_inverse=True)
     flows, links, shares = key // graph.links, key % graph.links, np.bincount(index, shares)
     count = np.bincount(flows, minlength=n)
@@ -157,17 +159,17 @@ def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, 
     return wide_links, wide_share
 
 
-def _mixed(sources: Index, targets: Index, channels: Index, seed: int) -> np.ndarray:
+def _hash_connections(sources: Index, targets: Index, channels: Index, seed: int) -> np.ndarray:
     """A hash of each connection, as a switch's of the five fields of a flow."""
     start = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    key = _turned(sources.astype(np.uint64) + start)
-    key = _turned(key + targets.astype(np.uint64))
-    return _turned(key + channels.astype(np.uint64))
+    key = _mix(sources.astype(np.uint64) + start)
+    key = _mix(key + targets.astype(np.uint64))
+    return _mix(key + channels.astype(np.uint64))
 
 
-def _turned(key: np.ndarray) -> np.ndarray:
+def _mix(key: np.ndarray) -> np.ndarray:
     """The finalizer of splitmix64."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: np.ndarray = key ^ (key >> np.uint64(31))
-    return mixed
+    mixed_key: np.ndarray = key ^ (key >> np.uint64(31))
+    return mixed_key

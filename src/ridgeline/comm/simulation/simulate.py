@@ -66,8 +66,10 @@ def over_seeds(
     """The same with one seed of path choice after the other."""
     transfers = sum(len(job.algorithm.steps) for job in jobs)
     if transfers > MOST_TRANSFERS:
-        expected = f"at most {MOST_TRANSFERS:,} transfers"
-        raise InputError(Problem(path="simulate", given=f"{transfers:,}", expected=expected, todo="take fewer ranks"))
+        expected_text = f"at most {MOST_TRANSFERS:,} transfers"
+        raise InputError(
+            Problem(path="simulate", given=f"{transfers:,}", expected=expected_text, todo="take fewer ranks")
+        )
     sent = messages_of(jobs, graph.nodes)
     between = (sent.sources, sent.targets, sent.channels)
     table = None if asked.paths == "shortest" else PathTable(graph, sent.targets) if len(sent) else None
@@ -75,14 +77,17 @@ def over_seeds(
     by_way = np.bincount(sent.connection, sent.size_bytes, len(sent.sources)).astype(np.float64)
     before: tuple[bytes, Simulated] | None = None
     for seed in seeds:
-        found = ways(graph, between, asked.paths, seed, table)
-        same = found.links.tobytes()
+        chosen_ways = ways(graph, between, asked.paths, seed, table)
+        same = chosen_ways.links.tobytes()
         if before is None or before[0] != same or asked.background:
-            before = same, _simulated(jobs, graph, replace(asked, seed=seed), (sent, by_way, core), found, window)
+            before = (
+                same,
+                _simulate_ways(jobs, graph, replace(asked, seed=seed), (sent, by_way, core), chosen_ways, window),
+            )
         yield before[1]
 
 
-def _simulated(
+def _simulate_ways(
     jobs: Sequence[Job],
     graph: Graph,
     asked: Conditions,
@@ -92,7 +97,7 @@ def _simulated(
 ) -> Simulated:
     sent, by_way, core = what
     rates = _less_background(graph, asked, link_rates(graph, asked))
-    capped = _capped(graph, asked, sent, found, rates)
+    capped_ways = _cap_ranks(graph, asked, sent, found, rates)
     start = np.array([job.start_s for job in jobs])
     late = np.zeros(graph.nodes)
     slow = np.ones(graph.nodes)
@@ -102,8 +107,8 @@ def _simulated(
         slow[rank] = factor
     flows = Flows(
         messages=sent,
-        ways=capped[0],
-        rates=capped[1],
+        ways=capped_ways[0],
+        rates=capped_ways[1],
         delay_s=found.latency_s + asked.message_s * slow[sent.sources],
         out=found.links[:, 0] if graph.direct else sent.sources,
         start_s=start,
@@ -117,7 +122,7 @@ def _simulated(
         np.maximum.at(ends, sent.job, done.arrived_s)
     return Simulated(
         seconds=float(ends.max(initial=0.0)),
-        job_s=tuple(float(one) for one in np.maximum(ends - start, 0.0)),
+        job_s=tuple(float(end_s) for end_s in np.maximum(ends - start, 0.0)),
         arrived_s=done.arrived_s,
         link_bytes=_load(graph, by_way, found),
         link_rates=rates,
@@ -135,7 +140,7 @@ def _load(graph: Graph, by_way: Array, found: Ways) -> Array:
     return total[:-1]
 
 
-def _capped(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates: Array) -> tuple[Ways, Array]:
+def _cap_ranks(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates: Array) -> tuple[Ways, Array]:
     """The ways with what caps ranks as two links more, and the rates of all; the last entry stands for none."""
     if asked.injection is None:
         return found, np.append(rates, np.inf)
@@ -152,16 +157,16 @@ def _capped(graph: Graph, asked: Conditions, sent: Messages, found: Ways, rates:
 
 def _less_background(graph: Graph, asked: Conditions, rates: Array) -> Array:
     """Rates of links after others took theirs; a little is always left."""
-    taken = np.zeros(graph.links + 1)
+    background_rate = np.zeros(graph.links + 1)
     between = np.append((graph.tail >= graph.ranks) & (graph.head >= graph.ranks), False)
     if not between.any():
         between[:-1] = True
-    whole = np.append(rates, 0.0)
-    for one in asked.background:
-        if one.source < 0:
-            taken += np.where(between, one.share * whole, 0.0)
+    link_rate = np.append(rates, 0.0)
+    for flow in asked.background:
+        if flow.source < 0:
+            background_rate += np.where(between, flow.share * link_rate, 0.0)
             continue
-        ends = (np.array([one.source]), np.array([one.target]), np.zeros(1, np.int64))
+        ends = (np.array([flow.source]), np.array([flow.target]), np.zeros(1, np.int64))
         way = ways(graph, ends, asked.paths, asked.seed)
-        np.add.at(taken, way.links[0], one.bytes_per_s * (1.0 if way.share is None else way.share[0]))
-    return np.maximum(rates - taken[:-1], LEFT * rates)
+        np.add.at(background_rate, way.links[0], flow.bytes_per_s * (1.0 if way.share is None else way.share[0]))
+    return np.maximum(rates - background_rate[:-1], LEFT * rates)

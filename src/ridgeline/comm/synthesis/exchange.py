@@ -37,7 +37,7 @@ TICKS = 4  # of the fastest link's time, where links differ
 def by_hops(graph: Graph, ways: Index, whole: Contract | None = None) -> Algorithm:
     """All first hops in one round, all second ones in the next: fewest messages."""
     chunk, hop = np.nonzero(ways >= 0)
-    return _made(graph, hop, ways[chunk, hop], chunk, whole)
+    return _exchange_algorithm(graph, hop, ways[chunk, hop], chunk, whole)
 
 
 def one_by_one(graph: Graph, ways: Index, chunk_bytes: float, whole: Contract | None = None) -> Algorithm:
@@ -63,19 +63,19 @@ def one_by_one(graph: Graph, ways: Index, chunk_bytes: float, whole: Contract | 
         free[link] = now - 1 + ticks[link]
         at[chunk] += 1
         onward = at[chunk] < length[chunk]
-        for ended in np.unique(free[link[onward]]):
-            coming[int(ended)].append(chunk[onward & (free[link] == ended)])
+        for free_s in np.unique(free[link[onward]]):
+            coming[int(free_s)].append(chunk[onward & (free[link] == free_s)])
     rounds = np.repeat(np.arange(len(rows)), [len(link) for link, _ in rows])
     links, chunks = (np.concatenate([row[part] for row in rows]) for part in (0, 1))
-    return _made(graph, rounds, links, chunks, whole)
+    return _exchange_algorithm(graph, rounds, links, chunks, whole)
 
 
 def _ticks(graph: Graph, chunk_bytes: float) -> Index:
     """Turns that a chunk takes on each link: one where all links are alike."""
-    each = chunk_bytes / graph.bytes_per_s + graph.latency_s
-    if np.ptp(each) <= 1e-12 * each.max():
+    chunk_s = chunk_bytes / graph.bytes_per_s + graph.latency_s
+    if np.ptp(chunk_s) <= 1e-12 * chunk_s.max():
         return np.ones(graph.links, np.int64)
-    ticks: Index = np.ceil(each / each.min() * TICKS - 1e-6).astype(np.int64)
+    ticks: Index = np.ceil(chunk_s / chunk_s.min() * TICKS - 1e-6).astype(np.int64)
     return ticks
 
 
@@ -109,7 +109,9 @@ class _Stacks:
         return link, chunk
 
 
-def _made(graph: Graph, round: Index, link: Index, chunk: Index, whole: Contract | None = None) -> Algorithm:
+def _exchange_algorithm(
+    graph: Graph, round: Index, link: Index, chunk: Index, whole: Contract | None = None
+) -> Algorithm:
     n = graph.ranks
     steps = steps_of(round, graph.tail[link], graph.head[link], chunk)
     return Algorithm(name=SYNTHESIZED, contract=whole or contract("alltoall", n, n * n), nodes=n, steps=steps)
@@ -131,15 +133,15 @@ def multipath_exchanges(graph: Graph, asked: Contract, size_bytes: float) -> Ite
     sent = np.flatnonzero((target >= 0) & (source != target) & (share > 0))
     before = 0
     for pieces in PIECES:
-        each = share[sent].sum() / pieces
-        count = np.maximum(1, np.ceil(share[sent] / each - 1e-9).astype(np.int64))
+        piece_share = share[sent].sum() / pieces
+        count = np.maximum(1, np.ceil(share[sent] / piece_share - 1e-9).astype(np.int64))
         if count.sum() > MOST_PIECES or count.sum() == before:
             continue
         before = int(count.sum())
-        whole = _cut(asked, (source[sent], target[sent], share[sent]), count)
-        ways = _ways(graph, whole)
-        yield one_by_one(graph, ways, float(whole.shares().max()) * size_bytes, whole)
-        yield by_hops(graph, ways, whole)
+        cut_contract = _cut(asked, (source[sent], target[sent], share[sent]), count)
+        ways = _ways(graph, cut_contract)
+        yield one_by_one(graph, ways, float(cut_contract.shares().max()) * size_bytes, cut_contract)
+        yield by_hops(graph, ways, cut_contract)
 
 
 def _cut(asked: Contract, pairs: tuple[Index, Index, Array], count: Index) -> Contract:
@@ -165,19 +167,21 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
     at = np.full((graph.ranks, graph.ranks), -1, np.int64)
     at[graph.tail, graph.head] = np.arange(graph.links)
     cost = float(graph.bytes_per_s.max()) / graph.bytes_per_s
-    load, found = np.zeros(graph.links), [np.zeros(0, np.int64)] * len(source)
+    load, routes_found = np.zeros(graph.links), [np.zeros(0, np.int64)] * len(source)
     random = np.random.default_rng(seed)
     for _ in range(MULTIPATH_SWEEPS):
         for piece in random.permutation(len(source)):
-            load[found[piece]] -= size[piece]
+            load[routes_found[piece]] -= size[piece]
             full = (load + size[piece]) * cost
             weight = cost * np.exp(STEEP * full / full.max())
-            last = dijkstra(weighted(graph, weight), indices=source[piece : piece + 1], return_predecessors=True)[1][0]
-            found[piece] = links_back(at, last, int(target[piece]))
-            load[found[piece]] += size[piece]
-    ways = np.full((len(source), max(len(one) for one in found)), -1, np.int64)
-    for piece, one in enumerate(found):
-        ways[piece, : len(one)] = one
+            last = dijkstra(
+                weighted_matrix(graph, weight), indices=source[piece : piece + 1], return_predecessors=True
+            )[1][0]
+            routes_found[piece] = links_back(at, last, int(target[piece]))
+            load[routes_found[piece]] += size[piece]
+    ways = np.full((len(source), max(len(route) for route in routes_found)), -1, np.int64)
+    for piece, route in enumerate(routes_found):
+        ways[piece, : len(route)] = route
     return ways
 
 
@@ -201,7 +205,7 @@ def balanced_ways(graph: Graph, seed: int = 0) -> Index:
         if fullest < best:
             best, best_before = fullest, before
     sources = np.arange(graph.ranks)
-    return _eased(graph, cost, at, _walked(at, best_before, sources), np.random.default_rng(seed))
+    return _ease_crowded(graph, cost, at, _follow_links(at, best_before, sources), np.random.default_rng(seed))
 
 
 def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random.Generator) -> tuple[float, Index]:
@@ -218,17 +222,17 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
         for group in random.permutation(groups):
             load -= used[group]
             full = max(float((load * cost).max()), 1.0)
-            matrix = weighted(graph, cost * np.exp(steep * (load + 1) * cost / full))
+            matrix = weighted_matrix(graph, cost * np.exp(steep * (load + 1) * cost / full))
             sources = members[group]
             before[sources] = dijkstra(matrix, indices=sources, return_predecessors=True)[1]
-            used[group] = _loads(_walked(at, before[sources], sources), graph.links)
+            used[group] = _loads(_follow_links(at, before[sources], sources), graph.links)
             load += used[group]
         if float((load * cost).max()) < best:
             best, best_before = float((load * cost).max()), before.copy()
     return best, best_before
 
 
-def weighted(graph: Graph, weight: Array) -> csr_array:
+def weighted_matrix(graph: Graph, weight: Array) -> csr_array:
     """The graph as a matrix of lengths."""
     return csr_array((weight, (graph.tail, graph.head)), shape=(graph.ranks, graph.ranks))
 
@@ -238,7 +242,7 @@ def _loads(ways: Index, links: int) -> Array:
     return np.bincount(ways[ways >= 0], minlength=links).astype(np.float64)
 
 
-def _eased(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.Generator) -> Index:
+def _ease_crowded(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.Generator) -> Index:
     """Lead single ways off the fullest link while that helps."""
     load = _loads(ways, graph.links)
     over: dict[int, list[int]] = {}  # ways over a link as they were when it was first the fullest
@@ -256,7 +260,7 @@ def _eased(graph: Graph, cost: Array, at: Index, ways: Index, random: np.random.
         load[old] -= 1
         weight = cost * np.exp(STEEPS[-1] * np.minimum((load + 1) * cost / full[worst], 2.0))
         source = np.array([pair // graph.ranks])
-        last = dijkstra(weighted(graph, weight), indices=source, return_predecessors=True)[1][0]
+        last = dijkstra(weighted_matrix(graph, weight), indices=source, return_predecessors=True)[1][0]
         new = links_back(at, last, pair % graph.ranks)
         idle += 1
         if len(new) <= ways.shape[1] and ((load[new] + 1) * cost[new]).max() < full[worst] - 1e-9:
@@ -275,11 +279,11 @@ def links_back(at: Index, last: Index, target: int) -> Index:
     while last[nodes[-1]] >= 0:
         nodes.append(int(last[nodes[-1]]))
     ends = np.array(nodes[::-1])
-    found: Index = at[ends[:-1], ends[1:]]
-    return found
+    links: Index = at[ends[:-1], ends[1:]]
+    return links
 
 
-def _walked(at: Index, before: Index, sources: Index) -> Index:
+def _follow_links(at: Index, before: Index, sources: Index) -> Index:
     """Ways from each source to all ranks, by predecessors, turned round to begin at their source."""
     n = before.shape[1]
     row, here = (part.ravel().copy() for part in np.indices(before.shape))

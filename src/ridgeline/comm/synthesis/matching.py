@@ -72,14 +72,14 @@ def cycle_allgather(graph: Graph) -> Algorithm:
     order = cycle_of((graph.shape[0], graph.shape[1])).astype(np.int32)
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
-    again = np.tile(order, 3)  # places before the first and behind the last
+    cycle_order = np.tile(order, 3)  # places before the first and behind the last
     chunk = np.empty((rounds, 2, n), np.int32)
     for round in range(rounds):
-        chunk[round, 0] = again[place + (n - 1 - round)]
-        chunk[round, 1] = again[place + (n + 1 + round)]
-    sides = np.concatenate([again[place + (n - 1)], again[place + (n + 1)]])
+        chunk[round, 0] = cycle_order[place + (n - 1 - round)]
+        chunk[round, 1] = cycle_order[place + (n + 1 + round)]
+    sides = np.concatenate([cycle_order[place + (n - 1)], cycle_order[place + (n + 1)]])
     steps = n * (n - 1)  # the rank opposite is n / 2 away from both sides: its chunk comes from one
-    whole = Steps(
+    cycle_steps = Steps(
         round=np.repeat(np.arange(rounds, dtype=np.int32), 2 * n)[:steps],
         source=np.tile(sides, rounds)[:steps],
         target=np.tile(np.arange(n, dtype=np.int32), 2 * rounds)[:steps],
@@ -87,15 +87,15 @@ def cycle_allgather(graph: Graph) -> Algorithm:
         op=np.zeros(steps, np.int8),
         channel=np.zeros(steps, np.int8),
     )
-    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, n), nodes=n, steps=whole)
+    return Algorithm(name=SYNTHESIZED, contract=contract("allgather", n, n), nodes=n, steps=cycle_steps)
 
 
 def arrival_allgather(graph: Graph, per_rank: int, size_bytes: float, seed: int = 0) -> Algorithm:
     """An all-gather of `per_rank` chunks each by order of arrival; the same seed gives the same one."""
     chunks = graph.ranks * per_rank
     search = _Arrivals(graph, per_rank, size_bytes / chunks, np.random.default_rng(seed))
-    made = contract("allgather", graph.ranks, chunks)
-    return Algorithm(name=SYNTHESIZED, contract=made, nodes=graph.ranks, steps=search.run())
+    outcome = contract("allgather", graph.ranks, chunks)
+    return Algorithm(name=SYNTHESIZED, contract=outcome, nodes=graph.ranks, steps=search.run())
 
 
 class _Arrivals:
@@ -117,13 +117,13 @@ class _Arrivals:
         self.even = bool((self.ticks == 1).all())
         self.busy = np.zeros(self.source.shape, np.int64)
         self.first = np.arange(n) * self.chunks
-        own = np.arange(n * per_rank)
+        chunk_ids = np.arange(n * per_rank)
         self.list = np.zeros(n * self.chunks + 1, np.int32)
-        self.list[np.repeat(self.first, per_rank) + own % per_rank] = own
+        self.list[np.repeat(self.first, per_rank) + chunk_ids % per_rank] = chunk_ids
         self.end = self.first + per_rank
         self.at = self.first[self.source]
         self.promised = np.zeros(n * self.chunks, np.bool_)
-        self.promised[np.repeat(self.first, per_rank) + own] = True
+        self.promised[np.repeat(self.first, per_rank) + chunk_ids] = True
         self.lacks = np.full(n, self.chunks - per_rank)
         self.under_way: dict[int, list[tuple[Index, Ints]]] = {}
         self.made: list[tuple[int, Ints, Ints, Ints]] = []
@@ -153,11 +153,11 @@ class _Arrivals:
             chunk = self.list[here]
             at[rank] = here + 1
             key = self.first[rank] + chunk
-            passed = self.promised[key]
-            taken = np.flatnonzero(~passed)
-            if len(taken):
-                self._promise(now, place, rank[taken], chunk[taken], key[taken])
-                rank = rank[passed]
+            is_promised = self.promised[key]
+            free_rows = np.flatnonzero(~is_promised)
+            if len(free_rows):
+                self._promise(now, place, rank[free_rows], chunk[free_rows], key[free_rows])
+                rank = rank[is_promised]
             rank = rank[at[rank] < end[rank]]
 
     def _promise(self, now: int, place: int, rank: Index, chunk: Ints, key: Index) -> None:
@@ -170,8 +170,8 @@ class _Arrivals:
         there = now + self.ticks[place, rank]
         self.busy[place, rank] = there
         for late in np.unique(there):
-            mine = there == late
-            self.under_way.setdefault(int(late), []).append((rank[mine], chunk[mine]))
+            rows_due = there == late
+            self.under_way.setdefault(int(late), []).append((rank[rows_due], chunk[rows_due]))
 
 
 SOURCES = Path(__file__).parent / "native"
@@ -190,7 +190,7 @@ class EventGather:
         least = lower_bound(graph, "allgather", size_bytes).seconds
         self.bound = max(chunked_bound(graph, "allgather", size_bytes, chunks), least)
 
-    def made(self, seed: int, width: int, slack: float = 1.0) -> tuple[Algorithm, float]:
+    def build(self, seed: int, width: int, slack: float = 1.0) -> tuple[Algorithm, float]:
         """An all-gather and its seconds: of `width` chunks one is taken, and all are due by `slack` times the bound.
 
         Only where `offered` is true.
@@ -200,32 +200,32 @@ class EventGather:
         count = n * (chunks - self.per_rank)
         source, target, chunk, round = (np.empty(count, np.int32) for _ in range(4))
         took = ctypes.c_double()
-        given = (self.tail, self.head, self.first_out, self.out, self.seconds)
-        made = core.gather(
+        graph_columns = (self.tail, self.head, self.first_out, self.out, self.seconds)
+        step_count = core.gather(
             *(ctypes.c_int32(value) for value in (n, self.graph.links, self.per_rank, width)),
-            *(_pointer(one) for one in given),
+            *(_pointer(column) for column in graph_columns),
             ctypes.c_double(self.bound * slack),
             ctypes.c_uint64(seed + 1),
-            *(_pointer(one) for one in (source, target, chunk, round)),
+            *(_pointer(column) for column in (source, target, chunk, round)),
             ctypes.byref(took),
         )
-        if made != count:
+        if step_count != count:
             raise MemoryError(f"an all-gather of {count} steps")
         steps = _in_rounds(source, target, chunk, round)
         shape = contract("allgather", n, chunks)
         return Algorithm(name=SYNTHESIZED, contract=shape, nodes=n, steps=steps), took.value
 
 
-def offered() -> bool:
+def has_event_core() -> bool:
     """Whether there is a core: a compiler, or what it built before."""
     return _core() is not None
 
 
 def _core() -> ctypes.CDLL | None:
-    found = library(SOURCES, "gather")
-    if found is not None:
-        found.gather.restype = ctypes.c_int64
-    return found
+    loaded_core = library(SOURCES, "gather")
+    if loaded_core is not None:
+        loaded_core.gather.restype = ctypes.c_int64
+    return loaded_core
 
 
 def _pointer(values: np.ndarray[Any, Any]) -> ctypes.c_void_p:
@@ -270,8 +270,8 @@ def matched_broadcast(
     n = graph.ranks
     search = _Matching(ports or ports_of(graph), n, chunks, size_bytes / chunks, np.random.default_rng(seed))
     steps = search.run(0, np.full(chunks, root))
-    made = contract("broadcast", n, chunks, root)
-    return Algorithm(name=SYNTHESIZED, contract=made, nodes=n, steps=steps)
+    outcome = contract("broadcast", n, chunks, root)
+    return Algorithm(name=SYNTHESIZED, contract=outcome, nodes=n, steps=steps)
 
 
 def ticks_of(each: Array) -> Index:
@@ -332,20 +332,20 @@ class _Matching:
         if len(ports.source) == 1 and (ports.hub < 0).all():
             return
         for hub in np.unique(ports.hub[ports.hub >= 0]):
-            mine = np.flatnonzero(ports.hub == hub)
-            self.slot[mine] = self.ticks[:, mine].min()
+            hub_ports = np.flatnonzero(ports.hub == hub)
+            self.slot[hub_ports] = self.ticks[:, hub_ports].min()
             at = np.zeros(self.n, np.int64)
-            at[ports.rank[mine]] = mine
-            self.sending[:, mine] = at[np.maximum(ports.source[:, mine], 0)]
+            at[ports.rank[hub_ports]] = hub_ports
+            self.sending[:, hub_ports] = at[np.maximum(ports.source[:, hub_ports], 0)]
 
     def run(self, per_rank: int, owner: Index | None = None) -> Steps:
-        own = np.arange(self.chunks)
-        mask = ONE << (own % 64).astype(np.uint64)
-        at = own // per_rank if owner is None else owner
+        chunk_ids = np.arange(self.chunks)
+        mask = ONE << (chunk_ids % 64).astype(np.uint64)
+        at = chunk_ids // per_rank if owner is None else owner
         self.one_root = owner is not None
-        np.bitwise_or.at(self.have, (at, own // 64), mask)
+        np.bitwise_or.at(self.have, (at, chunk_ids // 64), mask)
         self.all = np.zeros(self.words, np.uint64)
-        np.bitwise_or.at(self.all, own // 64, mask)
+        np.bitwise_or.at(self.all, chunk_ids // 64, mask)
         self.promised = self.have.copy()
         self.inside = np.zeros((int(self.domain.max()) + 1, self.words), np.uint64)  # promised to some rank of a domain
         np.bitwise_or.at(self.inside, self.domain, self.have)
@@ -376,10 +376,10 @@ class _Matching:
         some = able.any(axis=1)
         for place in places:
             if some[place]:
-                mine = able[place]
+                ports_able = able[place]
                 if not self.linked:  # who sends through a hub may have begun to in this very round
-                    mine = mine & (self.sent[self.sending[turn, port[place]]] <= now)
-                self._port(now, turn, open_[mine], port[place][mine])
+                    ports_able = ports_able & (self.sent[self.sending[turn, port[place]]] <= now)
+                self._port(now, turn, open_[ports_able], port[place][ports_able])
 
     def _port(self, now: int, turn: int, rank: Index, port: Index) -> None:
         """Let each of these ranks take one chunk over one of its ports."""
@@ -387,14 +387,14 @@ class _Matching:
             return
         source = self.source[turn, port]
         far = bool(self.outer[port[0]])
-        taken, row = (self._outside(rank), np.arange(len(rank))) if far else (self.promised, rank)
-        at, found = self._rarest(source, taken, row) if self.rarest else self._word(source, taken, row)
-        some = np.flatnonzero(found)
+        taken_bits, row = (self._outside(rank), np.arange(len(rank))) if far else (self.promised, rank)
+        at, word_found = self._rarest(source, taken_bits, row) if self.rarest else self._word(source, taken_bits, row)
+        some = np.flatnonzero(word_found)
         if not len(some):
             return
         if len(some) < len(rank):
-            rank, source, found, at, port = rank[some], source[some], found[some], at[some], port[some]
-        bit = _random_bit(found, int(self.random.integers(64)))
+            rank, source, word_found, at, port = rank[some], source[some], word_found[some], at[some], port[some]
+        bit = _random_bit(word_found, int(self.random.integers(64)))
         self.promised[rank, at] |= ONE << bit
         if len(self.inside) > 1:
             np.bitwise_or.at(self.inside, (self.domain[rank], at), ONE << bit)
@@ -410,8 +410,8 @@ class _Matching:
         self.busy[port] = now + ticks
         self.sent[self.sending[turn, port]] = now + ticks
         for late in np.unique(ticks):
-            mine = ticks == late
-            self.under_way.setdefault(now + int(late), []).append((rank[mine], chunk[mine]))
+            rows_due = ticks == late
+            self.under_way.setdefault(now + int(late), []).append((rank[rows_due], chunk[rows_due]))
 
     def _outside(self, rank: Index) -> Bits:
         """What no rank of the domain was promised is to come from outside; then, what the rank itself lacks."""
@@ -420,12 +420,14 @@ class _Matching:
 
     def _rarest(self, source: Index, taken: Bits, row: Index) -> tuple[Index, Bits]:
         """For each rank the chunk on offer that fewest ranks hold, as a word with one bit."""
-        offered = self.have[source] & ~taken[row]
-        each = np.unpackbits(offered.view(np.uint8), axis=1, bitorder="little")[:, : self.chunks].astype(np.bool_)
+        offered_bits = self.have[source] & ~taken[row]
+        chunk_bits = np.unpackbits(offered_bits.view(np.uint8), axis=1, bitorder="little")[:, : self.chunks].astype(
+            np.bool_
+        )
         tie = self.random.random((len(source), self.chunks) if self.one_root else self.chunks)
         count = self.holders + tie  # neighbours of one root must not all take the same chunk
-        best = np.where(each, count, np.inf).argmin(axis=1)
-        some = each[np.arange(len(source)), best]
+        best = np.where(chunk_bits, count, np.inf).argmin(axis=1)
+        some = chunk_bits[np.arange(len(source)), best]
         return best // 64, np.where(some, ONE << (best % 64).astype(np.uint64), np.uint64(0))
 
     def _word(self, source: Index, taken: Bits, row: Index) -> tuple[Index, Bits]:
@@ -434,35 +436,37 @@ class _Matching:
         if self.words <= WINDOW:
             return self._scan(source, taken, row, slice(0, self.words), low)
         low = min(low, self.words - WINDOW)
-        at, found = self._scan(source, taken, row, slice(low, low + WINDOW), 0)
-        missed = np.flatnonzero(found == 0)
-        if len(missed):
+        at, word_found = self._scan(source, taken, row, slice(low, low + WINDOW), 0)
+        without_word = np.flatnonzero(word_found == 0)
+        if len(without_word):
             turn = int(self.random.integers(self.words))
-            at[missed], found[missed] = self._scan(source[missed], taken, row[missed], slice(0, self.words), turn)
-        return at, found
+            at[without_word], word_found[without_word] = self._scan(
+                source[without_word], taken, row[without_word], slice(0, self.words), turn
+            )
+        return at, word_found
 
     def _scan(self, source: Index, taken: Bits, row: Index, part: slice, turn: int) -> tuple[Index, Bits]:
-        offered = self.have[source, part] & ~taken[row, part]
-        some = offered != 0
+        offered_bits = self.have[source, part] & ~taken[row, part]
+        some = offered_bits != 0
         rows = np.arange(len(source))
         at = some.argmax(axis=1)
         if turn:
             later = some[:, turn:].argmax(axis=1) + turn
             at = np.where(some[rows, later], later, at)
-        return at + part.start, offered[rows, at]
+        return at + part.start, offered_bits[rows, at]
 
 
 def steps_made(made: Sequence[tuple[int, Ints, Ints, Ints]]) -> Steps:
     """Copies of which each entry has one tick, senders, receivers and chunks; rounds are the ticks that occur."""
     size = [len(rank) for _, _, rank, _ in made]
-    whole = sum(size)
+    step_total = sum(size)
     return Steps(
         round=np.repeat(np.unique([now for now, *_ in made], return_inverse=True)[1].astype(np.int32), size),
         source=np.concatenate([source for _, source, _, _ in made]),
         target=np.concatenate([rank for _, _, rank, _ in made]),
         chunk=np.concatenate([chunk for *_, chunk in made]),
-        op=np.zeros(whole, np.int8),
-        channel=np.zeros(whole, np.int8),
+        op=np.zeros(step_total, np.int8),
+        channel=np.zeros(step_total, np.int8),
     )
 
 

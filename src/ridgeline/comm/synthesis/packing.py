@@ -85,17 +85,17 @@ def _land(
     while coming and coming[0][0] == now:
         _, pair, (piece, _, tree, op) = heapq.heappop(coming)
         busy.difference_update(links[pair])
-        arrived(ready, plans[tree], (tree, piece, pair[1], op), waiting[tree * pieces + piece])
+        tree_arrivals(ready, plans[tree], (tree, piece, pair[1], op), waiting[tree * pieces + piece])
 
 
 def _all_ways(graph: Graph) -> Index:
     """(ranks, ranks, longest) links from one rank to another, -1 after the last."""
     n = graph.ranks
     source, target = np.indices((n, n)).reshape(2, -1)
-    apart = source != target
-    found = routes(graph, source[apart], target[apart])
-    ways = np.full((n * n, found.shape[1]), -1)
-    ways[apart] = found
+    is_pair = source != target
+    ways_found = routes(graph, source[is_pair], target[is_pair])
+    ways = np.full((n * n, ways_found.shape[1]), -1)
+    ways[is_pair] = ways_found
     return ways.reshape(n, n, -1)
 
 
@@ -116,10 +116,10 @@ def _grown(ways: Index, cost: Array, load: Array, random: np.random.Generator) -
     inside = np.zeros(n, np.bool_)
     inside[root] = True
     for _ in range(n - 1):
-        open_, left = np.flatnonzero(inside & (children < CHILDREN)), np.flatnonzero(~inside)
-        place = crowd[np.ix_(open_, left)] + SHALLOW * depth[open_][:, None]
+        open_, outside = np.flatnonzero(inside & (children < CHILDREN)), np.flatnonzero(~inside)
+        place = crowd[np.ix_(open_, outside)] + SHALLOW * depth[open_][:, None]
         at, which = np.unravel_index(int(place.argmin()), place.shape)
-        up, child = int(open_[at]), int(left[which])
+        up, child = int(open_[at]), int(outside[which])
         parent[child], depth[child], inside[child] = up, depth[up] + 1, True
         children[up] += 1
         for way in (ways[up, child], ways[child, up]):
@@ -161,8 +161,8 @@ def packed_trees(graph: Graph, count: int, seed: int = 0) -> list[Index]:
         rows = at[ends]
         used[tree, rows] = True
         load[rows] += 1
-    _evened(used, load, (u, v, rate), graph.ranks, random)
-    return [_centred(u[row], v[row], graph.ranks) for row in used]
+    _even_out(used, load, (u, v, rate), graph.ranks, random)
+    return [_root_at_centre(u[row], v[row], graph.ranks) for row in used]
 
 
 def _shortest(
@@ -170,8 +170,8 @@ def _shortest(
 ) -> tuple[Index, Index]:
     """Links, as ends, of a tree of shortest ways from a root; full links are long."""
     weight = np.exp(STEEP * (load / max(float(load.mean()), 1.0) - 1)) + TIES * random.random(len(load))
-    both = (np.concatenate(ends), np.concatenate(ends[::-1]))
-    matrix = csr_array((np.tile(weight, 2), both), shape=(graph.ranks, graph.ranks))
+    both_ends = (np.concatenate(ends), np.concatenate(ends[::-1]))
+    matrix = csr_array((np.tile(weight, 2), both_ends), shape=(graph.ranks, graph.ranks))
     before = dijkstra(matrix, indices=np.array([root]), return_predecessors=True)[1][0].astype(np.int64)
     below = np.flatnonzero(before >= 0)
     return before[below], below
@@ -180,11 +180,11 @@ def _shortest(
 def _least(graph: Graph, ends: tuple[Index, Index], full: Array, random: np.random.Generator) -> tuple[Index, Index]:
     """Links, as ends, of a minimum spanning tree: where rates differ it keeps off slow links."""
     weight = 1.0 + full + 0.5 * random.random(len(full))
-    found = minimum_spanning_tree(csr_array((weight, ends), shape=(graph.ranks, graph.ranks))).tocoo()
-    return found.row.astype(np.int64), found.col.astype(np.int64)
+    spanning_tree = minimum_spanning_tree(csr_array((weight, ends), shape=(graph.ranks, graph.ranks))).tocoo()
+    return spanning_tree.row.astype(np.int64), spanning_tree.col.astype(np.int64)
 
 
-def _evened(
+def _even_out(
     used: Mask, load: Array, links: tuple[Index, Index, Array], ranks: int, random: np.random.Generator
 ) -> None:
     """Move trees off the most crowded links while that helps."""
@@ -205,26 +205,26 @@ def _evened(
         _, label = connected_components(matrix, directed=False)
         across = np.flatnonzero(label[u] != label[v])
         after = (load[across] + 1) / rate[across] + 1e-3 * random.random(len(across))
-        other = int(across[np.argmin(after)])
-        if other != link and (load[other] + 1) / rate[other] <= worst + 1e-9:
-            used[tree, link], used[tree, other] = False, True
+        replacement = int(across[np.argmin(after)])
+        if replacement != link and (load[replacement] + 1) / rate[replacement] <= worst + 1e-9:
+            used[tree, link], used[tree, replacement] = False, True
             load[link] -= 1
-            load[other] += 1
+            load[replacement] += 1
             idle = 0
         idle += 1
         if idle > IDLE:
             return
 
 
-def _centred(u: Index, v: Index, ranks: int) -> Index:
+def _root_at_centre(u: Index, v: Index, ranks: int) -> Index:
     """Parents of a tree rooted in the middle of its longest path."""
-    both = csr_array((np.ones(2 * len(u)), (np.concatenate([u, v]), np.concatenate([v, u]))), shape=(ranks, ranks))
-    far = int(breadth_first_order(both, 0)[0][-1])
-    order, before = breadth_first_order(both, far)
+    adjacency = csr_array((np.ones(2 * len(u)), (np.concatenate([u, v]), np.concatenate([v, u]))), shape=(ranks, ranks))
+    far = int(breadth_first_order(adjacency, 0)[0][-1])
+    order, before = breadth_first_order(adjacency, far)
     path = [int(order[-1])]
     while path[-1] != far:
         path.append(int(before[path[-1]]))
-    _, parent = breadth_first_order(both, path[len(path) // 2])
+    _, parent = breadth_first_order(adjacency, path[len(path) // 2])
     return np.where(parent < 0, -1, parent).astype(np.int64)
 
 
@@ -242,7 +242,7 @@ def scheduled_allreduce(trees: list[Index], pieces: int) -> Algorithm:
         for (source, target), (piece, _, tree, op) in sent:
             chunk = tree * pieces + piece
             rows.append((round, source, target, chunk, op))
-            arrived(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
+            tree_arrivals(ready, plans[tree], (tree, piece, target, op), waiting[chunk])
         round += 1
     return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
 
@@ -278,7 +278,7 @@ def timed_allreduce(trees: list[Index], pieces: int, seconds: dict[tuple[int, in
         chunk, node = tree * pieces + piece, link[1]
         level[node, chunk] = max(level.get((node, chunk), -1), round)
         busy.discard(link)
-        free = [link, *arrived(ready, plans[tree], (tree, piece, node, op), waiting[chunk])]
+        free = [link, *tree_arrivals(ready, plans[tree], (tree, piece, node, op), waiting[chunk])]
     return allreduce_of(rows, len(trees[0]), len(trees[0]), pieces * len(trees))
 
 
@@ -300,7 +300,7 @@ def allreduce_of(rows: list[tuple[int, int, int, int, int]], ranks: int, nodes: 
     return Algorithm(name="tree-packing", contract=contract("allreduce", ranks, chunks), nodes=nodes, steps=steps)
 
 
-def arrived(
+def tree_arrivals(
     ready: Ready,
     plan: TreePlan,
     what: tuple[int, int, int, int],
@@ -328,7 +328,7 @@ class TreePlan:
         for node, up in enumerate(self.parent):
             if up >= 0:
                 self.below[up].append(node)
-        self.children = np.array([len(one) for one in self.below], np.int64)
+        self.children = np.array([len(children) for children in self.below], np.int64)
         self.leaves = [node for node in range(n) if not self.below[node] and self.parent[node] >= 0]
         self.depth, self.height = [0] * n, [0] * n
         order = [node for node in range(n) if self.parent[node] < 0]

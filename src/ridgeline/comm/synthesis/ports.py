@@ -51,13 +51,14 @@ def ports_of(graph: Graph, seed: int = 0) -> Ports:
         ends = [np.concatenate([pairs[end] for pairs in lines]) for end in (0, 1)]
         ways = np.split(routes(graph, *ends), np.cumsum([len(source) for source, _ in lines])[:-1])
         parts += [
-            _hub(graph, number, hub, random, own) for number, (hub, own) in enumerate(zip(hubs, ways, strict=True))
+            _hub(graph, number, hub, random, hub_ways)
+            for number, (hub, hub_ways) in enumerate(zip(hubs, ways, strict=True))
         ]
     turns = max(len(part.source) for part in parts)
 
     def by_turn(name: str) -> np.ndarray:
         columns = [getattr(part, name) for part in parts]
-        return np.concatenate([one[np.arange(turns) % len(one)] for one in columns], axis=1)
+        return np.concatenate([column[np.arange(turns) % len(column)] for column in columns], axis=1)
 
     return Ports(
         rank=np.concatenate([part.rank for part in parts]),
@@ -116,15 +117,15 @@ def _hubs(graph: Graph) -> list[_Hub]:
     rank, switch = graph.tail[up], graph.head[up]
     if len(np.unique(_labels(graph, graph.tail < graph.ranks)[: graph.ranks])) == 1:
         return [
-            _Hub(members=_in_line(graph, rank[switch == one]), switches=np.array([one]), fabric=False)
-            for one in np.unique(switch)
+            _Hub(members=_in_line(graph, rank[switch == switch_id]), switches=np.array([switch_id]), fabric=False)
+            for switch_id in np.unique(switch)
         ]
-    made = []
+    hubs = []
     fabric = _labels(graph, (graph.tail >= graph.ranks) & (graph.head >= graph.ranks))
-    for one in np.unique(fabric[switch]):
-        members = np.unique(rank[fabric[switch] == one])
-        made.append(_Hub(members=members, switches=np.flatnonzero(fabric == one), fabric=True))
-    return made
+    for fabric_id in np.unique(fabric[switch]):
+        members = np.unique(rank[fabric[switch] == fabric_id])
+        hubs.append(_Hub(members=members, switches=np.flatnonzero(fabric == fabric_id), fabric=True))
+    return hubs
 
 
 def _labels(graph: Graph, links: Mask) -> Index:
@@ -142,19 +143,19 @@ def _in_line(graph: Graph, members: Index) -> Index:
     return members[np.lexsort((members // graph.domain, members % graph.domain))]
 
 
-def _shifted(hub: _Hub) -> tuple[Index, Index]:
+def _shift_ports(hub: _Hub) -> tuple[Index, Index]:
     """(shifts, places) who sends to whom, as places in the hub's line."""
     n = len(hub.members)
-    most = FABRIC_SHIFTS if hub.fabric else SHIFTS
-    near = np.r_[np.arange(1, most // 2 + 1), n - np.arange(1, most // 2 + 1)]
-    shifts = np.arange(1, n) if n - 1 <= most else near
+    shift_count = FABRIC_SHIFTS if hub.fabric else SHIFTS
+    near = np.r_[np.arange(1, shift_count // 2 + 1), n - np.arange(1, shift_count // 2 + 1)]
+    shifts = np.arange(1, n) if n - 1 <= shift_count else near
     source = np.tile(np.arange(n), (len(shifts), 1))
     return source, (source + shifts[:, None]) % max(n, 1)
 
 
 def _line(hub: _Hub) -> tuple[Index, Index]:
     """The same as ranks, one pair after the other."""
-    source, target = _shifted(hub)
+    source, target = _shift_ports(hub)
     return hub.members[source.ravel()], hub.members[target.ravel()]
 
 
@@ -164,40 +165,46 @@ def _hub(graph: Graph, number: int, hub: _Hub, random: np.random.Generator, ways
     if n < 2:
         none = np.full((1, n), -1)
         return Ports(rank=members, hub=np.full(n, number), source=none, bytes_per_s=none + 2.0, latency_s=none + 1.0)
-    source, target = _shifted(hub)
+    source, target = _shift_ports(hub)
     some, real = ways >= 0, np.maximum(ways, 0)
     through = (some & (graph.head[real] < graph.ranks)).sum(axis=1) == 1  # through no other rank
     good = (through & np.isin(graph.head[ways[:, 0]], hub.switches)).reshape(source.shape)
     rate = np.where(some, graph.bytes_per_s[real], np.inf).min(axis=1).reshape(source.shape)
     latency = np.where(some, graph.latency_s[real], 0.0).sum(axis=1).reshape(source.shape)
     cells = _matchings(good, source, target, random)
-    made = np.full((len(cells), n), -1), np.ones((len(cells), n)), np.zeros((len(cells), n))
+    port_columns = np.full((len(cells), n), -1), np.ones((len(cells), n)), np.zeros((len(cells), n))
     for turn, (row, column) in enumerate(cells):
         at = target[row, column]
-        made[0][turn, at] = members[source[row, column]]
-        made[1][turn, at], made[2][turn, at] = rate[row, column], latency[row, column]
-    return Ports(rank=members, hub=np.full(n, number), source=made[0], bytes_per_s=made[1], latency_s=made[2])
+        port_columns[0][turn, at] = members[source[row, column]]
+        port_columns[1][turn, at], port_columns[2][turn, at] = rate[row, column], latency[row, column]
+    return Ports(
+        rank=members,
+        hub=np.full(n, number),
+        source=port_columns[0],
+        bytes_per_s=port_columns[1],
+        latency_s=port_columns[2],
+    )
 
 
 def _matchings(good: Mask, source: Index, target: Index, random: np.random.Generator) -> list[tuple[Index, Index]]:
     """Cells (shift, place) of each turn: whole shifts where all their pairs are good, else matchings of what is."""
     n = good.shape[1]
-    whole = random.permutation(np.flatnonzero(good.all(axis=1)))[:TURNS]
-    if len(whole) >= min(TURNS, n - 1):
-        return [(np.full(n, shift), np.arange(n)) for shift in whole]
-    left = good.copy()
-    made: list[tuple[Index, Index]] = []
+    full_shifts = random.permutation(np.flatnonzero(good.all(axis=1)))[:TURNS]
+    if len(full_shifts) >= min(TURNS, n - 1):
+        return [(np.full(n, shift), np.arange(n)) for shift in full_shifts]
+    open_pairs = good.copy()
+    matchings: list[tuple[Index, Index]] = []
     for _ in range(TURNS):
-        rows, columns = np.nonzero(left)
+        rows, columns = np.nonzero(open_pairs)
         if not len(rows):
             break
         deal = random.permutation(n)  # matching takes the first that fits: another order, another matching
         cell = csr_array((rows + 1, (source[rows, columns], deal[target[rows, columns]])), shape=(n, n))
         mate = maximum_bipartite_matching(cell, perm_type="column")
         places = np.flatnonzero(mate >= 0)
-        if made and len(places) < FULL * len(made[0][1]):
+        if matchings and len(places) < FULL * len(matchings[0][1]):
             break
         row = np.asarray(cell[places, mate[places]]).ravel() - 1
-        left[row, places] = False
-        made.append((row, places))
-    return made
+        open_pairs[row, places] = False
+        matchings.append((row, places))
+    return matchings

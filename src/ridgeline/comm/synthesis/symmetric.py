@@ -20,19 +20,19 @@ from ridgeline.core.arrays import Index
 
 def is_symmetric(graph: Graph) -> bool:
     """Whether all ranks see the same network: a torus, a ring, all axes closed or of at most two, equal links."""
-    closed = all(closes or size <= 2 for size, closes in zip(graph.shape, graph.wraps, strict=True))
-    return bool(graph.shape) and closed and graph.uniform and graph.direct
+    is_closed = all(closes or size <= 2 for size, closes in zip(graph.shape, graph.wraps, strict=True))
+    return bool(graph.shape) and is_closed and graph.uniform and graph.direct
 
 
 def ports(shape: tuple[int, ...]) -> Index:
     """(ports, axes) steps to the neighbours that send to a rank: one of an axis of two, else two."""
-    made = []
+    port_list = []
     for axis, size in enumerate(shape):
         for sign in (1, -1)[: min(size - 1, 2)]:
             step = np.zeros(len(shape), np.int64)
             step[axis] = sign
-            made.append(step)
-    return np.array(made)
+            port_list.append(step)
+    return np.array(port_list)
 
 
 def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
@@ -45,8 +45,8 @@ def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
     count = len(steps)
     ahead = np.stack([np.ravel_multi_index(((place + step) % shape).T, shape) for step in steps])
     hops = np.minimum(place, np.array(shape) - place).sum(axis=1)
-    taken = np.zeros(size, np.bool_)
-    taken[0] = True
+    is_taken = np.zeros(size, np.bool_)
+    is_taken[0] = True
     waiting: list[set[int]] = [set() for _ in range(count)]
     for port in range(count):
         waiting[port].add(int(ahead[port][0]))
@@ -56,17 +56,17 @@ def dealt(shape: tuple[int, ...]) -> tuple[Index, Index, Index]:
         new = []
         for port in sorted(range(count), key=lambda one: len(waiting[one])):
             if waiting[port]:
-                best = min(waiting[port], key=lambda one: (int(hops[one]), sum(one in other for other in waiting), one))
+                best = min(waiting[port], key=lambda one: (int(hops[one]), sum(one in queue for queue in waiting), one))
                 new.append((port, best))
-                for other in waiting:
-                    other.discard(best)
-                taken[best] = True
+                for queue in waiting:
+                    queue.discard(best)
+                is_taken[best] = True
         for port, offset in new:
             rows.append((round, port, offset))
         for _, offset in new:
             for port in range(count):
                 onward = int(ahead[port][offset])
-                if not taken[onward]:
+                if not is_taken[onward]:
                     waiting[port].add(onward)
         round += 1
     table = np.array(rows, np.int64)

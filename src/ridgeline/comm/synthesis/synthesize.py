@@ -22,9 +22,9 @@ from ridgeline.comm.synthesis.matching import (
     arrival_allgather,
     cycle_allgather,
     has_cycle,
+    has_event_core,
     matched_allgather,
     matched_broadcast,
-    offered,
 )
 from ridgeline.comm.synthesis.packing import (
     TREED_RANKS,
@@ -72,22 +72,26 @@ def synthesize(
         ready = _ready(collective, graph, size_bytes, root)
         if ready is not None:
             return ready
-    for made in _made(collective, graph, size_bytes, chunks, root):
-        spent = _seconds(made, graph, size_bytes)
+    for algorithm in _built_algorithms(collective, graph, size_bytes, chunks, root):
+        spent = _seconds(algorithm, graph, size_bytes)
         if spent < seconds:
-            best, seconds = made, spent
-    known = unbeaten(candidates(collective, graph, root), graph, size_bytes, seconds)
-    return known or best or fastest(collective, graph, size_bytes, root=root)[0]
+            best, seconds = algorithm, spent
+    library_best = unbeaten(candidates(collective, graph, root), graph, size_bytes, seconds)
+    return library_best or best or fastest(collective, graph, size_bytes, root=root)[0]
 
 
 def _ready(collective: Collective, graph: Graph, size_bytes: float, root: int) -> Algorithm | None:
     """What the library has at the bound through switches: everyone to everyone, else what may be quickest."""
     enough = GOOD * lower_bound(graph, collective, size_bytes, root).seconds
-    able = [one for floor, one in by_floor(candidates(collective, graph, root), size_bytes, enough) if floor <= enough]
-    for one in sorted(able, key=lambda one: one.name != "all-pairs")[:1]:
-        made = one.make()
-        if time_algorithm(made, graph, size_bytes).seconds <= enough:
-            return made
+    able = [
+        candidate
+        for floor, candidate in by_floor(candidates(collective, graph, root), size_bytes, enough)
+        if floor <= enough
+    ]
+    for candidate in sorted(able, key=lambda one: one.name != "all-pairs")[:1]:
+        algorithm = candidate.make()
+        if time_algorithm(algorithm, graph, size_bytes).seconds <= enough:
+            return algorithm
     return None
 
 
@@ -99,61 +103,65 @@ def synthesize_exchange(known: Sequence[Candidate], graph: Graph, size_bytes: fl
     best, seconds = None, float("inf")
     first = known[0].make()
     if graph.direct and first.contract.collective in ("sendrecv", "alltoallv"):
-        for made in multipath_exchanges(graph, first.contract, size_bytes):
-            spent = time_algorithm(made, graph, size_bytes).seconds
+        for algorithm in multipath_exchanges(graph, first.contract, size_bytes):
+            spent = time_algorithm(algorithm, graph, size_bytes).seconds
             if spent < seconds:
-                best, seconds = made, spent
+                best, seconds = algorithm, spent
     return unbeaten(known, graph, size_bytes, seconds) or best or first
 
 
-def _made(
+def _built_algorithms(
     collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int
 ) -> Iterator[Algorithm]:
     """Algorithms for the graph: none where the library has what reaches the bound."""
     match collective:
         case "broadcast" | "reduce":
-            yield from _rooted(collective, graph, size_bytes, chunks, root)
+            yield from _rooted_algorithms(collective, graph, size_bytes, chunks, root)
         case "alltoall":
             if graph.direct and graph.ranks <= EXCHANGED_RANKS:
                 ways = balanced_ways(graph)
                 yield by_hops(graph, ways)
                 yield one_by_one(graph, ways, size_bytes / graph.ranks)
         case _ if graph.direct:
-            yield from _direct(collective, graph, size_bytes, _refused(graph, chunks or _chunks(graph.ranks)))
+            yield from _direct(collective, graph, size_bytes, _refuse_too_large(graph, chunks or _chunks(graph.ranks)))
             if chunks is None and _chunks(graph.ranks) > 1 and is_symmetric(graph):
-                yield _changed(collective, symmetric_allgather(graph))
+                yield _serve_collective(collective, symmetric_allgather(graph))
         case _:
-            yield from _switched(collective, graph, size_bytes, chunks)
+            yield from _switched_algorithms(collective, graph, size_bytes, chunks)
 
 
-def _refused(graph: Graph, per_rank: int) -> int:
+def _refuse_too_large(graph: Graph, per_rank: int) -> int:
     """The number of chunks, if it makes no more steps than can be held."""
     if per_rank < 1 or graph.ranks * (graph.ranks - 1) * per_rank > MOST_STEPS:
-        given = f"{per_rank} chunks on each of {graph.ranks} ranks"
-        raise InputError(Problem(path="chunks", given=given, expected=f"1 or more, and {MOST_STEPS} steps at most"))
+        given_text = f"{per_rank} chunks on each of {graph.ranks} ranks"
+        raise InputError(
+            Problem(path="chunks", given=given_text, expected=f"1 or more, and {MOST_STEPS} steps at most")
+        )
     return per_rank
 
 
-def _rooted(
+def _rooted_algorithms(
     collective: Collective, graph: Graph, size_bytes: float, chunks: int | None, root: int
 ) -> Iterator[Algorithm]:
     """Broadcasts by matching in some numbers of chunks, reversed_algorithm for a reduce."""
     ports = ports_of(graph)
     for count in (chunks,) if chunks else BROADCAST_CHUNKS:
         if count * graph.ranks <= BROADCAST_STEPS:
-            one = matched_broadcast(graph, root, count, size_bytes, ports=ports)
-            yield reversed_algorithm(one) if collective == "reduce" else one
+            broadcast = matched_broadcast(graph, root, count, size_bytes, ports=ports)
+            yield reversed_algorithm(broadcast) if collective == "reduce" else broadcast
 
 
-def _switched(collective: Collective, graph: Graph, size_bytes: float, chunks: int | None) -> Iterator[Algorithm]:
+def _switched_algorithms(
+    collective: Collective, graph: Graph, size_bytes: float, chunks: int | None
+) -> Iterator[Algorithm]:
     """All-gathers through switches in some numbers of chunks, and what is made of them; all-reduces by trees."""
     ports, n = ports_of(graph), graph.ranks
     least = lower_bound(graph, "allgather", size_bytes).seconds
     gathered_s = float("inf")
-    for per_rank in (_refused(graph, chunks),) if chunks else SWITCHED_CHUNKS:
+    for per_rank in (_refuse_too_large(graph, chunks),) if chunks else SWITCHED_CHUNKS:
         if chunks or n * (n - 1) * per_rank <= SWITCHED_STEPS or per_rank == 1:
             gather = matched_allgather(graph, per_rank, size_bytes, ports=ports)
-            yield _changed(collective, gather)
+            yield _serve_collective(collective, gather)
             gathered_s = min(gathered_s, time_algorithm(gather, graph, size_bytes).seconds)
             if gathered_s <= GOOD * least:
                 break
@@ -163,7 +171,7 @@ def _switched(collective: Collective, graph: Graph, size_bytes: float, chunks: i
         yield from switched_allreduces(graph)
 
 
-def _changed(collective: Collective, gather: Algorithm) -> Algorithm:
+def _serve_collective(collective: Collective, gather: Algorithm) -> Algorithm:
     """An all-gather, its reverse, or both."""
     if collective == "allgather":
         return gather
@@ -173,8 +181,8 @@ def _changed(collective: Collective, gather: Algorithm) -> Algorithm:
 def _seconds(made: Algorithm, graph: Graph, size_bytes: float) -> float:
     """The time of an algorithm; of a large one, whose links carry a chunk a round, by its rounds: not less."""
     if made.name == SYNTHESIZED and graph.direct and graph.uniform and len(made.steps) > MANY_STEPS:
-        each = size_bytes / made.contract.chunks / float(graph.bytes_per_s[0]) + float(graph.latency_s[0])
-        return made.rounds * each
+        chunk_s = size_bytes / made.contract.chunks / float(graph.bytes_per_s[0]) + float(graph.latency_s[0])
+        return made.rounds * chunk_s
     return time_algorithm(made, graph, size_bytes).seconds
 
 
@@ -184,26 +192,26 @@ def _chunks(ranks: int) -> int:
 
 
 def _direct(collective: Collective, graph: Graph, size_bytes: float, per_rank: int) -> Iterator[Algorithm]:
-    gather = gathered(graph, per_rank, size_bytes)
-    made = _changed(collective, gather)
-    yield made
+    gather = gather_algorithm(graph, per_rank, size_bytes)
+    algorithm = _serve_collective(collective, gather)
+    yield algorithm
     if collective == "allreduce" and graph.ranks <= PACKED_RANKS:
         least = lower_bound(graph, "allreduce", size_bytes).bandwidth_s
-        if least * WORTH < _seconds(made, graph, size_bytes):
+        if least * WORTH < _seconds(algorithm, graph, size_bytes):
             yield packed_allreduce(graph, size_bytes)
 
 
-def gathered(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
+def gather_algorithm(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
     """An all-gather: by symmetry on a torus, along a cycle on an even mesh, else the best of a few matchings."""
     if per_rank == 1 and is_symmetric(graph):
         return symmetric_allgather(graph)
     if per_rank == 1 and has_cycle(graph):
         return cycle_allgather(graph)
-    if offered():
+    if has_event_core():
         return _by_events(graph, per_rank, size_bytes)
     enough = _enough(graph) * chunked_bound(graph, "allgather", size_bytes, graph.ranks * per_rank)
-    tried = (make(graph, per_rank, size_bytes, seed) for make, seed in _tried(graph, per_rank))
-    return _good_enough(((made, _seconds(made, graph, size_bytes)) for made in tried), enough)
+    attempts = (make(graph, per_rank, size_bytes, seed) for make, seed in _attempts(graph, per_rank))
+    return _good_enough(((gather, _seconds(gather, graph, size_bytes)) for gather in attempts), enough)
 
 
 def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
@@ -213,15 +221,15 @@ def _by_events(graph: Graph, per_rank: int, size_bytes: float) -> Algorithm:
         _enough(graph) * search.bound,
         EVENT_TRIES if graph.ranks**2 * per_rank <= SMALL else FEW_EVENT_TRIES,
     )
-    return _good_enough((search.made(seed, width, slack) for seed, (width, slack) in enumerate(tries)), enough)
+    return _good_enough((search.build(seed, width, slack) for seed, (width, slack) in enumerate(tries)), enough)
 
 
 def _good_enough(tried: Iterable[tuple[Algorithm, float]], enough: float) -> Algorithm:
     """The first that takes no more than is enough, in seconds; else the fastest of all."""
     best, best_s = None, float("inf")
-    for made, seconds in tried:
+    for algorithm, seconds in tried:
         if seconds < best_s:
-            best, best_s = made, seconds
+            best, best_s = algorithm, seconds
         if best_s <= enough:
             break
     assert best is not None
@@ -233,7 +241,7 @@ def _enough(graph: Graph) -> float:
     return GOOD if graph.ranks <= FEW_RANKS else GOOD_OF_MANY
 
 
-def _tried(graph: Graph, per_rank: int) -> Iterator[tuple[Callable[[Graph, int, float, int], Algorithm], int]]:
+def _attempts(graph: Graph, per_rank: int) -> Iterator[tuple[Callable[[Graph, int, float, int], Algorithm], int]]:
     """Ways to match chunks to links and their seeds, in the order in which they are tried."""
     if graph.ranks**2 * per_rank <= SMALL:
         yield from ((matched_allgather, seed) for seed in range(8))
@@ -255,10 +263,10 @@ def packed_allreduce(graph: Graph, size_bytes: float) -> Algorithm:
     share = (graph.ranks - 1) / (graph.links / 2)
     filling = 4 * sqrt(graph.ranks)
     total = sqrt(filling * size_bytes / rate / (share * alpha))
-    most = PACKED_STEPS / (2 * graph.ranks)
-    pieces = max(1, round(min(total, most) / TREES))
+    most_pieces = PACKED_STEPS / (2 * graph.ranks)
+    pieces = max(1, round(min(total, most_pieces) / TREES))
     if graph.uniform:
         return scheduled_allreduce(trees, pieces)
-    each = size_bytes / (TREES * pieces) / graph.bytes_per_s + graph.latency_s
+    piece_s = size_bytes / (TREES * pieces) / graph.bytes_per_s + graph.latency_s
     ends = zip(graph.tail.tolist(), graph.head.tolist(), strict=True)
-    return timed_allreduce(trees, pieces, dict(zip(ends, each.tolist(), strict=True)))
+    return timed_allreduce(trees, pieces, dict(zip(ends, piece_s.tolist(), strict=True)))

@@ -106,14 +106,14 @@ class LinkParams:
         family_values = [values[f"{name}.{family}" if family in MEASURED_FAMILIES else name] for family in FAMILIES]
         return np.array(family_values)[columns.family]
 
-    def sliced(self, wire: Array, each: Array) -> Array:
+    def sliced_seconds(self, wire: Array, each: Array) -> Array:
         """T(W, L)."""
         total: Array = each + wire + 2 * self.values["slices"] * np.sqrt(wire * each)
         return total
 
     def by_protocol(self, wire: Array, simple: Mask, later: float) -> Array:
         """T(W, L), and where protocol Simple is taken what that starts later, in times of a start."""
-        total: Array = self.sliced(wire, self.start) + np.where(simple, (later - 1) * self.start, 0.0)
+        total: Array = self.sliced_seconds(wire, self.start) + np.where(simple, (later - 1) * self.start, 0.0)
         return total
 
 
@@ -168,15 +168,15 @@ def _tree(columns: QuestionColumns, link: LinkParams) -> Array:
     inner = np.where(columns.inside > 1, 2 * columns.size / link.up, 0.0)
     wire = np.maximum(inner, _double_tree(columns, link)) / TREE
     chain, climb = 2 * (columns.inside - 1), _climb(columns, link)
-    low = link.sliced(wire * TREE_LOW, link.start + chain * link.hop + climb)
-    simple = link.sliced(wire, link.start + chain * link.values["tree_hop"] * MICRO + climb)
+    low = link.sliced_seconds(wire * TREE_LOW, link.start + chain * link.hop + climb)
+    simple = link.sliced_seconds(wire, link.start + chain * link.values["tree_hop"] * MICRO + climb)
     return np.minimum(low, simple)
 
 
 def _in_switch(columns: QuestionColumns, link: LinkParams) -> Array:
     inner = in_switch_bytes(columns.size, columns.inside) / (link.up * link.values["switch_rate"])
     wire = np.maximum(inner, _double_tree(columns, link))
-    return link.sliced(wire, link.start + _climb(columns, link)) + link.values["switch_start"] * MICRO
+    return link.sliced_seconds(wire, link.start + _climb(columns, link)) + link.values["switch_start"] * MICRO
 
 
 def _exchange(columns: QuestionColumns, link: LinkParams) -> Array:
