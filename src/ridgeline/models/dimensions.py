@@ -59,7 +59,7 @@ def _norm(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class LayerTable:
     """The parts of one kind of layer as written in a file."""
 
     attention: Mixer | None = None
@@ -99,7 +99,7 @@ class EncoderTable:
     reads: Literal["tokens", "audio"] = "tokens"
     hidden: Count
     layers: Count
-    block: Layer
+    block: LayerTable
     context: Size = 0
     front: Size = 0
     per_second: Size = 0
@@ -117,7 +117,7 @@ class VisionTable:
 
     hidden: Count
     layers: Count
-    block: Layer
+    block: LayerTable
     patch: Count
     image: Count
     tokens: Count
@@ -140,7 +140,7 @@ class AudioTable:
 
     hidden: Count
     layers: Count
-    block: Layer
+    block: LayerTable
     front: Size = 0
     projector_params: Size = 0
     other_params: Size = 0
@@ -198,7 +198,7 @@ def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelS
     layer_keys = [(name, index < dims.first_dense) for index, name in enumerate(names)]
     ahead = (dims.mtp_block, False) if dims.mtp_block or not layer_keys else layer_keys[-1]
     for key in dict.fromkeys([*layer_keys, ahead]):
-        layer = decode_into(Layer, _defaults(_parts(table, *key), dims.hidden), path, problems)
+        layer = decode_into(LayerTable, _defaults(_parts(table, *key), dims.hidden), path, problems)
         blocks_by_name[key] = layer.block() if layer else None
     if problems:
         raise InputError(dict.fromkeys(problems))
@@ -224,7 +224,7 @@ def _block_problems(table: Mapping[str, Any], path: str) -> list[Problem]:
     problems: list[Problem] = []
     parts = {key: table[key] for key in PARTS if key in table and table[key] is not False}
     if parts:
-        decode_into(Layer, _defaults(parts, table.get("hidden")), path, problems)
+        decode_into(LayerTable, _defaults(parts, table.get("hidden")), path, problems)
     return problems
 
 

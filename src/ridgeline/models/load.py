@@ -27,7 +27,7 @@ UNCHANGED: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class NameRule:
     """One way people decorate a name: what it means, the pattern it has, what to put in its place."""
 
     means: str
@@ -39,11 +39,11 @@ class Rule:
         return self.pattern.sub(self.put, text).strip()
 
 
-def _rule(means: str, pattern: str, put: str = "") -> Rule:
-    return Rule(means=means, pattern=re.compile(pattern, re.IGNORECASE | re.ASCII), put=put)
+def _rule(means: str, pattern: str, put: str = "") -> NameRule:
+    return NameRule(means=means, pattern=re.compile(pattern, re.IGNORECASE | re.ASCII), put=put)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[NameRule, ...] = (
     _rule("what the run was for, in brackets", r"\s*\([^()]*\)$"),
     _rule("two checkpoints of one shape", r"^(.*[\w.]+-?[a-z]\d+)/[a-z]\d+$", r"\1"),
     _rule("MLPerf accuracy target", r"-99(\.9)?$"),

@@ -20,6 +20,7 @@ from ridgeline.models.blocks import (
 )
 from ridgeline.models.parts import (
     Attended,
+    AttendedSpan,
     CacheRow,
     Columns,
     CrossCore,
@@ -31,7 +32,6 @@ from ridgeline.models.parts import (
     RankSplits,
     Saved,
     SoftmaxCore,
-    Span,
     Weight,
 )
 from ridgeline.models.recurrent_parts import delta_parts, recurrence_parts, ssd_parts
@@ -193,7 +193,7 @@ def _attention_vectors(mixer: Attention, hidden: int, name: str) -> tuple[Weight
 
 def _softmax_scores(mixer: Attention) -> Attended:
     span, width = (
-        Span(window=mixer.window, chunked=mixer.chunked, causal=mixer.causal),
+        AttendedSpan(window=mixer.window, chunked=mixer.chunked, causal=mixer.causal),
         mixer.head_dim + mixer.value_dim,
     )
     return Attended(heads=mixer.heads, width=width, decode_width=width, spans=(span,))
@@ -282,7 +282,7 @@ def _latent_vectors(mixer: LatentAttention, hidden: int, indexer: Indexer | None
 
 def _latent_scores(mixer: LatentAttention, indexer: Indexer | None) -> tuple[Attended, ...]:
     """Expanded: n + r + v a score; a decode in the latent: 2 c + r. An indexer scores all tokens."""
-    picked_span = Span(window=mixer.indexer.topk if mixer.indexer else 0)
+    picked_span = AttendedSpan(window=mixer.indexer.topk if mixer.indexer else 0)
     scores = Attended(
         heads=mixer.heads, width=mixer.nope_dim + mixer.rope_dim + mixer.v_dim,
         decode_width=2 * mixer.kv_rank + mixer.rope_dim, spans=(picked_span,),
@@ -292,7 +292,7 @@ def _latent_scores(mixer: LatentAttention, indexer: Indexer | None) -> tuple[Att
 
 def _index_scores(indexer: Indexer, rate: int = 1) -> Attended:
     dim = indexer.head_dim
-    return Attended(heads=indexer.heads, width=dim, decode_width=dim, spans=(Span(rate=rate),))
+    return Attended(heads=indexer.heads, width=dim, decode_width=dim, spans=(AttendedSpan(rate=rate),))
 
 
 def _latent_cache(mixer: LatentAttention, indexer: Indexer | None) -> tuple[CacheRow, ...]:
@@ -386,7 +386,7 @@ def _compressed_vectors(mixer: CompressedAttention, indexer: Indexer | None, ind
 def _compressed_scores(mixer: CompressedAttention, indexer: Indexer | None) -> tuple[Attended, ...]:
     """Near tokens as they are and pooled entries, all of them or those an indexer picks."""
     picked_tokens = mixer.indexer.topk * mixer.rate if mixer.indexer else 0
-    near, pooled_span = Span(window=mixer.window), Span(window=picked_tokens, rate=mixer.rate or 1)
+    near, pooled_span = AttendedSpan(window=mixer.window), AttendedSpan(window=picked_tokens, rate=mixer.rate or 1)
     scores = Attended(
         heads=mixer.heads, width=2 * mixer.head_dim, decode_width=2 * mixer.head_dim,
         spans=(near, pooled_span) if mixer.rate else (near,),

@@ -229,7 +229,7 @@ Core = SoftmaxCore | CrossCore | LatentCore | PooledCore | Scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class AttendedSpan:
     """What a query sees of a sequence: all of it, or the last `window` tokens, `rate` of them in one entry."""
 
     window: int = 0
@@ -249,7 +249,7 @@ class Attended:
     heads: int
     width: int
     decode_width: int
-    spans: tuple[Span, ...]
+    spans: tuple[AttendedSpan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
