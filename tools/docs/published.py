@@ -205,7 +205,7 @@ def as_json(runs: Sequence[PricedPublishedRun]) -> str:
             "system": priced_run.scenario.system.name,
             "engine": priced_run.scenario.engine.id,
             "plan": plan_words(priced_run.scenario.plan),
-            "fitted": priced_run.run.fitted,
+            "fitted": priced_run.run.is_fitted,
             "published_s": priced_run.case.measured_s,
             "predicted_s": priced_run.case.predicted_s,
             "low_s": priced_run.case.low_s,

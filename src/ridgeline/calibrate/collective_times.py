@@ -172,7 +172,7 @@ def timed_of(read: Sequence[MeasuredCollective]) -> tuple[tuple[Timed, ...], tup
     answers = tuple(
         Timed(measured=item, seconds=float(seconds), low=float(seconds) * low, high=float(seconds) * high, left_out=out)
         for item, seconds, out in zip(usable, predicted_s, left_out, strict=True)
-        for low, high in (intervals.around(item),)
+        for low, high in (intervals.interval_of(item),)
     )
     return answers, tuple(refusals.values())
 
@@ -180,7 +180,7 @@ def timed_of(read: Sequence[MeasuredCollective]) -> tuple[tuple[Timed, ...], tup
 def predictions(read: Sequence[MeasuredCollective]) -> tuple[Array, list[bool]]:
     """Seconds of each collective, and whether its system took no part in the fit of the numbers used."""
     fit = shipped_parameters()
-    known = bundled_ids()
+    bundled_row_ids = bundled_ids()
     seconds, left_out = np.zeros(len(read)), [False] * len(read)
     by_fold: dict[str | None, list[int]] = defaultdict(list)
     for index, item in enumerate(read):
@@ -188,7 +188,9 @@ def predictions(read: Sequence[MeasuredCollective]) -> tuple[Array, list[bool]]:
             by_fold[None].append(index)
             continue
         system = item.row["system"]
-        is_left_out = item.row.id in known and fit.without(system) is not None and not _only_here(item, fit.values)
+        is_left_out = (
+            item.row.id in bundled_row_ids and fit.without(system) is not None and not _only_here(item, fit.values)
+        )
         left_out[index] = is_left_out
         by_fold[system if is_left_out else ""].append(index)
     for fold, rows in by_fold.items():
@@ -213,14 +215,14 @@ def expected_seconds(question: CollectiveQuestion) -> tuple[float, float, float]
     blank = Row(id="", table="", cells=MappingProxyType({}))
     item = MeasuredCollective(row=blank, question=question, seconds=1.0, notes=())
     seconds = float(predictions([item])[0][0])
-    low, high = _bundled_spread().around(item)
+    low, high = _bundled_spread().interval_of(item)
     return seconds, seconds * low, seconds * high
 
 
 def with_benchmark(choice: LibraryChoice) -> LibraryChoice:
     """A library's choice beside what a benchmark would measure, at its size and over a sweep of sizes."""
-    measured = _benchmark(choice, choice.size_bytes)
-    return replace(choice, measured=measured, sweep=tuple(_sweep_point(choice, size) for size in SWEEP))
+    benchmark = _benchmark(choice, choice.size_bytes)
+    return replace(choice, measured=benchmark, sweep=tuple(_sweep_point(choice, size) for size in SWEEP))
 
 
 def _benchmark(choice: LibraryChoice, size: float) -> BenchmarkTime:
@@ -233,7 +235,7 @@ def _benchmark(choice: LibraryChoice, size: float) -> BenchmarkTime:
 
 def _sweep_point(choice: LibraryChoice, size: int) -> SweepPoint:
     option, _ = chosen_option(choice.collective, choice.system, float(size), choice.library)
-    measured = _benchmark(choice, float(size))
+    benchmark = _benchmark(choice, float(size))
     return SweepPoint(
         size_bytes=size,
         algorithm=option.algorithm,
@@ -241,8 +243,8 @@ def _sweep_point(choice: LibraryChoice, size: int) -> SweepPoint:
         channels=option.channels,
         seconds=option.seconds,
         busbw=float(size) / option.seconds * choice.bus_factor,
-        measured_seconds=measured.seconds,
-        measured_busbw=measured.busbw,
+        measured_seconds=benchmark.seconds,
+        measured_busbw=benchmark.busbw,
     )
 
 
@@ -321,7 +323,7 @@ class _CollectiveIntervals:
         self.classes = np.array([_interval_class(item) for item in self.items])
         self._known: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def around(self, item: MeasuredCollective) -> tuple[float, float]:
+    def interval_of(self, item: MeasuredCollective) -> tuple[float, float]:
         """Where nine of ten measurements lie around a prediction of 1 s: bundled ones of other systems."""
         key = (_interval_class(item), item.row["system"])
         if key not in self._known:

@@ -271,7 +271,7 @@ class _Task:
     offsets: Array
     rounds: int
 
-    def again(self, chosen: Mask, without: frozenset[str] = frozenset(), rounds: int = 0) -> Array:
+    def refit(self, chosen: Mask, without: frozenset[str] = frozenset(), rounds: int = 0) -> Array:
         """Offsets fitted to fewer rows or with fewer parameters.
 
         Rows that judge a fit must not reach it through its starting point either, so that it starts from the defaults;
@@ -283,7 +283,7 @@ class _Task:
                 start[index] = 0.0
         return fit(self.table, chosen, start=start, without=without, rounds=rounds or self.rounds)[1]
 
-    def predicted(self, offsets: Array) -> Array:
+    def predict_steps(self, offsets: Array) -> Array:
         """Seconds by row under some offsets."""
         return self.table.steps(self.layout.rates(offsets)).step_s
 
@@ -345,7 +345,7 @@ def _fit_folds(task: _Task, ticks: _Ticks) -> tuple[FittedParameters, Array]:
     for fold in range(FOLDS):
         ticks.next(f"without fold {fold}")
         calibrations.append(
-            calibration_of(task.layout, task.again(task.fold != fold, rounds=task.rounds), f"without fold {fold}")
+            calibration_of(task.layout, task.refit(task.fold != fold, rounds=task.rounds), f"without fold {fold}")
         )
         left_out_s[task.fold == fold] = table.predict(calibrations[-1])[task.fold == fold]
     left_out = {row.group: int(fold) for row, fold in zip(table.rows, task.fold, strict=True)}
@@ -395,8 +395,8 @@ def _left_out(task: _Task, what: Left, ticks: _Ticks, sources: list[Unseen]) -> 
     for member in dict.fromkeys(members.tolist()):
         ticks.next(f"without {what} {member}")
         of_member = members == member
-        offsets = task.again(~of_member, rounds=ROUNDS)
-        predicted_s[of_member] = task.predicted(offsets)[of_member]
+        offsets = task.refit(~of_member, rounds=ROUNDS)
+        predicted_s[of_member] = task.predict_steps(offsets)[of_member]
         if what == "source":
             sources.append(unseen(task.table, of_member, task.layout, offsets))
     return predicted_s
@@ -479,7 +479,7 @@ def _ablation(task: _Task, groups: tuple[str, ...], held: Array, ticks: _Ticks) 
         for fold in range(FOLDS):
             ticks.next(f"without {group} and fold {fold}")
             in_fold = task.fold == fold
-            predicted_s[in_fold] = task.predicted(task.again(~in_fold, frozenset({group}), rounds=ROUNDS))[in_fold]
+            predicted_s[in_fold] = task.predict_steps(task.refit(~in_fold, frozenset({group}), rounds=ROUNDS))[in_fold]
         mape = _mape(task.table, predicted_s)[1]
         names = [item.name for item in PARAMETERS.values() if item.group == group]
         lines.append({"group": group, "parameters": names, "mape": round(mape, 4), "buys": round(mape - best, 4)})

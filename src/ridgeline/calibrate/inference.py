@@ -138,7 +138,7 @@ def inference_answers(
         in_fold = np.array([place_of == place for place_of in fold])
         fold_runs = [run for run, place_of in zip(runs, in_fold, strict=True) if place_of]
         serving = shipped_serving() if place < 0 else shipped_fit.folds[place]
-        predicted_s[in_fold] = run_columns(fold_runs).predicted(run_values(fold_runs, serving))
+        predicted_s[in_fold] = run_columns(fold_runs).predict_runs(run_values(fold_runs, serving))
     answers = []
     for run, value, is_cross_validated in zip(runs, predicted_s.tolist(), is_left_out, strict=True):
         low, high = shipped_fit.spread.get(kind_of_run(run), WIDE)
@@ -156,7 +156,7 @@ def refit_serving() -> dict[str, Any]:
     runs, skipped_rows = priced_runs(rows)
     fit = cross_validate_serving(runs, f"{len(runs)} rows of {INFERENCE}")
     measured_s = np.array([run.item.measured for run in runs])
-    own_predicted = run_columns(runs).predicted(run_values(runs, fit.full))
+    own_predicted = run_columns(runs).predict_runs(run_values(runs, fit.full))
     predicted_s = np.where([run.item.kind == "own" for run in runs], own_predicted, fit.predicted)
     off = np.log(predicted_s / measured_s)
     kinds = np.array([kind_of_run(run) for run in runs])
@@ -288,7 +288,7 @@ def cross_validate_serving(runs: Sequence[PricedRun], source: str = "") -> Servi
         fold_fit = fit_serving(training_runs, source) if training_runs else ServingCalibration()
         folds.append(fold_fit)
         if test_runs:
-            predicted_s[fold == place] = run_columns(test_runs).predicted(run_values(test_runs, fold_fit))
+            predicted_s[fold == place] = run_columns(test_runs).predict_runs(run_values(test_runs, fold_fit))
     return ServingFit(full=fit_serving(runs, source), folds=tuple(folds), predicted=predicted_s)
 
 
@@ -335,7 +335,7 @@ class PricedRun:
         return owners(self.item.scenario.system.chip, self.item.scenario.engine)
 
     @property
-    def others(self) -> float:
+    def in_flight_requests(self) -> float:
         """Requests in flight beside one, whatever rank serves them; a static batch is handed over as one."""
         return 0.0 if self.item.static else float(self.item.in_flight * self.item.scenario.plan.mesh.dp - 1)
 
@@ -439,7 +439,7 @@ class RunColumns:
     share: Array
     own: Index
 
-    def predicted(self, values: Mapping[str, Array]) -> Array:
+    def predict_runs(self, values: Mapping[str, Array]) -> Array:
         """The figure of every run in its own unit; values of parameters by run."""
         row_values = {name: column[self.own] for name, column in values.items()}
         step_s = np.sum(list(class_seconds(self.work, self.graphed, row_values).values()), axis=0)
@@ -493,7 +493,7 @@ class RunColumns:
         return np.log(figure), run_slopes | ahead
 
     def _facts(self) -> tuple[Array, Array, Array, Array]:
-        facts = [(float(run.waits), run.others, run.amount, run.item.scale) for run in self.runs]
+        facts = [(float(run.waits), run.in_flight_requests, run.amount, run.item.scale) for run in self.runs]
         waits, in_flight, amount, scale = np.array(facts, dtype=np.float64).reshape(-1, 4).T
         return waits, in_flight, amount, scale
 

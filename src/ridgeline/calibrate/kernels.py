@@ -229,9 +229,9 @@ def bundled_kernels() -> tuple[PublishedKernel, ...]:
 def _library_rows() -> Mapping[Key, tuple[Measurement, ...]]:
     """What libraries published, by what a surface is of: bundled rows but our own, and aiconfigurator's."""
     rows_by_key: dict[Key, list[Measurement]] = {}
-    for one in bundled_kernels():
-        if not is_own(one.row):
-            rows_by_key.setdefault(_key(one.chip, one.kernel), []).append(one.kernel)
+    for kernel_row in bundled_kernels():
+        if not is_own(kernel_row.row):
+            rows_by_key.setdefault(_key(kernel_row.chip, kernel_row.kernel), []).append(kernel_row.kernel)
     for path in sorted(LIBRARY_FOLDER.glob("*.json")):
         profile = read_profile(path)
         for row in profile.rows:

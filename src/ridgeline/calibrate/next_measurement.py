@@ -120,7 +120,7 @@ class _Target:
     own: Sensitivity
 
     @property
-    def known(self) -> Anchored:
+    def anchors(self) -> Anchored:
         """What anchors the calibration already; nothing where it is the shipped one."""
         if self.calibration.anchored is not None:
             return self.calibration.anchored
@@ -130,7 +130,7 @@ class _Target:
         self, kind: Kind, name: str, how: str, other: Sensitivity, chip_seconds: float
     ) -> MeasurementCandidate:
         """What a measurement of something else would do to the interval."""
-        anchors, kernel = self.known, kind == "kernel"
+        anchors, kernel = self.anchors, kind == "kernel"
         noise = KERNEL_NOISE if kernel else anchors.components.noise
         before, after = after_one_more(anchors, self.own, other, noise, kernel=kernel)
         width = (after / before) ** (anchors.components.narrowing / 2)

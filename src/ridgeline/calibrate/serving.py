@@ -169,9 +169,9 @@ def _vllm(row: Row) -> dict[str, Any]:
 def _requests(row: Row, built: Scenario) -> tuple[Request, ...]:
     work = serving(built).workload
     rates = [_number(rate) or 1.0 for rate in row["x_rate"].split(";")]
-    given = _number(row["x_requests"])
+    stated_count = _number(row["x_requests"])
     if len(rates) == 1:
-        count = min(int(given or rates[0] * STAGE_S), MOST)
+        count = min(int(stated_count or rates[0] * STAGE_S), MOST)
         times = [place / rates[0] for place in range(count)]
         if "session" in row["workload"]:
             times = [request.arrival_s for request in load_of(_poisson(work, rates[0], count))]
@@ -297,13 +297,13 @@ def _columns(read: ServingRow, told: ServingMetrics) -> Iterator[tuple[str, floa
 
 
 def _cases(read: ServingRow, predicted: Mapping[str, float]) -> Iterator[ServingCase]:
-    for metric, measured in read.measured.items():
+    for metric, measured_value in read.measured.items():
         value = predicted[metric]
         low, high = metric_interval(metric, read.row.group)
         yield ServingCase(
             row=read.row,
             metric=metric,
-            measured=measured,
+            measured=measured_value,
             predicted=value,
             low=value * low,
             high=value * high,

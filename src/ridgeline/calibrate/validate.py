@@ -84,7 +84,7 @@ class PublishedRun:
     why: str = ""
 
     @property
-    def fitted(self) -> bool:
+    def is_fitted(self) -> bool:
         """Whether its configuration took part in the fit."""
         return self.row.id in bundled_rows() and shipped_folds().without(self.row.group) is not None
 
@@ -109,7 +109,7 @@ class PublishedRun:
 def published_runs() -> tuple[PublishedRun, ...]:
     """Every published run, in the order of the list.
 
-    >>> [run.row.id for run in published_runs()][:2], published_runs()[0].fitted
+    >>> [run.row.id for run in published_runs()][:2], published_runs()[0].is_fitted
     (['sc21-0001', 'sc21-0002'], False)
     """
     rows = {**bundled_rows(), **{row.id: row for row in read_rows(ROWS)}}
@@ -150,7 +150,7 @@ def published_table(
         batch=StepBatch.of(scenarios, shipped_profiles() if profiles is None else profiles),
         skipped=tuple(skipped_rows),
     )
-    return table, [run.fitted for run, _, _ in usable]
+    return table, [run.is_fitted for run, _, _ in usable]
 
 
 PUBLISHED = "published"  # name of the table of published runs
@@ -365,9 +365,9 @@ def validation_of(table: Dataset, parameters: FittedParameters, own: Sequence[bo
             skipped_rows.append(Skipped(id=row.id, reason=reason))
             continue
         if own[index]:
-            low, high = intervals.around(chip, engine, row.group)
+            low, high = intervals.interval_of(chip, engine, row.group)
         else:
-            low, high = intervals.around_stranger(chip, engine, table.scenarios[index])
+            low, high = intervals.stranger_interval(chip, engine, table.scenarios[index])
         cases.append(
             ValidationCase(
                 row=row,
@@ -410,7 +410,7 @@ class _StepIntervals:
         self._groups = {group for group, _ in residuals}
         self._known: dict[tuple[str, str, str | None], tuple[float, float]] = {}
 
-    def around(self, chip: str, engine: str, group: str) -> tuple[float, float]:
+    def interval_of(self, chip: str, engine: str, group: str) -> tuple[float, float]:
         """Low and high for a prediction of 1 s of a known source, from residuals of other groups than this one."""
         key = (chip, engine, group if group in self._groups else None)
         if key not in self._known:
@@ -419,7 +419,7 @@ class _StepIntervals:
             self._known[key] = (span.low, span.high)
         return self._known[key]
 
-    def around_stranger(self, chip: str, engine: str, scenario: Scenario) -> tuple[float, float]:
+    def stranger_interval(self, chip: str, engine: str, scenario: Scenario) -> tuple[float, float]:
         """The same for a source that took no part in the fit."""
         precision, seq, family = scenario.plan.precision.compute.id, scenario.workload.seq, scenario.system.chip.family
         key = (chip, engine, f"{family}, {precision}, {seq}")

@@ -193,8 +193,8 @@ class Validation:
         """Engines of rows that Ridgeline does not have."""
         counts = Counter((case.row["x_engine"], case.engine) for case in self.cases if case.row["x_engine"])
         return tuple(
-            UnknownEngine(given=given_text, taken=taken, rows=count)
-            for (given_text, taken), count in counts.most_common()
+            UnknownEngine(given=given_text, taken=engine_id, rows=count)
+            for (given_text, engine_id), count in counts.most_common()
             if ENGINES.resolve(given_text) is None
         )
 

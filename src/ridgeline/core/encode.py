@@ -26,7 +26,7 @@ from typing import Any
 
 from ridgeline.core.dtype import DType
 from ridgeline.core.evidence import Evidence
-from ridgeline.core.table import flat, hints, keyed
+from ridgeline.core.table import flat, hints, keyed_union
 from ridgeline.core.units import DECIMAL
 
 NANOSECONDS_PER_US = 1000
@@ -52,7 +52,7 @@ def encode(value: Any) -> dict[str, Any]:
     annotations = hints(kind)
     for field in fields(value):
         part = getattr(value, field.name)
-        union = keyed(annotations[field.name])
+        union = keyed_union(annotations[field.name])
         if flat(annotations[field.name]):
             table |= encode(part)
         elif union is not None and part is not None:
@@ -172,7 +172,7 @@ def json_keys(kind: type) -> tuple[JsonKey, ...]:
 def field_keys(kind: type, key_of: Callable[[type, str, str], JsonKey] | None = None) -> Iterator[JsonKey]:
     """A key for each field; a union that is written under the key of its type has one for each of them."""
     for field in fields(kind):
-        union = keyed(hints(kind)[field.name]) if "Annotated" in str(field.type) else None
+        union = keyed_union(hints(kind)[field.name]) if "Annotated" in str(field.type) else None
         if union is not None:
             yield from (JsonKey(name=key, path=(field.name,), of=of) for key, of in union.kinds.items())
         elif key_of is not None:

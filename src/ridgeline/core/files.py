@@ -64,13 +64,13 @@ def read_layers(path: Path, merge: Merge) -> Table:
     merge   lays the second table over the first. Lines are those of the named file.
     """
     table = read_table(path)
-    data, seen = table.data, [Path(os.path.realpath(path))]
+    data, real_paths = table.data, [Path(os.path.realpath(path))]
     while isinstance(data.get("base"), str) and data["base"].endswith(SUFFIXES):
-        below = path_beside(seen[-1], data["base"], "base")
-        if below in seen:
+        below = path_beside(real_paths[-1], data["base"], "base")
+        if below in real_paths:
             expected_text = "files whose bases lead to an end"
             raise InputError(table.locate(Problem(path="base", given=repr(data["base"]), expected=expected_text)))
-        seen.append(below)
+        real_paths.append(below)
         data = merge(read_table(below).data, {key: value for key, value in data.items() if key != "base"})
     return replace(table, data=data)
 

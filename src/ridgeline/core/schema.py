@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
 from ridgeline.core.encode import json_keys
 from ridgeline.core.evidence import Evidence, Quoted
-from ridgeline.core.table import AtLeast, Doc, QuantityUnit, Via, flat, hints, keyed
+from ridgeline.core.table import AtLeast, Doc, QuantityUnit, Via, flat, hints, keyed_union
 
 Schema = dict[str, Any]
 
@@ -33,7 +33,7 @@ def table_schema(kind: type) -> Schema:
             properties |= inner_schema["properties"]
             required_keys += inner_schema.get("required", [])
             continue
-        union = keyed(hint)
+        union = keyed_union(hint)
         if union is not None:
             properties |= {key: schema(option) for key, option in union.kinds.items()}
             continue
@@ -216,11 +216,11 @@ def _floats(hint: Any) -> Any:
 
 def reachable_kinds(kinds: Sequence[type]) -> Iterator[type]:
     """Results and every record inside them, each once."""
-    waiting, known = list(kinds), set[type]()
+    waiting, visited_kinds = list(kinds), set[type]()
     while waiting:
         kind = waiting.pop(0)
-        if kind not in known:
-            known.add(kind)
+        if kind not in visited_kinds:
+            visited_kinds.add(kind)
             yield kind
             waiting += [record for hint, _ in result_keys(kind).values() for record in _records(hint)]
 

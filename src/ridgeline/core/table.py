@@ -136,7 +136,7 @@ def flat(hint: Any) -> type | None:
     return None
 
 
-def keyed(hint: Any) -> Keyed | None:
+def keyed_union(hint: Any) -> Keyed | None:
     """The types by key behind a `Keyed` annotation."""
     marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
     return next((mark for mark in marks if isinstance(mark, Keyed)), None)
@@ -147,7 +147,7 @@ def keys(kind: type) -> tuple[str, ...]:
     """Every key a table of this dataclass may hold, flattened and keyed ones included."""
     names: list[str] = []
     for name, hint in hints(kind).items():
-        inner, union = flat(hint), keyed(hint)
+        inner, union = flat(hint), keyed_union(hint)
         names.extend(keys(inner) if inner else union.kinds if union else [name])
     return tuple(names)
 
@@ -185,7 +185,9 @@ def _slot(field: Field[Any], hint: Any) -> _Slot:
             core, optional = options[0], True
             continue
         expands = tuple(mark.expand for mark in marks if isinstance(mark, Via))
-        return _Slot(field.name, hint, core, marks, expands, optional, flat(hint), keyed(hint), _is_required(field))
+        return _Slot(
+            field.name, hint, core, marks, expands, optional, flat(hint), keyed_union(hint), _is_required(field)
+        )
 
 
 def _join(path: str, key: str) -> str:
@@ -336,8 +338,8 @@ class _Decoder:
         self.unknown(value, ("value", "evidence", "source", "note", "conflicts"), path)
         number = self.number(float, value.get("value", NOTHING), _join(path, "value"), amount)
         grade = self.plain(Evidence, value.get("evidence", "assumed"), _join(path, "evidence"), ())
-        others = self.sequence(Any, value.get("conflicts", ()), _join(path, "conflicts"), ())
-        conflicts = [] if others is BAD else list(others)
+        conflict_items = self.sequence(Any, value.get("conflicts", ()), _join(path, "conflicts"), ())
+        conflicts = [] if conflict_items is BAD else list(conflict_items)
         conflicts = [self.dissent(amount, part, f"{path}.conflicts[{index}]") for index, part in enumerate(conflicts)]
         if number is BAD or grade is BAD or any(part is BAD for part in conflicts):
             return BAD

@@ -431,8 +431,8 @@ def chosen_profiles(choice: Choice) -> Mapping[str, Profile]:
         return shipped_profiles()
     if isinstance(choice, str) and choice.strip().lower() == "none":
         return MappingProxyType({})
-    own = choice if isinstance(choice, Profile) else read_profile(choice)
-    return MappingProxyType({**shipped_profiles(), own.chip or EVERY: own})
+    profile = choice if isinstance(choice, Profile) else read_profile(choice)
+    return MappingProxyType({**shipped_profiles(), profile.chip or EVERY: profile})
 
 
 def profile_for(profiles: Mapping[str, Profile], chip: str) -> Profile | None:

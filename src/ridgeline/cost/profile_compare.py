@@ -231,8 +231,8 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
         rows += [replace(row, rank=first + (row.rank or 0)) for row in profile.rows]
         first += max(ranks, default=0) + 1
     count = sum(int(profile.device.get("count") or 1) for profile in profiles)
-    one = profiles[0]
-    device = {**one.device, "count": count}
+    first_profile = profiles[0]
+    device = {**first_profile.device, "count": count}
     prints = [profile.fingerprint for profile in profiles if profile.fingerprint]
     fingerprint = (
         prints[0]
@@ -240,7 +240,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
         else MappingProxyType({})
     )
     newest = max(profile.taken for profile in profiles)
-    return replace(one, rows=tuple(rows), device=device, taken=newest, fingerprint=fingerprint)
+    return replace(first_profile, rows=tuple(rows), device=device, taken=newest, fingerprint=fingerprint)
 
 
 def medians(profile: Profile) -> Profile:

@@ -128,13 +128,13 @@ def roof_and_place(op: str, dtype: str, dims: Mapping[str, Array], sheet: ChipRa
         return _flash(FLASH[op], dims, size, (wide, np.full(count, sheet.exponentials), memory))
     if op == "launch":
         return np.full(count, FLOOR), np.zeros((count, 1))
-    moved = kernel_bytes(op, dims, size)
+    traffic_bytes = kernel_bytes(op, dims, size)
     if op == "attention_latent":
         flops = kernel_flops(op, dims)
-        place = np.stack([np.log2(moved), np.log2(dims["batch"])], axis=1)
-        return np.hypot(flops / wide, moved / sheet.memory) + FLOOR, place
+        place = np.stack([np.log2(traffic_bytes), np.log2(dims["batch"])], axis=1)
+        return np.hypot(flops / wide, traffic_bytes / sheet.memory) + FLOOR, place
     rate = sheet.host if op in ("h2d", "d2h") else sheet.memory
-    return moved / rate + FLOOR, memory_coordinates(op, dims, moved)
+    return traffic_bytes / rate + FLOOR, memory_coordinates(op, dims, traffic_bytes)
 
 
 def _flash(passes: tuple[bool, ...], dims: Mapping[str, Array], size: float, units: Units) -> tuple[Array, Array]:

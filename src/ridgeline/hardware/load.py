@@ -138,19 +138,19 @@ def parse_name(name: str) -> tuple[SystemTemplate, SystemRequest]:
     count, stem, shape = match.groups() if match else (None, name, None)
     if stem in CHIPS:
         catalog_chip = CHIPS[stem]
-        template, alone = SYSTEMS[catalog_chip.system], 1
+        template, one_chip = SYSTEMS[catalog_chip.system], 1
         if catalog_chip.id != template.chip:
             raise InputError(f"chip {catalog_chip.id} names system {template.id}, which holds {template.chip}")
     elif stem in SYSTEMS:
         template = SYSTEMS[stem]
-        alone = template.node
+        one_chip = template.node
     else:
         raise UnknownId("system", name, [*CHIPS, *SYSTEMS], todo="write COUNTxCHIP, for example 64xh100-sxm")
     chips = int(count) if count else None
     sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
     if chips == 0 or 0 in sizes or (chips or 1) > BIGGEST_SYSTEM:
         raise InputError(Problem(path="system", given=repr(name), expected=f"1 to {BIGGEST_SYSTEM:,} chips"))
-    return template, SystemRequest(name=name, chips=chips or (None if sizes else alone), shape=sizes)
+    return template, SystemRequest(name=name, chips=chips or (None if sizes else one_chip), shape=sizes)
 
 
 def system_table(path: Path) -> dict[str, Any]:

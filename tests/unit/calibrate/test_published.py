@@ -53,13 +53,13 @@ def test_rows_of_their_own_take_part_in_no_fit() -> None:
     own = read_rows(ROWS)
     assert not {row.id for row in own} & set(bundled_rows())
     assert {row.id for row in own} <= {one.row.id for one in published_runs()}
-    assert not any(run(row.id).fitted for row in own)
+    assert not any(run(row.id).is_fitted for row in own)
 
 
 def test_a_run_of_the_fit_is_predicted_by_the_fold_that_left_it_out(checked: Validation) -> None:
     cases = {case.row.id: case for case in checked.cases}
     assert {id for id, case in cases.items() if case.cross_validated} == {
-        one.row.id for one in published_runs() if one.fitted
+        one.row.id for one in published_runs() if one.is_fitted
     }
     one = run("paper-0006")
     held = shipped_folds().without(one.row.group)

@@ -127,10 +127,10 @@ def _heads(base: Mapping[str, Any], cells: RowCells) -> Table:
     elif "heads" in changes and "kv_heads" not in below:
         changes["kv_heads"] = kv_heads or below["heads"]
     hidden = cells.count("hidden") or base["hidden"]
-    derived = base["hidden"] // below["heads"]
-    if head_dim is None and below.get("head_dim", derived) == derived:
+    width_per_head = base["hidden"] // below["heads"]
+    if head_dim is None and below.get("head_dim", width_per_head) == width_per_head:
         head_dim = _split(hidden, heads or below["heads"])
-    if head_dim is not None and head_dim != below.get("head_dim", derived):
+    if head_dim is not None and head_dim != below.get("head_dim", width_per_head):
         changes["head_dim"] = head_dim
     return changes
 
