@@ -129,6 +129,7 @@ DOORS = {
     "sim": {"search", "calibrate"},
     "search": {"report", "cli", "calibrate", "targets"},
     "cost": {"sim", "serving", "search", "targets", "report", "cli"},  # `calibrate` fits what the room prices with
+    "targets": {"report", "cli", "search"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 ONLY_IN_RUNTIME = {"torch": {"runtime"}}
