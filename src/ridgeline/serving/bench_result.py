@@ -180,17 +180,17 @@ def _columns(
 
 
 def _server(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = document.get("server_info")
-    return found if isinstance(found, Mapping) else {}
+    result = document.get("server_info")
+    return result if isinstance(result, Mapping) else {}
 
 
 def _optional(path: Path, document: Mapping[str, Any], key: str, count: int) -> list[Any] | None:
-    found = document.get(key)
-    if found is None:
+    result = document.get(key)
+    if result is None:
         return None
-    if not isinstance(found, list) or len(found) != count:
+    if not isinstance(result, list) or len(result) != count:
         raise _refuse(path, f"{key} of another length", f"{count} requests in {key}")
-    return found
+    return result
 
 
 def _positive(value: object) -> bool:
@@ -215,12 +215,12 @@ def _pauses(path: Path, at: int, values: object) -> Array:
     if not isinstance(values, list) or len(values) > MOST_TOKENS:
         raise _refuse(path, f"itls[{at}] {str(values)[:40]!r}", "a list of seconds")
     try:
-        found = np.array(values, dtype=float).reshape(-1)
+        result = np.array(values, dtype=float).reshape(-1)
     except (TypeError, ValueError):
-        found = np.array([math.nan])
-    if not (np.isfinite(found).all() and (found >= 0).all()):
+        result = np.array([math.nan])
+    if not (np.isfinite(result).all() and (result >= 0).all()):
         raise _refuse(path, f"itls[{at}] with something else than seconds", "a list of seconds")
-    return found
+    return result
 
 
 def _rate(value: object) -> float:
@@ -296,7 +296,7 @@ class BenchReport:
     @property
     def medians(self) -> dict[str, float]:
         spreads = {name: [getattr(run.metrics, name) for run in self.runs] for name in ("ttft", "tpot", "e2e")}
-        medians = {f"{name}_s": median(one.median for one in spread) for name, spread in spreads.items()}
+        medians = {f"{name}_s": median(item.median for item in spread) for name, spread in spreads.items()}
         return medians | {"requests_per_s": median(run.metrics.requests_per_s for run in self.runs)}
 
 
@@ -351,8 +351,8 @@ def _first_token(run: BenchRun) -> tuple[dict[str, float], int | None]:
     if int(alone.sum()) < FEWEST_ALONE:
         return whole, int(alone.sum())
     terms = np.stack([np.ones(run.requests), run.prompt_tokens.astype(float)], axis=1)
-    found, *_ = np.linalg.lstsq(terms[alone], run.ttft_s[alone], rcond=None)
-    lone = np.clip(terms @ found, 0.0, run.ttft_s)
+    result, *_ = np.linalg.lstsq(terms[alone], run.ttft_s[alone], rcond=None)
+    lone = np.clip(terms @ result, 0.0, run.ttft_s)
     return {"alone": float(lone.mean()), "waited": float((run.ttft_s - lone).mean())}, int(alone.sum())
 
 
@@ -372,8 +372,8 @@ def _later_tokens(run: BenchRun, pauses: Array, pace: float) -> dict[str, float]
         "slower": float((calm - np.minimum(pauses, pace)).sum()),
         "stalled": float((pauses - calm).sum()),
     }
-    rest = float((run.e2e_s - run.ttft_s).sum()) - float(pauses.sum())  # to the usage chunk behind the last token
-    return {name: seconds / run.requests for name, seconds in {**parts, "after-last-token": rest}.items()}
+    remainder = float((run.e2e_s - run.ttft_s).sum()) - float(pauses.sum())  # to the usage chunk behind the last token
+    return {name: seconds / run.requests for name, seconds in {**parts, "after-last-token": remainder}.items()}
 
 
 def _most_in_flight(run: BenchRun) -> int | None:

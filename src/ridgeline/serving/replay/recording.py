@@ -144,11 +144,11 @@ def compare(recorded: Iterable[Record], simulated: Iterable[Record]) -> tuple[in
     differing, first = 0, None
     for place, theirs in enumerate(recorded):
         ours = next(mine, None)
-        found = [("step", place, None)] if ours is None else list(_differences(theirs, ours))
-        if found:
+        differences = [("step", place, None)] if ours is None else list(_differences(theirs, ours))
+        if differences:
             differing += 1
             if first is None:
-                field, recorded_value, simulated_value = found[0]
+                field, recorded_value, simulated_value = differences[0]
                 first = Difference(step=place, field=field, recorded=recorded_value, simulated=simulated_value)
     return differing, first
 
