@@ -21,7 +21,7 @@ from ridgeline.serving.fleet.fleet_loop import Fleet, FleetRun, ReplicaPool, Tra
 from ridgeline.serving.fleet.lockstep import Lockstep, Ranks
 from ridgeline.serving.fleet.replica import Replica
 from ridgeline.serving.fleet.router import LeastLoaded, PrefixAware, RoundRobin, Router
-from ridgeline.serving.fleet.slo_abort import SloMissed, SloBudget
+from ridgeline.serving.fleet.slo_abort import SloBudget, SloMissed
 from ridgeline.serving.load.arrivals import Conversation, at_times, closed_loop, gamma_times, sessions
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import PARTS

@@ -12,7 +12,7 @@ from ridgeline.plan.scenario_file import read_scenario, scenario
 from ridgeline.sim.events import to_timeline
 from ridgeline.sim.events.pipeline_run import Slowdown
 from ridgeline.sim.events.simulate import Simulated, simulate, timeline
-from ridgeline.sim.events.stream_work import RECOMPUTE, FORWARD, INPUT, WEIGHT
+from ridgeline.sim.events.stream_work import FORWARD, INPUT, RECOMPUTE, WEIGHT
 from ridgeline.sim.events.to_timeline import drawn_together
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.timeline import NO_LAYER
