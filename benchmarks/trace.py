@@ -129,7 +129,7 @@ print(f"idle {found.idle_ns / 1000:,.0f} us, communication {found.communication_
 WHOLE = """
 import json, sys
 from ridgeline.core.encode import to_json
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 found = to_json(analyze(sys.argv[1]))
 print(f"idle {found['idle_us']:,.0f} us, {len(found['findings'])} findings")
 """

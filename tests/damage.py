@@ -15,7 +15,7 @@ from traces import Recipe, make
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.readers import read_timeline
 
 ROOM = 96 * 2**20  # bytes that reading and analysing a small file may take, whatever it says about itself

@@ -33,12 +33,7 @@ if TYPE_CHECKING:
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction
     from ridgeline.sim.roofline import Roofline
-    from ridgeline.trace.analysis.served_shapes import ServedModel
-    from ridgeline.trace.analyze import Analysis
-    from ridgeline.trace.read.kernel_counters import CounterFile
-    from ridgeline.trace.read.memory_snapshot import MemoryRecord
-    from ridgeline.trace.read.source import Progress
-    from ridgeline.trace.timeline import Timeline
+    from ridgeline.trace import Analysis, CounterFile, MemoryRecord, Progress, ServedModel, Timeline
 
 OWN_ENGINE = "ridgeline"
 NETWORKS = ("closed", "simulated")
@@ -373,7 +368,7 @@ def analyze(
     PyTorch's allocator is a MemoryRecord.
     """
     from ridgeline.serving.served_model import likely_model, served_model
-    from ridgeline.trace.analyze import analyze as library
+    from ridgeline.trace import analyze as library
 
     files = [Path(trace) for trace in traces if isinstance(trace, (str, Path))]
     record = _without_timeline(files) if files and len(files) == len(traces) else None
@@ -389,14 +384,8 @@ def analyze(
 def _without_timeline(files: Sequence[Path]) -> BenchReport | CounterFile | MemoryRecord | None:
     """What files hold that are no traces: results of a load generator, kernel counters or an allocator's record."""
     from ridgeline.serving.bench_result import BenchReport, analyze_bench, is_bench_result, read_bench_runs
-    from ridgeline.trace.read import kernel_counters, memory_snapshot
-    from ridgeline.trace.read.source import Source
+    from ridgeline.trace import read_untimed
 
     if all(map(is_bench_result, files)):
         return BenchReport(runs=tuple(analyze_bench(run) for file in files for run in read_bench_runs(file)))
-    if len(files) > 1 or not files[0].is_file():
-        return None
-    head = Source(files[0]).head()
-    if kernel_counters.recognises(head):
-        return kernel_counters.read_counter_file(files[0])
-    return memory_snapshot.read_memory(files[0]) if memory_snapshot.recognises(head) else None
+    return read_untimed(files[0]) if len(files) == 1 else None

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.kernel_counters import read_counters
 
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

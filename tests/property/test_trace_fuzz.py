@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import Recipe, make
 
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 
 PACKED = gzip.compress(SMALL, mtime=0)
 KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id")

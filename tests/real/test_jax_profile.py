@@ -13,7 +13,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from ridgeline.trace import Timeline  # noqa: E402
-from ridgeline.trace.analyze import analyze  # noqa: E402
+from ridgeline.trace.analyze_traces import analyze  # noqa: E402
 from ridgeline.trace.read.readers import read_timeline  # noqa: E402
 
 STEPS = 3

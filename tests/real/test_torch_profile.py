@@ -15,7 +15,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 torch = pytest.importorskip("torch")
 
 from ridgeline.trace import Timeline  # noqa: E402
-from ridgeline.trace.analyze import analyze  # noqa: E402
+from ridgeline.trace.analyze_traces import analyze  # noqa: E402
 from ridgeline.trace.read.memory_snapshot import read_snapshot  # noqa: E402
 from ridgeline.trace.read.readers import read_timeline  # noqa: E402
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.trace import Timeline  # noqa: E402
 from ridgeline.trace.analysis.phases import BACKWARD, FORWARD, OPTIMIZER, layers, phases  # noqa: E402
-from ridgeline.trace.analyze import analyze  # noqa: E402
+from ridgeline.trace.analyze_traces import analyze  # noqa: E402
 from ridgeline.trace.classes import classify  # noqa: E402
 from ridgeline.trace.diff import diff_timelines  # noqa: E402
 from ridgeline.trace.read.readers import read_timeline  # noqa: E402

@@ -43,7 +43,7 @@ INTERIOR = {
         ("graph",),
         ("analysis",),
         ("findings", "time_entries"),
-        ("analyze", "diff", "span_query"),
+        ("analyze_traces", "diff", "span_query"),
     ),
     "comm": (
         ("contract", "graph"),
@@ -128,8 +128,8 @@ INTERIOR = {
 DOORS = {
     "sim": {"search", "calibrate"},
     "search": {"report", "cli", "calibrate", "targets"},
+    "trace": {"sim", "serving", "calibrate", "report", "cli"},
     "cost": {"sim", "serving", "search", "targets", "report", "cli"},  # `calibrate` fits what the room prices with
-    "targets": {"report", "cli", "search"},
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
 ONLY_IN_RUNTIME = {"torch": {"runtime"}}

@@ -15,7 +15,7 @@ import pytest
 from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.breakdown import breakdown
 from ridgeline.trace.analysis.phases import PHASES, by_arrows, layers, phases
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.policy import POLICIES, counted_rows
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.side_tables import Sparse

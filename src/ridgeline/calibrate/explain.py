@@ -47,17 +47,25 @@ from ridgeline.plan.scenario_file import read_scenario, self_contained
 from ridgeline.plan.settings import apply_settings
 from ridgeline.plan.workload import Train
 from ridgeline.sim import Impossible, Prediction, default_calibration, predict, timeline
-from ridgeline.trace.analysis.breakdown import Breakdown
-from ridgeline.trace.analysis.chip_names import chip_of
-from ridgeline.trace.analysis.exclusive_time import exclusive_time
-from ridgeline.trace.analysis.reachable import ASSUMED
-from ridgeline.trace.analyze import Analysis, analyze
-from ridgeline.trace.classes import Rules, classify, read_rules
-from ridgeline.trace.diff import Diff, diff_timelines
-from ridgeline.trace.policy import ALL
-from ridgeline.trace.read.readers import read_timeline
-from ridgeline.trace.time_entries import TimeEntry, coarse, entries_of
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace import (
+    ALL,
+    ASSUMED,
+    Analysis,
+    Breakdown,
+    Diff,
+    Rules,
+    TimeEntry,
+    Timeline,
+    analyze,
+    chip_of,
+    classify,
+    coarse,
+    diff_timelines,
+    entries_of,
+    exclusive_time,
+    read_rules,
+    read_timeline,
+)
 
 SCENARIOS = (".toml", ".yaml", ".yml")
 PARTS = frozenset({"system", "workload", "plan"})  # beside a model, what makes a JSON file a scenario and no trace

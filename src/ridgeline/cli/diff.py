@@ -18,7 +18,7 @@ from ridgeline.cli.terminal import Json, Settings, console, print_json
 from ridgeline.cli.trace import Classes, Policy
 
 if TYPE_CHECKING:
-    from ridgeline.trace.diff import Diff
+    from ridgeline.trace import Diff
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +58,7 @@ def diff(
     """
     from ridgeline.core.files import refuse_unwritable, write_text
     from ridgeline.report.diff import draw_diff, draw_runs
-    from ridgeline.trace.diff import DiffRuns
+    from ridgeline.trace import DiffRuns
 
     limit = None if fail_above is None else _share(fail_above)
     others = after or []

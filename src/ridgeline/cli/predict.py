@@ -191,7 +191,7 @@ def _told(found: Any, output: Path, *, shown: bool) -> str:
 def _report(found: Any, path: Path) -> None:
     """Write the report of a predicted step, and say so on standard error."""
     from ridgeline.report.trace_html import write_page
-    from ridgeline.trace.analyze import analyze
+    from ridgeline.trace import analyze
 
     packed = write_page(analyze(found), path)
     say(f"{path}: {packed.kept:,} spans, {path.stat().st_size / 1e6:.1f} MB", err=True)

@@ -33,7 +33,7 @@ def query(
 ) -> None:
     """Ask a trace in SQL: a table `spans` with a row a span, a table `counters`; read-only and bounded."""
     from ridgeline.report.analyze import draw_query
-    from ridgeline.trace.span_query import query as library
+    from ridgeline.trace import query as library
 
     with plain_files([trace]) as paths:
         answer = library(*paths, sql=sql, limit=limit, seconds=seconds, unit=unit)

@@ -17,9 +17,7 @@ from ridgeline.cli.terminal import Json, console, print_json, stderr_console
 
 if TYPE_CHECKING:
     from ridgeline.serving.bench_result import BenchReport
-    from ridgeline.trace.analyze import Analysis
-    from ridgeline.trace.read.kernel_counters import CounterFile
-    from ridgeline.trace.read.memory_snapshot import MemoryRecord
+    from ridgeline.trace import Analysis, CounterFile, MemoryRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -94,7 +92,7 @@ def analyze(
 ) -> None:
     """Read traces: where the time went, why chips idled, how near ops are to the roofline, and what to change first."""
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.trace.analyze import Analysis
+    from ridgeline.trace import Analysis
 
     if html is not None:
         refuse_unwritable(html)  # before the work
@@ -113,8 +111,7 @@ def _draw(result: Analysis | BenchReport | CounterFile | MemoryRecord) -> None:
     from ridgeline.report.analyze import draw_analysis, draw_counters, draw_memory
     from ridgeline.report.serve import draw_bench
     from ridgeline.serving.bench_result import BenchReport
-    from ridgeline.trace.read.kernel_counters import CounterFile
-    from ridgeline.trace.read.memory_snapshot import MemoryRecord
+    from ridgeline.trace import CounterFile, MemoryRecord
 
     match result:
         case BenchReport():

@@ -11,12 +11,18 @@ from rich.text import Text
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
 from ridgeline.report.cells import bar, blocks, clean, grid, listed, time
-from ridgeline.trace.analysis.inference import DECODE, MIXED, PREFILL, Inference
-from ridgeline.trace.analysis.launches import Launches
-from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.read.kernel_counters import CounterFile, KernelCounters
-from ridgeline.trace.read.memory_snapshot import MemoryRecord
-from ridgeline.trace.span_query import QueryAnswer
+from ridgeline.trace import (
+    DECODE,
+    MIXED,
+    PREFILL,
+    Analysis,
+    CounterFile,
+    Inference,
+    KernelCounters,
+    Launches,
+    MemoryRecord,
+    QueryAnswer,
+)
 
 SHOWN = 8  # rows a page shows of a list
 WIDE = 30  # cells of a bar

@@ -11,7 +11,7 @@ from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import better_or_worse, blocks, clean, grid, listed, signed, time
 from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table
-from ridgeline.trace.diff import CauseTime, Diff, Place
+from ridgeline.trace import CauseTime, Diff, Place
 
 SHOWN = 4  # of a cause on a page
 LEAST = 0.02  # of the whole difference: smaller items are not on the page

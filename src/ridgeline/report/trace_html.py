@@ -22,14 +22,17 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
 from ridgeline.core.records import dataclass
 from ridgeline.report.html import as_data, document, printable
-from ridgeline.trace.analysis.idle import CAUSES
-from ridgeline.trace.analyze import Analysis
-from ridgeline.trace.call_stack import launching_ops
-from ridgeline.trace.graph.dependency_graph import Graph
-from ridgeline.trace.graph.edges import BODY, CALL, COLLECTIVE, HAND_OVER, LAUNCH, ORDER, RECEIVE
-from ridgeline.trace.policy import counted_rows
-from ridgeline.trace.side_tables import RecordedCollective, RecordedShape
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace import (
+    CAUSES,
+    Analysis,
+    Graph,
+    RecordedCollective,
+    RecordedShape,
+    Timeline,
+    counted_rows,
+    edges,
+    launching_ops,
+)
 from ridgeline.version import __version__
 
 # -- trace pack -------------------------------------------------------------------------------------------------------
@@ -348,8 +351,12 @@ def _path(found: Analysis, first_ns: int) -> tuple[Columns, list[int]]:
 def _replay(graph: Graph) -> tuple[Columns, list[str]]:
     line = graph.line
     row = np.maximum(graph.row_of(graph.dst), 0)
-    body = np.isin(graph.kind, (BODY, COLLECTIVE, RECEIVE)) & (graph.row_of(graph.dst) >= 0) & (graph.lag > 0)
-    host = np.isin(graph.kind, (CALL, ORDER, HAND_OVER, LAUNCH))
+    body = (
+        np.isin(graph.kind, (edges.BODY, edges.COLLECTIVE, edges.RECEIVE))
+        & (graph.row_of(graph.dst) >= 0)
+        & (graph.lag > 0)
+    )
+    host = np.isin(graph.kind, (edges.CALL, edges.ORDER, edges.HAND_OVER, edges.LAUNCH))
     used = np.unique(line.class_[row[body]]).tolist()
     code = np.zeros(len(line.classes), np.int64)
     code[used] = np.arange(len(used)) + FIRST

@@ -39,10 +39,10 @@ from ridgeline.sim import (
     Prediction,
     capacity_of,
     default_calibration,
-    missing_number_problem,
     not_predictable,
     predict,
     scenario_headroom,
+    unpublished,
 )
 
 SHORTLIST = 64  # plans kept by number while the space is swept
@@ -199,7 +199,7 @@ def find_plan(
             )  # fmt: skip
             found = normalized(found, expressible) if expressible else found
     except MissingNumber as missing:
-        problems = (missing_number_problem(missing),)
+        problems = (unpublished(missing),)
     return Search(
         scenario=scenario,
         pins=own,

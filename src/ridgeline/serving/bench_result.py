@@ -37,7 +37,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.plan.serve import Objective
 from ridgeline.serving.served import Spread, spread
-from ridgeline.trace.read.source import Source
+from ridgeline.trace import Source
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of JSON
 MOST_REQUESTS = 1_000_000
@@ -180,17 +180,17 @@ def _columns(
 
 
 def _server(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    result = document.get("server_info")
-    return result if isinstance(result, Mapping) else {}
+    found = document.get("server_info")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _optional(path: Path, document: Mapping[str, Any], key: str, count: int) -> list[Any] | None:
-    result = document.get(key)
-    if result is None:
+    found = document.get(key)
+    if found is None:
         return None
-    if not isinstance(result, list) or len(result) != count:
+    if not isinstance(found, list) or len(found) != count:
         raise _refuse(path, f"{key} of another length", f"{count} requests in {key}")
-    return result
+    return found
 
 
 def _positive(value: object) -> bool:
@@ -215,12 +215,12 @@ def _pauses(path: Path, at: int, values: object) -> Array:
     if not isinstance(values, list) or len(values) > MOST_TOKENS:
         raise _refuse(path, f"itls[{at}] {str(values)[:40]!r}", "a list of seconds")
     try:
-        result = np.array(values, dtype=float).reshape(-1)
+        found = np.array(values, dtype=float).reshape(-1)
     except (TypeError, ValueError):
-        result = np.array([math.nan])
-    if not (np.isfinite(result).all() and (result >= 0).all()):
+        found = np.array([math.nan])
+    if not (np.isfinite(found).all() and (found >= 0).all()):
         raise _refuse(path, f"itls[{at}] with something else than seconds", "a list of seconds")
-    return result
+    return found
 
 
 def _rate(value: object) -> float:
@@ -296,7 +296,7 @@ class BenchReport:
     @property
     def medians(self) -> dict[str, float]:
         spreads = {name: [getattr(run.metrics, name) for run in self.runs] for name in ("ttft", "tpot", "e2e")}
-        medians = {f"{name}_s": median(item.median for item in spread) for name, spread in spreads.items()}
+        medians = {f"{name}_s": median(one.median for one in spread) for name, spread in spreads.items()}
         return medians | {"requests_per_s": median(run.metrics.requests_per_s for run in self.runs)}
 
 
@@ -351,8 +351,8 @@ def _first_token(run: BenchRun) -> tuple[dict[str, float], int | None]:
     if int(alone.sum()) < FEWEST_ALONE:
         return whole, int(alone.sum())
     terms = np.stack([np.ones(run.requests), run.prompt_tokens.astype(float)], axis=1)
-    result, *_ = np.linalg.lstsq(terms[alone], run.ttft_s[alone], rcond=None)
-    lone = np.clip(terms @ result, 0.0, run.ttft_s)
+    found, *_ = np.linalg.lstsq(terms[alone], run.ttft_s[alone], rcond=None)
+    lone = np.clip(terms @ found, 0.0, run.ttft_s)
     return {"alone": float(lone.mean()), "waited": float((run.ttft_s - lone).mean())}, int(alone.sum())
 
 
@@ -372,8 +372,8 @@ def _later_tokens(run: BenchRun, pauses: Array, pace: float) -> dict[str, float]
         "slower": float((calm - np.minimum(pauses, pace)).sum()),
         "stalled": float((pauses - calm).sum()),
     }
-    remainder = float((run.e2e_s - run.ttft_s).sum()) - float(pauses.sum())  # to the usage chunk behind the last token
-    return {name: seconds / run.requests for name, seconds in {**parts, "after-last-token": remainder}.items()}
+    rest = float((run.e2e_s - run.ttft_s).sum()) - float(pauses.sum())  # to the usage chunk behind the last token
+    return {name: seconds / run.requests for name, seconds in {**parts, "after-last-token": rest}.items()}
 
 
 def _most_in_flight(run: BenchRun) -> int | None:

@@ -83,9 +83,9 @@ class ClosedBatch:
         decodes = np.where((self.steps.prefill_tokens == 0) & (self.steps.decodes > 0), self.shares(), 0.0)
         order = np.argsort(self.steps.kv_tokens / np.maximum(self.steps.decodes, 1.0), kind="stable")
         reached = np.cumsum(decodes[order])
-        result = np.zeros(len(self.steps))
-        result[order[int(np.searchsorted(reached, reached[-1] / 2))]] = 1.0
-        return result
+        found = np.zeros(len(self.steps))
+        found[order[int(np.searchsorted(reached, reached[-1] / 2))]] = 1.0
+        return found
 
     def _between(self, start: Index, end: Index, weight: Array) -> Array:
         """How often each composition runs from one run to another, by group of requests, weighed."""
@@ -165,11 +165,11 @@ class _Play:
         slots = limits.batch - self.running
         while self.head < len(self.queue) and slots > 0 and budget > 0:
             group = self.queue[self.head]
-            remainder = group.isl - self.part
-            if remainder > budget and (not limits.chunked and tokens + self.running > 0 and group.isl <= limits.tokens):
+            rest = group.isl - self.part
+            if rest > budget and (not limits.chunked and tokens + self.running > 0 and group.isl <= limits.tokens):
                 break
-            take = min(remainder, budget)
-            whole = take == remainder
+            take = min(rest, budget)
+            whole = take == rest
             many = 1 if self.part or not whole else max(1, min(group.many, slots, int(budget // max(group.isl, 1))))
             tokens += take * many
             pairs += many * take * (self.part + take / 2)
@@ -243,13 +243,13 @@ class _Play:
             ),
             composition=place,
             repeats=rows[:, 5],
-            arrived=np.array([item.arrived for item in done], dtype=np.int64),
-            first=np.array([item.first for item in done], dtype=np.int64),
-            ended=np.array([item.ended for item in done], dtype=np.int64),
-            requests=np.array([item.many for item in done], dtype=np.float64),
-            tokens_out=np.array([item.osl for item in done], dtype=np.float64),
-            prompts=float(sum(item.many * item.isl for item in done)),
-            outputs=float(sum(item.many * item.osl for item in done)),
+            arrived=np.array([one.arrived for one in done], dtype=np.int64),
+            first=np.array([one.first for one in done], dtype=np.int64),
+            ended=np.array([one.ended for one in done], dtype=np.int64),
+            requests=np.array([one.many for one in done], dtype=np.float64),
+            tokens_out=np.array([one.osl for one in done], dtype=np.float64),
+            prompts=float(sum(one.many * one.isl for one in done)),
+            outputs=float(sum(one.many * one.osl for one in done)),
         )  # fmt: skip
 
 
@@ -265,8 +265,8 @@ def _alike(rows: Array) -> tuple[Index, Array]:
         order = mine[np.lexsort((rows[mine, 3], rows[mine, 2] + rows[mine, 0]))]
         share = np.cumsum(rows[order, 5])
         bins = np.minimum((share - rows[order, 5] / 2) / share[-1] * GROUPS, GROUPS - 1).astype(np.int64)
-        for item in np.unique(bins):
-            own = order[bins == item]
+        for one in np.unique(bins):
+            own = order[bins == one]
             place[own] = len(means)
             means.append(np.average(rows[own], axis=0, weights=rows[own, 5]))
     return place, np.stack(means)

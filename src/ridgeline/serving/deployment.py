@@ -237,7 +237,7 @@ def _ahead(knobs: VllmKnobs) -> bool:
     if knobs.async_scheduling is not None:
         return knobs.async_scheduling
     parts = knobs.version.split(".")[:2]
-    return not knobs.version or not all(part.isdigit() for part in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
+    return not knobs.version or not all(one.isdigit() for one in parts) or tuple(map(int, parts)) >= ASYNC_SINCE
 
 
 def _cost(scenario: Scenario, priced: Priced, settings: Settings, budget: int) -> PricedSteps:
@@ -305,20 +305,20 @@ def fleet_of(scenario: Scenario, instances: tuple[Instance, ...], until: float) 
     serving = scenario.plan.serving
     transfer = _transfer(scenario, instances)
     pools = [
-        ReplicaPool(make=item.make, count=item.count, chips=item.chips, role=item.role, transfer=transfer.get(place))
-        for place, item in enumerate(instances)
+        ReplicaPool(make=one.make, count=one.count, chips=one.chips, role=one.role, transfer=transfer.get(place))
+        for place, one in enumerate(instances)
     ]
     return Fleet(
         pools=pools,
         router=_router(serving.router, instances),
         autoscale=serving.autoscale,
-        failures=(*serving.failures, *_random_failures(scenario, sum(instance.count for instance in instances), until)),
+        failures=(*serving.failures, *_random_failures(scenario, sum(one.count for one in instances), until)),
     )
 
 
 def _router(name: str, instances: tuple[Instance, ...]) -> Callable[[], Router]:
     if name == "prefix-aware":
-        return partial(PrefixAware, max(instance.memory.tokens * instance.ranks for instance in instances))
+        return partial(PrefixAware, max(one.memory.tokens * one.ranks for one in instances))
     return LeastLoaded if name == "least-loaded" else RoundRobin
 
 
@@ -338,49 +338,45 @@ def _random_failures(scenario: Scenario, replicas: int, until: float) -> Iterato
 
 def _transfer(scenario: Scenario, instances: tuple[Instance, ...]) -> dict[int, Transfer]:
     """How prefill replicas send a cache: all their chips at once over the closest links that both pools share."""
-    if not any(instance.role == "prefill" for instance in instances):
+    if not any(one.role == "prefill" for one in instances):
         return {}
-    chips = sum(instance.chips * instance.count for instance in instances)
+    chips = sum(one.chips * one.count for one in instances)
     each = kv_cache_bytes_per_token(scenario.model, scenario.plan.precision.kv)
-    transfers = {}
+    made = {}
     for place, one in enumerate(instances):
         if one.role == "prefill":
             rate, latency = _link(one.scenario.system, chips)
             shards = one.scenario.plan.mesh.tp * one.scenario.plan.mesh.pp
-            transfers[place] = Transfer(
-                bytes_per_token=each, bytes_per_s=rate * shards, latency_s=latency + HANDSHAKE_S
-            )
-    return transfers
+            made[place] = Transfer(bytes_per_token=each, bytes_per_s=rate * shards, latency_s=latency + HANDSHAKE_S)
+    return made
 
 
 def _link(system: System, chips: int) -> tuple[float, float]:
     """(bytes/s of a chip one way, latency) of the innermost tier that holds so many chips, else of the outermost."""
-    tier = next((tier for tier in system.tiers if tier.chips >= chips), system.tiers[-1])
+    tier = next((one for one in system.tiers if one.chips >= chips), system.tiers[-1])
     return tier.need_bandwidth().value, tier.latency.value if tier.latency else 0.0
 
 
 def unservable(instances: tuple[Instance, ...], requests: tuple[Request, ...]) -> Iterator[Problem]:
     """Why a deployment cannot serve these requests at all."""
-    for instance in instances:
-        name = f"{instance.scenario.model.id} on {instance.chips} x {instance.scenario.system.chip.id}"
-        if not instance.memory.fits:
-            need = (
-                instance.memory.weights + instance.memory.activations + instance.memory.graphs + instance.memory.runtime
-            )
+    for one in instances:
+        name = f"{one.scenario.model.id} on {one.chips} x {one.scenario.system.chip.id}"
+        if not one.memory.fits:
+            need = one.memory.weights + one.memory.activations + one.memory.graphs + one.memory.runtime
             yield Problem(
                 path="plan.tp",
                 given=f"{name}: {need / 2**30:.1f} GiB a chip before any cache",
-                expected=f"less than the {instance.memory.capacity / 2**30:.1f} GiB that a chip has",
+                expected=f"less than the {one.memory.capacity / 2**30:.1f} GiB that a chip has",
                 todo="use more tensor or pipeline ranks, narrower weights, or a larger gpu_memory_utilization",
             )
             continue
         longest = max(requests, key=lambda request: request.prompt_tokens + request.output_tokens)
         tokens = longest.prompt_tokens + longest.output_tokens
-        if tokens - 1 > instance.longest:
-            many = sum(request.prompt_tokens + request.output_tokens - 1 > instance.longest for request in requests)
+        if tokens - 1 > one.longest:
+            many = sum(request.prompt_tokens + request.output_tokens - 1 > one.longest for request in requests)
             yield Problem(
                 path="workload",
                 given=f"{many} request(s) that are too long; {longest.id} has {tokens:,} tokens",
-                expected=f"at most {instance.longest:,} tokens, prompt and answer: what {name} can hold",
+                expected=f"at most {one.longest:,} tokens, prompt and answer: what {name} can hold",
                 todo="raise max_model_len or the cache, or leave such requests out",
             )

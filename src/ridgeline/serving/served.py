@@ -90,11 +90,11 @@ class TokenGaps:
     @staticmethod
     def joined(several: Iterable[TokenGaps]) -> TokenGaps:
         """The pauses of all of them."""
-        token_gaps = TokenGaps()
-        for item in several:
-            token_gaps._single += item._single
-            token_gaps._runs += item._runs
-        return token_gaps
+        made = TokenGaps()
+        for one in several:
+            made._single += one._single
+            made._runs += one._runs
+        return made
 
     def columns(self) -> tuple[Array, Array]:
         """(seconds, how often), shortest first."""
@@ -131,10 +131,10 @@ def served_columns(
 
     sent = column([state.sent_s for state in states])
     first = column([state.first_token_s for state in states])
-    started_s = column([state.first_scheduled_s for state in states])
-    stalled_s = column([state.stalled_s for state in states])
-    preempted_s = column([state.preempted_s for state in states])
-    prefilled_s = column([state.prefilled_s for state in states])
+    started = column([state.first_scheduled_s for state in states])
+    stalled = column([state.stalled_s for state in states])
+    preempted = column([state.preempted_s for state in states])
+    prefilled = column([state.prefilled_s for state in states])
     transfer = column([state.transfer_s for state in states])
     finished = column(list(finished_s))
     prompt = np.array([state.prompt_tokens for state in states], dtype=int).reshape(count)
@@ -143,11 +143,11 @@ def served_columns(
         sent_s=sent,
         first_token_s=first,
         finished_s=finished,
-        queue_s=started_s - sent - prefilled_s - transfer,
-        prefill_s=first - started_s + prefilled_s,
-        decode_s=finished - first - stalled_s - preempted_s,
-        stalled_s=stalled_s,
-        preempted_s=preempted_s,
+        queue_s=started - sent - prefilled - transfer,
+        prefill_s=first - started + prefilled,
+        decode_s=finished - first - stalled - preempted,
+        stalled_s=stalled,
+        preempted_s=preempted,
         transfer_s=transfer,
         prompt_tokens=prompt,
         output_tokens=np.array([state.target for state in states], dtype=int).reshape(count) + 1 - prompt,
@@ -249,7 +249,7 @@ def spread(values: Array, percentiles: Sequence[float]) -> Spread:
         mean=float(values.mean()),
         median=float(np.median(values)),
         std=float(values.std()),
-        percentiles={percentile: float(np.percentile(values, percentile)) for percentile in percentiles},
+        percentiles={one: float(np.percentile(values, one)) for one in percentiles},
     )
 
 
@@ -264,7 +264,7 @@ def _weighted_spread(values: Array, times: Array, percentiles: Sequence[float]) 
     def percentile(share: float) -> float:
         place = share / 100.0 * (total - 1)
         below = np.floor(place)
-        low, high = (float(values[np.searchsorted(upto, item, side="right")]) for item in (below, np.ceil(place)))
+        low, high = (float(values[np.searchsorted(upto, one, side="right")]) for one in (below, np.ceil(place)))
         return low + (high - low) * float(place - below)
 
     return Spread(

@@ -17,9 +17,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import MODELS
 from ridgeline.models.load import model as from_catalog
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
-from ridgeline.trace.analysis.inference import Inference
-from ridgeline.trace.analysis.served_shapes import PART, ServedModel
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace import PART, Inference, ServedModel, Timeline
 
 DEGREES = (1, 2, 4, 8, 16)
 
@@ -34,23 +32,23 @@ def served_model(named: str | ModelSpec) -> ServedModel:
     spec = from_catalog(id) if isinstance(id, str) else id
     if degree and not (degree.isdecimal() and 0 < int(degree) < 1024):
         raise InputError(Problem(path="model", given=repr(named), expected="ID or ID:TP with a tensor-parallel degree"))
-    sizes = _sizes(spec, int(degree or 1))
-    if sizes is None:
-        expected_text = "layers of plain attention and one sort of ffn without shared experts"
+    found = _sizes(spec, int(degree or 1))
+    if found is None:
+        expected = "layers of plain attention and one sort of ffn without shared experts"
         todo = "record the capture of its graphs and name it with --capture"
-        raise InputError(Problem(path="model", given=spec.id, expected=expected_text, todo=todo))
-    return sizes
+        raise InputError(Problem(path="model", given=spec.id, expected=expected, todo=todo))
+    return found
 
 
 def _sizes(spec: ModelSpec, tp: int) -> ServedModel | None:
     blocks = [spec.blocks[place] for place in spec.order]
     mixers = {block.mixer for block in blocks}
     ffns = {block.ffn for block in blocks}
-    plain = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+    plain = [one for one in mixers if isinstance(one, Attention)]
     if (
         any(block.beside for block in blocks)
         or len(plain) != len(mixers)
-        or len({(item.heads, item.kv_heads, item.head_dim) for item in plain}) != 1
+        or len({(one.heads, one.kv_heads, one.head_dim) for one in plain}) != 1
     ):
         return None
     ffn = next(iter(ffns))
@@ -76,12 +74,12 @@ def likely_models(line: Timeline, engine: Inference | None) -> tuple[ServedModel
     layers = _layers(line, engine)
     if not layers:
         return ()
-    shown = {dim for shape in line.detail.shapes for dims in shape.dims for dim in dims if isinstance(dim, int)}
-    likely_models = [item for item in _known() if item.layers in layers and item.vocab // item.tp in shown]
-    candidates = [item for item in likely_models if item.hidden in shown] or likely_models
+    shown = {one for shape in line.detail.shapes for dims in shape.dims for one in dims if isinstance(one, int)}
+    found = [one for one in _known() if one.layers in layers and one.vocab // one.tp in shown]
+    both = [one for one in found if one.hidden in shown] or found
     sizes: dict[tuple[int, ...], ServedModel] = {}
-    for item in candidates:
-        sizes.setdefault((item.hidden, item.query, item.keys, item.ffn, item.expert_ffn, item.experts), item)
+    for one in both:
+        sizes.setdefault((one.hidden, one.query, one.keys, one.ffn, one.expert_ffn, one.experts), one)
     return tuple(sizes.values())
 
 
@@ -89,7 +87,7 @@ def likely_model(line: Timeline, engine: Inference | None) -> ServedModel | None
     """The only model of the catalog that a timeline can be of, or that its file names; None for none or several."""
     found = likely_models(line, engine)
     text = _plain(" ".join(line.about.sources))
-    named = [item for item in found if _plain(item.name) in text]
+    named = [one for one in found if _plain(one.name) in text]
     chosen = found if len(found) == 1 else named
     return chosen[0] if len(chosen) == 1 else None
 
@@ -103,14 +101,14 @@ def _layers(line: Timeline, engine: Inference | None) -> set[int]:
     attention = np.array([id == "attention" for id in line.classes], np.bool_)[line.class_] & (line.launch >= 0)
     rows = np.flatnonzero(attention)
     at = line.start_ns[line.launch[rows]]
-    layers = set()
+    found = set()
     for step in engine.steps if engine is not None else ():
         own = rows[(at >= line.start_ns[step.row]) & (at < line.end_ns[step.row]) & (line.rank[rows] == step.rank)]
         names = Counter(
             name for name in (line.names[code] for code in line.name[own].tolist()) if not PART.search(name)
         )
-        layers |= {count for _, count in names.most_common(1)}
-    return layers
+        found |= {count for _, count in names.most_common(1)}
+    return found
 
 
 def _known() -> Iterator[ServedModel]:

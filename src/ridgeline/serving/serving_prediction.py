@@ -14,11 +14,11 @@ from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
 from ridgeline.serving.deployment import Instance, Priced, fleet_of, instances_of, unservable
 from ridgeline.serving.fleet.fleet_loop import FleetRun, Progress, simulate_fleet
-from ridgeline.serving.fleet.slo_abort import SloBudget
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.load.load import load_of
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, ServingMetrics, serving_metrics
-from ridgeline.sim import Impossible, missing_number_problem
+from ridgeline.sim import Impossible, unpublished
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FRONT_END_S = 8e-3  # sent until queued, and first token until received: TTFT p50 less 2.5 steps in rows of serving.csv
@@ -116,7 +116,7 @@ class ServingPrediction:
     @property
     def met(self) -> bool:
         """Whether every limit is kept at its percentile."""
-        return all(item.met for item in self.kept.values())
+        return all(one.met for one in self.kept.values())
 
     @property
     def tokens_per_s_per_chip(self) -> float:
@@ -142,7 +142,7 @@ def predict_serving(
             return Impossible(scenario=scenario, reasons=reasons)
         return served_by(scenario, instances, requests, sample=sample, progress=progress)
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
+        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
 
 
 def served_by(
@@ -160,7 +160,7 @@ def served_by(
     """
     work = serving(scenario).workload
     until = max((request.arrival_s for request in requests), default=0.0)
-    misses = SloBudget(give_up, requests, FRONT_END_S) if give_up is not None else None
+    misses = Misses(give_up, requests, FRONT_END_S) if give_up is not None else None
     fleet = fleet_of(scenario, instances, until)
     run = simulate_fleet(requests, fleet, sample=sample, progress=progress, misses=misses)
     run = replace(run, served=_from_the_client(run.served))
@@ -195,16 +195,16 @@ def _from_the_client(served: Served) -> Served:
 
 def _cost(run: FleetRun, instances: tuple[Instance, ...], metrics: ServingMetrics) -> float | None:
     """Price of a million output tokens: chips by the hour, for as long as they were there."""
-    prices = [instance.scenario.system.chip.price for instance in instances]
+    prices = [one.scenario.system.chip.price for one in instances]
     if any(price is None for price in prices) or not metrics.output_tokens:
         return None
-    chips = sum(instance.chips * instance.count for instance in instances)
-    hourly = sum(item.chips * item.count * price.value for item, price in zip(instances, prices, strict=True) if price)
+    chips = sum(one.chips * one.count for one in instances)
+    hourly = sum(one.chips * one.count * price.value for one, price in zip(instances, prices, strict=True) if price)
     return hourly / chips * run.chip_seconds / HOUR / metrics.output_tokens * MILLION
 
 
 def _assumed(instances: tuple[Instance, ...]) -> tuple[str, ...]:
-    notes = [note for instance in instances for note in instance.notes]
+    notes = [note for one in instances for note in one.notes]
     notes.append(f"front end: {FRONT_END_S * 1e3:g} ms from sending to the engine's queue, assumed")
     return tuple(dict.fromkeys(notes))
 

@@ -143,14 +143,14 @@ def table_error(table: PricedSteps, price: Price, steps: Sequence[tuple[int, int
             kv_tokens=columns[3],
         )
     )
-    looked_up = []
+    found = []
     for prompt, context, decodes, kv_tokens in steps:
         if prompt:
-            looked_up.append(table.mixed([(prompt, context)], decodes, kv_tokens))
+            found.append(table.mixed([(prompt, context)], decodes, kv_tokens))
         else:
             fixed, slope = table.decode_line(decodes)
-            looked_up.append(fixed + slope * kv_tokens)
-    return float(np.max(np.abs(np.array(looked_up) / exact - 1)))
+            found.append(fixed + slope * kv_tokens)
+    return float(np.max(np.abs(np.array(found) / exact - 1)))
 
 
 def _steps(decodes: Array, tokens: Array, coarse: Array) -> ForwardSteps:
@@ -171,14 +171,14 @@ def _decode_grid(most: int) -> Array:
     """Numbers of requests to price: every captured size, few beyond."""
     fine = [1, 2, 3, 4, *range(8, min(most, FINE) + 1, 8)]
     coarse = np.geomspace(FINE, max(most, FINE + 1), 9)[1:].round().tolist() if most > FINE else []
-    return np.unique([float(min(item, most)) for item in (*fine, *coarse, most)])
+    return np.unique([float(min(one, most)) for one in (*fine, *coarse, most)])
 
 
 def _token_grid(most: int) -> Array:
     """Tokens to price: few powers, then both sides of every edge of a tile, fewer of them where a step is long."""
     edges = [*range(64, 2048, 64), *range(2048, 4096, 128), *range(4096, most + 1, 512)]
-    candidates = [edge + more for edge in edges for more in (0, 1) if edge + more <= most]
-    return np.unique([float(item) for item in (1, 2, 4, 8, 16, 32, *candidates, most) if item <= most])
+    both = [one + more for one in edges for more in (0, 1) if one + more <= most]
+    return np.unique([float(one) for one in (1, 2, 4, 8, 16, 32, *both, most) if one <= most])
 
 
 def _coarse_grid(most: int) -> Array:

@@ -1,4 +1,3 @@
-from ridgeline.ir.forward_steps import forward_steps as forward_steps
 from ridgeline.sim.closed_form.overlap import SectionTimes as SectionTimes
 from ridgeline.sim.closed_form.step import StepTimes as StepTimes
 from ridgeline.sim.events.simulate import Simulated as Simulated
@@ -32,9 +31,9 @@ from ridgeline.sim.plan_model import ScheduledRows as ScheduledRows
 from ridgeline.sim.plan_model import ShardedState as ShardedState
 from ridgeline.sim.plan_model import joined as joined
 from ridgeline.sim.predict_step import default_calibration as default_calibration
-from ridgeline.sim.predict_step import missing_number_problem as missing_number_problem
 from ridgeline.sim.predict_step import not_predictable as not_predictable
 from ridgeline.sim.predict_step import predict as predict
+from ridgeline.sim.predict_step import unpublished as unpublished
 from ridgeline.sim.prediction import Impossible as Impossible
 from ridgeline.sim.prediction import Prediction as Prediction
 from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS

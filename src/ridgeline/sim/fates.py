@@ -111,13 +111,13 @@ def unused_networks(scenario: Scenario) -> Iterator[str]:
     if not isinstance(work, (Serve, Decode)) and work.images and model.vision is None:
         yield "images have no effect: the model has no image encoder"
     if model.vision is not None and not scenario.vision_input.views and not isinstance(work, Decode):
-        note = "requests of text alone" if isinstance(work, Serve) else "images = 0"
-        yield f"{note}: the image encoder and its {vision_params(model.vision):,} parameters take no part"
+        told = "requests of text alone" if isinstance(work, Serve) else "images = 0"
+        yield f"{told}: the image encoder and its {vision_params(model.vision):,} parameters take no part"
     if model.audio is not None and not scenario.audio_input.views and not isinstance(work, Decode):
-        note = "requests of text alone" if isinstance(work, Serve) else "audio_s = 0"
-        yield f"{note}: the audio encoder and its {audio_params(model.audio):,} parameters take no part"
-    for companion in model.companions:
-        yield f"companions: the {companion.name} and its {companion.params:,} parameters take no part"
+        told = "requests of text alone" if isinstance(work, Serve) else "audio_s = 0"
+        yield f"{told}: the audio encoder and its {audio_params(model.audio):,} parameters take no part"
+    for one in model.companions:
+        yield f"companions: the {one.name} and its {one.params:,} parameters take no part"
     yield from _split_heads(scenario)
 
 
@@ -138,13 +138,13 @@ def _of_model(scenario: Scenario) -> Iterator[str]:
     record = scenario.model.capture
     if record is not None:
         yield f"the model was captured by {record.by}: its layers are what one forward did"
-        yield from (f"captured: {item}" for item in record.untold)
+        yield from (f"captured: {one}" for one in record.untold)
     limited = any(moe.group_topk < moe.groups for moe in _experts(scenario))
     if limited and scenario.plan.mesh.ep > 1 and resolve(scenario).token_dispatch_once:
         yield "groups of experts: a token's experts may be in all domains, not in group_topk groups alone"
     if scenario.model.embedding.tied and scenario.plan.mesh.pp > 1:
         yield "tied: the sum of the embedding's gradients over first and last stage is not counted"
-    products = {product.label for block in _blocks(scenario) if block.captured for product in block.captured.products}
+    products = {one.label for block in _blocks(scenario) if block.captured for one in block.captured.products}
     if products & STREAMED and scenario.plan.mesh.pp > 1:
         yield "several residual streams: pipeline ranks send one of them, where all would travel"
     if any(isinstance(block.mixer, LatentAttention) and block.mixer.indexer for block in _blocks(scenario)):

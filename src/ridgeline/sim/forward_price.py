@@ -184,7 +184,7 @@ def _classes(
     by_vector = np.repeat(_on_vector_units(program.sections), many)
     experts = np.repeat(_of_experts(program.sections), many)
     none = np.zeros(0)
-    result = (
+    made = (
         _sum(table, table.matmul_slot, np.where(bound & ~experts, matmul_s, 0.0)),
         _sum(table, table.matmul_slot, np.where(bound | experts, 0.0, matmul_s)),
         _sum(table, table.matmul_slot, np.where(experts & ~bound, matmul_s, 0.0)),
@@ -199,7 +199,7 @@ def _classes(
         _sum(table, table.attend_slot, np.where(by_vector, table.attends[0] / 2 / rates.machines.exponentials, 0.0)),
         _sum(table, table.matmul_slot, np.where(experts & bound, matmul_s, 0.0)),
     )
-    return np.stack([item.reshape(len(program.sections), many) for item in result])
+    return np.stack([one.reshape(len(program.sections), many) for one in made])
 
 
 def _collectives(table: OpTable, ringed_s: Array, links: Links) -> Array:
@@ -261,7 +261,7 @@ def _drafting(sections: tuple[Section, ...], last: int) -> list[int]:
     roles = [section.role for section in sections]
     if SectionRole.MTP in roles:
         return [roles.index(SectionRole.MTP)]
-    block = next(place for place, item in enumerate(sections) if item.key.block == last)
+    block = next(place for place, one in enumerate(sections) if one.key.block == last)
     return [block, roles.index(SectionRole.HEAD)]
 
 

@@ -25,13 +25,13 @@ def host_stall(running: Array, issue: Array, blocking: Array) -> Array:
     >>> host_stall(running, issue, np.ones(1)).tolist(), host_stall(running, issue, np.zeros(1)).round(3).tolist()
     ([1.25, 3.75], [0.0, 2.0])
     """
-    largest = np.maximum(np.maximum(running, issue), 1e-30)
+    most = np.maximum(np.maximum(running, issue), 1e-30)
     share = np.minimum(running, issue)
-    share /= largest
+    share /= most
     share *= share
     share *= (share * share) ** 2
     np.log1p(share, out=share)
     share /= SHARPNESS
-    largest *= np.exp(share, out=share)
-    stall: Array = largest - running
+    most *= np.exp(share, out=share)
+    stall: Array = most - running
     return np.where(blocking > 0, BLOCKING * issue, stall) if blocking.any() else stall

@@ -175,13 +175,13 @@ def block_sections(context: LoweringContext) -> BlockSections:
     """Where the sections of blocks stand when recompute leaves its layers open."""
     place = {key: index for index, key in enumerate(section_keys(context))}
     blocks = range(len(context.model.blocks))
-    recomputed, remainder = (
+    recomputed, rest = (
         np.array([place[SectionKey(SectionRole.BLOCK, block, other)] for block in blocks]) for other in (False, True)
     )
     order = np.array(context.model.order, dtype=np.int64)
     before = np.zeros((len(order) + 1, len(blocks)), dtype=np.int64)
     before[1:] = np.cumsum(np.eye(len(blocks), dtype=np.int64)[order], axis=0)
-    return BlockSections(recomputed=recomputed, rest=remainder, before=before, order=order)
+    return BlockSections(recomputed=recomputed, rest=rest, before=before, order=order)
 
 
 def _added(adds: Array, counts: Array) -> Array:
@@ -194,11 +194,11 @@ def _groups(stages: Sequence[Sequence[int]]) -> Index:
     >>> _groups([(0, 2), (1, 3)]).tolist()
     [0, 3, 2, 1]
     """
-    result = np.empty(sum(map(len, stages)), dtype=np.int64)
+    found = np.empty(sum(map(len, stages)), dtype=np.int64)
     for rank, own in enumerate(stages):
-        result[list(own)] = 2 + rank
-    result[-1], result[0] = 1, 0
-    return np.asarray(np.unique(result, return_inverse=True)[1])
+        found[list(own)] = 2 + rank
+    found[-1], found[0] = 1, 0
+    return np.asarray(np.unique(found, return_inverse=True)[1])
 
 
 def _policy_sections(priced: SectionPrices, needs: SectionFootprint, times: StageTimes) -> PolicySections:
@@ -239,9 +239,9 @@ def _useful_ways(context: LoweringContext, recomputes: Sequence[Recompute]) -> t
     everything = next(way for way in ways if way.recompute.rest == "none").saved(blocks.rest)
 
     def useful(way: _Way) -> bool:
-        remainder = way.saved(blocks.rest)
-        less = way.recompute.rest == "none" or bool((remainder < everything).any())
-        return less and bool((way.saved(blocks.recomputed) < remainder).any())
+        rest = way.saved(blocks.rest)
+        less = way.recompute.rest == "none" or bool((rest < everything).any())
+        return less and bool((way.saved(blocks.recomputed) < rest).any())
 
     return (ways[0], *filter(useful, ways[1:]))
 

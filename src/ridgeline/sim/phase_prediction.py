@@ -149,33 +149,31 @@ def predict_phase(
         return _predicted(scenario, *used)
     except MissingNumber as missing:
         todo = f'set it with --set {missing.path}="… {missing.unit}"'
-        given_text, expected_text = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
-        problem = Problem(path=missing.path, given=given_text, expected=expected_text, todo=todo)
+        given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
+        problem = Problem(path=missing.path, given=given, expected=expected, todo=todo)
         return Impossible(scenario=scenario, reasons=(problem,))
 
 
 def _unserved(scenario: Scenario) -> Iterator[Problem]:
     """What a possible scenario asks that serving does not do."""
     if scenario.plan.mesh.cp > 1:
-        given_text = str(scenario.plan.mesh.cp)
-        yield Problem(
-            path="plan.cp", given=given_text, expected="1: requests are not split over context ranks", todo=""
-        )
+        given = str(scenario.plan.mesh.cp)
+        yield Problem(path="plan.cp", given=given, expected="1: requests are not split over context ranks", todo="")
     if isinstance(scenario.workload, Decode) and not scenario.model.writes:
-        expected_text = f"prefill: {scenario.model.id} reads its input at once and writes no tokens"
-        yield Problem(path="workload.kind", given="decode", expected=expected_text, todo='use kind = "prefill"')
+        expected = f"prefill: {scenario.model.id} reads its input at once and writes no tokens"
+        yield Problem(path="workload.kind", given="decode", expected=expected, todo='use kind = "prefill"')
     drafts = scenario.plan.speculation
     if drafts is not None and drafts.draft == "mtp" and scenario.model.mtp is None:
         todo = 'use draft = "eagle" or "ngram"'
-        expected_text = f"a drafter that {scenario.model.id} has"
-        yield Problem(path="plan.speculation.draft", given="mtp", expected=expected_text, todo=todo)
+        expected = f"a drafter that {scenario.model.id} has"
+        yield Problem(path="plan.speculation.draft", given="mtp", expected=expected, todo=todo)
 
 
 def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCalibration) -> PhasePrediction:
     steps, tokens = phase_steps(scenario)
-    priced_step = price_forward(scenario, steps, calibration, serving)
+    priced = price_forward(scenario, steps, calibration, serving)
     memory = serving_memory(scenario)
-    total = _through(scenario, priced_step)
+    total = _through(scenario, priced)
     work, mesh = scenario.workload, scenario.plan.mesh
     cached = -(-work.sequences // mesh.dp) * work.seq if memory.kv_bytes_per_token else 0
     asked = "step" if isinstance(work, Decode) else "ttft"
@@ -186,7 +184,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCal
         step_time_s=total,
         steps=len(steps),
         tokens=tokens,
-        breakdown=_breakdown(priced_step, total),
+        breakdown=_breakdown(priced, total),
         memory=memory,
         cached_tokens=cached,
         interval=Interval(low=total * low, high=total * high, coverage=COVERAGE, runs=rows, basis=basis),
@@ -272,16 +270,16 @@ def _curve(
     most = min(memory.requests(work.seq), limits_of(scenario).max_num_seqs) if memory.fits else 0
     most = max(int(most), -(-work.sequences // mesh.dp))
     own: Array = np.unique(np.round(np.geomspace(1, most, CURVE)))
-    priced_step = price_forward(scenario, forward_steps(decodes=own, kv_tokens=own * work.seq), calibration, serving)
-    step_s = np.maximum(priced_step.seconds, mesh.pp * priced_step.interval_s)
+    priced = price_forward(scenario, forward_steps(decodes=own, kv_tokens=own * work.seq), calibration, serving)
+    step_s = np.maximum(priced.seconds, mesh.pp * priced.interval_s)
     drafts = scenario.plan.speculation
     gained = drafts.tokens_per_step if drafts else 1.0
     chip, chips = scenario.system.chip, scenario.system.chips
-    points = []
+    made = []
     for batch, seconds in zip(own.tolist(), step_s.tolist(), strict=True):
         rate = batch * mesh.dp * mesh.pp * gained / seconds
         cost = chip.price.value * chips / HOUR / rate * MILLION if chip.price else None
-        points.append(
+        made.append(
             CurvePoint(
                 batch=int(batch * mesh.dp * mesh.pp),
                 step_time_s=seconds,
@@ -290,7 +288,7 @@ def _curve(
                 cost_per_million_tokens_usd=cost,
             )
         )
-    return tuple(points)
+    return tuple(made)
 
 
 def _evidence(scenario: Scenario, serving: ServingCalibration) -> Evidence:

@@ -150,12 +150,12 @@ class PlanModel:
             return StageTimes(rows=self.taken(stage_times(sections, np.zeros((3, 1)), split)[0].rows, cell))
         rates, params = self.rates.rates, self.taken(self.prices.params[:2], cell[firsts])
         spent = gather_seconds(params, plans.at(firsts), self.rates.links).take(group, axis=-1)
-        section_times = SectionTimes(
+        taken = SectionTimes(
             **{item.name: self.taken(getattr(sections, item.name), cell) for item in fields(SectionTimes)}
         )
         hidden = rates["hidden_shard"] * (1 - plans.blocking)
-        gathers = exposed_gathers(spent, section_times, hidden, rates["contention"], split)
-        return stage_times(section_times, gathers, split)[0]
+        gathers = exposed_gathers(spent, taken, hidden, rates["contention"], split)
+        return stage_times(taken, gathers, split)[0]
 
     def taken(self, columns: Array, cells: Index) -> Array:
         """Columns by section of these cells: section by section, cells beside each other."""
@@ -208,11 +208,11 @@ class RowModel:
         model, cell = self.model, self.cell[self.firsts]
         trained = most_trained([placement.over(len(cell))], model.taken(model.prices.params[2:], cell))
         params = rank_params(self.group_footprint, placement.ranks)
-        states: list[ShardedState] = []
+        made: list[ShardedState] = []
         for place, plans in enumerate(ways):
-            ends = states[same[place]].ends if same[place] < place else end_of_step(trained, plans, model.rates)
-            states.append(ShardedState(ends=ends, state=model_state(params, plans, self.per_param)))
-        return states
+            ends = made[same[place]].ends if same[place] < place else end_of_step(trained, plans, model.rates)
+            made.append(ShardedState(ends=ends, state=model_state(params, plans, self.per_param)))
+        return made
 
     def sends(self, plans: PlanColumns) -> Sends:
         """One send between stages."""
@@ -251,8 +251,8 @@ def joined(parts: Sequence[PlanModel], order: Index) -> PlanModel:
     def beside(columns: Sequence[Array], sections: int = kinds) -> Array:
         """Columns by section and cell of each part as one."""
         split = [column.reshape(*column.shape[:-1], sections, -1) for column in columns]
-        concatenate = np.concatenate(split, axis=-1).take(order, axis=-1)
-        return concatenate.reshape(*concatenate.shape[:-2], -1)
+        made = np.concatenate(split, axis=-1).take(order, axis=-1)
+        return made.reshape(*made.shape[:-2], -1)
 
     structure = np.repeat(np.arange(len(parts)), [part.cells for part in parts])[order]
     prices, footprints = [part.prices for part in parts], [part.footprint for part in parts]
@@ -281,7 +281,7 @@ def _together(columns: Array) -> Array:
 
 def _by_structure(each: Sequence[BytesPerParam]) -> BytesPerParam:
     """Bytes of a parameter of several structures as one, in columns."""
-    columns = {name: [np.atleast_1d(getattr(item, name)) for item in each] for name in _PER_PARAM}
+    columns = {name: [np.atleast_1d(getattr(one, name)) for one in each] for name in _PER_PARAM}
     return _with(each[0], {name: np.concatenate(values) for name, values in columns.items()})
 
 

@@ -80,14 +80,14 @@ def predict(
     try:
         return _predicted(scenario, calibration or default_calibration(), causal)
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
+        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
 
 
-def missing_number_problem(missing: MissingNumber) -> Problem:
+def unpublished(missing: MissingNumber) -> Problem:
     """A number that is absent from the catalog, as a reason."""
     todo = f'set it with --set {missing.path}="… {missing.unit}"'
-    given_text, expected_text = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
-    return Problem(path=missing.path, given=given_text, expected=expected_text, todo=todo)
+    given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
+    return Problem(path=missing.path, given=given, expected=expected, todo=todo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +137,9 @@ def estimate(scenario: Scenario, calibration: Calibration | None = None) -> tupl
     reasons = (*check(scenario), *not_predictable(scenario))
     if reasons:
         raise InputError(reasons)
-    priced_step = price(scenario, used)
+    priced = price(scenario, used)
     rests_on = _evidence(scenario, used.knows(scenario.system.chip, scenario.engine))
-    return tuple(estimates(priced_step.program.sections, priced_step.ops, rests_on, priced_step.measured))
+    return tuple(estimates(priced.program.sections, priced.ops, rests_on, priced.measured))
 
 
 def not_predictable(scenario: Scenario) -> Iterator[Problem]:
@@ -153,11 +153,11 @@ def not_predictable(scenario: Scenario) -> Iterator[Problem]:
         known = ", ".join(chip.peak)
         yield Problem(path="plan.precision.activations", given=stored.id, expected=f"a peak {chip.id} has: {known}")
     if scenario.plan.offload != Offload() and chip.host.bandwidth is None:
-        yield missing_number_problem(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
+        yield unpublished(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
     for path, number, unit in _rates(scenario):
         if number is not None and not 0 < number.value < ABSURD:
-            expected_text = f"a rate above 0 and below {ABSURD:.0e} {unit}"
-            yield Problem(path=path, given=f"{number.value:g} {unit}", expected=expected_text)
+            expected = f"a rate above 0 and below {ABSURD:.0e} {unit}"
+            yield Problem(path=path, given=f"{number.value:g} {unit}", expected=expected)
 
 
 def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
@@ -173,29 +173,29 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
 
 def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
     chip, engine = scenario.system.chip, scenario.engine
-    priced_step = price(scenario, calibration)
-    program, steps = priced_step.program, priced_step.steps
+    priced = price(scenario, calibration)
+    program, steps = priced.program, priced.steps
     step_s = float(steps.step_s[0])
     if not math.isfinite(step_s) or step_s <= 0:
-        return Impossible(scenario=scenario, reasons=non_finite_parts(steps))
+        return Impossible(scenario=scenario, reasons=unbelievable(steps))
     known = calibration.knows(chip, engine)
     precision, seq = scenario.plan.precision.compute.id, scenario.workload.seq
     span = shipped_interval(step_s, chip.fitted_id, engine.fitted_id, chip.family, precision, seq)
     anchor = anchor_effect(scenario, calibration, step_s)
-    kernels = _kernels(scenario, priced_step, calibration)
-    told = [str(item) for item in (anchor, kernels) if item]
+    kernels = _kernels(scenario, priced, calibration)
+    told = [str(one) for one in (anchor, kernels) if one]
     notes = (
         *scenario.assumptions,
         *unpriced_fields(scenario),
-        *slow_paths(scenario, program, float(priced_step.rates.machines.cores[0])),
+        *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
         *_assumed(scenario, calibration, known),
     )
     return Prediction(
         scenario=scenario,
         step_time_s=step_s,
-        breakdown=_breakdown(priced_step),
-        utilization=utilization(scenario, priced_step, step_s, causal),
-        memory=peak_memory(scenario, program, priced_step.plans),
+        breakdown=_breakdown(priced),
+        utilization=utilization(scenario, priced, step_s, causal),
+        memory=peak_memory(scenario, program, priced.plans),
         interval=narrowed(span, step_s, anchor.narrowed, len(anchor.runs)) if anchor else span,
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
@@ -211,15 +211,15 @@ def _kernels(scenario: Scenario, priced: Priced, calibration: Calibration) -> Ke
     if priced.measured is None or profile is None:
         return None
     table, parts = priced.table, priced.steps.parts
-    op_repeats = (_op_repeats(priced, table.matmul_slot), _op_repeats(priced, table.attend_slot))
+    often = (_often(priced, table.matmul_slot), _often(priced, table.attend_slot))
     products, attention = (
         float(parts[part][0] / priced.steps.step_s[0]) if part in parts else 0.0
         for part in (StepPart.MATMUL, StepPart.ATTENTION)
     )
-    return kernel_evidence(priced.ops, priced.measured, op_repeats, (products, attention), profile.title)
+    return kernel_evidence(priced.ops, priced.measured, often, (products, attention), profile.title)
 
 
-def non_finite_parts(steps: StepTimes) -> tuple[Problem, ...]:
+def unbelievable(steps: StepTimes) -> tuple[Problem, ...]:
     """The parts of a step that are not times, as reasons; empty for a step that can be believed."""
     parts = {name: float(seconds[0]) for name, seconds in steps.parts.items()}
     wrong = {name: value for name, value in parts.items() if not math.isfinite(value) or value < 0}
@@ -243,20 +243,20 @@ def _breakdown(priced: Priced) -> tuple[Part, ...]:
 
 def _matmul_bound(priced: Priced) -> Bound:
     """What limits most of the time in matrix products, each as often as it runs."""
-    op_repeats = _op_repeats(priced, priced.table.matmul_slot)
-    return _most_of(priced.ops.matmul_s * op_repeats, priced.ops.matmul_memory_bound)
+    often = _often(priced, priced.table.matmul_slot)
+    return _most_of(priced.ops.matmul_s * often, priced.ops.matmul_memory_bound)
 
 
 def _attention_bound(priced: Priced) -> Bound:
-    op_repeats = _op_repeats(priced, priced.table.attend_slot)
-    return _most_of(priced.ops.attend_s * op_repeats, priced.ops.attend_memory_bound)
+    often = _often(priced, priced.table.attend_slot)
+    return _most_of(priced.ops.attend_s * often, priced.ops.attend_memory_bound)
 
 
 def _most_of(seconds: Array, memory_bound: Mask) -> Bound:
     return "memory" if 2 * float(seconds[memory_bound].sum()) > float(seconds.sum()) else "compute"
 
 
-def _op_repeats(priced: Priced, slots: Index) -> Array:
+def _often(priced: Priced, slots: Index) -> Array:
     """How often ops of these slots run in one microbatch of the whole model."""
     return np.asarray(np.array(priced.program.stages).sum(0)[slots // PHASES], dtype=np.float64)
 
@@ -265,8 +265,8 @@ def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
     table = priced.table
     m, n, k, groups = table.matmuls[:4]
-    products = float((2 * m * n * k * groups * _op_repeats(priced, table.matmul_slot)).sum())
-    attention = float((table.attends[0] * _op_repeats(priced, table.attend_slot)).sum())
+    products = float((2 * m * n * k * groups * _often(priced, table.matmul_slot)).sum())
+    attention = float((table.attends[0] * _often(priced, table.attend_slot)).sum())
     return (products + attention) * ranks * microbatches
 
 
@@ -323,9 +323,9 @@ def _towers(scenario: Scenario) -> Iterator[tuple[str, float]]:
 def fastest_peak(scenario: Scenario) -> tuple[str, Quoted]:
     """The peak of the compute format, or of the one that activations have where that is faster: none is exceeded."""
     precision, chip = scenario.plan.precision, scenario.system.chip
-    result = precision.compute.peak, chip.peak_flops_per_s(precision.compute)
+    found = precision.compute.peak, chip.peak_flops_per_s(precision.compute)
     stored = precision.activations.peak
-    return (stored, chip.peak[stored]) if stored in chip.peak and chip.peak[stored].value > result[1].value else result
+    return (stored, chip.peak[stored]) if stored in chip.peak and chip.peak[stored].value > found[1].value else found
 
 
 def _documents(work: Train) -> str:

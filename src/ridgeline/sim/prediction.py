@@ -74,10 +74,10 @@ class AnchorEffect:
     def __str__(self) -> str:
         named = ", ".join(self.runs[:3]) + (f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else "")
         moved = ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in self.parameters.items())
-        note = f"; {moved}" if moved else ""
+        told = f"; {moved}" if moved else ""
         return (
             f"anchored on {named}: step x {self.factor:.3f}, of which x {self.pace:.3f} beside any parameter"
-            f"{note}; interval {self.narrowed:.0%} as wide"
+            f"{told}; interval {self.narrowed:.0%} as wide"
         )
 
 

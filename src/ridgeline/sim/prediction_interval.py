@@ -220,9 +220,9 @@ def narrowed(found: Interval, step_s: float, ratio: float, runs: int) -> Interva
     (0.894, 1.118, '40 runs, narrowed to 50 % by 2 of your own')
     """
     ratio = min(ratio, 1.0)
-    note = f"{found.basis}, narrowed to {ratio * 100:.0f} % by {runs} of your own"
+    told = f"{found.basis}, narrowed to {ratio * 100:.0f} % by {runs} of your own"
     low, high = (step_s * (end / step_s) ** ratio for end in (found.low, found.high))
-    return replace(found, low=low, high=high, basis=note)
+    return replace(found, low=low, high=high, basis=told)
 
 
 def shipped_interval(
@@ -252,7 +252,7 @@ def _stranger(
     missing = [] if engine in measured.engines else ["engine"]
     missing += [] if known_family else ["family"]
     parts = missing or ["source"]
-    spreads = [result for part in parts if (result := spread(part)) is not None]
+    spreads = [found for part in parts if (found := spread(part)) is not None]
     if len(spreads) < len(parts):
         return None
     wider = 1.0 if known_chip or not known_family else STRANGER_CHIP
@@ -295,15 +295,15 @@ def _factors(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[flo
 
 def _votes(runs: Sequence[Residual]) -> list[float]:
     """What each run counts: the runs of a configuration one together, so that the sum is that of configurations."""
-    runs_by_group = Counter(run.group for run in runs)
-    return [1 / runs_by_group[run.group] if run.group else 1.0 for run in runs]
+    often = Counter(run.group for run in runs)
+    return [1 / often[run.group] if run.group else 1.0 for run in runs]
 
 
 def _similar(chip: str, engine: str, residuals: Sequence[Residual]) -> tuple[list[Residual], str, float]:
     """The runs most like this one, which they are, and how much further than theirs its error may reach."""
-    candidates = [run for run in residuals if run.chip == chip and run.engine == engine]
-    if _enough(candidates):
-        return candidates, f"on {chip} under {engine}", 1.0
+    both = [run for run in residuals if run.chip == chip and run.engine == engine]
+    if _enough(both):
+        return both, f"on {chip} under {engine}", 1.0
     either = [run for run in residuals if run.chip == chip or run.engine == engine]
     if _enough(either):
         return either, f"on {chip} or under {engine}", UNSEEN
@@ -343,14 +343,14 @@ def _outer(ordered: Sequence[tuple[float, float]], tail: float) -> float:
 
 def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
     """Rows of a residual table; what is not one, or not a number above -1, is left out."""
-    result: list[Residual] = []
+    found: list[Residual] = []
     for row in rows:
         value = row.get("residual") if isinstance(row, dict) else None
         if isinstance(row, dict) and isinstance(value, (int, float)) and math.isfinite(value) and value > -1:
             chip, engine, group, source, family = (
                 str(row.get(name, "")) for name in ("chip", "engine", "group", "source", "family")
             )
-            result.append(
+            found.append(
                 Residual(
                     chip=chip,
                     engine=engine,
@@ -365,7 +365,7 @@ def read_residuals(rows: Iterable[object]) -> tuple[Residual, ...]:
                     seq=int(_number(row.get("seq")) or 0),
                 )
             )
-    return tuple(result)
+    return tuple(found)
 
 
 def _number(value: object) -> float | None:

@@ -229,12 +229,10 @@ def _served(program: Program, built: Scenario, phase: Phase) -> Program:
         return program
     tokens, batch = built.workload.tokens, built.workload.sequences
     heads = [
-        replace(
-            section, forward=tuple(_head(op, batch / tokens) for op in section.forward if op.label not in TRAINING_ONLY)
-        )
-        if section.role is SectionRole.HEAD
-        else section
-        for section in program.sections
+        replace(one, forward=tuple(_head(op, batch / tokens) for op in one.forward if op.label not in TRAINING_ONLY))
+        if one.role is SectionRole.HEAD
+        else one
+        for one in program.sections
     ]
     if phase == "decode":
         size = built.plan.precision.activations.id
@@ -269,21 +267,21 @@ def _reading(sections: Sequence[Section], program: Program, cache: float) -> Ite
 def _summed(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
     """Ops of one label and pass together, those that take most time first."""
     often = dict(zip((section.name for section in program.sections), np.array(program.stages).sum(0), strict=True))
-    op_sums: dict[tuple[str, str, str], RoofOp] = {}
-    for item in each:
-        times = float(often[item.section])
-        if isinstance(item.op, Collective) or not times:
+    found: dict[tuple[str, str, str], RoofOp] = {}
+    for one in each:
+        times = float(often[one.section])
+        if isinstance(one.op, Collective) or not times:
             continue
-        kernel = kernel_of(item.op)
-        key = (item.op.label, item.phase, item.estimate.bound)
-        known = op_sums.get(key)
-        roof_op = RoofOp(
-            label=item.op.label, phase=item.phase, peak=kernel.dtype, count=times, flops=kernel.flops * times,
+        kernel = kernel_of(one.op)
+        key = (one.op.label, one.phase, one.estimate.bound)
+        known = found.get(key)
+        made = RoofOp(
+            label=one.op.label, phase=one.phase, peak=kernel.dtype, count=times, flops=kernel.flops * times,
             moved=kernel.bytes * times,
-            seconds=item.estimate.seconds * times, bound=item.estimate.bound, evidence=item.estimate.evidence,
+            seconds=one.estimate.seconds * times, bound=one.estimate.bound, evidence=one.estimate.evidence,
         )  # fmt: skip
-        op_sums[key] = roof_op if known is None else _added(known, roof_op)
-    yield from sorted(op_sums.values(), key=lambda op: -op.seconds)
+        found[key] = made if known is None else _added(known, made)
+    yield from sorted(found.values(), key=lambda op: -op.seconds)
 
 
 def _added(one: RoofOp, other: RoofOp) -> RoofOp:
@@ -304,11 +302,11 @@ def _roofline(built: Scenario, phase: Phase, ops: Sequence[RoofOp], profile: Pro
     known = {key: chip.peak[key].value for key in used if key in chip.peak}
     found = ceilings(profile, chip) if profile else ()
     best: dict[str, float] = {}
-    for item in found:
-        key = peak_key(item.name.removeprefix("product "), known) if item.name.startswith("product ") else ""
+    for one in found:
+        key = peak_key(one.name.removeprefix("product "), known) if one.name.startswith("product ") else ""
         if key in known:
-            best[key] = max(best.get(key, 0.0), item.measured)
-    memory = {item.name: item.measured for item in found if item.name == "copy"}
+            best[key] = max(best.get(key, 0.0), one.measured)
+    memory = {one.name: one.measured for one in found if one.name == "copy"}
     levels = {"hbm": memory["copy"]} if memory else {}
     if profile is not None and (cached := _cache_rate(profile)):
         levels["cache"] = cached

@@ -38,12 +38,12 @@ def slow_paths(scenario: Scenario, program: Program, cores: float) -> Iterator[s
 
 def _unaligned(program: Program) -> Iterator[str]:
     """Products whose rows are not whole multiples of 16 bytes, by label."""
-    unaligned_by_label: dict[str, MatMul] = {}
+    found: dict[str, MatMul] = {}
     for section in program.sections:
         for op in section.forward:
             if isinstance(op, MatMul) and op.alignment < ALIGNED:
-                unaligned_by_label.setdefault(op.label, op)
-    for label, op in unaligned_by_label.items():
+                found.setdefault(op.label, op)
+    for label, op in found.items():
         rate = PAIRED if op.alignment >= 4 else SINGLE
         whole = 2 ** round(log2(ALIGNED / op.in_bytes))  # scales of a block format are not counted
         yield (

@@ -53,7 +53,7 @@ class StepBatch:
 
         Kernels of chips that have a profile are priced by it.
         """
-        distinct = {id(scenario): scenario for scenario in scenarios}
+        distinct = {id(one): one for one in scenarios}
         lowered = {key: lower(scenario, tensors=False) for key, scenario in distinct.items()}
         programs = [lowered[id(scenario)] for scenario in scenarios]
         ops, machines = tabulate_ops(programs), machines_of([scenario.system for scenario in scenarios])

@@ -9,26 +9,12 @@
     graph/                   Timeline -> what had to happen before what, across streams, hosts and ranks; replayed
     analysis/                Timeline -> breakdown, idle causes, critical path, stragglers, roofline, phases, what-ifs
     findings/                all of that -> what limits the step, and what to change first; `findings.rules.RULES`
-    analyze, diff            the verbs
+    analyze_traces, diff     the verbs
     chrome_writer            Timeline -> a file that Perfetto opens, and `read` reads back
 
 Each line imports only lines above it.
 """
 
-from ridgeline.trace.chrome_writer import chrome_events, write_chrome
-from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
-from ridgeline.trace.timeline import Counter, Span, Tables, Timeline
+from ridgeline.core.door import open_door
 
-__all__ = [
-    "About",
-    "Counter",
-    "RecordedCollective",
-    "RecordedShape",
-    "SideTables",
-    "Span",
-    "Sparse",
-    "Tables",
-    "Timeline",
-    "chrome_events",
-    "write_chrome",
-]
+__getattr__, __dir__, __all__ = open_door(__name__, __file__)

@@ -19,7 +19,7 @@ from ridgeline.report import serve_html, trace_html, validate_html
 from ridgeline.report.html import Scale, document, dot, escaped, facts, label, policy, table
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 from ridgeline.trace import Span, Timeline
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 
 HOSTILE = "</title></style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>"
 

@@ -22,7 +22,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.report.html import as_data
 from ridgeline.report.trace_html import Packed, pack, page
 from ridgeline.trace import Span, Timeline
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.timeline import Counter
 
 DTYPES = {"u16": "<u2", "u32": "<u4", "i32": "<i4", "f64": "<f8"}

@@ -10,7 +10,7 @@ from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Span, Timeline
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.classes import classify, read_rules
 
 

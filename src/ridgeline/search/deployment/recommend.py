@@ -18,7 +18,7 @@ from ridgeline.search.deployment.frontier import FrontierPoint, frontier
 from ridgeline.search.deployment.infeasible import why_no_deployment
 from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
 from ridgeline.search.progress import Progress, Watch, unwatched
-from ridgeline.sim import missing_number_problem
+from ridgeline.sim import unpublished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch = unwatched) -
         try:
             search = find_deployment(case.scenario, case.space, request.goal, request.priced, watch)
         except MissingNumber as missing:
-            raise InputError([missing_number_problem(missing)]) from None
+            raise InputError([unpublished(missing)]) from None
         outcomes.append(DeploymentOutcome(case=case, search=search))
         if not search.complete:
             break

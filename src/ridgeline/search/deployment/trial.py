@@ -17,7 +17,7 @@ from ridgeline.search.deployment.load import Load
 from ridgeline.search.deployment.shape import Shape
 from ridgeline.serving.deployment import Instance, Priced, instances_of
 from ridgeline.serving.fleet.fleet_loop import Role
-from ridgeline.serving.fleet.slo_abort import SloMissed
+from ridgeline.serving.fleet.slo_abort import Hopeless
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served
 from ridgeline.serving.serving_prediction import ServingPrediction, served_by
@@ -103,11 +103,11 @@ class Bench:
             found = self.run(
                 self._asked(shape, limits), (instance,), part, give_up=replace(limits, tpot=None, e2e=None)
             )
-        except SloMissed as missed:
+        except Hopeless as missed:
             return self._given_up(shape, rate, missed)
         return None if found is None else self.told(found, rate)
 
-    def _given_up(self, shape: Shape, rate: float, missed: SloMissed) -> Trial:
+    def _given_up(self, shape: Shape, rate: float, missed: Hopeless) -> Trial:
         """A trial whose first tokens come too late, whatever the rest of it would show.
 
         Overload makes them late first. Where other limits are missed alone, the trial is a point of the frontier.

@@ -17,7 +17,7 @@ from ridgeline.search.deployment.load import Load
 from ridgeline.search.deployment.trial import Bench
 from ridgeline.search.progress import GoOn
 from ridgeline.serving.fleet.fleet_loop import Role
-from ridgeline.serving.fleet.slo_abort import SloMissed
+from ridgeline.serving.fleet.slo_abort import Hopeless
 
 PART = 3000  # requests of the busiest part
 SLOWER = 0.96  # of the rate, where a fleet misses the objective at the rate of its replicas together
@@ -41,7 +41,7 @@ class _Check:
             return None
         try:
             found = self.run(one, rate, whole=whole, give_up=self.bench.objective)
-        except SloMissed:
+        except Hopeless:
             return None
         return found if found is not None and found.met else None
 

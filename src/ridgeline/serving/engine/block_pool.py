@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from ridgeline.core.records import dataclass
-from ridgeline.serving.engine.prefix_index import FreedBlocks, HashedRun, PrefixChain, Span
+from ridgeline.serving.engine.prefix_index import Chain, FreeRun, Part, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Hit:
     """The cached prefix of a request: its blocks, and how many of each chain."""
 
     blocks: list[int]
-    parts: list[tuple[PrefixChain, int]]
+    parts: list[tuple[Chain, int]]
 
 
 NO_HIT = Hit([], [])
@@ -39,9 +39,9 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.free_blocks = num_blocks - 1
         self._unhashed_first = unhashed_first
-        self._unused = FreedBlocks([])
+        self._unused = FreeRun([])
         self._fresh = 1  # the first block of it
-        self._queue: deque[FreedBlocks] = deque([self._unused])
+        self._queue: deque[FreeRun] = deque([self._unused])
         self._sharers: dict[int, int] = {}  # holders of a block beyond the first
 
     def close(self) -> None:
@@ -54,16 +54,16 @@ class BlockPool:
     def lookup(self, spans: list[Span], limit: int) -> Hit:
         """The longest cached prefix, at most `limit` blocks."""
         blocks: list[int] = []
-        parts: list[tuple[PrefixChain, int]] = []
+        parts: list[tuple[Chain, int]] = []
         for chain, stop in spans:
             want = min(stop, limit) - chain.first
             if want <= 0:
                 continue
-            result = chain.blocks[:want]
-            if result:
-                blocks += result
-                parts.append((chain, len(result)))
-            if len(result) < want:
+            found = chain.blocks[:want]
+            if found:
+                blocks += found
+                parts.append((chain, len(found)))
+            if len(found) < want:
                 break
         return Hit(blocks, parts)
 
@@ -143,33 +143,31 @@ class BlockPool:
         plain = blocks[hashed:] if hashed else blocks
         if plain:
             if self._unhashed_first:
-                self._queue.appendleft(FreedBlocks(plain))
+                self._queue.appendleft(FreeRun(plain))
             else:
-                self._queue.append(FreedBlocks(plain))
+                self._queue.append(FreeRun(plain))
         if hashed:
-            run = FreedBlocks(blocks[:hashed], parts)
+            run = FreeRun(blocks[:hashed], parts)
             self._queue.append(run)
             for part in parts:
                 _go_home(part, run)
 
-    def _last_holder(
-        self, blocks: list[int], parts: list[HashedRun], hashed: int
-    ) -> tuple[list[int], list[HashedRun], int]:
+    def _last_holder(self, blocks: list[int], parts: list[Part], hashed: int) -> tuple[list[int], list[Part], int]:
         """What nobody else holds: shared blocks, the first ones of a table unless there are twins, lose a holder."""
         sharers = self._sharers
         shared = 0
         while shared < len(blocks) and blocks[shared] in sharers:
             self._let_go(blocks[shared])
             shared += 1
-        remainder = blocks[shared:]
+        rest = blocks[shared:]
         own = _without_first(parts, shared)
         hashed = max(hashed - shared, 0)
-        if sharers.keys().isdisjoint(remainder):
-            return remainder, own, hashed
+        if sharers.keys().isdisjoint(rest):
+            return rest, own, hashed
         places = [(part, place) for part in own for place in range(part.low, part.high)]
         kept: list[int] = []
         own = []
-        for number, block in enumerate(remainder):
+        for number, block in enumerate(rest):
             if block in sharers:
                 self._let_go(block)
                 continue
@@ -186,9 +184,9 @@ class BlockPool:
             del self._sharers[block]
 
 
-def _without_first(parts: list[HashedRun], count: int) -> list[HashedRun]:
+def _without_first(parts: list[Part], count: int) -> list[Part]:
     """Parts less their first `count` blocks."""
-    left: list[HashedRun] = []
+    left: list[Part] = []
     for part in parts:
         gone = min(count, part.high - part.low)
         count -= gone
@@ -198,31 +196,31 @@ def _without_first(parts: list[HashedRun], count: int) -> list[HashedRun]:
     return left
 
 
-def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[HashedRun]:
+def _parts(blocks: list[int], spans: list[Span], hashed: int) -> list[Part]:
     """The hashed blocks of a table by chain; twins stand alone."""
-    parts: list[HashedRun] = []
+    parts: list[Part] = []
     for chain, stop in spans:
         first = chain.first
         low, high = 0, min(stop, hashed) - first
         if high <= 0:
             continue
         if not chain.twins or blocks[first : first + high] == chain.blocks[:high]:
-            parts.append(HashedRun(chain, low, high))
+            parts.append(Part(chain, low, high))
             continue
         for place in range(high):
             _append(parts, chain, place, twin=blocks[first + place] != chain.blocks[place])
     return parts
 
 
-def _append(parts: list[HashedRun], chain: PrefixChain, place: int, *, twin: bool) -> None:
+def _append(parts: list[Part], chain: Chain, place: int, *, twin: bool) -> None:
     last = parts[-1] if parts else None
     if last is not None and last.chain is chain and last.high == place and not (last.twin or twin):
         last.high += 1
     else:
-        parts.append(HashedRun(chain, place, place + 1, twin))
+        parts.append(Part(chain, place, place + 1, twin))
 
 
-def _go_home(part: HashedRun, run: FreedBlocks) -> None:
+def _go_home(part: Part, run: FreeRun) -> None:
     if part.twin:
         block = run.blocks[_offset(run, part)]
         others = part.chain.twins[part.low]
@@ -231,7 +229,7 @@ def _go_home(part: HashedRun, run: FreedBlocks) -> None:
         part.chain.homes[part.low : part.high] = [run] * (part.high - part.low)
 
 
-def _offset(run: FreedBlocks, part: HashedRun) -> int:
+def _offset(run: FreeRun, part: Part) -> int:
     """Where the blocks of a part begin in its run."""
     at = 0
     for one in run.parts:
@@ -241,7 +239,7 @@ def _offset(run: FreedBlocks, part: HashedRun) -> int:
     return at
 
 
-def _leave(run: FreedBlocks, chain: PrefixChain, place: int) -> None:
+def _leave(run: FreeRun, chain: Chain, place: int) -> None:
     """A hit takes one block out of the run it waits in: the first of its part, since hits are prefixes."""
     at = 0
     for number, part in enumerate(run.parts):
@@ -255,7 +253,7 @@ def _leave(run: FreedBlocks, chain: PrefixChain, place: int) -> None:
     raise AssertionError("a cached block that waits in no run")
 
 
-def _forget(run: FreedBlocks, count: int) -> None:
+def _forget(run: FreeRun, count: int) -> None:
     """The last `count` blocks of a run lose their hashes."""
     at = len(run.blocks)
     while count:
@@ -275,11 +273,11 @@ def _forget(run: FreedBlocks, count: int) -> None:
             run.parts.pop()
 
 
-def _forget_one(chain: PrefixChain, place: int, block: int, *, twin: bool) -> None:
+def _forget_one(chain: Chain, place: int, block: int, *, twin: bool) -> None:
     others = chain.twins.get(place)
     if twin:
         assert others is not None
-        del others[[item for item, _ in others].index(block)]
+        del others[[one for one, _ in others].index(block)]
     elif others:
         heir, home = others.pop(0)
         chain.blocks[place], chain.homes[place] = heir, home
@@ -293,7 +291,7 @@ def _forget_one(chain: PrefixChain, place: int, block: int, *, twin: bool) -> No
         del chain.twins[place]
 
 
-def _heir_part(home: FreedBlocks, chain: PrefixChain, place: int, heir: int) -> HashedRun:
+def _heir_part(home: FreeRun, chain: Chain, place: int, heir: int) -> Part:
     for part in home.parts:
         if part.chain is chain and part.low == place and home.blocks[_offset(home, part)] == heir:
             return part

@@ -14,7 +14,7 @@ from ridgeline.serving.request import Piece
 OPEN_END = 1 << 62
 
 
-class PrefixChain:
+class Chain:
     """Tokens of one text after one prefix.
 
     first    the first block of a table that ends in this chain
@@ -29,29 +29,29 @@ class PrefixChain:
         self.number = number
         self.first = first
         self.blocks: list[int] = []
-        self.homes: list[FreedBlocks | None] = []
-        self.twins: dict[int, list[tuple[int, FreedBlocks | None]]] = {}
+        self.homes: list[FreeRun | None] = []
+        self.twins: dict[int, list[tuple[int, FreeRun | None]]] = {}
 
 
 @dataclass(slots=True)
-class HashedRun:
+class Part:
     """Consecutive hashed blocks `low .. high` of one chain inside a run; a twin is a second block of its hash."""
 
-    chain: PrefixChain
+    chain: Chain
     low: int
     high: int
     twin: bool = False
 
 
 @dataclass(slots=True)
-class FreedBlocks:
+class FreeRun:
     """Blocks freed together, in table order: the last one is reused first. No parts: nothing in it is hashed."""
 
     blocks: list[int]
-    parts: list[HashedRun] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
 
 
-Span = tuple[PrefixChain, int]
+Span = tuple[Chain, int]
 """A chain in a prompt, and the block of the table before which its part of the prompt ends."""
 
 
@@ -62,26 +62,26 @@ class ContentIndex:
 
     def __init__(self, block_size: int) -> None:
         self._block = block_size
-        self._chains: dict[tuple[int, int, int, int], PrefixChain] = {}
+        self._chains: dict[tuple[int, int, int, int], Chain] = {}
 
-    def _chain(self, parent: int, begin: int, seed: int, start: int) -> PrefixChain:
+    def _chain(self, parent: int, begin: int, seed: int, start: int) -> Chain:
         name = (parent, begin, seed, start)
         chain = self._chains.get(name)
         if chain is None:
-            chain = self._chains[name] = PrefixChain(len(self._chains) + 1, begin // self._block)
+            chain = self._chains[name] = Chain(len(self._chains) + 1, begin // self._block)
         return chain
 
     def spans(self, pieces: tuple[Piece, ...]) -> list[Span]:
         """The chains of a prompt, in order."""
         begin, parent = 0, 0
-        spans: list[Span] = []
+        found: list[Span] = []
         for piece in pieces:
             if piece.tokens:
                 chain = self._chain(parent, begin, piece.seed, piece.start)
                 begin += piece.tokens
                 parent = chain.number
-                spans.append((chain, begin // self._block))
-        return spans
+                found.append((chain, begin // self._block))
+        return found
 
     def answer(self, spans: list[Span], begin: int, seed: int) -> Span:
         """The chain of the answer to a prompt of `begin` tokens."""

@@ -136,12 +136,12 @@ class RadixCache:
 
     def _split(self, child: Node, tokens: int) -> Node:
         assert child.parent is not None
-        head, remainder = cut(child.key, tokens)
+        head, rest = cut(child.key, tokens)
         new = Node(head, child.parent)
         new.locks, new.seen = child.locks, child.seen
         new.parent.children[self._first(child.key)] = new  # type: ignore[union-attr]
-        child.key, child.tokens, child.parent = remainder, child.tokens - tokens, new
-        new.children[self._first(remainder)] = child
+        child.key, child.tokens, child.parent = rest, child.tokens - tokens, new
+        new.children[self._first(rest)] = child
         return new
 
     def lock(self, node: Node) -> None:

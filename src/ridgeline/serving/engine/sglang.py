@@ -262,23 +262,23 @@ class SglangScheduler(SglangCache):
         allowed = min(state.request.max_new_tokens, MOST_NEW_TOKENS)
         missing = self._tried.get(id(state), 0) + allowed + self.settings.page_size - adder.remaining
         chosen: list[RequestState] = []
-        for item in sorted(self.running, key=lambda one: (one.priority, -self._entered[id(one)])):
-            if state.priority - item.priority <= self.settings.priority_scheduling_preemption_threshold:
+        for one in sorted(self.running, key=lambda one: (one.priority, -self._entered[id(one)])):
+            if state.priority - one.priority <= self.settings.priority_scheduling_preemption_threshold:
                 break
-            chosen.append(item)
-            missing -= self._growth(item)
+            chosen.append(one)
+            missing -= self._growth(one)
             if missing <= 0:
                 break
         if not chosen or missing > 0:
             return False
-        gone = {id(item) for item in chosen}
-        remaining = len(self.running)
-        for item in [item for item in self.running if id(item) in gone]:
-            adder.release(self._growth(item))
-            remaining -= 1
-            self._release(item, remaining)
-            self._unseated.append(item)
-        self.running = [item for item in self.running if id(item) not in gone]
+        gone = {id(one) for one in chosen}
+        left = len(self.running)
+        for one in [one for one in self.running if id(one) in gone]:
+            adder.release(self._growth(one))
+            left -= 1
+            self._release(one, left)
+            self._unseated.append(one)
+        self.running = [one for one in self.running if id(one) not in gone]
         adder.refill(self.free_tokens)
         return True
 
@@ -426,9 +426,9 @@ class SglangScheduler(SglangCache):
         for state in finished:
             self._keep(state, state.computed)
             self._give_back(state)
-        remaining = [state for state in self.running if id(state) not in ended]
-        if len(remaining) < len(self.running):
-            self.running, self._full = remaining, False
+        left = [state for state in self.running if id(state) not in ended]
+        if len(left) < len(self.running):
+            self.running, self._full = left, False
         return finished
 
     def rest(self) -> None:
@@ -494,7 +494,7 @@ class OverlapScheduler(SglangScheduler):
         """Who ends by a step whose result came late: not who was retracted since."""
         ended = {id(state) for state in step.finishing}
         batch = [chunk.state for chunk in step.chunks] or step.decoded or ()
-        finished = [item for item in batch if id(item) in ended and self._clock.computed(item) >= item.target]
+        finished = [one for one in batch if id(one) in ended and self._clock.computed(one) >= one.target]
         for state in finished:
             if state.decoding:
                 self._clock.stop(state)

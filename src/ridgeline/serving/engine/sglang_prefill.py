@@ -132,11 +132,11 @@ class PrefillAdder:
         room = min(self._chunk, int(self._available() - self._total))
         if room <= 0:
             room = self._chunk
-        remaining = state.known - state.computed
-        new = min(remaining, room)
+        left = state.known - state.computed
+        new = min(left, room)
         self.continued = state
-        self._take(state, new, last=new == remaining)
-        return new == remaining
+        self._take(state, new, last=new == left)
+        return new == left
 
     def add(self, state: RequestState) -> Verdict:
         """Admit a request whose cached prefix is `computed` tokens up to `node`, if the budgets allow."""
@@ -185,13 +185,13 @@ class PrefillAdder:
         return self.verdict()
 
     def _ends_fit(self, state: RequestState, free: int) -> bool:
-        left_and_held = _left_and_held(state)
+        own = _left_and_held(state)
         if self._ends is None:
-            answers = [left_and_held, *self.answers(), *(_left_and_held(chunk.state) for chunk in self.chunks)]
+            answers = [own, *self.answers(), *(_left_and_held(chunk.state) for chunk in self.chunks)]
             self._ends = sorted((answer for answer in answers if answer[0] > 0), key=lambda answer: answer[0])
-        elif left_and_held[0] > 0:
-            later = (place for place, end in enumerate(self._ends) if left_and_held[0] <= end[0])
-            self._ends.insert(next(later, max(len(self._ends) - 1, 0)), left_and_held)
+        elif own[0] > 0:
+            later = (place for place, end in enumerate(self._ends) if own[0] <= end[0])
+            self._ends.insert(next(later, max(len(self._ends) - 1, 0)), own)
         freed = 0
         for place, (left, held) in enumerate(self._ends):
             batch = len(self._ends) - place

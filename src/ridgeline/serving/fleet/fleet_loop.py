@@ -22,7 +22,7 @@ from ridgeline.serving.engine.step import RequestState
 from ridgeline.serving.fleet.event_loop import collector_paused, refuse_unsent
 from ridgeline.serving.fleet.replica import NEVER, Replica, Sample
 from ridgeline.serving.fleet.router import Router
-from ridgeline.serving.fleet.slo_abort import SloBudget
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, TokenGaps, served_columns
 
@@ -96,14 +96,14 @@ def simulate_fleet(
     *,
     sample: bool = False,
     progress: Progress | None = None,
-    misses: SloBudget | None = None,
+    misses: Misses | None = None,
 ) -> FleetRun:
     """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
     with collector_paused():
         return _simulated(_Run(requests, fleet, sample=sample, progress=progress), misses)
 
 
-def _simulated(run: _Run, misses: SloBudget | None) -> FleetRun:
+def _simulated(run: _Run, misses: Misses | None) -> FleetRun:
     """A run from its first event to its end; all that it held is free afterwards."""
     if misses is not None and not run.disaggregated and not run.fleet.failures:
         for member in run.members:
@@ -373,7 +373,7 @@ class _Run:
             transfer_bytes=self.transfer_bytes,
             retried=self.retried,
             replicas=tuple(self.changes),
-            samples=tuple(tuple(sample) for sample in self.samples),
+            samples=tuple(tuple(one) for one in self.samples),
         )
 
     def _chip_seconds(self, until: float) -> float:
@@ -398,7 +398,7 @@ class _Scaler:
         for member in run.members:
             member.engine.advance(at)
             member.bound = NEVER if not run.coupled else member.engine.next_finish()
-        ongoing = sum(sum(member.engine.policy.load()) + member.engine.waiting_to_arrive for member in run.members)
+        ongoing = sum(sum(one.engine.policy.load()) + one.engine.waiting_to_arrive for one in run.members)
         have = run._active_count() + self.starting
         want = min(max(math.ceil(ongoing / rule.target_ongoing_requests), rule.min_replicas), rule.max_replicas)
         self.up_since = min(self.up_since, at) if want > have else math.inf
@@ -410,7 +410,7 @@ class _Scaler:
         elif want < have and at - self.down_since >= rule.downscale_delay and run._active_count() > rule.min_replicas:
             last = max(place for place, member in enumerate(run.members) if member.active)
             run._switch(last, active=False, at=at)
-        if run.events or any(not member.engine.idle for member in run.members):
+        if run.events or any(not one.engine.idle for one in run.members):
             run._at(at + TICK_S, self.look)
 
     def _started(self, at: float) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ridgeline.serving.engine.step import Policy, RequestState, Step
 from ridgeline.serving.fleet.replica import Replica, step_seconds
-from ridgeline.serving.fleet.request_timestamps import RequestTimestamps
-from ridgeline.serving.fleet.slo_abort import SloBudget
+from ridgeline.serving.fleet.request_timestamps import TokenNotes
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import StepCost
 
@@ -108,11 +108,11 @@ class Lockstep(Replica):
         super().__init__(ranks, cost, collapse=collapse)
         self.ranks = ranks
         self._slowest = (0.0, 0.0)
-        self.notes = tuple(RequestTimestamps() for _ in ranks.policies)
+        self.notes = tuple(TokenNotes() for _ in ranks.policies)
         for notes in self.notes:
             notes.gaps = self.gaps
 
-    def watched(self, misses: SloBudget) -> None:
+    def watched(self, misses: Misses) -> None:
         super().watched(misses)
         for notes in self.notes:
             notes.misses = misses

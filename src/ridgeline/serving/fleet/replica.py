@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.serving.engine.step import Chunk, Policy, RequestState, Step
-from ridgeline.serving.fleet.request_timestamps import RequestTimestamps
-from ridgeline.serving.fleet.slo_abort import SloBudget
+from ridgeline.serving.fleet.request_timestamps import TokenNotes
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.request import Request
 from ridgeline.serving.step_cost import StepCost
 
@@ -32,7 +32,7 @@ Carried = tuple[float, float, float]
 """Of a request that was somewhere before: when it was sent, seconds of prefill there, seconds of transfer."""
 
 
-class Replica(RequestTimestamps):
+class Replica(TokenNotes):
     """One engine: `add` requests, `advance` its clock; the steps it has run are counted in `steps`, `events`."""
 
     __slots__ = ("_inbox", "_sequence", "carried", "chip_free", "collapse", "cost", "events", "finish", "now",
@@ -49,7 +49,7 @@ class Replica(RequestTimestamps):
         self._inbox: list[tuple[float, int, Request]] = []
         self._sequence = 0
 
-    def watched(self, misses: SloBudget) -> None:
+    def watched(self, misses: Misses) -> None:
         """Tell of first tokens, so that the run can be given up."""
         self.misses = misses
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ridgeline.serving.engine.step import RequestState, Step
-from ridgeline.serving.fleet.slo_abort import SloBudget
+from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.served import TokenGaps
 
 
-class RequestTimestamps:
+class TokenNotes:
     """When tokens of one scheduler's requests came, and what kept them.
 
     last_decode_s   end of the last step that decoded
@@ -23,7 +23,7 @@ class RequestTimestamps:
         self.gaps = TokenGaps()
         self.done: list[RequestState] = []
         self.done_s: list[float] = []
-        self.misses: SloBudget | None = None
+        self.misses: Misses | None = None
 
     def note(self, step: Step, begin: float, end: float) -> None:
         """Write down what a step meant for the requests in it, except pure decodes."""

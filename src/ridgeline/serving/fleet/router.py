@@ -54,7 +54,7 @@ class LeastLoaded:
 
     def choose(self, _request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
         last = self._last
-        self._last = min([(outstanding(item), place <= last, place) for place, item in replicas])[2]
+        self._last = min([(outstanding(one), place <= last, place) for place, one in replicas])[2]
         return self._last
 
 
@@ -70,7 +70,7 @@ class PrefixAware:
 
     def choose(self, request: Request, replicas: Sequence[tuple[int, Replica]]) -> int:
         text = tuple((piece.seed, piece.start, piece.tokens) for piece in request.prompt if piece.tokens)
-        loads = [sum(item.policy.load()) + item.waiting_to_arrive for _, item in replicas]
+        loads = [sum(one.policy.load()) + one.waiting_to_arrive for _, one in replicas]
         chosen = -1
         if max(loads) - min(loads) <= APART or max(loads) <= TIMES * min(loads):
             matched = [(self._tree(number).match(text)[0], -load, -number) for (number, _), load in

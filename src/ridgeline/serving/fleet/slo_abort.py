@@ -13,7 +13,7 @@ from ridgeline.plan.serve import Objective
 from ridgeline.serving.request import Request
 
 
-class SloMissed(Exception):
+class Hopeless(Exception):
     """More requests have missed a limit than its percentile allows: which one, and the last one's time over it."""
 
     def __init__(self, limit: str, over: float) -> None:
@@ -21,7 +21,7 @@ class SloMissed(Exception):
         self.limit, self.over = limit, over
 
 
-class SloBudget:
+class Misses:
     """Requests of a run that took longer than an objective's TTFT, TPOT or E2E allows; ITL is not watched."""
 
     __slots__ = ("_before", "_e2e", "_left", "_tpot", "_ttft")
@@ -29,7 +29,7 @@ class SloBudget:
     def __init__(self, objective: Objective, requests: Sequence[Request], before_s: float = 0.0) -> None:
         """`before_s` passes between sending and the engine's queue, and counts."""
         self._ttft, self._tpot, self._e2e = (
-            inf if item is None else item for item in (objective.ttft, objective.tpot, objective.e2e)
+            inf if one is None else one for one in (objective.ttft, objective.tpot, objective.e2e)
         )
         self._before = before_s
         several = sum(request.output_tokens > 1 for request in requests)
@@ -51,4 +51,4 @@ class SloBudget:
     def _missed(self, limit: str, over: float) -> None:
         self._left[limit] -= 1
         if self._left[limit] <= 0:
-            raise SloMissed(limit, over)
+            raise Hopeless(limit, over)

@@ -55,9 +55,9 @@ def closed_loop(count: int, lengths: Lengths, *, users: int, think_s: float = 0.
     if not 0 <= think_s < float("inf"):
         raise _refused("think_s", think_s, "seconds, 0 or more")
     thoughts = np.random.default_rng(seed).exponential(think_s, count) if think_s else np.zeros(count)
-    requests = []
+    made = []
     for index, (prompt, output) in enumerate(islice(cycle(lengths), count)):
-        requests.append(
+        made.append(
             Request(
                 id=f"r{index}",
                 arrival_s=0.0 if index < users else float(thoughts[index]),
@@ -68,7 +68,7 @@ def closed_loop(count: int, lengths: Lengths, *, users: int, think_s: float = 0.
                 after=None if index < users else f"r{index - users}",
             )
         )
-    return requests
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Conversation:
 def sessions(times: Sequence[float], talk: Conversation) -> list[Request]:
     """One conversation from each of these times on; a turn's prompt holds the system prompt and all turns before."""
     _positive(turns=talk.turns, question_tokens=talk.question_tokens, answer_tokens=talk.answer_tokens)
-    sessions: list[Request] = []
+    made: list[Request] = []
     for number, at in enumerate(times):
         said: tuple[Piece, ...] = (Piece(seed=0, tokens=talk.system_tokens),)
         for turn in range(talk.turns):
@@ -101,8 +101,8 @@ def sessions(times: Sequence[float], talk: Conversation) -> list[Request]:
                 after=f"s{number}t{turn - 1}" if turn else None,
             )
             said = (*prompt, request.answer)
-            sessions.append(request)
-    return sessions
+            made.append(request)
+    return made
 
 
 def _positive(**values: float) -> None:

@@ -51,9 +51,9 @@ def _traced(work: Serve, source: TraceFile) -> list[Request]:
     kept = list(trace.requests[: work.requests])
     if not trace.timed:
         if source.rate is None:
-            given_text = f"{source.file}, which holds lengths without times"
+            given = f"{source.file}, which holds lengths without times"
             todo = 'set arrivals.rate, or use lengths = FILE with arrivals = { kind = "poisson", ... }'
-            raise InputError(Problem(path="workload.arrivals", given=given_text, expected="a rate too", todo=todo))
+            raise InputError(Problem(path="workload.arrivals", given=given, expected="a rate too", todo=todo))
         times = gamma_times(len(kept), source.rate, seed=work.seed)
         return [replace(request, arrival_s=at) for request, at in zip(kept, times, strict=True)]
     if source.rate is None or len(kept) < 2 or kept[-1].arrival_s <= 0:
@@ -112,13 +112,13 @@ def _lengths(work: Serve, count: int) -> Sequence[tuple[int, int]]:
 
 def _share_prefix(request: Request, tokens: int) -> Request:
     """The prompt with its first tokens those of everybody; at least one token stays its own."""
-    first, *remainder = request.prompt
+    first, *rest = request.prompt
     shared = min(tokens, request.prompt_tokens - 1)
     own: list[Piece] = []
-    remaining = shared
-    for piece in (first, *remainder):
-        cut = min(remaining, piece.tokens)
-        remaining -= cut
+    left = shared
+    for piece in (first, *rest):
+        cut = min(left, piece.tokens)
+        left -= cut
         if piece.tokens > cut:
             own.append(Piece(seed=piece.seed, tokens=piece.tokens - cut, start=piece.start + cut))
     return replace(request, prompt=(Piece(seed=SHARED_SEED, tokens=shared), *own)) if shared else request

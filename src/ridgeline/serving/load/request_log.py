@@ -22,7 +22,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.load.trace_files import MOST_REQUESTS, MOST_TOKENS
 from ridgeline.serving.request import Request, plain_request
-from ridgeline.trace.read.source import Source
+from ridgeline.trace import Source
 
 NEEDED = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
 BIGGEST = int(256 * BINARY["Mi"])  # bytes of text
@@ -115,14 +115,14 @@ def _lines(path: Path) -> list[str]:
 def _row(path: Path, number: int, line: str) -> dict[str, float]:
     try:
         row = json.loads(line)
-        result = {key: float(row[key]) for key in NEEDED}
+        found = {key: float(row[key]) for key in NEEDED}
     except (ValueError, TypeError, KeyError, RecursionError):
         raise _refuse(path, f"line {number} that is no measured request") from None
-    finite = all(map(math.isfinite, result.values()))
-    tokens = all(1 <= result[key] <= MOST_TOKENS for key in ("input_toks", "output_toks"))
-    if not finite or not tokens or not result["queued_ts"] < result["first_token_ts"] <= result["last_token_ts"]:
+    finite = all(map(math.isfinite, found.values()))
+    tokens = all(1 <= found[key] <= MOST_TOKENS for key in ("input_toks", "output_toks"))
+    if not finite or not tokens or not found["queued_ts"] < found["first_token_ts"] <= found["last_token_ts"]:
         raise _refuse(path, f"line {number} with tokens below 1 or times that go back")
-    return result
+    return found
 
 
 def _meta(path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -147,5 +147,5 @@ def _whole(knobs: Mapping[str, Any], name: str, usual: int) -> int:
 
 
 def _refuse(path: Path, given: str) -> InputError:
-    expected_text = f"JSON lines with {', '.join(NEEDED)}"
-    return InputError(Problem(path="", given=given, expected=expected_text, where=str(path)))
+    expected = f"JSON lines with {', '.join(NEEDED)}"
+    return InputError(Problem(path="", given=given, expected=expected, where=str(path)))

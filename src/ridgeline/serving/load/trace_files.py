@@ -26,7 +26,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.serving.request import Piece, Request
-from ridgeline.trace.read.source import Source
+from ridgeline.trace import Source
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of text
 MOST_REQUESTS = 2_000_000
@@ -94,9 +94,9 @@ def _mooncake(tokens: int, hashes: Sequence[int]) -> tuple[Piece, ...]:
     """One piece per hash id: equal ids after equal ids are equal text. Seeds below 0 keep clear of answers."""
     pieces = []
     for place, number in enumerate(hashes):
-        remaining = tokens - place * MOONCAKE_BLOCK
-        if remaining > 0:
-            pieces.append(Piece(seed=-number - 1, tokens=min(remaining, MOONCAKE_BLOCK)))
+        left = tokens - place * MOONCAKE_BLOCK
+        if left > 0:
+            pieces.append(Piece(seed=-number - 1, tokens=min(left, MOONCAKE_BLOCK)))
     missing = tokens - len(hashes) * MOONCAKE_BLOCK
     if missing > 0:
         pieces[-1] = Piece(seed=pieces[-1].seed, tokens=pieces[-1].tokens + missing)
@@ -107,10 +107,8 @@ def _check_order(path: Path, rows: Sequence[Row]) -> None:
     before = -math.inf
     for number, (at, *_) in enumerate(rows, start=1):
         if at is None or at < before:
-            given_text = "no time" if at is None else f"a time {before - at:g} s before that of the row before it"
-            raise _refuse(
-                path, f"request {number} with {given_text}", "times that never go back", "sort the file by time"
-            )
+            given = "no time" if at is None else f"a time {before - at:g} s before that of the row before it"
+            raise _refuse(path, f"request {number} with {given}", "times that never go back", "sort the file by time")
         before = at
 
 
@@ -156,8 +154,8 @@ def _column(names: Sequence[str], known: Sequence[str]) -> str:
 
 def _json_rows(path: Path, text: str) -> Iterator[Row]:
     try:
-        head, _, remainder = text.lstrip().partition("\n")
-        first = json.loads(text) if not remainder.strip() or not head.rstrip().endswith("}") else None
+        head, _, rest = text.lstrip().partition("\n")
+        first = json.loads(text) if not rest.strip() or not head.rstrip().endswith("}") else None
         if isinstance(first, dict) and "input_lens" in first:
             yield from _bench_rows(path, first)
             return
@@ -172,7 +170,7 @@ def _mooncake_row(path: Path, number: int, row: Any) -> Row:
     if not isinstance(row, Mapping) or not {"timestamp", "input_length", "output_length"} <= row.keys():
         raise _refuse(path, f"request {number} without timestamp, input_length and output_length")
     hashes = row.get("hash_ids") or ()
-    if not isinstance(hashes, list | tuple) or not all(type(item) is int and item >= 0 for item in hashes):
+    if not isinstance(hashes, list | tuple) or not all(type(one) is int and one >= 0 for one in hashes):
         raise _refuse(path, f"request {number} with hash_ids that are not whole numbers")
     at = _time(path, number, row["timestamp"]) * MILLI
     prompt = _tokens(path, number, row["input_length"], "input_length")
@@ -187,7 +185,7 @@ def _bench_rows(path: Path, result: Mapping[str, Any]) -> Iterator[Row]:
     if starts is not None and (not isinstance(starts, list) or len(starts) != len(prompts)):
         raise _refuse(path, "start_times that do not match input_lens")
     _count(path, len(prompts))
-    begins = [_time(path, number, item) for number, item in enumerate(starts, start=1)] if starts else None
+    begins = [_time(path, number, one) for number, one in enumerate(starts, start=1)] if starts else None
     order = sorted(range(len(prompts)), key=begins.__getitem__) if begins else range(len(prompts))
     for at in order:
         if outputs[at] == 0:
@@ -212,19 +210,19 @@ def _tokens(path: Path, number: int, value: object, name: str) -> int:
     except ValueError:
         tokens = -1
     if not 1 <= tokens <= MOST_TOKENS:
-        given_text = f"request {number} with {name} {str(value)[:40]!r}"
-        raise _refuse(path, given_text, f"a whole number from 1 to {MOST_TOKENS:,}", "leave such requests out")
+        given = f"request {number} with {name} {str(value)[:40]!r}"
+        raise _refuse(path, given, f"a whole number from 1 to {MOST_TOKENS:,}", "leave such requests out")
     return tokens
 
 
 def _priority(path: Path, number: int, value: object) -> int:
     try:
-        result = int(value or 0) if isinstance(value, str | int | None) else MOST_PRIORITY + 1
+        found = int(value or 0) if isinstance(value, str | int | None) else MOST_PRIORITY + 1
     except ValueError:
-        result = MOST_PRIORITY + 1
-    if not -MOST_PRIORITY <= result <= MOST_PRIORITY:
+        found = MOST_PRIORITY + 1
+    if not -MOST_PRIORITY <= found <= MOST_PRIORITY:
         raise _refuse(path, f"request {number} with the priority {str(value)[:40]!r}", "a whole number")
-    return result
+    return found
 
 
 def _time(path: Path, number: int, value: object) -> float:
@@ -238,8 +236,8 @@ def _time(path: Path, number: int, value: object) -> float:
             when = datetime.fromisoformat(str(value).strip())
             at = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if not 0 <= at < math.inf:
-        given_text = f"request {number} with the time {str(value)[:40]!r}"
-        raise _refuse(path, given_text, "seconds from 0 on, or a date and time")
+        given = f"request {number} with the time {str(value)[:40]!r}"
+        raise _refuse(path, given, "seconds from 0 on, or a date and time")
     return at
 
 

@@ -23,19 +23,19 @@ def requests(entries: object, block_size: int) -> tuple[Request, ...]:
     rows = listed(entries, "requests")
     if not rows or len(rows) > MOST_REQUESTS:
         raise wrong("requests", f"{len(rows)} requests", f"1 to {MOST_REQUESTS:,}")
-    result = tuple(_request(row, number) for number, row in enumerate(rows))
-    if len({request.id for request in result}) < len(result):
+    made = tuple(_request(row, number) for number, row in enumerate(rows))
+    if len({request.id for request in made}) < len(made):
         raise wrong("requests", "an id twice", "ids that differ")
-    check_size(result, block_size)
-    return result
+    check_size(made, block_size)
+    return made
 
 
 def steps(entries: object) -> tuple[Fields, ...]:
     """The recorded steps."""
-    result = tuple(table(step, f"steps[{number}]") for number, step in enumerate(listed(entries, "steps")))
-    if not result:
+    made = tuple(table(step, f"steps[{number}]") for number, step in enumerate(listed(entries, "steps")))
+    if not made:
         raise wrong("steps", "no steps", "at least one recorded step")
-    return result
+    return made
 
 
 def _request(entry: object, number: int) -> Request:

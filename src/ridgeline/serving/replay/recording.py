@@ -18,7 +18,7 @@ from ridgeline.core.units import BINARY
 from ridgeline.serving.replay.recorded_fields import Fields
 from ridgeline.serving.replay.sglang import SglangRecording, sglang_harness, sglang_records
 from ridgeline.serving.replay.vllm import Record, VllmRecording, vllm_harness, vllm_live, vllm_records
-from ridgeline.trace.read.source import Source
+from ridgeline.trace import Source
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of JSON
 
@@ -144,11 +144,11 @@ def compare(recorded: Iterable[Record], simulated: Iterable[Record]) -> tuple[in
     differing, first = 0, None
     for place, theirs in enumerate(recorded):
         ours = next(mine, None)
-        differences = [("step", place, None)] if ours is None else list(_differences(theirs, ours))
-        if differences:
+        found = [("step", place, None)] if ours is None else list(_differences(theirs, ours))
+        if found:
             differing += 1
             if first is None:
-                field, recorded_value, simulated_value = differences[0]
+                field, recorded_value, simulated_value = found[0]
                 first = Difference(step=place, field=field, recorded=recorded_value, simulated=simulated_value)
     return differing, first
 

@@ -113,7 +113,7 @@ def _as_logged(asked: tuple[Request, ...], arrivals: tuple[int, ...], found: Seq
     for step in found:
         for field in ("reqs", "waiting"):
             names = step.get(field)
-            logged |= dict.fromkeys(name for name in names if isinstance(name, str)) if isinstance(names, list) else {}
+            logged |= dict.fromkeys(one for one in names if isinstance(one, str)) if isinstance(names, list) else {}
     if len(logged) != len(asked) or any(request.id in logged for request in asked):
         return asked
     order = sorted(range(len(asked)), key=lambda place: (arrivals[place], place))
@@ -123,7 +123,7 @@ def _as_logged(asked: tuple[Request, ...], arrivals: tuple[int, ...], found: Seq
 
 def _settings(config: Fields) -> SglangSettings:
     given = config.get("schedule_policy", "fcfs")
-    policy = next((item for item in POLICIES if item == given), None)
+    policy = next((one for one in POLICIES if one == given), None)
     if policy is None:
         raise wrong("config.schedule_policy", repr(given)[:60], f"one of {', '.join(POLICIES)}")
     conservativeness = config.get("schedule_conservativeness", 1.0)

@@ -105,18 +105,18 @@ def sync_window(done: Array, first: Array, plans: PlanColumns) -> SyncWindow:
     steps = plans.microbatches * plans.chunks + plans.pp - 1
     between = (done - forward - backward) * (plans.pp * (plans.chunks - 1) / steps) / 3
     reduce, gather = [backward, backward + 2 * between], [forward, forward + between]
-    if (weights_split := plans.weights_apart).any():
+    if (apart := plans.weights_apart).any():
         reduce = [
-            np.where(weights_split, one * chunk, reduce[0]), np.where(weights_split, one * (2 - chunk), reduce[1])
+            np.where(apart, one * chunk, reduce[0]), np.where(apart, one * (2 - chunk), reduce[1])
         ]  # fmt: skip
-        gather = [np.where(weights_split, one * chunk, gather[0]), np.where(weights_split, one, gather[1])]
+        gather = [np.where(apart, one * chunk, gather[0]), np.where(apart, one, gather[1])]
     return SyncWindow(reduce=np.stack(reduce), gather=np.stack(gather))
 
 
 def exposed_sync(ends: EndOfStep, plans: PlanColumns, rates: ParameterColumns, window: SyncWindow) -> Array:
     """Gradient reduction and param gather beyond what their window hides."""
 
-    def exposed_after(spent: Array, overlapped: Array, beside: Array) -> Array:
+    def left(spent: Array, overlapped: Array, beside: Array) -> Array:
         if not spent.any() or not overlapped.any():
             return spent
         able = rates["hidden_dp"] * spent
@@ -124,6 +124,6 @@ def exposed_sync(ends: EndOfStep, plans: PlanColumns, rates: ParameterColumns, w
         shown = spent - able + np.maximum(rates["contention"] * able, late)
         return shown if overlapped.all() else np.where(overlapped > 0, shown, spent)
 
-    return exposed_after(ends.reduce_s, plans.overlap_grad, window.reduce) + exposed_after(
+    return left(ends.reduce_s, plans.overlap_grad, window.reduce) + left(
         ends.gather_s, plans.overlap_gather, window.gather
     )

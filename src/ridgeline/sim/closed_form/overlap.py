@@ -134,14 +134,14 @@ def exposed_stage_times(
     """What sections take with all that runs beside them; told apart by part, or not."""
     cell = sections.cell
     times, gathers = section_times(sections, plans, rates), np.zeros((3, 1))
-    three, weights_split = at(plans.layer_by_layer, cell), at(plans.weights_apart, cell)
+    three, apart = at(plans.layer_by_layer, cell), at(plans.weights_apart, cell)
     if three.any():
         spent = gather_seconds(sections.params[:2], plans.at(cell), rates.links.at(cell))
         hidden = at(rates.rates["hidden_shard"] * (1 - plans.blocking), cell)
         contention = at(rates.rates["contention"], cell)
-        gathers = np.where(three, exposed_gathers(spent, times, hidden, contention, weights_split), 0.0)
-    result, copies = stage_times(times, gathers, weights_split)
+        gathers = np.where(three, exposed_gathers(spent, times, hidden, contention, apart), 0.0)
+    made, copies = stage_times(times, gathers, apart)
     if not by_part:
-        return result
-    others = [np.broadcast_to(column, result.busy.shape) for column in (gathers.sum(0), copies.sum(0))]
-    return result.with_parts(np.concatenate([times.parts.sum(1), others]))
+        return made
+    others = [np.broadcast_to(column, made.busy.shape) for column in (gathers.sum(0), copies.sum(0))]
+    return made.with_parts(np.concatenate([times.parts.sum(1), others]))

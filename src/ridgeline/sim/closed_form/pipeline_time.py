@@ -62,16 +62,16 @@ def send_seconds(plans: PlanColumns, rates: SustainedRates) -> Sends:
 def most_trained(mixes: Sequence[StageMix], params: Array) -> Array:
     """Dense and expert parameters of the rank that trains most; `params` those of every section."""
     if len(mixes) == 1:
-        return _trained_params(mixes[0], params)
-    result = np.empty((2, sum(len(group.rows) for group in mixes)))
+        return _trained(mixes[0], params)
+    found = np.empty((2, sum(len(group.rows) for group in mixes)))
     for group in mixes:
-        result[:, group.rows] = _trained_params(group, params)
-    return result
+        found[:, group.rows] = _trained(group, params)
+    return found
 
 
-def _trained_params(mix: StageMix, params: Array) -> Array:
+def _trained(mix: StageMix, params: Array) -> Array:
     held = mix.summed(params)
-    return _of_slowest_rank(held, held.sum(0), mix.roles.ranks)
+    return _most(held, held.sum(0), mix.roles.ranks)
 
 
 def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, sends: Sends, plans: PlanColumns) -> PipelineTime:
@@ -83,13 +83,10 @@ def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, sends: Sends, pl
     rows, bubble, sent = np.empty((len(told.rows), many)), np.empty(many), np.empty(many)
     window = SyncWindow(reduce=np.empty((2, many)), gather=np.empty((2, many)))
     for group in mixes:
-        pipeline_time = _pipeline_time(group, times, sends.at(group.rows), plans.at(group.rows))
-        rows[:, group.rows] = pipeline_time.bottleneck.rows
-        bubble[group.rows], sent[group.rows] = pipeline_time.bubble_s, pipeline_time.sends_s
-        window.reduce[:, group.rows], window.gather[:, group.rows] = (
-            pipeline_time.window.reduce,
-            pipeline_time.window.gather,
-        )
+        own = _pipeline_time(group, times, sends.at(group.rows), plans.at(group.rows))
+        rows[:, group.rows] = own.bottleneck.rows
+        bubble[group.rows], sent[group.rows] = own.bubble_s, own.sends_s
+        window.reduce[:, group.rows], window.gather[:, group.rows] = own.window.reduce, own.window.gather
     return PipelineTime(
         bottleneck=StageTimes(rows=rows),
         bubble_s=bubble,
@@ -103,7 +100,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
     stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
     stages.add_stalls(plans.weights_apart, plans.blocking)
     told = stages if times.by_part else stages.without_issues()
-    bottleneck = StageTimes(rows=_of_slowest_rank(told.rows, stages.busy, roles.ranks))
+    bottleneck = StageTimes(rows=_most(told.rows, stages.busy, roles.ranks))
     if plans.pp.max() == 1:
         nothing = np.zeros(bottleneck.rows.shape[1])
         window = sync_window(many * bottleneck.busy, bottleneck.phases, plans)
@@ -114,11 +111,11 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
         first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=slowest, send_s=sends.seconds
     )  # fmt: skip
     still, moving = _schedules(work, plans, apart=times.by_part)
-    fill_and_drain_s, passed = _fill_and_drain(roles.number, (first, middle), plans)
-    fill_and_drain_s += many * stages.at(roles.ranks).busy
-    moving = np.maximum(moving, (fill_and_drain_s + passed * sends.seconds).max(0))
-    moving = moving + exposed_send_seconds(sends.shown, plans)
-    still = np.maximum(still, fill_and_drain_s.max(0)) if times.by_part else moving
+    around, passed = _around(roles.number, (first, middle), plans)
+    around += many * stages.at(roles.ranks).busy
+    moving = np.maximum(moving, (around + passed * sends.seconds).max(0))
+    moving = moving + shown_sends(sends.shown, plans)
+    still = np.maximum(still, around.max(0)) if times.by_part else moving
     return PipelineTime(
         bottleneck=bottleneck,
         bubble_s=np.maximum(still - many * bottleneck.busy, 0.0),
@@ -127,7 +124,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
     )
 
 
-def exposed_send_seconds(shown: Array, plans: PlanColumns) -> Array:
+def shown_sends(shown: Array, plans: PlanColumns) -> Array:
     """What overlapped sends add to the schedule: every pass of a virtual stage ends in one.
 
         2 (m v + p - 1) t          t = what is shown of one send, m microbatches, v chunks, p stages
@@ -157,7 +154,7 @@ def _slowest(inner: Array, apart: Mask) -> PhaseSeconds:
     )
 
 
-def _fill_and_drain(number: Index, ends: tuple[StageTimes, StageTimes], plans: PlanColumns) -> tuple[Array, Array]:
+def _around(number: Index, ends: tuple[StageTimes, StageTimes], plans: PlanColumns) -> tuple[Array, Array]:
     """Warm-up and cool-down of each rank: seconds of other stages before its first and after its last step, and the
     sends on that way.
 
@@ -171,14 +168,14 @@ def _fill_and_drain(number: Index, ends: tuple[StageTimes, StageTimes], plans: P
     return np.where(number > 0, way, 0.0), np.where(split, 1.0, 2.0) * number
 
 
-def _of_slowest_rank(columns: Array, values: Array, lines: Index) -> Array:
+def _most(columns: Array, values: Array, lines: Index) -> Array:
     """Columns of that one of some lines that has the largest value, by row; the first of equals."""
     first, *others = lines.tolist()
-    result, most = columns[:, first], values[first]
+    found, most = columns[:, first], values[first]
     for line in others:
         more = values[line] > most * (1 + EQUAL)
-        result, most = np.where(more, columns[:, line], result), np.where(more, values[line], most)
-    return result
+        found, most = np.where(more, columns[:, line], found), np.where(more, values[line], most)
+    return found
 
 
 def _schedules(work: PathWork, plans: PlanColumns, *, apart: bool) -> tuple[Array, Array]:
@@ -207,13 +204,13 @@ def _schedule(name: str, work: PathWork, plans: PlanColumns) -> Array:
 def _part(work: PathWork, rows: Index) -> PathWork:
     """The work of some rows."""
 
-    def take_rows(phases: PhaseSeconds) -> PhaseSeconds:
+    def taken(phases: PhaseSeconds) -> PhaseSeconds:
         return PhaseSeconds(**{name: np.asarray(getattr(phases, name))[rows] for name in PhaseSeconds.__slots__})
 
     return PathWork(
-        first=take_rows(work.first),
-        inner=take_rows(work.inner),
-        last=take_rows(work.last),
-        slowest=take_rows(work.slowest or work.inner),
+        first=taken(work.first),
+        inner=taken(work.inner),
+        last=taken(work.last),
+        slowest=taken(work.slowest or work.inner),
         send_s=np.asarray(work.send_s)[:, rows],
     )

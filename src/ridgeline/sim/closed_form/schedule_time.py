@@ -151,14 +151,14 @@ def _columns(name: str, work: PathWork, blocks: Mask) -> list[ArrayLike]:
     places = (work.first, work.inner, work.last)
     slowest = work.slowest or work.inner
     phases = [[getattr(place, phase) for place in (*places, slowest)] for phase in PhaseSeconds.__slots__]
-    columns = [column for phase in phases for column in phase[:3]]
-    columns += [np.where(blocks, 0.0, work.send_s), np.where(blocks, work.send_s, 0.0)]
-    columns += [np.subtract(phase[3], phase[1]) for phase in phases]
+    made = [column for phase in phases for column in phase[:3]]
+    made += [np.where(blocks, 0.0, work.send_s), np.where(blocks, work.send_s, 0.0)]
+    made += [np.subtract(phase[3], phase[1]) for phase in phases]
     if SCHEDULES[name].pairs:
         forward, inputs, weights = (phase[:3] for phase in phases)
         pairs = [*forward, *map(np.add, inputs, weights)]
-        columns += [np.multiply(np.negative(work.overlapped_gain), pair) for pair in pairs]
-    return columns
+        made += [np.multiply(np.negative(work.overlapped_gain), pair) for pair in pairs]
+    return made
 
 
 def _size_seconds(name: str, size: _Size, prices: Array) -> Array | float:
@@ -261,14 +261,12 @@ def _paths(name: str) -> _Paths:
     demands = [[rule for word in words.split() if word != "-" for rule in _rules(word)] for words, _ in rows]
     symbols = tuple(s for s in _SYMBOLS if any(s in word for row in expressions for word in row))
     table = np.array([[[word.get(s, 0) for word in row] for row in expressions] for s in symbols], dtype=np.float64)
-    distinct = tuple(dict.fromkeys(rule for demand in demands for rule in demand))
+    distinct = tuple(dict.fromkeys(rule for own in demands for rule in own))
     return _Paths(
         symbols=symbols,
         counts=table,
         conditions=distinct,
-        needs=np.array([[rule in demand for rule in distinct] for demand in demands], dtype=np.bool_).reshape(
-            len(rows), -1
-        ),
+        needs=np.array([[rule in own for rule in distinct] for own in demands], dtype=np.bool_).reshape(len(rows), -1),
     )
 
 

@@ -75,13 +75,13 @@ def placement_mix(stages: Table, held: Table) -> PlacementMix:
     """
     counts = np.array(stages, dtype=np.float64)
     last = len(counts) - 1
-    total = np.array([counts[list(own)].sum(0) for own in held])
+    whole = np.array([counts[list(own)].sum(0) for own in held])
     inner = np.array([_mean(counts[[stage for stage in own if 0 < stage < last]]) for own in held])
-    number = undominated(np.column_stack([total, np.arange(len(held))]))
+    number = undominated(np.column_stack([whole, np.arange(len(held))]))
     slow = undominated(inner)
     middle = _mean(counts[1:last]) if last > 1 else counts[0]
     lines, place = np.unique(
-        np.concatenate([total[number], inner[slow], [counts[0], middle, counts[last]]]), axis=0, return_inverse=True
+        np.concatenate([whole[number], inner[slow], [counts[0], middle, counts[last]]]), axis=0, return_inverse=True
     )
     place = place.ravel()
     roles = MixRoles(ranks=place[: len(number)], number=number[:, None], inner=place[len(number) : -3], ends=place[-3:])
@@ -97,13 +97,13 @@ def rank_mix(stages: Table, held: Table, *, fullest: bool = False) -> RankMix:
     one and that is elsewhere.
     """
     counts = np.array(stages, dtype=np.float64)
-    total = np.array([counts[list(own)].sum(0) for own in held])
+    whole = np.array([counts[list(own)].sum(0) for own in held])
     first, last = np.array([(0 in own, len(counts) - 1 in own) for own in held]).T
     number = np.arange(len(held))
     if fullest:
         sooner = number if last[0] else -number
-        number = undominated(np.column_stack([total, sooner, last, last & ~first]))
-    return RankMix(counts=total[number], number=number, first=first[number], last=last[number])
+        number = undominated(np.column_stack([whole, sooner, last, last & ~first]))
+    return RankMix(counts=whole[number], number=number, first=first[number], last=last[number])
 
 
 def _mean(counts: Array) -> Array:
@@ -158,9 +158,9 @@ def _held(scenario: Scenario) -> Table:
 
 def _padded(items: Sequence[tuple[int, int, PlacementMix]], ranks: int, inner: int) -> StageMix:
     """Rows with as many mixes side by side; those with fewer sections hold the first one zero times more."""
-    largest = max(mix.counts.shape[1] for _, _, mix in items)
-    counts = np.zeros((ranks + inner + 3, largest, len(items)))
-    sections = np.empty((largest, len(items)), dtype=np.int64)
+    most = max(mix.counts.shape[1] for _, _, mix in items)
+    counts = np.zeros((ranks + inner + 3, most, len(items)))
+    sections = np.empty((most, len(items)), dtype=np.int64)
     for place, (_, offset, mix) in enumerate(items):
         roles, size = mix.roles, mix.counts.shape[1]
         counts[:, :size, place] = mix.counts[np.concatenate([roles.ranks, roles.inner, roles.ends])]

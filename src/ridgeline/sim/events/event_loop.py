@@ -85,7 +85,7 @@ class StepRun:
 
     def paced(self, pace: float) -> StepRun:
         """The same with everything so many times as long."""
-        longer = (item._replace(start_s=item.start_s * pace, end_s=item.end_s * pace) for item in self.traffic)
+        longer = (one._replace(start_s=one.start_s * pace, end_s=one.end_s * pace) for one in self.traffic)
         return StepRun(pipeline=self.pipeline.paced(pace), traffic=tuple(longer))
 
 
@@ -209,13 +209,13 @@ class _Engine:
         """Communication on a stream that carries one message at a time."""
         queue = self.queues.setdefault((rank, stream), deque())
 
-        def on_end(flow: _Flow) -> None:
+        def ended(flow: _Flow) -> None:
             queue.popleft()
             if queue:
                 self._begin(queue[0])
             done(flow)
 
-        flow = _Flow(rank, comm.seconds, on_end)
+        flow = _Flow(rank, comm.seconds, ended)
         flow.loads = comm.loads
         queue.append(flow)
         if len(queue) == 1:
@@ -342,18 +342,18 @@ class _Engine:
             )
         )
 
-        def on_reduce(_: _Flow) -> None:
+        def reduced(_: _Flow) -> None:
             self.tails[rank].append(StepInterval(began, self.now))
-            self._begin(_Flow(rank, self.given.optimizer_s[rank], on_update))
+            self._begin(_Flow(rank, self.given.optimizer_s[rank], updated))
 
-        def on_update(flow: _Flow) -> None:
+        def updated(flow: _Flow) -> None:
             self.tails[rank].append(StepInterval(flow.begun_s, self.now))
-            self._queue(rank, -1, _together(gather), on_gather)
+            self._queue(rank, -1, _together(gather), gathered)
 
-        def on_gather(flow: _Flow) -> None:
+        def gathered(flow: _Flow) -> None:
             self.tails[rank].append(StepInterval(flow.begun_s, self.now))
 
-        self._queue(rank, -1, _together(reduce), on_reduce)
+        self._queue(rank, -1, _together(reduce), reduced)
 
 
 def _rest(comm: Comm) -> Comm:
@@ -369,13 +369,13 @@ def _together(comms: Sequence[Comm]) -> Comm:
 
 def _mixes(table: ScheduleTable, given: SharedWork, rank: int) -> dict[tuple[tuple[Phase, int], ...], PassMix]:
     """For every kind of step of a rank, what it consists of."""
-    mixes: dict[tuple[tuple[Phase, int], ...], PassMix] = {}
+    found: dict[tuple[tuple[Phase, int], ...], PassMix] = {}
     for step in table.rows[rank]:
         key = tuple((action.phase, action.chunk) for action in actions_of(step))
-        if key not in mixes:
-            first, *remainder = (given.mixes[table.placement[rank][chunk]][phase] for phase, chunk in key)
-            mixes[key] = first + remainder[0] if remainder else first
-    return mixes
+        if key not in found:
+            first, *rest = (given.mixes[table.placement[rank][chunk]][phase] for phase, chunk in key)
+            found[key] = first + rest[0] if rest else first
+    return found
 
 
 def _ends(table: ScheduleTable) -> tuple[dict[tuple[int, int], Action], dict[tuple[int, int], Action]]:

@@ -78,7 +78,7 @@ def flow(tasks: Sequence[Task], background: Loads = NOTHING) -> PassTimeline:
     1.0
     """
     before = [_before(tasks, place) for place in range(len(tasks))]
-    remaining = [task.seconds for task in tasks]
+    left = [task.seconds for task in tasks]
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
     now, moved = 0.0, [0.0, 0.0]
@@ -89,13 +89,13 @@ def flow(tasks: Sequence[Task], background: Loads = NOTHING) -> PassTimeline:
         active = [place for place in starts if place not in ends]
         totals = [base + sum(tasks[place].loads[tier] for place in active) for tier, base in enumerate(background)]
         rates = {place: 1 / slowdown(tasks[place].loads, totals) for place in active}
-        step = min(remaining[place] / rates[place] for place in active)
+        step = min(left[place] / rates[place] for place in active)
         for tier in range(2):
             moved[tier] += step / max(1.0, totals[tier])
         now += step
         for place in active:
-            remaining[place] -= step * rates[place]
-            if remaining[place] <= 1e-12 * tasks[place].seconds:
+            left[place] -= step * rates[place]
+            if left[place] <= 1e-12 * tasks[place].seconds:
                 ends[place] = now
     segments = (
         Segment(task.stream, task.name, task.kind, starts[place], ends[place])
@@ -113,7 +113,7 @@ def _before(tasks: Sequence[Task], place: int) -> tuple[int, ...]:
 
 def tasks_of(item: PassWork) -> list[Task]:
     """The tasks of a pass, in the order of this module's head."""
-    tasks: list[Task] = []
+    made: list[Task] = []
     comms = {comm.stream: comm for comm in item.comms}
 
     def add(comm: Comm | None, hidden: bool, after: tuple[int, ...]) -> tuple[int, ...]:
@@ -121,8 +121,8 @@ def tasks_of(item: PassWork) -> list[Task]:
             return after
         share = comm.hidden if hidden else 1 - comm.hidden
         kind = "overlapped" if hidden else "exposed"
-        tasks.append(Task(comm.stream, comm.stream, kind, comm.seconds * share, comm.loads, after))
-        return after if hidden else (len(tasks) - 1,)
+        made.append(Task(comm.stream, comm.stream, kind, comm.seconds * share, comm.loads, after))
+        return after if hidden else (len(made) - 1,)
 
     last: tuple[int, ...] = ()
     for stream in ("shard", "host"):
@@ -133,13 +133,13 @@ def tasks_of(item: PassWork) -> list[Task]:
         if name == "attention":
             add(comms.get("cp"), True, last)
         kind = "per-kernel" if name == "kernel" else name  # a timeline's kernels are measured ones
-        tasks.append(Task("compute", name, kind, item.compute[name], NOTHING, last))
-        last = (len(tasks) - 1,)
+        made.append(Task("compute", name, kind, item.compute[name], NOTHING, last))
+        last = (len(made) - 1,)
         if name == "attention":
             last = add(comms.get("cp"), False, last)
     for stream in ("ep", "tp"):
         last = add(comms.get(stream), False, last)
-    return tasks
+    return made
 
 
 class PassMix:

@@ -25,9 +25,9 @@ from ridgeline.sim.events.event_loop import BUCKETS, SharedWork, StepRun, run_sh
 from ridgeline.sim.events.overlap_fluid import PassMix, PassTimelines
 from ridgeline.sim.events.pipeline_run import Slowdown, StageWork
 from ridgeline.sim.events.stream_work import (
+    AGAIN,
     FORWARD,
     INPUT,
-    RECOMPUTE,
     WEIGHT,
     Exchange,
     PassWork,
@@ -36,14 +36,7 @@ from ridgeline.sim.events.stream_work import (
 )
 from ridgeline.sim.events.to_timeline import Drawn, draw
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.predict_step import (
-    Priced,
-    default_calibration,
-    missing_number_problem,
-    non_finite_parts,
-    not_predictable,
-    price,
-)
+from ridgeline.sim.predict_step import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
 from ridgeline.sim.prediction import Impossible
 from ridgeline.trace import Timeline
 
@@ -51,8 +44,8 @@ Stretch = tuple[float, float, float]  # of forward, input gradient and weight gr
 LARGEST = 200_000  # actions of a table that is still worth simulating
 SLOTS = {
     Phase.FORWARD: (FORWARD,),
-    Phase.BACKWARD: (RECOMPUTE, INPUT, WEIGHT),
-    Phase.BACKWARD_INPUT: (RECOMPUTE, INPUT),
+    Phase.BACKWARD: (AGAIN, INPUT, WEIGHT),
+    Phase.BACKWARD_INPUT: (AGAIN, INPUT),
     Phase.BACKWARD_WEIGHT: (WEIGHT,),
 }
 
@@ -94,17 +87,17 @@ def simulate(
     if reasons:
         return Impossible(scenario=scenario, reasons=reasons)
     try:
-        priced_step = price(scenario, calibration or default_calibration())
+        priced = price(scenario, calibration or default_calibration())
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
-    wrong = non_finite_parts(priced_step.steps)
+        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+    wrong = unbelievable(priced.steps)
     if wrong:
         return Impossible(scenario=scenario, reasons=wrong)
-    workload = step_work(scenario, priced_step)
+    workload = step_work(scenario, priced)
     shared = shared_work(workload if contention else _apart(workload))
-    run, pace = run_shared(table_of(scenario), shared, slow=slow), priced_step.rates.rates.pace
+    run, pace = run_shared(table_of(scenario), shared, slow=slow), priced.rates.rates.pace
     run = run if pace is None else run.paced(float(pace[0]))
-    return Simulated(scenario=scenario, priced=priced_step, workload=workload, shared=shared, run=run)
+    return Simulated(scenario=scenario, priced=priced, workload=workload, shared=shared, run=run)
 
 
 def timeline(
@@ -115,15 +108,15 @@ def timeline(
     contention: bool = True,
 ) -> Timeline | Impossible:
     """The timeline of one predicted step, or the reasons why there is none; see `simulate`."""
-    result = simulate(scenario, calibration, slow=slow, contention=contention)
-    if isinstance(result, Impossible):
-        return result
+    found = simulate(scenario, calibration, slow=slow, contention=contention)
+    if isinstance(found, Impossible):
+        return found
     try:
-        memory = peak_memory(scenario, result.priced.program)
+        memory = peak_memory(scenario, found.priced.program)
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
+        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
     given = Drawn(
-        scenario=scenario, program=result.priced.program, workload=result.workload, run=result.run, memory=memory,
+        scenario=scenario, program=found.priced.program, workload=found.workload, run=found.run, memory=memory,
         slots=SLOTS,
     )  # fmt: skip
     return draw(given)
@@ -132,9 +125,9 @@ def timeline(
 def _too_large(scenario: Scenario) -> Iterator[Problem]:
     actions = 2 * scenario.plan.virtual_stages * scenario.microbatches
     if actions > LARGEST:
-        given_text = f"{scenario.plan.virtual_stages} virtual stages x {scenario.microbatches} microbatches"
+        given = f"{scenario.plan.virtual_stages} virtual stages x {scenario.microbatches} microbatches"
         todo = "simulate a smaller global batch; the steady state looks the same"
-        yield Problem(path="plan.microbatch", given=given_text, expected=f"at most {LARGEST:,} actions", todo=todo)
+        yield Problem(path="plan.microbatch", given=given, expected=f"at most {LARGEST:,} actions", todo=todo)
 
 
 def table_of(scenario: Scenario) -> ScheduleTable:
@@ -153,10 +146,10 @@ def shared_work(given: StepWork) -> SharedWork:
     exchange: list[Exchange] = [given.exchange[0]] * len(mixes)
     for rank, held in enumerate(given.placement):
         longer = _stretched(given, mixes, held)
-        total = sum(given.trained[stage] for stage in held) or 1.0
+        whole = sum(given.trained[stage] for stage in held) or 1.0
         for stage in held:
             stretch[stage] = longer
-            exchange[stage] = _share(given.exchange[rank], given.trained[stage] / total)
+            exchange[stage] = _share(given.exchange[rank], given.trained[stage] / whole)
     return SharedWork(
         work=tuple(
             StageWork(
@@ -179,11 +172,11 @@ def shared_work(given: StepWork) -> SharedWork:
 def _stretched(given: StepWork, mixes: Sequence[Mapping[Phase, PassMix]], held: Sequence[int]) -> Stretch:
     """How much longer the passes of a rank take because the host has not issued their kernels yet."""
     passes = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    alone_s = np.array([[sum(mixes[stage][item].alone_s for stage in held)] for item in passes])
+    alone = np.array([[sum(mixes[stage][one].alone_s for stage in held)] for one in passes])
     counts = np.array([given.stages[stage] for stage in held], dtype=np.float64).sum(0)
-    times = StageTimes.of(alone_s, (counts @ np.array(given.issue_s))[:, None])
+    times = StageTimes.of(alone, (counts @ np.array(given.issue_s))[:, None])
     times.add_stalls(np.array([given.weights_apart]), np.array([float(given.launches_wait)]))
-    one, two, three = (times.phases / np.maximum(alone_s, 1e-30))[:, 0].tolist()
+    one, two, three = (times.phases / np.maximum(alone, 1e-30))[:, 0].tolist()
     return one, two, three
 
 

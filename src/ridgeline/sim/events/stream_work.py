@@ -49,7 +49,7 @@ from ridgeline.sim.predict_step import Priced
 
 Loads = tuple[float, float]
 """Share of a communication's time in which it keeps its chip's links busy: scale-up, scale-out."""
-FORWARD, INPUT, WEIGHT, RECOMPUTE = range(PHASES)
+FORWARD, INPUT, WEIGHT, AGAIN = range(PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +127,16 @@ def step_work(scenario: Scenario, priced: Priced) -> StepWork:
     stages = tuple(tuple(counts[index] for index in used) for counts in program.stages)
     sections = [program.sections[index] for index in used]
     trained = np.array(stages, dtype=np.float64) @ np.array([trained_params(section) for section in sections])
-    passes = _passes(priced, step)
+    made = _passes(priced, step)
     placement = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     spent = np.asarray(updated_seconds(step.optimizer, step.optimizer_copy, plans, priced.rates))
     shared = float(np.broadcast_to(embedding_seconds(plans, priced.rates), 1)[0])
     spent = spent + np.where(np.isin(np.arange(len(spent)), (0, len(spent) - 1)), shared, 0.0)
     return StepWork(
         keys=tuple(section.key for section in sections),
-        passes=tuple(passes[index] for index in used),
+        passes=tuple(made[index] for index in used),
         stages=stages,
-        issue_s=tuple((item, two, three) for item, two, three in priced.sections.issue_s.T[used].tolist()),
+        issue_s=tuple((one, two, three) for one, two, three in priced.sections.issue_s.T[used].tolist()),
         weights_apart=bool(plans.weights_apart[0]),
         placement=placement,
         send=_comms("pp", (step.send,), priced.rates.links, 1)[0],
@@ -164,7 +164,7 @@ def _passes(priced: Priced, step: StepOps) -> list[tuple[PassWork, PassWork, Pas
     for passes, gather, copy in zip(bare, gathers, copies, strict=True):
         beside = [tuple(comm for comm in pair if comm.seconds > 0) for pair in zip(gather, copy, strict=True)]
         whole = [replace(item, comms=item.comms + more) for item, more in zip(passes, beside, strict=True)]
-        made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[RECOMPUTE]))
+        made.append((whole[FORWARD], whole[INPUT], whole[WEIGHT], whole[AGAIN]))
     return made
 
 
@@ -203,38 +203,33 @@ def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> 
     if priced.plans.weights_apart[0]:
         scatters = _comms("shard", step.layer_scatter, links, many, hidden)
         return [
-            [
-                gather,
-                *_spread(gather, own, (INPUT, RECOMPUTE))[:1],
-                scatter,
-                *_spread(gather, own, (INPUT, RECOMPUTE))[1:],
-            ]
+            [gather, *_spread(gather, own, (INPUT, AGAIN))[:1], scatter, *_spread(gather, own, (INPUT, AGAIN))[1:]]
             for gather, scatter, own in zip(forward, scatters, busy, strict=True)
         ]
     backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
     return [
-        [gather, *_spread(back, own, (INPUT, WEIGHT, RECOMPUTE))]
+        [gather, *_spread(back, own, (INPUT, WEIGHT, AGAIN))]
         for gather, back, own in zip(forward, backward, busy, strict=True)
     ]
 
 
 def _spread(comm: Comm, busy: Sequence[float], phases: Sequence[int]) -> list[Comm]:
     """A communication over some phases, by their length."""
-    total = sum(busy[phase] for phase in phases) or 1.0
-    return [replace(comm, seconds=comm.seconds * busy[phase] / total) for phase in phases]
+    whole = sum(busy[phase] for phase in phases) or 1.0
+    return [replace(comm, seconds=comm.seconds * busy[phase] / whole) for phase in phases]
 
 
 def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> list[list[Comm]]:
     """Saved activations on their way to the host and back."""
-    result, hidden = [], HIDDEN_COPY * float(priced.plans.overlap_offload[0])
+    made, hidden = [], HIDDEN_COPY * float(priced.plans.overlap_offload[0])
     for spent, own in zip(copy_seconds(step.offload, priced.rates.machines).tolist(), busy, strict=True):
         out = Comm(stream="host", seconds=spent, hidden=hidden)
         if priced.plans.weights_apart[0]:
-            inputs, again = _spread(out, own, (INPUT, RECOMPUTE))
-            result.append([out, inputs, replace(out, seconds=0.0), again])
+            inputs, again = _spread(out, own, (INPUT, AGAIN))
+            made.append([out, inputs, replace(out, seconds=0.0), again])
         else:
-            result.append([out, *_spread(out, own, (INPUT, WEIGHT, RECOMPUTE))])
-    return result
+            made.append([out, *_spread(out, own, (INPUT, WEIGHT, AGAIN))])
+    return made
 
 
 def _exchanges(priced: Priced, step: StepOps, ranks: int) -> list[Exchange]:
@@ -242,12 +237,12 @@ def _exchanges(priced: Priced, step: StepOps, ranks: int) -> list[Exchange]:
     plans, hidden, links = priced.plans, _rate(priced, "hidden_dp"), priced.rates.links
     reduce = _comms("dp", step.grad_reduce, links, ranks, hidden * float(plans.overlap_grad[0] > 0))
     gather = _comms("dp", step.param_gather, links, ranks, hidden * float(plans.overlap_gather[0] > 0))
-    return [Exchange(reduce=item, gather=other) for item, other in zip(reduce, gather, strict=True)]
+    return [Exchange(reduce=one, gather=other) for one, other in zip(reduce, gather, strict=True)]
 
 
 def _comms(stream: str, ops: Sequence[Collective], links: Links, many: int, hidden: float = 0.0) -> list[Comm]:
     """Collectives of one stream one after the other, for each of `many` sizes."""
-    spent = [np.broadcast_to(collective_op_seconds(ops, tier), many) for tier in _tiers(links)]
+    spent = [np.broadcast_to(collective_op_seconds(ops, each), many) for each in _tiers(links)]
     busy = np.stack([spent[0], spent[1] - spent[3], spent[2] - spent[3]], axis=1)
     return [Comm(stream=stream, seconds=float(own[0]), hidden=hidden, loads=_loads(own)) for own in busy]
 
@@ -278,7 +273,7 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
         kind, payload, ranks, stride, axis, *routing = table.collectives
         links = rates.links.at(np.zeros(len(kind), dtype=np.int64))
         sizes = (kind.astype(np.int64), payload, ranks, stride)
-        spent = [collective_seconds(*sizes, tier, Routing(*routing)) for tier in _tiers(links)]
+        spent = [collective_seconds(*sizes, each, Routing(*routing)) for each in _tiers(links)]
         for place, seconds in enumerate((spent[0], spent[1] - spent[3], spent[2] - spent[3])):
             np.add.at(busy[:, :, place], (table.collective_slot, axis.astype(np.int64)), seconds)
     hidden = {
@@ -287,7 +282,7 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
         StepPart.CP: float(priced.plans.overlap_cp[0]) * HIDDEN_RING * (1 - float(rates.rates["contention"][0])),
     }
     seconds = priced.sections.seconds
-    axis_comms = [
+    made = [
         [
             Comm(
                 stream=name.value,
@@ -299,4 +294,4 @@ def _axis_comms(priced: Priced) -> list[list[list[Comm]]]:
         ]
         for slot in range(slots)
     ]
-    return [axis_comms[first : first + PHASES] for first in range(0, slots, PHASES)]
+    return [made[first : first + PHASES] for first in range(0, slots, PHASES)]

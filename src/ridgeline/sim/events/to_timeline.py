@@ -36,9 +36,21 @@ from ridgeline.sim.events.overlap_fluid import PassTimelines
 from ridgeline.sim.events.pipeline_run import PipelineRun, StepInterval
 from ridgeline.sim.events.stream_work import StepWork
 from ridgeline.sim.memory.peak import Memory, saved_by_stage
-from ridgeline.trace import About, Counter, RecordedCollective, SideTables, Sparse, Timeline
-from ridgeline.trace.arrays import Longs
-from ridgeline.trace.timeline import BACKWARD, FORWARD, NO_LAYER, OPTIMIZER, OTHER, nanoseconds_of
+from ridgeline.trace import (
+    BACKWARD,
+    FORWARD,
+    NO_LAYER,
+    OPTIMIZER,
+    OTHER,
+    About,
+    Counter,
+    Longs,
+    RecordedCollective,
+    SideTables,
+    Sparse,
+    Timeline,
+    nanoseconds_of,
+)
 
 STREAMS = ("steps", "compute", "tp", "cp", "ep", "shard", "host", "pp", "dp")
 MOST = 200_000  # spans; above, layers are drawn together
@@ -187,10 +199,10 @@ class _Columns:
 
 
 def _by_kind(run: PipelineRun, rank: int) -> dict[StepKey, list[tuple[Step, StepInterval]]]:
-    intervals_by_kind: dict[StepKey, list[tuple[Step, StepInterval]]] = {}
+    found: dict[StepKey, list[tuple[Step, StepInterval]]] = {}
     for step, interval in zip(run.table.rows[rank], run.steps[rank], strict=True):
-        intervals_by_kind.setdefault(_key(step), []).append((step, interval))
-    return intervals_by_kind
+        found.setdefault(_key(step), []).append((step, interval))
+    return found
 
 
 def _key(step: Step) -> StepKey:
@@ -211,7 +223,7 @@ def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[_Pi
     patterns = PassTimelines([item for passes in given.workload.passes for item in passes])
     table = given.run.pipeline.table
     layers = _layers(given)
-    shapes: dict[tuple[int, StepKey], tuple[_Piece, ...]] = {}
+    found: dict[tuple[int, StepKey], tuple[_Piece, ...]] = {}
     for rank in range(table.stages):
         for key in dict.fromkeys(map(_key, table.rows[rank])):
             pieces: list[_Piece] = []
@@ -220,8 +232,8 @@ def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[_Pi
                 at = max((item.end_s for item in pieces), default=0.0)
                 order = held if phase is Phase.FORWARD else held[::-1]
                 pieces += _chain(patterns, order, given.slots[phase], at, _phase(phase))
-            shapes[rank, key] = _unit(_joined(pieces) if together else pieces)
-    return shapes
+            found[rank, key] = _unit(_joined(pieces) if together else pieces)
+    return found
 
 
 def _chain(
@@ -248,20 +260,20 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
     for item in pieces:
         key = item.stream, item.part, item.kind, item.phase
         totals[key] = totals.get(key, 0.0) + item.end_s - item.start_s
-    result, at = [], 0.0
+    made, at = [], 0.0
     for (stream, part, kind, phase), seconds in sorted(totals.items(), key=lambda entry: STREAMS.index(entry[0][0])):
         if kind != "overlapped":
-            result.append(_Piece(stream, TOGETHER, part, kind, at, at + seconds, phase))
+            made.append(_Piece(stream, TOGETHER, part, kind, at, at + seconds, phase))
             at += seconds
     whole = max((item.end_s for item in pieces), default=at)
-    taken = {item.stream: item.start_s for item in reversed(result)}
+    taken = {item.stream: item.start_s for item in reversed(made)}
     reached: dict[str, float] = {}
     for (stream, part, kind, phase), seconds in totals.items():
         if kind == "overlapped":
             begin = reached.get(stream, 0.0)
             reached[stream] = min(begin + seconds, max(begin, taken.get(stream, whole)))
-            result.append(_Piece(stream, TOGETHER, part, kind, begin, reached[stream], phase))
-    return result
+            made.append(_Piece(stream, TOGETHER, part, kind, begin, reached[stream], phase))
+    return made
 
 
 BEFORE = (
@@ -274,21 +286,21 @@ def _layers(given: Drawn) -> list[list[tuple[str, int, int]]]:
     """By virtual stage, its sections in the order they run: name, place among the distinct ones, layer."""
     keys, model = given.workload.keys, given.scenario.model
     place = {key: index for index, key in enumerate(keys)}
-    result, layer = [], 0
+    found, layer = [], 0
     for counts, held in zip(given.workload.stages, given.scenario.placement, strict=True):
-        remaining = {key: count for key, count in zip(keys, counts, strict=True) if count}
+        left = {key: count for key, count in zip(keys, counts, strict=True) if count}
         first = [key for key in keys if key.role in BEFORE]
-        layers = [(str(key), place[key], NO_LAYER) for key in first for _ in range(remaining.pop(key, 0))]
+        made = [(str(key), place[key], NO_LAYER) for key in first for _ in range(left.pop(key, 0))]
         for _ in range(held):
             block = SectionKey(SectionRole.BLOCK, model.order[layer])
-            block = block if remaining.get(block) else block._replace(rest=True)
-            remaining[block] -= 1
-            layers.append((f"layer {layer}", place[block], layer))
+            block = block if left.get(block) else block._replace(rest=True)
+            left[block] -= 1
+            made.append((f"layer {layer}", place[block], layer))
             layer += 1
-        behind = sorted(remaining, key=lambda key: key.role is SectionRole.HEAD)  # the head comes last
-        layers += [(str(key), place[key], NO_LAYER) for key in behind for _ in range(remaining[key])]
-        result.append(layers)
-    return result
+        behind = sorted(left, key=lambda key: key.role is SectionRole.HEAD)  # the head comes last
+        made += [(str(key), place[key], NO_LAYER) for key in behind for _ in range(left[key])]
+        found.append(made)
+    return found
 
 
 def _tails(given: Drawn, rank: int, columns: _Columns) -> None:

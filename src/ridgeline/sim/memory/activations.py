@@ -62,8 +62,8 @@ def pending_loss_bytes(ctx: LoweringContext, head: Section) -> Num:
 
 def _where(some: Num, size: Num) -> Num:
     """`size` where there is some of it."""
-    result: Num = np.where(np.asarray(some) > 0, size, 0.0)
-    return result
+    found: Num = np.where(np.asarray(some) > 0, size, 0.0)
+    return found
 
 
 def block_of(ctx: LoweringContext, section: Section) -> Block | None:

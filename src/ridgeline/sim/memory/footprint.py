@@ -99,12 +99,12 @@ def _widest(ctx: LoweringContext, sections: Sequence[Section], params: Array, ce
     layers = [place for place, item in enumerate(sections) if item.role not in ENDS]
     if ctx.engine.launch.mode != "xla":
         return np.asarray(params[layers].max(0))
-    result = np.zeros(cells)
+    found = np.zeros(cells)
     for place in layers:
         products = [op for op in sections[place].forward if isinstance(op, MatMul)]
         matrices = np.array([_column(op.k * op.n * op.groups, cells) for op in products] or [np.zeros(cells)])
-        result = np.maximum(result, np.minimum(np.sort(matrices, axis=0)[-2:].sum(0), params[place]))
-    return result
+        found = np.maximum(found, np.minimum(np.sort(matrices, axis=0)[-2:].sum(0), params[place]))
+    return found
 
 
 def _column(value: Num, cells: int) -> Array:

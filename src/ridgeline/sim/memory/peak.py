@@ -158,8 +158,8 @@ def in_flight(schedule: str, stages: Num, microbatches: Num, chunks: Num, rank: 
     >>> [int(in_flight("1f1b", 4, 8, 1, rank)) for rank in range(4)]
     [4, 3, 2, 1]
     """
-    in_flight = SCHEDULES[schedule].in_flight(stages, microbatches, chunks, rank)
-    flying: Num = np.where(np.asarray(stages) > 1, np.minimum(in_flight, microbatches * chunks), 1.0) + 0 * rank
+    held = SCHEDULES[schedule].in_flight(stages, microbatches, chunks, rank)
+    flying: Num = np.where(np.asarray(stages) > 1, np.minimum(held, microbatches * chunks), 1.0) + 0 * rank
     return flying
 
 
@@ -309,12 +309,12 @@ def moment_bytes(state: ModelState, moving: Transient, widths: BytesPerParam) ->
         (early, moving.activations, none, moving.layer, moving.sends + state.widest),
         (state.gradients, none, none, none, none),
     )
-    result = np.empty((len(MOMENTS), len(KINDS), *state.weights.shape))
-    for moment, (gradients, *passing) in zip(result, comes_and_goes, strict=True):
+    found = np.empty((len(MOMENTS), len(KINDS), *state.weights.shape))
+    for moment, (gradients, *passing) in zip(found, comes_and_goes, strict=True):
         for kind, size in enumerate((state.weights, gradients, state.optimizer, *passing)):
             moment[kind] = size
         moment[-1] = _overhead(widths, moment[3:-1].sum(0))
-    return result
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,22 +350,22 @@ def _overhead(widths: BytesPerParam, moving: Array) -> Array:
 
 def _stages(held: RankFootprint, peaks: PeakByKind) -> tuple[StageMemory, ...]:
     """The first row, rank by rank."""
-    stages = []
+    made = []
     for rank in range(len(held.number)):
-        result = dict(zip(KINDS, map(float, peaks.by_kind[:, rank, 0]), strict=True))
+        found = dict(zip(KINDS, map(float, peaks.by_kind[:, rank, 0]), strict=True))
         saved = held.saved[:, rank, 0]
-        shares = saved / (saved.sum() or 1.0) * result["activations"]
-        stages.append(
+        shares = saved / (saved.sum() or 1.0) * found["activations"]
+        made.append(
             StageMemory(
                 rank=rank,
-                bytes_by_kind=result,
+                bytes_by_kind=found,
                 activations=dict(zip(PARTS, map(float, shares), strict=True)),
                 in_flight=int(peaks.in_flight[rank, 0]),
                 moment=MOMENTS[int(peaks.moment[rank, 0])],
                 state=dict(zip(KINDS, map(float, peaks.state[:, rank, 0]), strict=False)),
             )
         )
-    return tuple(stages)
+    return tuple(made)
 
 
 def saved_by_stage(scenario: Scenario, program: Program) -> tuple[float, ...]:

@@ -112,12 +112,12 @@ def _stage(
     runtime = CONTEXT + (BUFFERS if ranks > 1 else 0.0)
     used = weights + activations + graphs + runtime
     share = limits.gpu_memory_utilization
-    remaining = share * capacity - used if limits.memory_of == "all" else share * (capacity - used)
+    left = share * capacity - used if limits.memory_of == "all" else share * (capacity - used)
     blocks = [(scenario.model.blocks[section.key.block], many) for section, many in _blocks(program, held)]
     each = sum(many * cached_bytes(scenario, block) for block, many in blocks)
     state = sum(many * request_bytes(scenario, block) for block, many in blocks)
     seqs = limits.max_num_seqs
-    room = max(remaining - state * min(seqs, remaining / (2 * state)) if state else remaining, 0.0)
+    room = max(left - state * min(seqs, left / (2 * state)) if state else left, 0.0)
     whole = floor(room / (each * limits.block_size)) if each else 0
     return ServingMemory(
         capacity=capacity,
@@ -125,7 +125,7 @@ def _stage(
         activations=activations,
         graphs=graphs,
         runtime=runtime,
-        kv_bytes=remaining,
+        kv_bytes=left,
         kv_bytes_per_token=float(each),
         state_bytes=float(state),
         tokens=whole * limits.block_size,
@@ -135,7 +135,7 @@ def _stage(
 
 
 def _blocks(program: ForwardProgram, held: Array) -> list[tuple[Section, float]]:
-    return [(item, many) for item, many in zip(program.sections, held, strict=True) if item.key.block >= 0 and many]
+    return [(one, many) for one, many in zip(program.sections, held, strict=True) if one.key.block >= 0 and many]
 
 
 def _weights(scenario: Scenario, program: ForwardProgram, place: int) -> float:
@@ -158,8 +158,7 @@ def _idle_towers(scenario: Scenario, program: ForwardProgram) -> float:
     if model.audio and SectionRole.AUDIO not in roles:
         idle.append(model.audio)
     params = sum(
-        item.layers * block_params(item.block, item.hidden) / tp + item.projector_params + item.other_params
-        for item in idle
+        one.layers * block_params(one.block, one.hidden) / tp + one.projector_params + one.other_params for one in idle
     )
     return params * max(precision.activations.bytes_per_element, precision.weights.bytes_per_element)
 

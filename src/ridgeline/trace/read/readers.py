@@ -22,6 +22,8 @@ from ridgeline.trace.read.archive import unzip_traces
 from ridgeline.trace.read.captures import last_captures
 from ridgeline.trace.read.folder import Found, files_of
 from ridgeline.trace.read.join import TracePart, join
+from ridgeline.trace.read.kernel_counters import CounterFile
+from ridgeline.trace.read.memory_snapshot import MemoryRecord
 from ridgeline.trace.read.name_collectives import name_collectives
 from ridgeline.trace.read.source import Progress, Source, refuse
 from ridgeline.trace.read.unit_check import WORDS, nanos_of
@@ -154,3 +156,15 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def read_untimed(path: Path) -> CounterFile | MemoryRecord | None:
+    """Counters of kernels, or a record of an allocator, where a file holds one instead of a timeline; else None."""
+    from ridgeline.trace.read import kernel_counters, memory_snapshot
+
+    if not path.is_file():
+        return None
+    head = Source(path).head()
+    if kernel_counters.recognises(head):
+        return kernel_counters.read_counter_file(path)
+    return memory_snapshot.read_memory(path) if memory_snapshot.recognises(head) else None

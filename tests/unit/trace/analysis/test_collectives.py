@@ -16,7 +16,7 @@ from ridgeline.comm.bounds import lower_bound
 from ridgeline.comm.topologies import topology
 from ridgeline.hardware.load import chip as from_catalog
 from ridgeline.trace.analysis.collectives import CollectiveSize, link_of, wire_bytes
-from ridgeline.trace.analyze import Analysis
+from ridgeline.trace.analyze_traces import Analysis
 
 SIZE = 64e6
 

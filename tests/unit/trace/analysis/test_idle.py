@@ -10,7 +10,7 @@ import pytest
 from traces import Recipe, make, write
 
 from ridgeline.trace import Span, Timeline
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.classes import built_in, classify
 
 

@@ -13,7 +13,7 @@ from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.graph_captures import captures
 from ridgeline.trace.analysis.library_op_kernels import library_op_kernel
 from ridgeline.trace.analysis.served_shapes import ServedModel
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.side_tables import RecordedShape
 

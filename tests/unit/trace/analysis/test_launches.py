@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from traces import Recipe, make, write
 
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 
 
 def run(recipe: Recipe, folder: Path) -> Analysis:

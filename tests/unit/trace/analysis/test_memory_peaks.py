@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from spans import Sketch
 
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 
 
 class TestMemory:

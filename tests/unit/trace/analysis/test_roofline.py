@@ -11,7 +11,7 @@ from traces import Recipe, make, write
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analysis.op_kernels import op_kernel
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.call_stack import parents
 from ridgeline.trace.side_tables import RecordedShape
 

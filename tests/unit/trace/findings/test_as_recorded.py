@@ -10,7 +10,7 @@ from planted_machine import ELEMENT, PAGEABLE, Rank
 from traces import write
 
 import ridgeline
-from ridgeline.trace.analyze import Analysis
+from ridgeline.trace.analyze_traces import Analysis
 
 FUSED = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4, false>>(int)"
 

@@ -9,7 +9,7 @@ import pytest
 from traces import COMPUTE, HOST, NETWORK, Maker, Recipe, make, straggling, write
 
 from ridgeline.trace.analysis.roofline import OpRate
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.findings.finding import Finding
 
 GEMM, ADD = "nvjet_tst_128x256_64x4_", "vectorized_elementwise_kernel"

@@ -13,7 +13,7 @@ from ridgeline.core.encode import to_json
 from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.analysis.what_if import GraphChange, Question, chosen_rows, faster
-from ridgeline.trace.analyze import Analysis, analyze
+from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of, replay
 from ridgeline.trace.graph.match_collectives import match_collectives

@@ -10,7 +10,7 @@ from traces import Recipe, make, write
 
 from ridgeline.core.encode import to_json
 from ridgeline.trace.analysis.critical_path import critical_path
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.classes import built_in, classify
 from ridgeline.trace.graph import dependency_graph
 from ridgeline.trace.graph.dependency_graph import Graph, graph_of
@@ -88,7 +88,7 @@ def test_what_is_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     whole = to_json(analyze(path))
     assert whole["warnings"] == []
     monkeypatch.setattr(dependency_graph, "FOLLOWED", 20)
-    monkeypatch.setattr("ridgeline.trace.analyze.LARGEST", 10)
+    monkeypatch.setattr("ridgeline.trace.analyze_traces.LARGEST", 10)
     sheet = to_json(analyze(path))
     (step,) = sheet["critical_path"]["steps"]
     assert (step["step"], step["length_us"]) == (1, 4 * 155.0 - 15.0)  # from its own first work, without the gap before

@@ -14,7 +14,7 @@ from traces import write
 
 from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.breakdown import breakdown
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.readers import read_timeline
 
 

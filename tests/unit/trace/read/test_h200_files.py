@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.kernel_counters import read_counters
 
 DATA = Path(__file__).parents[3] / "data" / "h200"

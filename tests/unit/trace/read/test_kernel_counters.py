@@ -13,7 +13,7 @@ from traces import Recipe, make, write
 
 from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.join_counters import function, without_parameters
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.kernel_counters import read_counters
 
 

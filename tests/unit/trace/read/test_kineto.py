@@ -17,7 +17,7 @@ import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline, write_chrome
 from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.classes import classify
 from ridgeline.trace.policy import ALL, LINKED
 from ridgeline.trace.read.json_stream import EventBatch, JsonStream, Member, mend

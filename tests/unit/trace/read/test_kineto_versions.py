@@ -13,7 +13,7 @@ from traces import Recipe, make, write
 from ridgeline.core.errors import InputError
 from ridgeline.trace.analysis.breakdown import breakdown
 from ridgeline.trace.analysis.phases import mark_phases
-from ridgeline.trace.analyze import analyze
+from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import PHASES
 
