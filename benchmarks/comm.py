@@ -37,10 +37,10 @@ from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees
 from ridgeline.comm.synthesis.synthesize import gather_algorithm, packed_allreduce, synthesize
-from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.verify import verify
+from ridgeline.comm.verify import verify_algorithm
 from ridgeline.hardware.load import system
 
 RATE, ALPHA, SIZE = 50e9, 5e-7, 2.0**30
@@ -64,7 +64,7 @@ def verification() -> dict[str, float]:
     nhr = turned(allgather_over(ring_order(topology("switch:512", RATE)), "nhr", 8))
     rates = {}
     for name, one in (("ring all-reduce, 1024 ranks", made), ("NHR reduce-scatter, 512 ranks", nhr)):
-        spent, found = cpu(lambda one=one: verify(one))
+        spent, found = cpu(lambda one=one: verify_algorithm(one))
         assert found.ok
         rates[f"verify: {name}"] = len(one.steps) / spent
     spent, _ = cpu(lambda: time_algorithm(made, topology("ring:1024", RATE, ALPHA), SIZE))
@@ -80,7 +80,7 @@ def synthesis(large: bool) -> list[dict[str, Any]]:
         spent, made = cpu(lambda graph=graph: gather_algorithm(graph, 1, SIZE))
         timed = time_algorithm(made, graph, SIZE)
         ratio = timed.seconds / chunked_bound(graph, "allgather", SIZE, graph.ranks)
-        right = verify(made).ok
+        right = verify_algorithm(made).ok
         rows.append({"graph": graph.name, "build_s": spent, "rounds": made.rounds, "ratio": ratio, "verified": right})
     return rows
 
@@ -109,12 +109,12 @@ def table(large: bool) -> list[dict[str, Any]]:
     """Synthesis end to end for 1 GiB: CPU seconds to build and verify, time over the bounds, and the library."""
     rows = []
     for name, broken, kinds in LARGE_TABLE if large else TABLE:
-        whole = topology(name, RATE, ALPHA) if ":" in name else system_graph(system(name))
+        whole = topology(name, RATE, ALPHA) if ":" in name else graph_of_system(system(name))
         slow = [part for part in broken if part.count(":") == 2]
         graph = slow_links(without(whole, [part for part in broken if part not in slow]), slow)
         for kind in kinds:
             spent, made = cpu(lambda graph=graph, kind=kind: synthesize(kind, graph, SIZE))
-            checked, found = cpu(lambda made=made: verify(made))
+            checked, found = cpu(lambda made=made: verify_algorithm(made))
             assert found.ok
             told = answer(kind, graph, SIZE, made, time_algorithm(made, graph, SIZE), spent)
             known = fastest(kind, graph, SIZE) if graph.ranks <= COMPARED_RANKS else None
@@ -144,7 +144,7 @@ def packing() -> dict[str, float]:
     graph = topology("mesh:8x8", RATE, ALPHA)
     trees_s, _ = cpu(lambda: packed_trees(graph, 32))
     whole_s, made = cpu(lambda: packed_allreduce(graph, SIZE))
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     return {
         "trees_s": trees_s,
         "build_s": whole_s,

@@ -9,13 +9,13 @@ from collections import defaultdict
 
 from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 
 
 def plain_seconds(algorithm: Algorithm, graph: Graph, size_bytes: float) -> float:
     """Seconds until the last message has arrived, shortest paths, nothing else on the network."""
     steps, shares = algorithm.steps, algorithm.contract.shares() * size_bytes
-    ways = [[int(link) for link in way if link >= 0] for way in routes(graph, steps.source, steps.target)]
+    ways = [[int(link) for link in way if link >= 0] for way in shortest_routes(graph, steps.source, steps.target)]
     rows = range(len(steps))
     size = [float(shares[steps.chunk[row]]) for row in rows]
     delay = [float(sum(graph.latency_s[link] for link in ways[row])) for row in rows]

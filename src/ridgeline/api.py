@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
-    from ridgeline.comm.answer import CollectiveOptions, CollectiveTime
-    from ridgeline.comm.libraries.choice import LibraryChoice
-    from ridgeline.comm.simulation.conditions import Asked
+    from ridgeline.comm import Asked, CollectiveOptions, CollectiveTime, LibraryChoice
     from ridgeline.cost import Calibration, Choice, Profile
     from ridgeline.ir.op_comparison import DryRun
     from ridgeline.plan.scenario import Scenario
@@ -316,7 +314,7 @@ def collective(
     >>> [round(layer.seconds * 1e6, 1) for layer in layers]
     [5.4, 27.4, 29.6, 96.9]
     """
-    from ridgeline.comm.answer import collective as ideal
+    from ridgeline.comm import collective as ideal
     from ridgeline.cost.collective_prices import collective_prices
     from ridgeline.hardware.load import system
 
@@ -334,7 +332,7 @@ def library_choice(name: str, *, on: str, size: str | float = "1 GB", library: s
     ('ring/LL', '27.4 29.6 us')
     """
     from ridgeline.calibrate.collective_times import with_benchmark
-    from ridgeline.comm.libraries.choice import library_choice as choose
+    from ridgeline.comm import library_choice as choose
 
     return with_benchmark(choose(name, on=on, size=size, library=library))
 

@@ -126,6 +126,7 @@ INTERIOR = {
 }
 """Floors inside a room, lowest first: its files and folders by name; `__init__` may import any of them."""
 DOORS = {
+    "comm": {"cost", "sim", "calibrate", "runtime", "report", "cli"},
     "sim": {"search", "calibrate"},
     "search": {"report", "cli", "calibrate", "targets"},
     "trace": {"sim", "serving", "calibrate", "report", "cli"},

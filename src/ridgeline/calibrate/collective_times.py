@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ridgeline.calibrate.collectives import SIZES, WARMING, MeasuredCollective, bundled_collectives
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import Row
-from ridgeline.comm.libraries.choice import BenchmarkTime, LibraryChoice, SweepPoint, chosen_option
+from ridgeline.comm import BenchmarkTime, LibraryChoice, SweepPoint, chosen_option
 from ridgeline.core.arrays import Array
 from ridgeline.core.files import write_text
 from ridgeline.core.units import DECIMAL

@@ -86,7 +86,7 @@ def collective(
 
 def _written_as(file: Path | None, output: Path | None, to: str, library: str) -> bool:
     """Whether a library's choice is asked for, and no algorithm; what cannot be written is refused before any work."""
-    from ridgeline.comm.formats.files import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS
+    from ridgeline.comm import ALGORITHM_TARGETS, CHOICE_TARGETS, TARGETS
     from ridgeline.core.errors import InputError, Problem, not_among
     from ridgeline.core.files import refuse_unwritable
 
@@ -116,7 +116,7 @@ class _Shown(NamedTuple):
 def _ask(what: str, shown: _Shown, **asked: Any) -> None:
     """An algorithm for the collective, proven and timed; written and drawn if asked."""
     from ridgeline.api import collective as answered
-    from ridgeline.comm.formats.files import write_collective
+    from ridgeline.comm import write_collective
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.report.collective import draw_collective
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture
@@ -148,20 +148,19 @@ class _Network(NamedTuple):
 
 def _list(network: _Network, outer: str, without: Any, groups: str, json: bool) -> None:
     """Every algorithm of the library, for each collective it can do on this network."""
-    from ridgeline.comm.answer import asked_graph, bytes_of
-    from ridgeline.comm.catalogue import catalogue
+    from ridgeline.comm import asked_graph, bytes_of, list_algorithms
     from ridgeline.report.collective import draw_library
 
     topology = network.topology if network.on or network.topology else "torus:4x4"
     graph = asked_graph(network.on, topology, network.link, network.latency, outer or None, without, (), groups)
-    library = catalogue(graph, bytes_of(network.size))
+    library = list_algorithms(graph, bytes_of(network.size))
     print_json(library) if json else draw_library(library, console())
 
 
 def _library(what: str, on: str, size: str, library: str, target: tuple[Path | None, str], json: bool) -> None:
     """What a library would do for the collective; written as its settings if asked."""
     from ridgeline.api import library_choice
-    from ridgeline.comm.formats.settings_files import write_choice
+    from ridgeline.comm import write_choice
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.report.collective import draw_library_choice
 
@@ -177,8 +176,7 @@ def _library(what: str, on: str, size: str, library: str, target: tuple[Path | N
 
 def _verify(file: Path | None, network: _Network, json: bool) -> None:
     """Check a file, time its algorithm where a network is given; exit code 2 where it is wrong."""
-    from ridgeline.comm.answer import graph_for, timed_file
-    from ridgeline.comm.formats.files import read_collective
+    from ridgeline.comm import graph_for, read_collective, timed_file
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.report.collective import draw_collective, draw_verification
     from ridgeline.report.schedule_picture import refuse_unknown_picture, write_picture

@@ -26,7 +26,7 @@ from ridgeline.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from ridgeline.comm.simulation.conditions import Asked
+    from ridgeline.comm import Asked
     from ridgeline.serving.serving_prediction import ServingPrediction
     from ridgeline.sim.phase_prediction import PhasePrediction
     from ridgeline.sim.prediction import Impossible, Prediction

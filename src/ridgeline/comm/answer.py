@@ -27,10 +27,10 @@ from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, sim
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.synthesis.synthesize import synthesize_exchange
-from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import Timing, time_algorithm
 from ridgeline.comm.topologies import topology as graph_named
-from ridgeline.comm.verify import Verification, verify
+from ridgeline.comm.verify import Verification, verify_algorithm
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
@@ -326,7 +326,7 @@ def answer(
         timing=timed,
         bound=least,
         chunked_bound_s=max(chunked_s, least.seconds) if chunked_s else 0.0,
-        verification=verify(made),
+        verification=verify_algorithm(made),
         synthesis_seconds=spent,
     )
 
@@ -387,7 +387,7 @@ def graph_for(
         given_text = "both" if on else "neither a system nor a topology"
         raise InputError(Problem(path="on", given=given_text, expected="--on 64xh100-sxm or --topology mesh:8x8"))
     if on:
-        return system_graph(system(on))
+        return graph_of_system(system(on))
     between = None if outer is None else _number(outer, "B/s", "outer")
     if not 0 <= _number(latency, "s", "latency") < float("inf"):
         raise InputError(Problem(path="latency", given=str(latency), expected="0 seconds or more"))

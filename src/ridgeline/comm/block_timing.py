@@ -13,7 +13,7 @@ import numpy as np
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.merge_switches import MergedFabric, merge_switches
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.core.arrays import Array, Index
 
 Part = tuple[Index, tuple[int, ...]]
@@ -97,7 +97,9 @@ class _Clock:
         key = (back, *map(id, targets))
         if key not in self.known:
             here, there = np.tile(np.arange(self.graph.ranks), len(targets)), np.concatenate(targets)
-            self.known[key] = routes(self.graph, there, here) if back else routes(self.graph, here, there)
+            self.known[key] = (
+                shortest_routes(self.graph, there, here) if back else shortest_routes(self.graph, here, there)
+            )
         return self.known[key]
 
     def _round(self, targets: list[Index], sizes: list[float], begins: Array, *, back: bool) -> Array:

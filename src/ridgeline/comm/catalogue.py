@@ -14,7 +14,7 @@ from ridgeline.comm.contract_bounds import contract_bound
 from ridgeline.comm.exchange_options import EXCHANGES, exchange_candidates
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.select import beaten, candidates
-from ridgeline.comm.verify import verify
+from ridgeline.comm.verify import verify_algorithm
 from ridgeline.core.errors import InputError, Problem
 
 MOST_RANKS = 512  # every algorithm is made: beyond, one is asked for by name
@@ -47,7 +47,7 @@ class AlgorithmList:
     algorithms: tuple[ListedAlgorithm, ...]
 
 
-def catalogue(graph: Graph, size_bytes: float) -> AlgorithmList:
+def list_algorithms(graph: Graph, size_bytes: float) -> AlgorithmList:
     """Every algorithm of the library on a graph, collective by collective."""
     if graph.ranks > MOST_RANKS:
         given_text = f"{graph.ranks} ranks"
@@ -81,7 +81,7 @@ def _entries(graph: Graph, size_bytes: float) -> Iterator[ListedAlgorithm]:
                 / (_bound(graph, collective, algorithm, size_bytes, is_exchange) or timing.seconds or 1.0),
                 rounds=algorithm.rounds,
                 steps=len(algorithm.steps),
-                verified=verify(algorithm).ok,
+                verified=verify_algorithm(algorithm).ok,
             )
 
 

@@ -21,7 +21,7 @@ KEPT_NODES = 1100  # up to which the paths from all nodes are kept
 KEPT_PAIRS = 1 << 16  # up to which their ways are, on larger graphs
 
 
-def routes(graph: Graph, sources: Index, targets: Index) -> Index:
+def shortest_routes(graph: Graph, sources: Index, targets: Index) -> Index:
     """(pairs, longest) link numbers from source to target, -1 after the last.
 
     Of equal ways through switches pairs take one by the sum of their numbers, so that an all-to-all loads all alike.

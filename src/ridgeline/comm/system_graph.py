@@ -23,7 +23,7 @@ MOST_CHIPS = 16_384
 Links = list[tuple[Index, Index, float, float]]
 
 
-def system_graph(system: System) -> Graph:
+def graph_of_system(system: System) -> Graph:
     """The graph of a system's chips, domain by domain."""
     if system.chips > MOST_CHIPS:
         given_text = f"{system.chips} chips"

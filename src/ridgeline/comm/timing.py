@@ -21,7 +21,7 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.contract import Ints
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.merge_switches import merge_switches
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.core.arrays import Array, Index, Mask
 
 DENSE = 1 << 27  # places (node, chunk) that are kept as one array
@@ -161,7 +161,7 @@ def _ways(algorithm: Algorithm, graph: Graph) -> tuple[_Ways, Index | Ints]:
         number = np.zeros(len(is_used), np.int32)
         number[pairs] = np.arange(len(pairs), dtype=np.int32)
         way_of = number[key]
-    links = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    links = shortest_routes(graph, pairs // graph.nodes, pairs % graph.nodes)
     there = links >= 0
     count = there.sum(axis=1)
     latency = np.where(there, graph.latency_s[links], 0.0).sum(axis=1)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ridgeline.comm.graph import Graph
 from ridgeline.comm.merge_switches import merge_switches
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.core.arrays import Index
 
 MANY_RANKS = 1100  # from which on ways are not looked up, only counted
@@ -67,7 +67,9 @@ def floor_seconds(graph: Graph, traffic: Iterable[Traffic], size_bytes: float) -
     graph = merge_switches(graph).graph
     if graph.ranks > (FEW_RANKS if graph.shape else MANY_RANKS):
         return max(_chain_floor(graph, rows, size_bytes), _volume(graph, rows, size_bytes))
-    ways = routes(graph, np.concatenate([part.source for part in rows]), np.concatenate([part.target for part in rows]))
+    ways = shortest_routes(
+        graph, np.concatenate([part.source for part in rows]), np.concatenate([part.target for part in rows])
+    )
     total, first = np.zeros(graph.links), 0
     for part in rows:
         part_ways = ways[first : first + len(part.source)]

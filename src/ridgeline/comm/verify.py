@@ -201,7 +201,7 @@ class Verification:
     problems: tuple[Problem, ...]
 
 
-def verify(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) -> Verification:
+def verify_algorithm(algorithm: Algorithm, slots: int = SLOTS, *, serial: bool = False) -> Verification:
     """Whether every output holds every contribution exactly once, without races, and without deadlock.
 
     `serial`: one worker of a channel both sends and receives, see `deadlock`; else they cannot wait in a cycle.

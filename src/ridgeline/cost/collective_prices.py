@@ -17,8 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.answer import CollectivePrices, CollectiveTime, LayerPrice
-from ridgeline.comm.libraries.choice import chosen_option, library_of
+from ridgeline.comm import CollectivePrices, CollectiveTime, LayerPrice, chosen_option, library_of
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import format_quantity
 from ridgeline.cost.calibration import Calibration, default_calibration, owners

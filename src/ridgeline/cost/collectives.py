@@ -16,9 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.algorithm_table import closed_forms
-from ridgeline.comm.closed_form.links import Links
-from ridgeline.comm.closed_form.terms import UNROUTED, ClosedForm, Group, Routing, group_of
+from ridgeline.comm import UNROUTED, ClosedForm, Group, Links, Routing, closed_forms, group_of
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
 from ridgeline.cost.machine import Machines, ParameterColumns

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import TopologyColumns, leaving, topology_columns
+from ridgeline.comm import TopologyColumns, leaving, topology_columns
 from ridgeline.core.arrays import Array
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.records import dataclass

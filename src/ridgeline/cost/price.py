@@ -17,8 +17,7 @@ from typing import Protocol, assert_never
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import Links
-from ridgeline.comm.closed_form.terms import Routing
+from ridgeline.comm import Links, Routing
 from ridgeline.core.arrays import Array, Index, Mask, at
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass

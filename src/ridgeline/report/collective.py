@@ -11,16 +11,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.answer import CollectivePrices, CollectiveTime, LayerPrice
-from ridgeline.comm.catalogue import AlgorithmList
-from ridgeline.comm.crossings import SizeRange
-from ridgeline.comm.formats.files import CollectiveFile
-from ridgeline.comm.graph import Graph
-from ridgeline.comm.libraries.choice import LibraryChoice
-from ridgeline.comm.routes import routes
-from ridgeline.comm.simulation.contention import Contention
-from ridgeline.comm.simulation.message_rounds import Method
+from ridgeline.comm import (
+    Algorithm,
+    AlgorithmList,
+    CollectiveFile,
+    CollectivePrices,
+    CollectiveTime,
+    Contention,
+    Graph,
+    LayerPrice,
+    LibraryChoice,
+    Method,
+    SizeRange,
+    shortest_routes,
+)
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, headed, listed, percent, scatter
@@ -140,7 +144,7 @@ def _picture(algorithm: Algorithm, graph: Graph) -> list[Text]:
         return []
     rows, columns = min(HEAT_LINKS, graph.links), min(HEAT_ROUNDS, algorithm.rounds)
     pairs, which = np.unique(steps.source.astype(np.int64) * graph.nodes + steps.target, return_inverse=True)
-    ways = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    ways = shortest_routes(graph, pairs // graph.nodes, pairs % graph.nodes)
     heat = np.zeros((rows, columns))
     for hop in range(ways.shape[1]):
         link = ways[which, hop]

@@ -11,11 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.answer import CollectiveTime
-from ridgeline.comm.crossings import SizeRange
-from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import routes
+from ridgeline.comm import Algorithm, CollectiveTime, Graph, SizeRange, shortest_routes
 from ridgeline.core.arrays import Array
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
@@ -40,7 +36,7 @@ def heat(algorithm: Algorithm, graph: Graph, most_links: int, most_rounds: int) 
     if not len(steps) or not graph.links:
         return shares
     pairs, which = np.unique(steps.source.astype(np.int64) * graph.nodes + steps.target, return_inverse=True)
-    ways = routes(graph, pairs // graph.nodes, pairs % graph.nodes)
+    ways = shortest_routes(graph, pairs // graph.nodes, pairs % graph.nodes)
     size = np.broadcast_to(algorithm.contract.shares(), (algorithm.contract.chunks,))[steps.chunk]
     for hop in range(ways.shape[1]):
         link = ways[which, hop]

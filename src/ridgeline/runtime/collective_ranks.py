@@ -16,8 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.algorithm_file import read_algorithm
+from ridgeline.comm import Algorithm, read_algorithm
 from ridgeline.runtime.collective_steps import (
     ELEMENT_BYTES,
     carry_out,

@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.algorithm_file import WHOLE, write_algorithm
-from ridgeline.comm.answer import collective
-from ridgeline.comm.bounds import lower_bound
-from ridgeline.comm.contract import Collective, bus_factor
-from ridgeline.comm.formats.files import read_collective
-from ridgeline.comm.topologies import topology as graph_named
-from ridgeline.comm.verify import verify
+from ridgeline.comm import (
+    WHOLE,
+    Algorithm,
+    Collective,
+    bus_factor,
+    collective,
+    lower_bound,
+    read_collective,
+    verify_algorithm,
+    write_algorithm,
+)
+from ridgeline.comm import topology as graph_named
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.runtime.collective_ranks import join_and_measure
@@ -187,7 +191,7 @@ def _algorithm(
     if algorithm.nodes > algorithm.ranks:
         todo = "take one in which ranks send to ranks"
         raise InputError(Problem(path="algorithm", given="sums inside a switch", expected="none", todo=todo))
-    proven = verify(algorithm)
+    proven = verify_algorithm(algorithm)
     if not proven.ok:
         raise InputError(list(proven.problems))
     return algorithm

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.comm.algorithm import REDUCE, Algorithm
+from ridgeline.comm import REDUCE, Algorithm
 
 ELEMENT_BYTES = 4  # float32, whole numbers in it: sums are exact
 PERIOD = 7

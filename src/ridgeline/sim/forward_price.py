@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import Links
+from ridgeline.comm import Links
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.records import dataclass
 from ridgeline.cost import (

@@ -20,14 +20,19 @@ from typing import Unpack
 
 import numpy as np
 
-from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.library.exchanges import pairwise, sends
-from ridgeline.comm.library.gathers import ring_allgather
-from ridgeline.comm.simulation.conditions import Asked, Conditions, conditions
-from ridgeline.comm.simulation.contention import simulated_graph
-from ridgeline.comm.simulation.messages import Job
-from ridgeline.comm.simulation.simulate import over_seeds
-from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm import (
+    Algorithm,
+    Asked,
+    Conditions,
+    Job,
+    conditions,
+    graph_of_system,
+    over_seeds,
+    pairwise,
+    ring_allgather,
+    sends,
+    simulated_graph,
+)
 from ridgeline.core.arrays import Index
 from ridgeline.cost import StepPart
 from ridgeline.ir.ops import Collective, Num
@@ -48,7 +53,7 @@ def network_contention(prediction: Prediction, **wanted: Unpack[Asked]) -> Netwo
     Traffic of others and stragglers count as what contention adds: alone, a collective has neither.
     """
     scenario = prediction.scenario
-    graph = simulated_graph(system_graph(scenario.system))
+    graph = simulated_graph(graph_of_system(scenario.system))
     plans = plan_columns([scenario])
     program = lower(scenario, plans, tensors=False)
     run_conditions = conditions(graph, **wanted)

@@ -16,7 +16,7 @@ from ridgeline.comm.closed_form.links import plain_links
 from ridgeline.comm.closed_form.terms import ClosedForm, Group, Terms
 from ridgeline.comm.libraries.choice import library_choice
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.verify import verify
+from ridgeline.comm.verify import verify_algorithm
 from ridgeline.cost import collectives
 from ridgeline.cost.library_times.formulas import NCCL_FORMS
 
@@ -39,7 +39,7 @@ def test_every_row_with_steps_builds_a_right_algorithm_somewhere() -> None:
             forms = [form for graph in graphs for form in row.steps(CollectiveTask(graph, collective))]
             assert forms, (row.name, collective)
             assert all(form.name == row.name for form in forms)
-            assert verify(forms[0].make()).ok, (row.name, collective)
+            assert verify_algorithm(forms[0].make()).ok, (row.name, collective)
 
 
 @pytest.mark.parametrize(("on", "library"), [("64xh100-sxm", "nccl"), ("16xmi300x", "rccl")])

@@ -28,7 +28,7 @@ from ridgeline.comm.synthesis.symmetric import symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.verify import verify
+from ridgeline.comm.verify import verify_algorithm
 from ridgeline.core.errors import InputError
 
 ALGORITHM_TARGETS = ("msccl", "rccl", "mscclpp")
@@ -60,7 +60,7 @@ def test_a_file_is_read_back_as_the_same_algorithm_and_time(collective: str, tar
             read, verified = verify_file(path)
             assert verified.ok, (name, one.name, verified.problems)
             assert rows(read) == rows(made), (name, one.name)
-            assert verify(read).ok
+            assert verify_algorithm(read).ok
             times = [time_algorithm(each, graph, 1e8).seconds for each in (made, read)]
             assert times[0] == pytest.approx(times[1], rel=1e-12)
 

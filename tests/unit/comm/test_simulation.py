@@ -20,7 +20,7 @@ from ridgeline.comm.simulation.contention import contend, simulated_graph
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import Simulated, over_seeds, simulate
-from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
 from ridgeline.core.errors import InputError
@@ -172,7 +172,7 @@ def test_no_link_carries_more_than_its_rate() -> None:
 
 
 def test_collectives_at_once_slow_each_other() -> None:
-    graph = simulated_graph(system_graph(system("32xh100-sxm")))
+    graph = simulated_graph(graph_of_system(system("32xh100-sxm")))
     jobs = [Job(algorithm=pairwise(32), size_bytes=64e6), Job(algorithm=pairwise(32), size_bytes=64e6)]
     found = contend(jobs, graph, Conditions(paths="spray"), alpha_beta_s=1.0)
     one = found.alone_s[0]

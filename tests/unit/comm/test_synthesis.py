@@ -17,11 +17,11 @@ from ridgeline.comm.synthesis.matching import arrival_allgather, cycle_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
-from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
 from ridgeline.comm.traffic import bucket_seconds
-from ridgeline.comm.verify import verify
+from ridgeline.comm.verify import verify_algorithm
 from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import system
 
@@ -47,7 +47,7 @@ def test_a_torus_is_gathered_in_the_fewest_rounds(name: str) -> None:
     graph = topology(name, RATE, ALPHA)
     made = symmetric_allgather(graph)
     assert made.rounds == -(-(graph.ranks - 1) // len(ports(graph.shape)))
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert time_algorithm(made, graph, 1e9).crowding == 1
 
 
@@ -57,7 +57,7 @@ def test_an_even_mesh_is_gathered_along_a_cycle_in_the_fewest_rounds(name: str) 
     assert has_cycle(graph)
     made = cycle_allgather(graph)
     assert made.rounds == -(-(graph.ranks - 1) // 2)
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert time_algorithm(made, graph, 1e9).crowding == 1
     for other in ("mesh:3x3", "mesh:8", "torus:4x4", "mesh:2x2x2"):
         assert not has_cycle(topology(other, RATE, ALPHA))
@@ -71,7 +71,7 @@ def test_meshes_and_tori_within_three_percent(name: str, collective: Collective)
     graph = topology(name, RATE, ALPHA)
     made = synthesize(collective, graph, 1e9)
     timed = time_algorithm(made, graph, 1e9)
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert timed.seconds >= lower_bound(graph, collective, 1e9).seconds * (1 - 1e-9)
     chunks = 4 * graph.ranks if graph.ranks <= 64 else graph.ranks
     sequence = sequence_bound(graph, 1e9, chunks)
@@ -92,7 +92,7 @@ def test_random_and_degraded_graphs_within_ten_percent(seed: int) -> None:
     for graph in (*even, cut):
         made = synthesize("allgather", graph, 1e9)
         timed = time_algorithm(made, graph, 1e9)
-        assert verify(made).ok
+        assert verify_algorithm(made).ok
         assert timed.seconds <= 1.10 * chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
 
 
@@ -101,7 +101,7 @@ def test_large_random_graphs_by_order_of_arrival() -> None:
     graph = random_graph(600, 4, 0)
     assert not graph.uniform
     made = synthesize("allgather", graph, 1e9)
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert time_algorithm(made, graph, 1e9).seconds <= 1.05 * chunked_bound(graph, "allgather", 1e9, 600)
     one, two = (arrival_allgather(graph, 1, 1e9, 3).steps.chunk for _ in range(2))
     assert np.array_equal(one, two)
@@ -113,7 +113,7 @@ def test_links_of_unequal_rates() -> None:
         assert not graph.uniform
         made = synthesize("allgather", graph, 1e9)
         timed = time_algorithm(made, graph, 1e9)
-        assert verify(made).ok
+        assert verify_algorithm(made).ok
         bound = chunked_bound(graph, "allgather", 1e9, made.contract.chunks)
         assert bound * (1 - 1e-9) <= timed.seconds <= 1.25 * bound
 
@@ -137,7 +137,7 @@ def test_packed_trees_load_a_mesh_evenly_and_beat_the_sequence() -> None:
     made = synthesize("allreduce", graph, size)
     timed = time_algorithm(made, graph, size)
     assert made.name == "tree-packing"
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert timed.seconds <= 0.62 * size / RATE
 
 
@@ -145,7 +145,7 @@ def test_trees_of_unequal_links_avoid_the_slow_ones() -> None:
     ring = topology("ring:6", RATE, ALPHA)
     slow = replace(ring, bytes_per_s=np.where((ring.tail + ring.head == 1), RATE / 100, RATE))
     made = scheduled_allreduce(packed_trees(slow, 8), 2)
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     used = (np.minimum(made.steps.source, made.steps.target) == 0) & (
         np.maximum(made.steps.source, made.steps.target) == 1
     )
@@ -172,7 +172,7 @@ def test_never_slower_than_any_of_the_library(seed: int) -> None:
         size = float(10 ** random.uniform(0, 11))
         made = synthesize(collective, graph, size)
         mine = time_algorithm(made, graph, size).seconds
-        assert verify(made).ok
+        assert verify_algorithm(made).ok
         assert mine >= lower_bound(graph, collective, size).seconds * (1 - 1e-9)
         for one in candidates(collective, graph):
             known = time_algorithm(one.make(), graph, size).seconds
@@ -192,14 +192,14 @@ def test_never_slower_above_many_steps() -> None:
 
 @pytest.mark.parametrize("name", ["16xh100-sxm", "16xascend-910b", "16xmi300x", "planes:24x3", "rails:4x4x2"])
 def test_through_switches_near_the_bound_and_faster_than_the_library(name: str) -> None:
-    graph = topology(name, RATE, ALPHA) if ":" in name else system_graph(system(name))
+    graph = topology(name, RATE, ALPHA) if ":" in name else graph_of_system(system(name))
     made = synthesize("allgather", graph, 1e9)
     seconds = time_algorithm(made, graph, 1e9).seconds
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert seconds <= 1.15 * lower_bound(graph, "allgather", 1e9).seconds
     assert seconds < fastest("allgather", graph, 1e9)[1].seconds
     spread = synthesize("broadcast", graph, 1e9, root=3)
-    assert verify(spread).ok
+    assert verify_algorithm(spread).ok
     assert time_algorithm(spread, graph, 1e9).seconds < 0.5 * fastest("broadcast", graph, 1e9, root=3)[1].seconds
 
 
@@ -211,7 +211,7 @@ def test_a_slow_rank_behind_a_switch_is_a_leaf_of_every_tree(name: str, slow: li
     graph = slow_links(topology(name, RATE, ALPHA), slow)
     made = synthesize("allreduce", graph, 1e9)
     assert made.name == "tree-packing"
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     spent, least = time_algorithm(made, graph, 1e9).seconds, lower_bound(graph, "allreduce", 1e9).seconds
     assert least <= spent < 1.12 * least < fastest("allreduce", graph, 1e9)[1].seconds / 1.5
 
@@ -220,7 +220,7 @@ def test_a_slow_rank_behind_a_switch_is_a_leaf_of_every_tree(name: str, slow: li
 def test_all_to_all_of_many_ranks() -> None:
     graph = without(topology("torus:16x16", RATE, ALPHA), ["link:0-1", "link:17-18"])
     made = synthesize("alltoall", graph, 1e9)
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert time_algorithm(made, graph, 1e9).seconds <= 1.25 * lower_bound(graph, "alltoall", 1e9).seconds
 
 
@@ -230,7 +230,7 @@ def test_all_to_all_on_broken_and_unequal_graphs() -> None:
     for graph in (torus, mesh, random_graph(32, 4, 1, spread=2.0)):
         made = synthesize("alltoall", graph, 1e9)
         seconds = time_algorithm(made, graph, 1e9).seconds
-        assert verify(made).ok
+        assert verify_algorithm(made).ok
         assert seconds <= 1.3 * lower_bound(graph, "alltoall", 1e9).seconds
         assert seconds < 0.8 * fastest("alltoall", graph, 1e9)[1].seconds
 
@@ -254,7 +254,7 @@ def test_broadcasts_fill_all_links_of_the_root(name: str) -> None:
     for collective in ("broadcast", "reduce"):
         made = synthesize(collective, graph, size, root=3, chunks=128)
         timed = time_algorithm(made, graph, size).seconds
-        assert verify(made).ok
+        assert verify_algorithm(made).ok
         assert lower_bound(graph, collective, size, 3).seconds * (1 - 1e-9) <= timed
         assert timed <= 1.25 * lower_bound(graph, collective, size, 3).seconds
         assert timed < fastest(collective, graph, size, root=3)[1].seconds

@@ -12,12 +12,12 @@ from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, without
 from ridgeline.comm.library.exchanges import alltoallv, moe_dispatch
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.system_graph import system_graph
+from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
-from ridgeline.comm.verify import verify
+from ridgeline.comm.verify import verify_algorithm
 from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import system
 
@@ -28,7 +28,7 @@ COLLECTIVES: tuple[Collective, ...] = ("allreduce", "allgather", "reducescatter"
 
 def graph_named(name: str, rate: float = 50e9, latency: float = 5e-7) -> Graph:
     plain = name.split(":")[0] in ("mesh", "torus", "ring", "switch", "full", "domains", "dragonfly")
-    return topology(name, rate, latency) if plain else system_graph(system(name))
+    return topology(name, rate, latency) if plain else graph_of_system(system(name))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -41,7 +41,7 @@ def test_the_library_is_right_and_never_beats_the_bound(name: str, collective: C
             made = one.make()
             assert len(made.steps) <= one.steps
             assert time_algorithm(made, graph, size).seconds >= bound.seconds * (1 - 1e-9), one.name
-            assert size > 1e3 or verify(made).ok, one.name
+            assert size > 1e3 or verify_algorithm(made).ok, one.name
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,14 @@ def test_small_messages_take_few_rounds_and_large_ones_all_links() -> None:
 
 def test_ways_are_direct_or_shortest() -> None:
     mesh = topology("mesh:3x3", 1.0)
-    ways = routes(mesh, np.array([0, 0, 4]), np.array([1, 8, 4 - 3]))
+    ways = shortest_routes(mesh, np.array([0, 0, 4]), np.array([1, 8, 4 - 3]))
     assert (ways >= 0).sum(axis=1).tolist() == [1, 4, 1]
     domains = topology("domains:2x2", 1.0)
-    assert (routes(domains, np.array([0]), np.array([3])) >= 0).sum() in (3, 4)  # over rails, not through a rank
-    through = domains.head[routes(domains, np.array([0]), np.array([3]))[0]]
+    assert (shortest_routes(domains, np.array([0]), np.array([3])) >= 0).sum() in (
+        3,
+        4,
+    )  # over rails, not through a rank
+    through = domains.head[shortest_routes(domains, np.array([0]), np.array([3]))[0]]
     assert (through[:-1] >= domains.ranks).all()
 
 
@@ -172,13 +175,13 @@ def test_chunked_bound_of_unequal_links() -> None:
 
 def test_ways_enter_a_domain_by_another_rank_only_where_nothing_else_does() -> None:
     """Domains whose ranks are linked to each other, and a chip whose port into the rails is broken."""
-    mesh = system_graph(system("64xmi300x"))
-    way = routes(mesh, np.array([1]), np.array([8]))[0]
+    mesh = graph_of_system(system("64xmi300x"))
+    way = shortest_routes(mesh, np.array([1]), np.array([8]))[0]
     assert (mesh.head[way[way >= 0]][:-1] >= mesh.ranks).all()  # through switches all the way
-    whole = system_graph(system("64xh100-sxm"))
+    whole = graph_of_system(system("64xh100-sxm"))
     leaf = int(whole.head[(whole.tail == 3) & (whole.head >= 72)][0])
     broken = without(whole, [f"link:3-{leaf}"])
-    into = routes(broken, np.array([11]), np.array([3]))[0]
+    into = shortest_routes(broken, np.array([11]), np.array([3]))[0]
     between = broken.head[into[into >= 0]][:-1]
     assert (between < broken.ranks).sum() == 1
     assert time_algorithm(ring_allgather(64), broken, 1e9).seconds > 0

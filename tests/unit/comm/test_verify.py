@@ -13,7 +13,7 @@ from ridgeline.comm.library.exchanges import alltoallv, bruck_alltoall, forwarde
 from ridgeline.comm.library.gathers import PATTERNS, allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.library.levels import split_rail_allgather, unequal_allreduce
 from ridgeline.comm.library.trees import double_tree, in_switch_allreduce, tree_allreduce
-from ridgeline.comm.verify import _Replay, deadlocks, is_proved, verify
+from ridgeline.comm.verify import _Replay, deadlocks, is_proved, verify_algorithm
 
 RIGHT = {
     "ring allreduce": reduce_then_gather(ring_allgather(6)),
@@ -40,7 +40,7 @@ def with_steps(algorithm: Algorithm, steps: Steps) -> Algorithm:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_ones_pass(name: str) -> None:
-    found = verify(RIGHT[name])
+    found = verify_algorithm(RIGHT[name])
     assert found.ok, found.problems
     assert found.steps == len(RIGHT[name].steps)
 
@@ -75,7 +75,7 @@ def test_every_dropped_step_is_caught(name: str) -> None:
     steps = RIGHT[name].steps
     for row in range(len(steps)):
         kept = steps.take(np.delete(np.arange(len(steps)), row))
-        assert not verify(with_steps(RIGHT[name], kept)).ok, f"step {row}"
+        assert not verify_algorithm(with_steps(RIGHT[name], kept)).ok, f"step {row}"
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -83,7 +83,7 @@ def test_every_doubled_reduction_is_caught(name: str) -> None:
     steps = RIGHT[name].steps
     for row in np.flatnonzero(steps.op == REDUCE):
         twice = steps.take(np.insert(np.arange(len(steps)), row, row))
-        assert not verify(with_steps(RIGHT[name], twice)).ok, f"step {row}"
+        assert not verify_algorithm(with_steps(RIGHT[name], twice)).ok, f"step {row}"
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -91,7 +91,7 @@ def test_every_doubled_copy_in_its_round_is_a_race(name: str) -> None:
     steps = RIGHT[name].steps
     for row in np.flatnonzero(steps.op == COPY):
         twice = steps.take(np.insert(np.arange(len(steps)), row, row))
-        found = verify(with_steps(RIGHT[name], twice))
+        found = verify_algorithm(with_steps(RIGHT[name], twice))
         assert not found.ok
         assert "round" in found.problems[0].path
 
@@ -111,7 +111,7 @@ def test_every_exchange_of_dependent_steps_is_caught(name: str) -> None:
             rounds = steps.round.copy()
             rounds[[early, late]] = rounds[[late, early]]
             swapped = steps_of(rounds, steps.source, steps.target, steps.chunk, steps.op, steps.channel)
-            assert not verify(with_steps(RIGHT[name], swapped)).ok, (early, late)
+            assert not verify_algorithm(with_steps(RIGHT[name], swapped)).ok, (early, late)
             tried += 1
     assert tried or name in ("combine",)
 
@@ -124,7 +124,7 @@ def test_a_copy_for_a_sum_is_caught(name: str) -> None:
     for row in np.flatnonzero(steps.op == REDUCE):
         ops = steps.op.copy()
         ops[row] = COPY
-        found = verify(with_steps(RIGHT[name], replace(steps, op=ops)))
+        found = verify_algorithm(with_steps(RIGHT[name], replace(steps, op=ops)))
         first = np.flatnonzero((steps.target == steps.target[row]) & (steps.chunk == steps.chunk[row]))[0]
         place = steps.target[row] * RIGHT[name].contract.chunks + steps.chunk[row]
         onto_nothing = row == first and place not in RIGHT[name].contract.begin_places()  # a switch, a combined token
@@ -133,7 +133,7 @@ def test_a_copy_for_a_sum_is_caught(name: str) -> None:
 
 def test_a_wrong_output_names_its_rank_and_what_is_missing() -> None:
     steps = RIGHT["ring allreduce"].steps
-    found = verify(with_steps(RIGHT["ring allreduce"], steps.take(np.arange(1, len(steps)))))
+    found = verify_algorithm(with_steps(RIGHT["ring allreduce"], steps.take(np.arange(1, len(steps)))))
     assert "rank" in found.problems[0].path
     assert "without that of rank" in found.problems[0].given
 
@@ -143,23 +143,23 @@ def test_nonsense_is_refused_before_it_is_replayed() -> None:
     for name, value in (("source", 99), ("target", -1), ("chunk", 4), ("op", 7), ("round", -3)):
         column = getattr(right.steps, name).copy()
         column[0] = value
-        found = verify(with_steps(right, replace(right.steps, **{name: column})))
+        found = verify_algorithm(with_steps(right, replace(right.steps, **{name: column})))
         assert not found.ok
     own = replace(right.steps, target=right.steps.source)
-    assert "itself" in verify(with_steps(right, own)).problems[0].given
+    assert "itself" in verify_algorithm(with_steps(right, own)).problems[0].given
 
 
 def test_reading_what_is_being_written_is_a_race() -> None:
     steps = steps_of(*(np.array(one) for one in ([0, 0], [0, 1], [1, 0], [0, 0])), REDUCE)
     made = Algorithm(name="exchange", contract=contract("allreduce", 2, 1), nodes=2, steps=steps)
-    assert "while another step" in verify(made).problems[0].given
+    assert "while another step" in verify_algorithm(made).problems[0].given
 
 
 def test_serial_workers_need_slots_for_a_round() -> None:
     big = allgather_over(np.arange(4), "ring", 12)  # twelve chunks a round on a connection, all ranks sending first
-    assert verify(big).ok
-    assert "wait for each other" in verify(big, 8, serial=True).problems[0].given
-    assert verify(big, 12, serial=True).ok
+    assert verify_algorithm(big).ok
+    assert "wait for each other" in verify_algorithm(big, 8, serial=True).problems[0].given
+    assert verify_algorithm(big, 12, serial=True).ok
     assert not deadlocks(pairwise(4).steps, 1)
 
 
@@ -167,8 +167,8 @@ def test_large_sparse_exchanges_number_only_what_occurs(monkeypatch: pytest.Monk
     monkeypatch.setattr("ridgeline.comm.verify.DENSE", 10)
     monkeypatch.setattr("ridgeline.comm.timing.DENSE", 10)
     for one in (pairwise(6), reduce_then_gather(ring_allgather(5))):
-        assert verify(one).ok
-        assert not verify(with_steps(one, one.steps.take(np.arange(1, len(one.steps))))).ok
+        assert verify_algorithm(one).ok
+        assert not verify_algorithm(with_steps(one, one.steps.take(np.arange(1, len(one.steps))))).ok
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 8, 16, 21])
@@ -181,12 +181,12 @@ def test_patterns_at_many_sizes(pattern: str, n: int) -> None:
     order = np.random.default_rng(n).permutation(n)
     gather = allgather_over(order, pattern, 2)
     for one in (gather, reversed_algorithm(gather), reduce_then_gather(gather)):
-        assert verify(one).ok
+        assert verify_algorithm(one).ok
 
 
 def test_unequal_all_to_all_sends_nothing_where_there_is_nothing() -> None:
     sizes = np.array([[1.0, 0, 3], [0, 0, 1], [2, 2, 0]])
     made = alltoallv(sizes)
-    assert verify(made).ok
+    assert verify_algorithm(made).ok
     assert len(made.steps) == 4
-    assert not verify(with_steps(made, merge_steps([made.steps.take(np.arange(3))]))).ok
+    assert not verify_algorithm(with_steps(made, merge_steps([made.steps.take(np.arange(3))]))).ok

@@ -22,7 +22,7 @@ from ridgeline.comm.formats.mscclpp_read import read_mscclpp
 from ridgeline.comm.formats.mscclpp_write import mscclpp_text
 from ridgeline.comm.formats.program import Program, Wrong
 from ridgeline.comm.formats.settings_files import NAME, HcclSetting, Rule, read_hccl, read_tuner
-from ridgeline.comm.verify import Verification, verify
+from ridgeline.comm.verify import Verification, verify_algorithm
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import write_text
 
@@ -130,7 +130,7 @@ def _json(path: Path, text: str, wrong: Wrong) -> CollectiveFile:
         raise wrong("", str(broken)[:160], "JSON in UTF-8") from None
     if isinstance(data, dict) and data.get("format") == FORMAT:
         read = read_algorithm(path)
-        return CollectiveFile(format="ridgeline", algorithm=read, verification=verify(read))
+        return CollectiveFile(format="ridgeline", algorithm=read, verification=verify_algorithm(read))
     if isinstance(data, dict) and "gpus" in data:
         return _executed_file("mscclpp", read_mscclpp(path, data))
     raise wrong("", "another kind of JSON", f'"format": "{FORMAT}", or an execution plan with "gpus"')

@@ -17,7 +17,7 @@ import numpy as np
 
 from ridgeline.comm.ecmp_paths import DENSE, PathTable, follow_paths
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.comm.simulation.compiled import core
 from ridgeline.comm.simulation.conditions import PathChoice
 from ridgeline.core.arrays import Array, Index
@@ -107,7 +107,7 @@ def ways(
     """The way of each connection (sources, targets, channels); without a table, distances are worked out anew."""
     sources, targets, channels = connections
     if paths == "shortest" or not len(sources):
-        return _single(graph, routes(graph, sources, targets))
+        return _single(graph, shortest_routes(graph, sources, targets))
     path_table = table or PathTable(graph, targets)
     if paths == "spray":
         return _spray_ways(graph, *_all_ways(path_table, sources, targets))

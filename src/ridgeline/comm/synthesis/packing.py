@@ -26,7 +26,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, dijk
 from ridgeline.comm.algorithm import COPY, REDUCE, Algorithm, Steps, steps_of
 from ridgeline.comm.contract import contract
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.core.arrays import Array, Index, Mask
 
 TREED_RANKS = 128  # ranks up to which trees are grown
@@ -93,7 +93,7 @@ def _all_ways(graph: Graph) -> Index:
     n = graph.ranks
     source, target = np.indices((n, n)).reshape(2, -1)
     is_pair = source != target
-    ways_found = routes(graph, source[is_pair], target[is_pair])
+    ways_found = shortest_routes(graph, source[is_pair], target[is_pair])
     ways = np.full((n * n, ways_found.shape[1]), -1)
     ways[is_pair] = ways_found
     return ways.reshape(n, n, -1)

@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, maximum_bipartite_matching
 
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import routes
+from ridgeline.comm.routes import shortest_routes
 from ridgeline.core.arrays import Array, Index, Mask
 
 TURNS = 9  # matchings of a hub
@@ -49,7 +49,7 @@ def ports_of(graph: Graph, seed: int = 0) -> Ports:
         hubs = _hubs(graph)
         lines = [_line(hub) for hub in hubs]
         ends = [np.concatenate([pairs[end] for pairs in lines]) for end in (0, 1)]
-        ways = np.split(routes(graph, *ends), np.cumsum([len(source) for source, _ in lines])[:-1])
+        ways = np.split(shortest_routes(graph, *ends), np.cumsum([len(source) for source, _ in lines])[:-1])
         parts += [
             _hub(graph, number, hub, random, hub_ways)
             for number, (hub, hub_ways) in enumerate(zip(hubs, ways, strict=True))

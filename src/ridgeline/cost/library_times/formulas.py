@@ -36,8 +36,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.closed_form.terms import TREE, exchange_bytes, in_switch_bytes, ring_bytes
-from ridgeline.comm.libraries.nccl import PCI_SHARE, constants
+from ridgeline.comm import PCI_SHARE, TREE, constants, exchange_bytes, in_switch_bytes, ring_bytes
 from ridgeline.core.arrays import Array, Mask
 from ridgeline.core.units import BINARY, DECIMAL
 from ridgeline.cost.collectives import ALL_TO_ALL, bare_links, collective_seconds

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import EXITS, leaving
+from ridgeline.comm import EXITS, leaving
 from ridgeline.core.arrays import Array, Index, Mask
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.records import dataclass

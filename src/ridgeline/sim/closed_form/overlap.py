@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import Links
+from ridgeline.comm import Links
 from ridgeline.core.arrays import Array, Mask, at
 from ridgeline.core.records import dataclass
 from ridgeline.cost import COMPUTE, SECTION_PARTS, SectionPrices, StepPart, SustainedRates, collective_op_seconds

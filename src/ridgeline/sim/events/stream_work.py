@@ -23,8 +23,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ridgeline.comm.closed_form.links import Links
-from ridgeline.comm.closed_form.terms import Routing
+from ridgeline.comm import Links, Routing
 from ridgeline.core.arrays import Array
 from ridgeline.core.records import dataclass
 from ridgeline.cost import (
