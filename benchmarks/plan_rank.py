@@ -24,11 +24,11 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import unsupported
+from ridgeline.plan.supported import unsupported_notes
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.explain import difference
-from ridgeline.search.plan_search import placed, supported_chunks, swept
-from ridgeline.search.space import NO_PINS, Pins, Space, choices_of, space_of, widened
+from ridgeline.search.plan_search import place_layers, supported_chunks, swept
+from ridgeline.search.space import NO_PINS, Pins, Space, choices_of, space_of, widen_space
 from ridgeline.search.sweep import Chunk
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
@@ -99,11 +99,11 @@ def plan_ranks(scenarios: Sequence[Scenario], calibration: Calibration | None = 
     if not own:
         return [None] * len(scenarios)
     base = own[0].scenario
-    space = widened(space_of(base), [found.scenario.plan for found in own])
+    space = widen_space(space_of(base), [found.scenario.plan for found in own])
     steps: list[Array] = []
     capacity = capacity_of(base)
     pins = _opened(space, [found.scenario for found in own])
-    chunks = supported_chunks(priced_grids(placed(base, pins), space, used), base, space, pins)
+    chunks = supported_chunks(priced_grids(place_layers(base, pins), space, used), base, space, pins)
     found = swept(_tapped(chunks, capacity, steps), capacity)
     every = np.sort(np.concatenate(steps)) if steps else np.zeros(0)
     best = predict(replace(base, plan=found.best[0].plan), used) if found.best else None
@@ -138,7 +138,7 @@ def _tapped(chunks: Iterable[Chunk], capacity: float, steps: list[Array]) -> Ite
 
 def _ranked(own: Prediction, best: Prediction | None, counts: tuple[int, int, int]) -> PlanRank:
     scenario = own.scenario
-    notes = list(unsupported(scenario))
+    notes = list(unsupported_notes(scenario))
     if not own.fits:
         notes.append(f"predicted not to fit by {-own.memory.headroom_bytes:.3g} bytes")
     if scenario.plan.placement:

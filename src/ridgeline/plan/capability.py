@@ -77,16 +77,16 @@ class Capability:
                 continue
             where = effect & _hold(limit.when, facts)
             if limit.unless:
-                where = where & negated(_hold(limit.unless, facts))
+                where = where & negate(_hold(limit.unless, facts))
             if where is False:
                 continue
-            yield limit, where & negated(holds(limit.values, facts.values[limit.decision], facts.values))
+            yield limit, where & negate(holds(limit.values, facts.values[limit.decision], facts.values))
 
     def supported(self, facts: PlanFacts) -> Truth:
         """Whether no row is broken, by plan."""
         fine: Truth = True
         for _, broken in self.broken(facts):
-            fine = fine & negated(broken)
+            fine = fine & negate(broken)
         return fine
 
     def replacements(self, scenario: Scenario) -> dict[str, Any]:
@@ -117,10 +117,10 @@ class PlanFacts:
 
 def _hold(conditions: Mapping[str, Cells], facts: PlanFacts) -> Truth:
     """Whether all conditions hold."""
-    found: Truth = True
+    result: Truth = True
     for name, cells in conditions.items():
-        found = found & holds(cells, facts.values[name], facts.values)
-    return found
+        result = result & holds(cells, facts.values[name], facts.values)
+    return result
 
 
 def holds(cells: Cells, value: Any, values: Mapping[str, Any]) -> Truth:
@@ -129,10 +129,10 @@ def holds(cells: Cells, value: Any, values: Mapping[str, Any]) -> Truth:
     >>> holds((1, "=tp"), 4, {"tp": 4}), holds((">1",), 1, {}), holds(("multiple of tp",), 6, {"tp": 4})
     (True, False, False)
     """
-    found: Truth = False
+    result: Truth = False
     for cell in cells:
-        found = found | _is_cell(cell, value, values)
-    return found
+        result = result | _is_cell(cell, value, values)
+    return result
 
 
 def _is_cell(cell: Cell, value: Any, values: Mapping[str, Any]) -> Truth:
@@ -177,7 +177,7 @@ def _truth(value: Any) -> Truth:
     return value if getattr(value, "shape", ()) else bool(value)
 
 
-def negated(value: Truth) -> Truth:
+def negate(value: Truth) -> Truth:
     """The opposite, of one or of many."""
     return not value if isinstance(value, bool) else ~value
 

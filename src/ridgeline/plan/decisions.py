@@ -232,10 +232,10 @@ def serving_effects(scenario: Scenario) -> dict[str, Truth]:
     """Whether a decision of a deployment is one: what a plan leaves open is left to the engine."""
     plan, experts = scenario.plan, has_experts(scenario.model)
     switches, precision = plan.switches, plan.precision
-    rest = plan.mesh.tp * plan.serving.data_parallel_size // plan.mesh.ep
+    remainder = plan.mesh.tp * plan.serving.data_parallel_size // plan.mesh.ep
     return {
         "ep": experts and not plan.serving.pools,
-        "etp": experts and not plan.serving.pools and plan.mesh.etp not in (1, rest),
+        "etp": experts and not plan.serving.pools and plan.mesh.etp not in (1, remainder),
         "precision.scaling": precision.scaling is not None and precision.compute.peak in NARROW,
         **{name: getattr(switches, name) is not None for name in ("attention", "graph", "compiled")},
         "moe_dispatch": switches.moe_dispatch is not None and plan.mesh.ep > 1,

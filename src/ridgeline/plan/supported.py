@@ -27,13 +27,13 @@ def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
 
     Megatron-FSDP, which shards more than optimizer states, goes with the usual order alone.
     """
-    plan, known = scenario.plan, scenario.engine.supports.features
+    plan, catalog_entry = scenario.plan, scenario.engine.supports.features
     if plan.mesh.pp == 1 or plan.mesh.dp == 1:
         return ORDERS
-    return known.order if plan.sharding.shard in ("none", "zero1") else ORDERS[:1]
+    return catalog_entry.order if plan.sharding.shard in ("none", "zero1") else ORDERS[:1]
 
 
-def unsupported(scenario: Scenario) -> tuple[str, ...]:
+def unsupported_notes(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     engine = scenario.engine
     if scenario.plan.engine != engine.id or not isinstance(scenario.workload, Train):
@@ -99,12 +99,12 @@ def _expert_overlap(known: Supports) -> Iterator[Limit]:
     Dispatch of one microbatch hides behind compute of another: with stages that takes a schedule which runs both at a
     time, and a backward that does not begin with all of the forward.
     """
-    features, asked = known.features, "asks_expert_overlap"
+    features, question = known.features, "asks_expert_overlap"
     words = "overlap of expert dispatch in this plan"
     if "moe" not in features.overlaps:
-        yield Limit(decision=asked, values=(False,), expected=words)
+        yield Limit(decision=question, values=(False,), expected=words)
         return
     if features.moe_beside:
-        beside = {"schedule.name": features.moe_beside}
-        yield Limit(decision=asked, values=(False,), when={"pp": (">1",)}, unless=beside, expected=words)
-    yield Limit(decision=asked, values=(False,), when={"recompute.kind": ("full",)}, expected=words)
+        overlap_schedules = {"schedule.name": features.moe_beside}
+        yield Limit(decision=question, values=(False,), when={"pp": (">1",)}, unless=overlap_schedules, expected=words)
+    yield Limit(decision=question, values=(False,), when={"recompute.kind": ("full",)}, expected=words)

@@ -48,7 +48,7 @@ class Case:
     given: bool = False
 
 
-def searched(request: PlanRequest, search: Callable[[Case], Outcome], skipped: list[str]) -> Iterator[Outcome]:
+def search_cases(request: PlanRequest, search: Callable[[Case], Outcome], skipped: list[str]) -> Iterator[Outcome]:
     """The outcome of every case of a request, one after the other; sizes that cannot be built are told in `skipped`.
 
     For the fewest chips sizes are searched upwards until the deadline is met, and then those just below that. A size
@@ -78,8 +78,8 @@ def searched(request: PlanRequest, search: Callable[[Case], Outcome], skipped: l
 def cases(request: PlanRequest, skipped: list[str]) -> Iterator[Case]:
     """Every space to search, sizes in rising order; those that cannot be built are told in `skipped`."""
     for ref in request.systems or (request.table.get("system"),):
-        for sized in _sizes(request, ref, skipped):
-            yield from _engines(request, sized)
+        for system_name in _sizes(request, ref, skipped):
+            yield from _engines(request, system_name)
 
 
 def _between(request: PlanRequest, ref: str, below: int, above: int) -> Iterator[Case]:
@@ -96,13 +96,15 @@ def _with_another_batch(
 ) -> Iterator[str]:
     """The smallest size between two that meets the deadline with another global batch, below the fewest chips found."""
     below, above, fewest = sizes
-    for asked in _between(request, ref, below, above):
-        chips, work = asked.scenario.system.chips, asked.scenario.workload
+    for neighbour in _between(request, ref, below, above):
+        chips, work = neighbour.scenario.system.chips, neighbour.scenario.workload
         other = divisible_batch(work.sequences, chips) if isinstance(work, Train) and work.global_batch else None
         if chips >= fewest or other is None:
             continue
         settings = (*request.settings, f"workload.global_batch={other}")
-        found = search(case(replace(request, settings=settings), resize_name(ref, chips), asked.scenario.plan.engine))
+        found = search(
+            case(replace(request, settings=settings), resize_name(ref, chips), neighbour.scenario.plan.engine)
+        )
         if chosen([found], request.goal) is not None and found.run is not None:
             yield (
                 f"{chips} chips would do with a global batch of {other} sequences instead of {work.sequences}: "
@@ -122,12 +124,12 @@ def _target_engines(request: PlanRequest, ref: Any) -> tuple[str, ...]:
     system = _system({**request.table, "system": request.table.get("system") if ref is None else ref})
     if request.target is None or system is None or described_engine(dict(request.table)) is not None:
         return ()
-    able, asked = request.target.engines(system), request.pins.engines
-    if other := [id for id in asked if id not in able]:
-        given = f"{', '.join(other)} with --to {request.target.id}"
-        expected = f"an engine that {request.target.id} runs: {', '.join(able) or 'none of the catalog'}"
-        raise InputError(Problem(path="--engine", given=given, expected=expected, todo="leave out --engine, or --to"))
-    return asked or able
+    able, pinned_engines = request.target.engines(system), request.pins.engines
+    if other := [id for id in pinned_engines if id not in able]:
+        got = f"{', '.join(other)} with --to {request.target.id}"
+        expectation = f"an engine that {request.target.id} runs: {', '.join(able) or 'none of the catalog'}"
+        raise InputError(Problem(path="--engine", given=got, expected=expectation, todo="leave out --engine, or --to"))
+    return pinned_engines or able
 
 
 def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
@@ -139,18 +141,18 @@ def _sizes(request: PlanRequest, ref: Any, skipped: list[str]) -> Iterator[Any]:
         yield ref
         return
     if not isinstance(ref, str):
-        expected = "a system named by --on when sizes are swept"
-        raise InputError(Problem(path="--chips", given="a system table", expected=expected, todo="add --on"))
-    whole = load_system(ref)
-    domain = whole.tiers[0].chips if whole.tiers else 1
+        expectation = "a system named by --on when sizes are swept"
+        raise InputError(Problem(path="--chips", given="a system table", expected=expectation, todo="add --on"))
+    full_system = load_system(ref)
+    domain = full_system.tiers[0].chips if full_system.tiers else 1
     for chips in sizes_of(text, domain):
-        sized = resize_name(ref, chips)
+        system_name = resize_name(ref, chips)
         try:
-            load_system(sized)
+            load_system(system_name)
         except InputError as wrong:
             skipped.append(f"{chips} chips left out: {wrong}")
         else:
-            yield sized
+            yield system_name
 
 
 def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
@@ -159,28 +161,28 @@ def case(request: PlanRequest, ref: Any, engine: str | None) -> Case:
     if ref is not None:
         table["system"] = ref
     problems = apply_settings(table, request.settings)
-    own = table.pop("plan", {})
-    own = own if isinstance(own, Mapping) else {}
-    described = described_engine(table)
+    plan_table = table.pop("plan", {})
+    plan_table = plan_table if isinstance(plan_table, Mapping) else {}
+    custom_engine = described_engine(table)
     system = _system(table)
-    usual = described or default_engine(system)
-    notes = _defaults(table, own, None if engine or described else default_engine_note(system))
+    usual = custom_engine or default_engine(system)
+    notes = _defaults(table, plan_table, None if engine or custom_engine else default_engine_note(system))
     if request.target is not None and engine and engine not in request.pins.engines:
         notes.append(f"engine = {engine}: what {request.target.id} runs")
-    kept = {key: value for key, value in own.items() if key in KEPT}
-    kept = {"engine": usual, "precision": "bf16", **kept, **({"engine": engine} if engine else {})}
-    settled = {"dp": 1, "microbatch": 1, "recompute": "none", **kept}
-    built, found = assemble({**table, "plan": settled})
+    fixed_keys = {key: value for key, value in plan_table.items() if key in KEPT}
+    fixed_keys = {"engine": usual, "precision": "bf16", **fixed_keys, **({"engine": engine} if engine else {})}
+    plain_plan = {"dp": 1, "microbatch": 1, "recompute": "none", **fixed_keys}
+    built, found = assemble({**table, "plan": plain_plan})
     problems += [problem for problem in found if built is None or not problem.path.startswith("plan.")]
     if problems or built is None:
         raise InputError(dict.fromkeys(problems))
-    given = assemble({**table, "plan": {**own, **kept}})[0] if own else None
-    plan = given.plan if given else built.plan
+    given_scenario = assemble({**table, "plan": {**plan_table, **fixed_keys}})[0] if plan_table else None
+    plan = given_scenario.plan if given_scenario else built.plan
     built = replace(built, plan=plan, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
     pins = pins_of(request.pins, built, problems)
     if problems:
         raise InputError(dict.fromkeys(problems))
-    return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given is not None)
+    return Case(scenario=built, pins=pins, table=MappingProxyType(table), given=given_scenario is not None)
 
 
 def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
@@ -200,15 +202,15 @@ def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
     if options.get("on"):
         table["system"] = options["on"]
     problems = apply_settings(table, settings)
-    own = table.get("plan", {})
-    own = dict(own) if isinstance(own, Mapping) else {}
+    plan_table = table.get("plan", {})
+    plan_table = dict(plan_table) if isinstance(plan_table, Mapping) else {}
     if options.get("engine"):
-        own["engine"] = options["engine"]
-    described = described_engine(table)
+        plan_table["engine"] = options["engine"]
+    custom_engine = described_engine(table)
     system = _system(table)
-    usual = described or default_engine(system)
-    notes = _defaults(table, own, None if described else default_engine_note(system))
-    built, found = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **own}})
+    usual = custom_engine or default_engine(system)
+    notes = _defaults(table, plan_table, None if custom_engine else default_engine_note(system))
+    built, found = assemble({**table, "plan": {"engine": usual, "precision": "bf16", **plan_table}})
     problems += found if "system" in table else [no_system(), *(one for one in found if one.path != "system")]
     if problems or built is None:
         raise InputError([told_by(settings, problem) for problem in dict.fromkeys(problems)])

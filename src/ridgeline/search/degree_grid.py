@@ -56,23 +56,27 @@ RULES = (precision, blocks, not_predictable)  # what a structure alone can get w
 def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list[DegreeGrid]:
     """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
     groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
-    priced: dict[tuple[str, bytes], _Structure] = {}
-    switched = [_degrees(replace(base, plan=replace(base.plan, switches=one)), space) for one in space.switches]
+    structure_prices: dict[tuple[str, bytes], _Structure] = {}
+    degrees_by_switches = [
+        _degrees(replace(base, plan=replace(base.plan, switches=item)), space) for item in space.switches
+    ]
     for recompute, formats, switches in space.structures:
         plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
         scenario = replace(base, plan=plan)
-        degrees = switched[space.switches.index(switches)]
+        degrees = degrees_by_switches[space.switches.index(switches)]
         possible = not any(problem for rule in RULES for problem in rule(scenario))
         possible &= not (recompute.kind == "full" and len(space.recompute) > 1 and _overlap_told(scenario))
         if possible and len(degrees):
             # what overlaps changes no op
             same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
-            if same not in priced:
-                priced[same] = _structure(scenario, degrees, calibration)
-            made = replace(priced[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)]))
-            key = (made.model.kinds, recompute.layers, switches.graph)
-            groups.setdefault(key, []).append(made)
-    return [_joined(structures) for structures in groups.values()]
+            if same not in structure_prices:
+                structure_prices[same] = _structure(scenario, degrees, calibration)
+            structure = replace(
+                structure_prices[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)])
+            )
+            key = (structure.model.kinds, recompute.layers, switches.graph)
+            groups.setdefault(key, []).append(structure)
+    return [_join_structures(structures) for structures in groups.values()]
 
 
 def _overlap_told(scenario: Scenario) -> bool:
@@ -100,35 +104,35 @@ def _degrees(scenario: Scenario, space: Space) -> Array:
         (tp, cp)
         for tp, cp in product(tps, space.cp)
         if chips % (tp * cp) == 0
-        and not _repeated(plan, space, tp, cp)
+        and not _is_duplicate_cell(plan, space, tp, cp)
         and not any(context(_with(scenario, tp=tp, cp=cp)))
     ]
-    folded = [
+    expert_pairs = [
         (ep, etp)
         for ep, etp in product(space.ep, space.etp)
         if chips % (ep * etp) == 0
         and not (ep * etp == 1 and _idle_overlap(plan, space))
         and not any(experts(_with(scenario, dp=ep * etp, ep=ep, etp=etp)))
     ]
-    made = [(*pair, *fold, size) for pair, fold, size in product(pairs, folded, space.microbatch)]
-    return np.array(made, dtype=np.float64).reshape(-1, 5)
+    cells = [(*pair, *fold, size) for pair, fold, size in product(pairs, expert_pairs, space.microbatch)]
+    return np.array(cells, dtype=np.float64).reshape(-1, 5)
 
 
-def _repeated(plan: Plan, space: Space, tp: int, cp: int) -> bool:
+def _is_duplicate_cell(plan: Plan, space: Space, tp: int, cp: int) -> bool:
     """Whether another structure is the same at these degrees: a switch for ranks that are not there."""
-    own = plan.switches
+    switches = plan.switches
     same = (
-        (tp == 1 and own.sequence_parallel is not None, replace(own, sequence_parallel=None)),
-        (cp == 1 and own.cp_kind != "ring", replace(own, cp_kind="ring")),
+        (tp == 1 and switches.sequence_parallel is not None, replace(switches, sequence_parallel=None)),
+        (cp == 1 and switches.cp_kind != "ring", replace(switches, cp_kind="ring")),
     )
-    return any(idle and other in space.switches for idle, other in same)
+    return any(idle and alternative in space.switches for idle, alternative in same)
 
 
 def _idle_overlap(plan: Plan, space: Space) -> bool:
     """Whether another structure is the same while no expert is exchanged: one not told to overlap that."""
-    own = plan.switches
-    rest = {word: on for word, on in own.overlap.items() if word != "moe"}
-    return "moe" in own.overlap and replace(own, overlap=rest) in space.switches
+    switches = plan.switches
+    remainder = {word: on for word, on in switches.overlap.items() if word != "moe"}
+    return "moe" in switches.overlap and replace(switches, overlap=remainder) in space.switches
 
 
 def _with(scenario: Scenario, **degrees: Any) -> Scenario:
@@ -156,13 +160,13 @@ def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> 
     )
 
 
-def _joined(parts: Sequence[_Structure]) -> DegreeGrid:
+def _join_structures(parts: Sequence[_Structure]) -> DegreeGrid:
     """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
     degrees = np.concatenate([part.degrees for part in parts])
     tp, cp, _, _, microbatch = degrees.T
     base = parts[0].scenario
-    each = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
-    order = np.lexsort((each, each % 1 > 0))  # loops take whole numbers of them
+    microbatches = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
+    order = np.lexsort((microbatches, microbatches % 1 > 0))  # loops take whole numbers of them
     tp, cp, ep, etp, microbatch = degrees[order].T
     model = joined([part.model for part in parts], order)
     columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
@@ -180,7 +184,7 @@ def _joined(parts: Sequence[_Structure]) -> DegreeGrid:
 
 def _weight_group(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
     """A number for every mesh and precision."""
-    which = np.array([precisions.index(own) for own in precisions])[structure]
+    which = np.array([precisions.index(precision) for precision in precisions])[structure]
     return np.unique(np.column_stack([degrees, which]), axis=0, return_inverse=True)[1].ravel()
 
 

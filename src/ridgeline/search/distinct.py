@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import recompute_words, sharding_words
 from ridgeline.search.plan_search import SweepResult, distinct
-from ridgeline.search.shortlist import Entry, ordered
+from ridgeline.search.shortlist import Entry, in_order
 
 
 def kind_of(plan: Plan) -> Hashable:
@@ -36,14 +36,14 @@ def kind_words(plan: Plan) -> str:
 
 def kinds(swept: SweepResult, most: int) -> tuple[Entry, ...]:
     """The best plan of each kind among all that were kept, fastest first."""
-    others = (entry for some in swept.by_choice.values() for entry in some)
-    return distinct(first_of_each((*swept.best, *others)))[:most]
+    alternatives = (entry for some in swept.by_choice.values() for entry in some)
+    return distinct(first_of_each((*swept.best, *alternatives)))[:most]
 
 
 def first_of_each(entries: Iterable[Entry]) -> Iterable[Entry]:
     """The fastest entry of each kind, fastest first."""
     seen: set[Hashable] = set()
-    for entry in ordered(entries):
+    for entry in in_order(entries):
         kind = kind_of(entry.plan)
         if kind not in seen:
             seen.add(kind)

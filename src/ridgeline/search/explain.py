@@ -20,7 +20,7 @@ from ridgeline.plan.plan import Plan, Switches
 from ridgeline.plan.plan_table import offload_words, recompute_words, schedule_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.distinct import kind_of, kinds
-from ridgeline.search.plan_search import SAME, Search, predicted
+from ridgeline.search.plan_search import SAME, Search, predict_entries
 from ridgeline.search.shortlist import Entry, choice
 from ridgeline.sim import Prediction, Simulated, predict, simulate
 
@@ -66,10 +66,10 @@ def difference_words(parts: Mapping[str, float], step_s: float) -> str:
     >>> difference_words({"tp": 1.0, "bubble": -0.25, "pp": 1e-6}, 10.0)
     'tp +1 s, bubble −250 ms'
     """
-    named = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:NAMED_PARTS]
-    named = named or list(parts.items())[:1]
-    rest_s = sum(parts.values()) - sum(seconds for _, seconds in named)
-    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in named]
+    name_words = [(name, seconds) for name, seconds in parts.items() if abs(seconds) > SILENT * step_s][:NAMED_PARTS]
+    name_words = name_words or list(parts.items())[:1]
+    rest_s = sum(parts.values()) - sum(seconds for _, seconds in name_words)
+    words = [f"{name} {signed_quantity(seconds, 's')}" for name, seconds in name_words]
     return ", ".join([*words, f"rest {signed_quantity(rest_s, 's')}"] if abs(rest_s) > SILENT * step_s else words)
 
 
@@ -107,13 +107,13 @@ def explain(search: Search, winner: Prediction) -> PlanExplanation:
     """
     fastest = winner.step_time_s <= search.swept.best[0].step_s * (1 + SAME)
     losses = sorted(_losses(search, winner), key=lambda loss: loss.seconds) if fastest else []
-    others = _next(search, winner) if fastest else search.plans[:1]
+    alternatives = _next(search, winner) if fastest else search.plans[:1]
     high = winner.interval.high
     factor = winner.interval.low / winner.step_time_s
     return PlanExplanation(
         winner=winner,
         losses=tuple(losses),
-        runner_up=loss(("plan",), "the best plan of another kind", others[0], winner) if others else None,
+        runner_up=loss(("plan",), "the best plan of another kind", alternatives[0], winner) if alternatives else None,
         doubted=sum(entry.step_s * factor < high for entry in search.swept.best[1:]),
         shortlist=max(0, len(search.swept.best) - 1),
     )
@@ -121,9 +121,9 @@ def explain(search: Search, winner: Prediction) -> PlanExplanation:
 
 def _next(search: Search, winner: Prediction) -> tuple[Prediction, ...]:
     """The best plan of another kind than the winner's; where all are of one kind, the next plan."""
-    own = kind_of(winner.scenario.plan)
-    other = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != own]
-    return predicted(search.scenario, other[:1], search.calibration) or search.plans[1:2]
+    winner_kind = kind_of(winner.scenario.plan)
+    other_kinds = [entry for entry in kinds(search.swept, 2) if kind_of(entry.plan) != winner_kind]
+    return predict_entries(search.scenario, other_kinds[:1], search.calibration) or search.plans[1:2]
 
 
 def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
@@ -131,25 +131,29 @@ def _losses(search: Search, winner: Prediction) -> Iterator[Loss]:
 
     A choice that loses nothing makes no difference: sharding over one rank, a switch that the engine does not heed.
     """
-    own = winner.scenario.plan
-    found: list[tuple[Entry, list[str]]] = []
+    winner_plan = winner.scenario.plan
+    alternatives: list[tuple[Entry, list[str]]] = []
     for axis in AXES:
-        slower = (entry for entry in _others(search, axis, own) if entry.step_s > winner.step_time_s * (1 + SAME))
+        slower = (
+            entry
+            for entry in _other_choices(search, axis, winner_plan)
+            if entry.step_s > winner.step_time_s * (1 + SAME)
+        )
         best = next(slower, None)
         if best is None:
             continue
-        same = next((axes for entry, axes in found if entry.plan == best.plan), None)
+        same = next((axes for entry, axes in alternatives if entry.plan == best.plan), None)
         if same is None:
-            found.append((best, [axis]))
+            alternatives.append((best, [axis]))
         else:
             same.append(axis)
-    for best, axes in found:
-        for prediction in predicted(search.scenario, [best], search.calibration):
-            what = ", ".join(told(best.plan, axis, own) for axis in axes)
+    for best, axes in alternatives:
+        for prediction in predict_entries(search.scenario, [best], search.calibration):
+            what = ", ".join(choice_words(best.plan, axis, winner_plan) for axis in axes)
             yield loss(tuple(axes), what, prediction, winner)
 
 
-def _others(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
+def _other_choices(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
     """The best plans at other choices than the winner's, fastest first, as far as the choice has an effect."""
     for entry in search.swept.by_choice.get("schedule" if axis == "chunks" else axis, ()):
         plan = entry.plan
@@ -166,9 +170,9 @@ def _others(search: Search, axis: str, own: Plan) -> Iterator[Entry]:
 
 def _effect(plan: Plan) -> tuple[bool, str, Switches]:
     """What the switches of a plan do."""
-    own = plan.switches
-    kind = own.cp_kind if plan.mesh.cp > 1 else ""
-    return plan.sequence_parallel and plan.mesh.tp > 1, kind, _bare(own)
+    switches = plan.switches
+    kind = switches.cp_kind if plan.mesh.cp > 1 else ""
+    return plan.sequence_parallel and plan.mesh.tp > 1, kind, _bare(switches)
 
 
 def _bare(switches: Switches) -> Switches:
@@ -195,7 +199,7 @@ def difference(other: Prediction, winner: Prediction) -> Mapping[str, float]:
     return MappingProxyType(dict(sorted(parts.items(), key=lambda part: -abs(part[1]))))
 
 
-def told(plan: Plan, axis: str, own: Plan) -> str:
+def choice_words(plan: Plan, axis: str, own: Plan) -> str:
     """A plan's choice along an axis, in words; of switches those that differ from the winner's."""
     match axis:
         case "schedule" | "chunks":
@@ -237,8 +241,8 @@ def simulated_step_s(prediction: Prediction, calibration: Calibration | None = N
     actions = 2 * scenario.microbatches * scenario.plan.mesh.pp * scenario.plan.schedule.chunks
     if actions > MOST_ACTIONS:
         return None
-    made = simulate(scenario, calibration)
-    return made.step_s if isinstance(made, Simulated) else None
+    simulation = simulate(scenario, calibration)
+    return simulation.step_s if isinstance(simulation, Simulated) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +265,9 @@ class GivenPlan:
 
 def given_plan(search: Search, given: Scenario, winner: Prediction) -> GivenPlan | None:
     """The rank of the scenario's own plan and what it loses to the winner; None where it cannot run."""
-    own = predict(given, search.calibration)
-    if not isinstance(own, Prediction):
+    prediction = predict(given, search.calibration)
+    if not isinstance(prediction, Prediction):
         return None
-    return GivenPlan(prediction=own, faster=search.swept.faster, loss=loss(("plan",), "the plan given", own, winner))
+    return GivenPlan(
+        prediction=prediction, faster=search.swept.faster, loss=loss(("plan",), "the plan given", prediction, winner)
+    )

@@ -53,8 +53,8 @@ def expressible_space(space: Space, scenario: Scenario, pins: Pins, capability: 
             choice for choice in getattr(space, axis) if is_expressible(scenario, space, axis, choice, capability)
         )
         if choices and (axis not in pins.pinned or axis in ("switches", "precision")):
-            narrowed: dict[str, Any] = {axis: choices}
-            space = replace(space, **narrowed)
+            narrow_axis: dict[str, Any] = {axis: choices}
+            space = replace(space, **narrow_axis)
     return space
 
 
@@ -86,20 +86,20 @@ def _probes(scenario: Scenario, space: Space, shard: Shard, axis: str, choice: A
     """The plainest plans that have a choice: of context ranks one for each way they exchange keys, of switches one for
     each axis of ranks that these may be about."""
     if axis == "switches":
-        for other in ("", *AXES):
-            if other != "pp":
-                yield from _probe(scenario, space, shard, {other: _least(space, other)}, {"switches": choice})
+        for rank_axis in ("", *AXES):
+            if rank_axis != "pp":
+                yield from _probe(scenario, space, shard, {rank_axis: _least(space, rank_axis)}, {"switches": choice})
     elif axis == "cp":
-        for switches in {one.cp_kind: one for one in space.switches}.values():
+        for switches in {switches.cp_kind: switches for switches in space.switches}.values():
             yield from _probe(scenario, space, shard, {axis: choice}, {"switches": switches})
     elif axis in AXES:
         yield from _probe(scenario, space, shard, {axis: choice}, {})
     elif axis == "etp":
         yield from _probe(scenario, space, shard, {"tp": choice, "etp": choice}, {})
     else:
-        staged = axis == "schedule" and choice != Schedule()
-        made = {} if axis == "shard" else {axis: choice}
-        yield from _probe(scenario, space, shard, {"pp": _least(space, "pp")} if staged else {}, made)
+        needs_stages = axis == "schedule" and choice != Schedule()
+        choices = {} if axis == "shard" else {axis: choice}
+        yield from _probe(scenario, space, shard, {"pp": _least(space, "pp")} if needs_stages else {}, choices)
 
 
 def plain_plans(scenario: Scenario, space: Space) -> Iterator[Plan]:
@@ -120,12 +120,16 @@ def _probe(
 ) -> Iterator[Plan]:
     """A plan with these degrees on the chips, and nothing but these choices; none where they do not divide them."""
     chips = scenario.system.chips
-    own: dict[str, Any] = {axis: size for axis, size in degrees.items() if axis}
-    inner = own.get("tp", 1) * own.get("cp", 1) * own.get("pp", 1)
-    if chips % inner or any(size == 1 for size in own.values()) or chips % (own.get("ep", 1) * own.get("etp", 1)):
+    mesh_degrees: dict[str, Any] = {axis: size for axis, size in degrees.items() if axis}
+    inner = mesh_degrees.get("tp", 1) * mesh_degrees.get("cp", 1) * mesh_degrees.get("pp", 1)
+    if (
+        chips % inner
+        or any(size == 1 for size in mesh_degrees.values())
+        or chips % (mesh_degrees.get("ep", 1) * mesh_degrees.get("etp", 1))
+    ):
         return
     plain: dict[str, Any] = {
-        "mesh": Mesh(**{"dp": chips // inner, **own}),
+        "mesh": Mesh(**{"dp": chips // inner, **mesh_degrees}),
         "microbatch": 1,
         "recompute": space.recompute[0],
         "sharding": Sharding(shard=shard),
@@ -141,8 +145,14 @@ def with_target_defaults(space: Space, scenario: Scenario, capability: Capabilit
     """The space with the switches and formats beside its own that the target has where a plan leaves them open."""
     plan = scenario.plan
     defaults = list(_defaults(space, scenario, capability))
-    switches = [*space.switches, *(_switched(one, plan.switches, some) for some in defaults for one in space.switches)]
-    formats = [*space.precision, *(_reduced(one, some) for some in defaults for one in space.precision)]
+    switches = [
+        *space.switches,
+        *(_with_defaults(item, plan.switches, some) for some in defaults for item in space.switches),
+    ]
+    formats = [
+        *space.precision,
+        *(_with_gradient_format(formats, some) for some in defaults for formats in space.precision),
+    ]
     return replace(space, switches=tuple(_unique(switches)), precision=tuple(_unique(formats)))
 
 
@@ -181,19 +191,19 @@ def _is_default(path: str) -> bool:
     return path.startswith(OVERLAP) or path in (*OPEN, GRADIENTS, SEQUENCE_PARALLEL)
 
 
-def _switched(switches: Switches, stated: Switches, values: Mapping[str, Any]) -> Switches:
+def _with_defaults(switches: Switches, stated: Switches, values: Mapping[str, Any]) -> Switches:
     """Switches with what the target does in place of those that the plan does not state."""
     overlap = {path.removeprefix(OVERLAP): on for path, on in values.items() if path.startswith(OVERLAP)}
-    unstated = {word: on for word, on in overlap.items() if word not in stated.overlap}
+    open_overlap = {word: on for word, on in overlap.items() if word not in stated.overlap}
     changes: dict[str, Any] = {
         OPEN[path]: value for path, value in values.items() if path in OPEN and getattr(stated, OPEN[path]) is None
     }
     if SEQUENCE_PARALLEL in values and stated.sequence_parallel is None:
         changes["sequence_parallel"] = values[SEQUENCE_PARALLEL]
-    return replace(switches, overlap=MappingProxyType({**switches.overlap, **unstated}), **changes)
+    return replace(switches, overlap=MappingProxyType({**switches.overlap, **open_overlap}), **changes)
 
 
-def _reduced(precision: Precision, values: Mapping[str, Any]) -> Precision:
+def _with_gradient_format(precision: Precision, values: Mapping[str, Any]) -> Precision:
     """Formats with the one that the target reduces gradients in, where the plan does not state it."""
     if GRADIENTS not in values or precision.gradients is not None:
         return precision

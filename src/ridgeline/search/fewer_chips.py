@@ -30,15 +30,15 @@ def fit_to(scenario: Scenario, chips: int, accept: Callable[[Scenario], bool] | 
     >>> fit_to(assemble(table)[0], 9).plan.mesh.ranks
     8
     """
-    found: list[tuple[float, Scenario]] = []
+    values: list[tuple[float, Scenario]] = []
     for count in usable(chips):
         fewer = replace(scenario, system=on_fewer(scenario.system, count))
         for entry in find_plan(fewer, most=0).swept.best:
             candidate = replace(fewer, plan=entry.plan)
             if not check(candidate) and (accept is None or accept(candidate)):
-                found.append((entry.step_s, candidate))
+                values.append((entry.step_s, candidate))
                 break
-    return min(found, key=lambda one: one[0])[1] if found else None
+    return min(values, key=lambda one: one[0])[1] if values else None
 
 
 def usable(chips: int) -> tuple[int, ...]:
@@ -54,21 +54,21 @@ def usable(chips: int) -> tuple[int, ...]:
 
 def _smooth_below(chips: int) -> Iterator[int]:
     for count in range(chips, 0, -1):
-        rest = count
+        remainder = count
         for prime in SMOOTH:
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
+            while remainder % prime == 0:
+                remainder //= prime
+        if remainder == 1:
             yield count
 
 
 def on_fewer(system: System, chips: int) -> System:
     """The machine with some of its chips left: networks as they were, a tier that would join one chip left out."""
-    tiers, joined = [], 1
+    tiers, chips_below = [], 1
     for tier in system.tiers:
-        if min(tier.chips, chips) > joined:
-            joined = min(tier.chips, chips)
-            tiers.append(replace(tier, chips=joined))
+        if min(tier.chips, chips) > chips_below:
+            chips_below = min(tier.chips, chips)
+            tiers.append(replace(tier, chips=chips_below))
     name = resize_name(system.name, chips)
-    named = name if isinstance(name, str) else f"{chips} chips of {system.name}"
-    return replace(system, name=named, chips=chips, node=min(system.node, chips), tiers=tuple(tiers))
+    name_words = name if isinstance(name, str) else f"{chips} chips of {system.name}"
+    return replace(system, name=name_words, chips=chips, node=min(system.node, chips), tiers=tuple(tiers))

@@ -34,7 +34,7 @@ from ridgeline.search.interruptions import (
     shares,
     useful_share,
 )
-from ridgeline.search.reliability import DAY, ChipMtbf, Recovery, chip_mtbf, published
+from ridgeline.search.reliability import DAY, ChipMtbf, Recovery, chip_mtbf, published_figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ def goodput(scenario: Scenario, step_time_s: float, operation: Operation | None 
     operation = operation or Operation()
     size, family = checkpoint_bytes(scenario), chip_mtbf(scenario.system.chip.family)
     if operation.chip_mtbf is not None:
-        given = operation.chip_mtbf
-        family = ChipMtbf(figure=given, low_s=given.value, high_s=given.value)
+        got = operation.chip_mtbf
+        family = ChipMtbf(figure=got, low_s=got.value, high_s=got.value)
     what = interruptions_of(scenario.system, operation, scenario.system.chips, size, step_time_s)
     interval = _interval(what, operation)
     parts = shares(what, interval)
@@ -115,7 +115,7 @@ def goodput(scenario: Scenario, step_time_s: float, operation: Operation | None 
         checkpoint_bytes=size,
         interruptions=what,
         evidence=weakest(number.evidence for number in _rests_on(family, operation)),
-        assumptions=tuple(_assumed(scenario, family, operation, what)),
+        assumptions=tuple(_goodput_assumptions(scenario, family, operation, what)),
     )
 
 
@@ -128,8 +128,8 @@ def days_to_train(tokens: Num, tokens_per_s: Num, useful: Num = 1.0) -> Num:
     27.6
     """
     speed = np.asarray(tokens_per_s, dtype=np.float64) * useful
-    found = np.where(speed > 0, np.asarray(tokens, dtype=np.float64) / np.where(speed > 0, speed, 1.0) / DAY, np.inf)
-    return float(found) if found.ndim == 0 else found
+    result = np.where(speed > 0, np.asarray(tokens, dtype=np.float64) / np.where(speed > 0, speed, 1.0) / DAY, np.inf)
+    return float(result) if result.ndim == 0 else result
 
 
 def checkpoint_bytes(scenario: Scenario) -> float:
@@ -144,19 +144,19 @@ def checkpoint_bytes(scenario: Scenario) -> float:
     988
     """
     work, plan = scenario.workload, scenario.plan
-    each = plan.precision.weights.bytes_per_element
+    share = plan.precision.weights.bytes_per_element
     if not isinstance(work, Train):
-        return count(scenario.model).total * each
-    each += work.optimizer.bytes_per_param
+        return count(scenario.model).total * share
+    share += work.optimizer.bytes_per_param
     if work.task != "lora":
-        return count(scenario.model).total_with_mtp * each
+        return count(scenario.model).total_with_mtp * share
     program = lower(scenario)
     adapters = sum(
-        often * float(section.trained)
+        count * float(section.trained)
         for stage in program.stages
-        for section, often in zip(program.sections, stage, strict=True)
+        for section, count in zip(program.sections, stage, strict=True)
     )
-    return adapters * plan.mesh.tp * each
+    return adapters * plan.mesh.tp * share
 
 
 def interruptions_of(
@@ -167,19 +167,19 @@ def interruptions_of(
     job mtbf = chip mtbf / chips        save = bytes / min(nodes * rate of a node, rate of the storage)
     block = blocking * save             restart = schedule(chips) + load per save * save
     """
-    known, recovery = published(), _recovery(operation)
-    each = operation.chip_mtbf or chip_mtbf(system.chip.family).figure
+    catalog_entry, recovery = published_figures(), _recovery(operation)
+    share = operation.chip_mtbf or chip_mtbf(system.chip.family).figure
     nodes = np.ceil(np.asarray(chips, dtype=np.float64) / system.node)
     if operation.storage is not None:
         save = np.asarray(checkpoint_bytes) / operation.storage.value
     else:
-        rate = np.minimum(nodes * known.checkpoint.node.value, known.checkpoint.system.value)
+        rate = np.minimum(nodes * catalog_entry.checkpoint.node.value, catalog_entry.checkpoint.system.value)
         save = np.asarray(checkpoint_bytes) / rate
-    blocking = (operation.blocking or known.checkpoint.blocking).value
-    loading = save * known.checkpoint.load_per_save.value
+    blocking = (operation.blocking or catalog_entry.checkpoint.blocking).value
+    loading = save * catalog_entry.checkpoint.load_per_save.value
     restart = operation.restart.value if operation.restart else recovery.schedule_s(chips) + loading
     return Interruptions(
-        mtbf_s=each.value / np.asarray(chips, dtype=np.float64),
+        mtbf_s=share.value / np.asarray(chips, dtype=np.float64),
         block_s=save * blocking,
         write_s=save * (1 - blocking),
         detect_s=(operation.detect or recovery.detect).value,
@@ -196,19 +196,21 @@ def _interval(what: Interruptions, operation: Operation) -> float:
 
 
 def _recovery(operation: Operation) -> Recovery:
-    return published().recovery[operation.recovery]
+    return published_figures().recovery[operation.recovery]
 
 
 def _rests_on(family: ChipMtbf, operation: Operation) -> Iterable[Quoted]:
-    known, recovery = published().checkpoint, _recovery(operation)
+    catalog_entry, recovery = published_figures().checkpoint, _recovery(operation)
     yield family.figure
-    yield operation.blocking or known.blocking
+    yield operation.blocking or catalog_entry.blocking
     yield operation.detect or recovery.detect
-    yield from (operation.storage,) if operation.storage else (known.node, known.system)
+    yield from (operation.storage,) if operation.storage else (catalog_entry.node, catalog_entry.system)
     yield from (operation.restart,) if operation.restart else (recovery.schedule, recovery.per_doubling)
 
 
-def _assumed(scenario: Scenario, family: ChipMtbf, operation: Operation, what: Interruptions) -> Iterable[str]:
+def _goodput_assumptions(
+    scenario: Scenario, family: ChipMtbf, operation: Operation, what: Interruptions
+) -> Iterable[str]:
     """What had to be assumed, a line each; what the caller gave is not."""
     days = [f"{seconds / DAY:.0f}" for seconds in (family.figure.value, family.low_s, family.high_s)]
     if operation.chip_mtbf is None:
@@ -217,7 +219,8 @@ def _assumed(scenario: Scenario, family: ChipMtbf, operation: Operation, what: I
     if operation.storage is None:
         yield f"checkpoint: written by all nodes in {format_quantity(float(saving), 's', 3)}"
     if operation.blocking is None:
-        yield f"checkpoint: {published().checkpoint.blocking.value:.1%} of it stops training, the rest runs beside it"
+        blocking = published_figures().checkpoint.blocking.value
+        yield f"checkpoint: {blocking:.1%} of it stops training, the rest runs beside it"
     if operation.restart is None:
         seconds = float(what.restart_s)
         yield f"restart: {operation.recovery}, {format_quantity(seconds, 's', 3)} loading included"

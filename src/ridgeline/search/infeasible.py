@@ -15,7 +15,7 @@ from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Offload
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.objectives import Goal, Outcome, unpriced
+from ridgeline.search.objectives import Goal, Outcome, systems_without_price
 from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins
@@ -31,40 +31,42 @@ def refusal(outcomes: Sequence[Outcome], goal: Goal, go_on: GoOn = always) -> tu
 
     What would help is tried until `go_on` answers False.
     """
-    able = [one for one in outcomes if one.best is not None]
-    reasons = [] if able else [problem for one in outcomes for problem in why_not(one.search, go_on)]
-    lacking = unpriced([one.scenario.system for one in able], goal.objective)
+    able = [outcome for outcome in outcomes if outcome.best is not None]
+    reasons = [] if able else [problem for outcome in outcomes for problem in why_not(outcome.search, go_on)]
+    lacking = systems_without_price([outcome.scenario.system for outcome in able], goal.objective)
     if lacking:
         key, unit = ("price", "2.5 USD/h") if goal.objective == "cost" else ("tdp", "700 W")
         todo = f'set it with --set chip.{key}="{unit}"'
-        given = f"nothing published for {', '.join(lacking)}"
-        reasons.append(Problem(path=f"chip.{key}", given=given, expected=f"a {key}", todo=todo))
+        got = f"nothing published for {', '.join(lacking)}"
+        reasons.append(Problem(path=f"chip.{key}", given=got, expected=f"a {key}", todo=todo))
     reasons += _late(able, goal)
     return tuple(dict.fromkeys(reasons)) or (Problem(path="plan", given="nothing found", expected="a plan that fits"),)
 
 
 def _late(able: Sequence[Outcome], goal: Goal) -> Iterator[Problem]:
     """By how much the deadline is missed at best."""
-    runs = [(one.run.days, one.best) for one in able if one.run is not None and one.best is not None]
+    runs = [
+        (outcome.run.days, outcome.best) for outcome in able if outcome.run is not None and outcome.best is not None
+    ]
     if goal.days is None or not runs:
         return
     days, best = min(runs, key=lambda run: run[0])
     system = best.scenario.system
-    given = f"{days:.1f} days at best, on {system.chips} chips of {system.chip.id} by {plan_words(best.scenario.plan)}"
+    got = f"{days:.1f} days at best, on {system.chips} chips of {system.chip.id} by {plan_words(best.scenario.plan)}"
     todo = "allow more days, or more chips with --chips and a larger --global-batch"
-    yield Problem(path="--days", given=given, expected=f"at most {goal.days:g} days", todo=todo)
+    yield Problem(path="--days", given=got, expected=f"at most {goal.days:g} days", todo=todo)
 
 
 def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
     """The reasons why a search has no plan to offer; empty where it has one."""
     if search.problems:
         return search.problems
-    found = search.swept
-    if found.feasible or not found.complete:
+    result = search.swept
+    if result.feasible or not result.complete:
         return ()
-    if search.target is not None and (found.untold or _fits(search, search.scenario, search.pins, with_target=False)):
+    if search.target is not None and (result.untold or _fits(search, search.scenario, search.pins, with_target=False)):
         return (_nothing_expressible(search, search.target),)
-    return (_too_large(search, go_on),) if found.considered else tuple(_barred(search))
+    return (_too_large(search, go_on),) if result.considered else tuple(_impossible_degrees(search))
 
 
 def _nothing_expressible(search: Search, target: ExportTarget) -> Problem:
@@ -76,8 +78,8 @@ def _nothing_expressible(search: Search, target: ExportTarget) -> Problem:
             break
     decisions = target.unsupported(free.plans[0].scenario) if free.plans else ()
     best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
-    given = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
-    return inexpressible(search.scenario, target, decisions, given)
+    got = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
+    return inexpressible(search.scenario, target, decisions, got)
 
 
 def _too_large(search: Search, go_on: GoOn) -> Problem:
@@ -86,16 +88,16 @@ def _too_large(search: Search, go_on: GoOn) -> Problem:
     if nearest is None:
         return Problem(path="memory", given="no plan", expected="one that fits")
     missing = nearest.peak_bytes - limit
-    given = (
+    got = (
         f"{format_gib(nearest.peak_bytes)} on the fullest chip of the nearest of {search.swept.considered:,} plans "
         f"({plan_words(nearest.plan)})"
     )
-    whole = capacity_of(search.scenario)
-    room = f"at most {format_gib(limit)}, {search.headroom:.0%} of {format_gib(whole)} kept free"
-    expected = f"{room}: {format_gib(missing)} too much"
-    helps = list(_helps(search, nearest.peak_bytes <= whole, go_on))
+    chip_capacity = capacity_of(search.scenario)
+    room = f"at most {format_gib(limit)}, {search.headroom:.0%} of {format_gib(chip_capacity)} kept free"
+    expectation = f"{room}: {format_gib(missing)} too much"
+    helps = list(_helps(search, nearest.peak_bytes <= chip_capacity, go_on))
     return Problem(
-        path="memory", given=given, expected=expected, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
+        path="memory", given=got, expected=expectation, todo=f"what helps: {', or '.join(helps) or 'a smaller model'}"
     )
 
 
@@ -109,8 +111,8 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
             yield f"leave {axis} free"
     if pins.offload is None:
         for what in scenario.engine.supports.offload:
-            offloaded = replace(pins, offload=(Offload(**{what: 1.0}),))
-            if go_on(f"{what} in host memory") and _fits(search, scenario, offloaded):
+            offload_pins = replace(pins, offload=(Offload(**{what: 1.0}),))
+            if go_on(f"{what} in host memory") and _fits(search, scenario, offload_pins):
                 yield f"--set plan.offload={what}"
     for times in LARGER:
         try:
@@ -124,34 +126,34 @@ def _helps(search: Search, narrowly: bool, go_on: GoOn) -> Iterator[str]:
 
 
 def _fits(search: Search, scenario: Scenario, pins: Pins, *, with_target: bool = True) -> bool:
-    found = find_plan(
+    search_result = find_plan(
         scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration,
         target=search.target if with_target else None,
     )  # fmt: skip
-    return bool(found.swept.feasible)
+    return bool(search_result.swept.feasible)
 
 
-def _barred(search: Search) -> Iterator[Problem]:
+def _impossible_degrees(search: Search) -> Iterator[Problem]:
     """No plan can even be laid out: degrees that divide nothing, or sizes that leave no plan."""
-    scenario, found = search.scenario, []
+    scenario, problems = search.scenario, []
     for axis in DEGREES:
         for degree in getattr(search.pins, axis) or ():
-            found += _alone(scenario, axis, degree)
-    if found:
-        yield from dict.fromkeys(found)
+            problems += _degree_problems(scenario, axis, degree)
+    if problems:
+        yield from dict.fromkeys(problems)
         return
     chips, work = scenario.system.chips, scenario.workload
-    given = f"{chips} chips and {work.sequences} sequences a step" + (" with these pins" if search.pins.pinned else "")
+    got = f"{chips} chips and {work.sequences} sequences a step" + (" with these pins" if search.pins.pinned else "")
     todo = "free a pin" if search.pins.pinned else "use a global batch that is a multiple of a power of two"
-    yield Problem(path="plan", given=given, expected="degrees that divide both", todo=todo)
+    yield Problem(path="plan", given=got, expected="degrees that divide both", todo=todo)
 
 
-def _alone(scenario: Scenario, axis: str, degree: int) -> list[Problem]:
+def _degree_problems(scenario: Scenario, axis: str, degree: int) -> list[Problem]:
     """What bars a degree whatever the others are."""
     chips = scenario.system.chips
     if axis not in ("ep", "etp") and chips % degree:
         return [Problem(path=f"plan.{axis}", given=str(degree), expected=f"a divisor of the chips ({chips})")]
     degrees: dict[str, Any] = {"dp": chips, axis: degree} if axis in ("ep", "etp") else {axis: degree}
     mesh = Mesh(**degrees)
-    alone = replace(scenario, plan=replace(scenario.plan, mesh=mesh, microbatch=1, placement=()))
-    return [problem for problem in check(alone) if problem.path == f"plan.{axis}"]
+    single = replace(scenario, plan=replace(scenario.plan, mesh=mesh, microbatch=1, placement=()))
+    return [problem for problem in check(single) if problem.path == f"plan.{axis}"]

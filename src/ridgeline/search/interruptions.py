@@ -112,8 +112,8 @@ def useful_share(what: Interruptions, interval_s: Num) -> Num:
     """
     rate = 1 / np.asarray(what.mtbf_s, dtype=np.float64)
     stretch = rate * (interval_s + what.block_s)
-    faded = np.exp(-rate * (what.restart_s + what.write_s) - stretch) / -np.expm1(-stretch)
-    return _plain(rate * interval_s * faded / (1 + rate * what.detect_s))
+    decay = np.exp(-rate * (what.restart_s + what.write_s) - stretch) / -np.expm1(-stretch)
+    return _plain(rate * interval_s * decay / (1 + rate * what.detect_s))
 
 
 def failures_per_s(what: Interruptions) -> Num:
@@ -136,10 +136,10 @@ def shares(what: Interruptions, interval_s: Num | None = None) -> Shares:
     [0.69, 0.067, 0.016, 0.151, 0.076]
     """
     tau = best_interval(what) if interval_s is None else interval_s
-    useful, often = useful_share(what, tau), failures_per_s(what)
+    useful, count = useful_share(what, tau), failures_per_s(what)
     mtbf = np.asarray(what.mtbf_s, dtype=np.float64)
-    checkpoint, detect = useful * what.block_s / tau, often * what.detect_s
-    restart = often * mtbf * -np.expm1(-what.restart_s / mtbf)
+    checkpoint, detect = useful * what.block_s / tau, count * what.detect_s
+    restart = count * mtbf * -np.expm1(-what.restart_s / mtbf)
     lost = np.maximum(0.0, 1.0 - useful - checkpoint - detect - restart)
     return Shares(
         useful=useful, checkpoint=_plain(checkpoint), detect=_plain(detect), restart=_plain(restart), lost=_plain(lost)
@@ -148,5 +148,5 @@ def shares(what: Interruptions, interval_s: Num | None = None) -> Shares:
 
 def _plain(value: Any) -> Num:
     """A plain number where there is only one."""
-    found = np.asarray(value, dtype=np.float64)
-    return float(found) if found.ndim == 0 else found
+    result = np.asarray(value, dtype=np.float64)
+    return float(result) if result.ndim == 0 else result

@@ -23,7 +23,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.plan_table import plan_table, plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.search.goodput import Goodput, days_to_train, goodput
-from ridgeline.search.plan_search import Search, predicted
+from ridgeline.search.plan_search import Search, predict_entries
 from ridgeline.search.space import powers_of_two
 from ridgeline.sim import Prediction
 
@@ -123,16 +123,16 @@ NO_TABLE: Mapping[str, Any] = MappingProxyType({})
 
 def outcome(search: Search, goal: Goal, *, table: Mapping[str, Any] = NO_TABLE, given: bool = False) -> Outcome:
     """The best plan of a search by the objective, and its run."""
-    plans = ranked(search, goal, 1)
+    plans = rank_plans(search, goal, 1)
     best = plans[0] if plans else None
     run = run_of(best, goal) if best else None
     return Outcome(search=search, best=best, run=run, table=MappingProxyType(dict(table)), given=given)
 
 
-def ranked(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
+def rank_plans(search: Search, goal: Goal, most: int) -> tuple[Prediction, ...]:
     """The plans of a search in the objective's order: the fastest, or from the small end of the Pareto front."""
     if goal.objective == "memory":
-        return predicted(search.scenario, tuple(reversed(search.swept.frontier))[:most], search.calibration)
+        return predict_entries(search.scenario, tuple(reversed(search.swept.frontier))[:most], search.calibration)
     return search.plans[:most]
 
 
@@ -144,13 +144,13 @@ def run_of(prediction: Prediction, goal: Goal) -> Run | None:
     if goal.tokens is None:
         return None
     system = prediction.scenario.system
-    kept = goodput(prediction.scenario, prediction.step_time_s)
+    goodput_share = goodput(prediction.scenario, prediction.step_time_s)
     speed = prediction.tokens_per_s_per_chip * system.chips
-    days = float(days_to_train(goal.tokens, speed, kept.useful))
+    days = float(days_to_train(goal.tokens, speed, goodput_share.useful))
     seconds = days * DAY_HOURS * HOUR
     price, power = system.chip.price, rated_power(system.chip)
     return Run(
-        goodput=kept,
+        goodput=goodput_share,
         days=days,
         cost_usd=days * DAY_HOURS * system.chips * price.value if price else None,
         energy_j=seconds * system.chips * power.value if power else None,
@@ -201,13 +201,13 @@ class Point:
 
 def points(searches: Iterable[Search]) -> list[Point]:
     """All plans on the Pareto fronts of time and memory of some searches; money and power where a price is known."""
-    found = []
+    entries = []
     for search in searches:
         system = search.scenario.system
         price, power = system.chip.price, rated_power(system.chip)
         for entry in search.swept.frontier:
             work = system.chips * entry.step_s
-            found.append(
+            entries.append(
                 Point(
                     system=system.name,
                     chips=system.chips,
@@ -218,7 +218,7 @@ def points(searches: Iterable[Search]) -> list[Point]:
                     energy=work * power.value if power else None,
                 )
             )
-    return found
+    return entries
 
 
 def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, ...]:
@@ -229,15 +229,15 @@ def frontier(points: Iterable[Point], first: str, second: str) -> tuple[Point, .
     >>> [point.time for point in frontier([at(3, 1), at(1, 5), at(2, 6)], "time", "memory")]
     [1, 3]
     """
-    known = [(point.amount(first), point.amount(second), point) for point in points]
-    able = [(one, two, point) for one, two, point in known if one is not None and two is not None]
-    kept: list[Point] = []
+    amounts = [(point.amount(first), point.amount(second), point) for point in points]
+    able = [(one, two, point) for one, two, point in amounts if one is not None and two is not None]
+    front: list[Point] = []
     least = float("inf")
     for _, two, point in sorted(able, key=lambda row: row[:2]):
         if two < least:
-            kept.append(point)
+            front.append(point)
             least = two
-    return tuple(kept)
+    return tuple(front)
 
 
 def usual_axes(systems: Iterable[System]) -> tuple[str, str]:
@@ -307,13 +307,13 @@ def sizes_of(text: str, domain: int) -> tuple[int, ...]:
         raise InputError(wrong)
     numbers = [int(part) for part in parts]
     if not dots:
-        found = sorted(set(numbers))
+        result = sorted(set(numbers))
     else:
         powers = powers_of_two(numbers[1])
-        found = sorted({size for size in (*powers, *(domain * power for power in powers)) if _in(size, numbers)})
-    if not 1 <= len(found) <= MOST_SIZES:
+        result = sorted({size for size in (*powers, *(domain * power for power in powers)) if _in(size, numbers)})
+    if not 1 <= len(result) <= MOST_SIZES:
         raise InputError(wrong)
-    return tuple(found)
+    return tuple(result)
 
 
 def _in(size: int, ends: Sequence[int]) -> bool:
@@ -345,7 +345,7 @@ def divisible_batch(batch: int, chips: int) -> int | None:
     return max(1, round(batch / step)) * step
 
 
-def unpriced(systems: Iterable[System], objective: str) -> tuple[str, ...]:
+def systems_without_price(systems: Iterable[System], objective: str) -> tuple[str, ...]:
     """Chips without the number that the objective needs."""
     key = {"cost": "price", "energy": "tdp"}.get(objective, "")
     return tuple(dict.fromkeys(system.chip.id for system in systems if key and getattr(system.chip, key) is None))

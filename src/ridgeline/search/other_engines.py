@@ -23,7 +23,7 @@ from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import unsupported
+from ridgeline.plan.supported import unsupported_notes
 from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
@@ -76,35 +76,35 @@ def other_engines(
     faster   only those whose plan may be faster than the winner: plans that cannot be are not priced
     """
     below_s = winner.step_time_s if faster else inf
-    found: list[OtherEngine] = []
-    own = search.target.engines(search.scenario.system) if search.target else ()
+    engines: list[OtherEngine] = []
+    target_engine_ids = search.target.engines(search.scenario.system) if search.target else ()
     for engine in able_engines(search.scenario):
 
         def progress(priced: int, best_s: float, id: str = engine.id) -> bool:  # noqa: ARG001
             return go_on(f"what {id} would gain")
 
-        asked = under(search.scenario, engine)
-        again = find_plan(
-            asked, _coarse(search, asked, winner.scenario.plan), most=1, headroom=search.headroom,
-            calibration=calibration, progress=progress, target=search.target if engine.id in own else None,
-            below_s=below_s,
+        engine_scenario = under(search.scenario, engine)
+        changed_search = find_plan(
+            engine_scenario, _coarse(search, engine_scenario, winner.scenario.plan), most=1, headroom=search.headroom,
+            calibration=calibration, progress=progress, below_s=below_s,
+            target=search.target if engine.id in target_engine_ids else None,
         )  # fmt: skip
-        if not again.swept.complete:
+        if not changed_search.swept.complete:
             break
-        if again.plans and not unsupported(again.plans[0].scenario):
-            found.append(_gained(engine, again.plans[0], winner, search.target))
-    return tuple(sorted(found, key=lambda one: -one.gain))
+        if changed_search.plans and not unsupported_notes(changed_search.plans[0].scenario):
+            engines.append(_gain_of(engine, changed_search.plans[0], winner, search.target))
+    return tuple(sorted(engines, key=lambda one: -one.gain))
 
 
 def able_engines(scenario: Scenario) -> Iterator[Engine]:
     """Engines of the catalog other than the scenario's that run on its chip and know its number format."""
-    vendor, asked = scenario.system.chip.vendor, scenario.plan.precision.compute.id
+    vendor, format_id = scenario.system.chip.vendor, scenario.plan.precision.compute.id
     for id in (id for id in ENGINES if ENGINES[id].serves is None):
-        one = ENGINES[id]
-        known = asked in {dtype(name).id for name in one.supports.precision}
-        runs = not one.supports.vendors or vendor in one.supports.vendors
-        if id not in (UNKNOWN, scenario.engine.id) and one.availability != "retired" and known and runs:
-            yield one
+        engine = ENGINES[id]
+        has_format = format_id in {dtype(name).id for name in engine.supports.precision}
+        runs = not engine.supports.vendors or vendor in engine.supports.vendors
+        if id not in (UNKNOWN, scenario.engine.id) and engine.availability != "retired" and has_format and runs:
+            yield engine
 
 
 def under(scenario: Scenario, engine: Engine) -> Scenario:
@@ -115,14 +115,18 @@ def under(scenario: Scenario, engine: Engine) -> Scenario:
 def _coarse(search: Search, asked: Scenario, winner: Plan) -> Pins:
     """What of another engine's space is searched: the pins that were given, and less of the axes that rarely matter."""
     pins, space = search.pins, space_of(asked, search.pins)
-    schedules = tuple(one for one in space.schedule if one.chunks in CHUNKS)
-    told = [one for one in space.switches if one.cp_kind == "ring" and one.sequence_parallel is not False]
+    schedules = tuple(schedule for schedule in space.schedule if schedule.chunks in CHUNKS)
+    plain_switches = [
+        switches
+        for switches in space.switches
+        if switches.cp_kind == "ring" and switches.sequence_parallel is not False
+    ]
     return replace(
         pins,
         etp=pins.etp or (1,),
         microbatch=pins.microbatch or neighbours(space.microbatch, winner.microbatch),
         schedule=pins.schedule or schedules,
-        switches=pins.switches or tuple(told) or None,
+        switches=pins.switches or tuple(plain_switches) or None,
     )
 
 
@@ -142,7 +146,7 @@ def _runs_by_engine() -> Counter[tuple[str, str]]:
     return Counter((run.engine, run.family) for run in read_residuals(rows))
 
 
-def _gained(engine: Engine, made: Prediction, winner: Prediction, target: ExportTarget | None) -> OtherEngine:
+def _gain_of(engine: Engine, made: Prediction, winner: Prediction, target: ExportTarget | None) -> OtherEngine:
     runs = target is None or engine.id in target.engines(made.scenario.system)
     return OtherEngine(
         engine=engine,
@@ -157,14 +161,14 @@ def _gained(engine: Engine, made: Prediction, winner: Prediction, target: Export
 
 def _has(made: Prediction, winner: Prediction) -> Iterator[str]:
     """What a plan under another engine does that the winner's engine is not known to do, or does not by itself."""
-    mine, theirs = winner.scenario, made.scenario
-    prefix = f"engine {mine.engine.id} is not known to support "
-    yield from (note.removeprefix(prefix) for note in unsupported(under(theirs, mine.engine)))
-    ours, others = resolve(mine).overlap, resolve(theirs).overlap
+    winner_scenario, theirs = winner.scenario, made.scenario
+    prefix = f"engine {winner_scenario.engine.id} is not known to support "
+    yield from (note.removeprefix(prefix) for note in unsupported_notes(under(theirs, winner_scenario.engine)))
+    ours, their_overlap = resolve(winner_scenario).overlap, resolve(theirs).overlap
     spent = {part.name for part in winner.breakdown if part.seconds > 0}
     for word in OVERLAPS:
-        if others[word] and not ours[word] and EXPOSED.get(word) in spent:
+        if their_overlap[word] and not ours[word] and EXPOSED.get(word) in spent:
             yield f"overlap of {word}"
     dispatch = theirs.plan.switches.moe_dispatch
-    if theirs.plan.mesh.ep > 1 and dispatch and best_dispatch(mine) is None:
+    if theirs.plan.mesh.ep > 1 and dispatch and best_dispatch(winner_scenario) is None:
         yield f"dispatch by {dispatch}"

@@ -71,15 +71,15 @@ def pin_settings(
     for key, value in table.items():
         if key not in KEYS:
             problems.append(replace(not_among(f"plan.{key}", str(key), KEYS, "remove it"), where=source))
-        elif isinstance(value, Mapping) and key in (*TABLES, "overlap") and not _whole(key, value):
+        elif isinstance(value, Mapping) and key in (*TABLES, "overlap") and not _is_complete_choice(key, value):
             found |= {f"{key}.{part}": listed_values(inner) for part, inner in value.items()}
         else:
             found[key] = (value,) if key == "placement" else listed_values(value)
     for key, values in found.items():
         if not 1 <= len(values) <= MOST_CHOICES:
-            expected = f"1 to {MOST_CHOICES} choices"
+            expectation = f"1 to {MOST_CHOICES} choices"
             problems.append(
-                Problem(path=f"plan.{key}", given=f"{len(values)} choices", expected=expected, where=source)
+                Problem(path=f"plan.{key}", given=f"{len(values)} choices", expected=expectation, where=source)
             )
     unknown = [id for id in found.get("engine", ()) if not isinstance(id, str) or id not in ENGINES]
     problems += [replace(not_among("plan.engine", str(id), ENGINES), where=source) for id in unknown]
@@ -89,16 +89,18 @@ def pin_settings(
 def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[dict[str, object], list[str]]:
     """`plan.` settings as a table of pins, and the settings that are not about the plan."""
     table: dict[str, object] = {}
-    rest: list[str] = []
+    remainder: list[str] = []
     for setting in parents_first(settings):
         path, equals, text = setting.partition("=")
         parts = [part.strip() for part in path.split(".")]
         if parts[0] != "plan" or not equals:
-            rest.append(setting)
+            remainder.append(setting)
             continue
         if not 2 <= len(parts) <= 3 or not all(parts):
-            expected = "plan.key=value or plan.key.part=value"
-            problems.append(Problem(path="--set", given=repr(setting), expected=expected, todo="for example plan.tp=8"))
+            expectation = "plan.key=value or plan.key.part=value"
+            problems.append(
+                Problem(path="--set", given=repr(setting), expected=expectation, todo="for example plan.tp=8")
+            )
             continue
         if len(parts) == 2:
             table[parts[1]] = parse_value(text)
@@ -107,15 +109,16 @@ def settings_table(settings: Iterable[str], problems: list[Problem]) -> tuple[di
             short = SHORT.get(f"plan.{parts[1]}")
             below = {short: below} if short and isinstance(below, str) else below
             table[parts[1]] = {**(below if isinstance(below, Mapping) else {}), parts[2]: parse_value(text)}
-    return table, rest
+    return table, remainder
 
 
-def joined(first: PinSettings, second: PinSettings) -> PinSettings:
+def join_pins(first: PinSettings, second: PinSettings) -> PinSettings:
     """Both; the second wins, and replaces everything said below a key it gives."""
     heads = {key.split(".")[0] for key in second.values if "." not in key}
-    left = {key: values for key, values in first.values.items() if key.split(".")[0] not in heads}
+    first_values = {key: values for key, values in first.values.items() if key.split(".")[0] not in heads}
     return PinSettings(
-        values=MappingProxyType({**left, **second.values}), source=MappingProxyType({**first.source, **second.source})
+        values=MappingProxyType({**first_values, **second.values}),
+        source=MappingProxyType({**first.source, **second.source}),
     )
 
 
@@ -136,8 +139,8 @@ class _Setting:
 
     def left(self, axis: str) -> tuple[Any, ...]:
         """The choices of an axis that earlier keys left."""
-        pinned: tuple[Any, ...] | None = getattr(self.pins, axis)
-        return getattr(self.space, axis) if pinned is None else pinned
+        pin_values: tuple[Any, ...] | None = getattr(self.pins, axis)
+        return getattr(self.space, axis) if pin_values is None else pin_values
 
     def decoded(self, value: object) -> Plan:
         """A plan with this one key, decoded as a scenario file's; the default plan where that cannot be."""
@@ -164,17 +167,19 @@ def pins_of(settings: PinSettings, scenario: Scenario, problems: list[Problem]) 
         if key not in PARSERS:
             continue
         axis, parse = PARSERS[key]
-        told: list[Problem] = []
+        axis_problems: list[Problem] = []
         choices = parse(
-            _Setting(key=key, part=part, values=values, scenario=scenario, space=space, pins=pins, problems=told)
+            _Setting(
+                key=key, part=part, values=values, scenario=scenario, space=space, pins=pins, problems=axis_problems
+            )
         )
-        pinned: dict[str, Any] = {axis: tuple(choices)}
-        pins = replace(pins, **pinned)
-        problems += [replace(problem, where=settings.source.get(name, "")) for problem in told]
+        axis_choices: dict[str, Any] = {axis: tuple(choices)}
+        pins = replace(pins, **axis_choices)
+        problems += [replace(problem, where=settings.source.get(name, "")) for problem in axis_problems]
     return pins
 
 
-def _whole(key: str, value: Mapping[str, object]) -> bool:
+def _is_complete_choice(key: str, value: Mapping[str, object]) -> bool:
     """Whether a table says enough to be one choice: a schedule with name and chunks, a recompute with its kind."""
     least = {"schedule": {"name", "chunks"}, "recompute": {"kind"}, "precision": {"name"}, "offload": set[str]()}
     lists = any(isinstance(part, list) or range_bounds(part) for part in value.values())
@@ -202,7 +207,7 @@ def range_bounds(value: object) -> tuple[int, int] | None:
 
 def _counts(setting: _Setting) -> Choices:
     """Degrees and sizes: numbers, and ranges of what the search would try and of powers of two."""
-    tried: tuple[int, ...] = () if setting.key == "dp" else getattr(setting.space, setting.key)
+    space_sizes: tuple[int, ...] = () if setting.key == "dp" else getattr(setting.space, setting.key)
     found: list[int] = []
     for value in setting.values:
         bounds = range_bounds(value)
@@ -210,10 +215,10 @@ def _counts(setting: _Setting) -> Choices:
             found.append(_count(setting, value))
             continue
         low, high = bounds
-        sizes = (*tried, *powers_of_two(setting.scenario.system.chips))
+        sizes = (*space_sizes, *powers_of_two(setting.scenario.system.chips))
         inside = {size for size in sizes if low <= size <= high}
         if not inside:
-            words = ", ".join(map(str, tried)) or "any"
+            words = ", ".join(map(str, space_sizes)) or "any"
             setting.refuse(f"{low}..{high}", f"a range with a choice in it; tried otherwise: {words}", "widen it")
         found += sorted(inside)
     return tuple(dict.fromkeys(found))
@@ -231,12 +236,12 @@ def _count(setting: _Setting, value: object) -> int:
 
 def _placement(setting: _Setting) -> Choices:
     """Layers of each virtual stage; they sum to the model's."""
-    found = setting.decoded(setting.values[0]).placement
+    result = setting.decoded(setting.values[0]).placement
     model = setting.scenario.model
-    if not setting.problems and sum(found) != model.layers:
-        expected = f"layers of each virtual stage that sum to the {model.layers} of {model.id}"
-        setting.refuse(f"{len(found)} numbers, {sum(found)} layers", expected)
-    return (found,)
+    if not setting.problems and sum(result) != model.layers:
+        expectation = f"layers of each virtual stage that sum to the {model.layers} of {model.id}"
+        setting.refuse(f"{len(result)} numbers, {sum(result)} layers", expectation)
+    return (result,)
 
 
 def _shards(setting: _Setting) -> Choices:
@@ -251,26 +256,28 @@ def _recomputes(setting: _Setting) -> Choices:
     """What is recomputed; parts that are recomputed together, as `norm+mlp` or a list."""
     if setting.part != "parts":
         return _tables(setting)
-    parts = [[one.strip() for one in value.split("+")] if isinstance(value, str) else value for value in setting.values]
+    parts = [
+        [item.strip() for item in value.split("+")] if isinstance(value, str) else value for value in setting.values
+    ]
     return [setting.decoded({"kind": "selective", "parts": some}).recompute for some in parts]
 
 
 def _tables(setting: _Setting) -> Choices:
     """Choices that are tables themselves: by name or whole, or by a key below."""
-    return _agreeing(setting) if setting.part else _named(setting)
+    return _agreeing(setting) if setting.part else _named_choices(setting)
 
 
-def _named(setting: _Setting) -> list[TableChoice]:
+def _named_choices(setting: _Setting) -> list[TableChoice]:
     """Choices of a table: a name stands for all that are tried under it, anything else for itself."""
-    found: list[TableChoice] = []
+    choices: list[TableChoice] = []
     for value in setting.values:
         made: TableChoice = getattr(setting.decoded(value), setting.key)
         if isinstance(made, Schedule) and made.name not in SCHEDULES:
             setting.problems.append(not_among("plan.schedule.name", made.name, SCHEDULES))
             continue
-        tried = _tried(made, setting.left(setting.key)) if isinstance(value, str) else ()
-        found += [choice for choice in tried if _name(choice) == _name(made)] or [made]
-    return _distinct(found)
+        attempt = _matching_choices(made, setting.left(setting.key)) if isinstance(value, str) else ()
+        choices += [choice for choice in attempt if _name(choice) == _name(made)] or [made]
+    return _distinct(choices)
 
 
 def _distinct(choices: Iterable[TableChoice]) -> list[TableChoice]:
@@ -282,7 +289,7 @@ def _distinct(choices: Iterable[TableChoice]) -> list[TableChoice]:
     return found
 
 
-def _tried(made: TableChoice, left: Sequence[TableChoice]) -> Sequence[TableChoice]:
+def _matching_choices(made: TableChoice, left: Sequence[TableChoice]) -> Sequence[TableChoice]:
     """What a name may stand for: the choices that are left, or every number of chunks of a schedule not among them."""
     if not isinstance(made, (Schedule, Recompute)):
         return ()
@@ -305,9 +312,9 @@ def _name(choice: TableChoice) -> str:
 
 def _agreeing(setting: _Setting) -> Sequence[TableChoice]:
     """Choices that agree with a key below the table; where none does, the choices with that key changed."""
-    key, part, left = setting.key, setting.part, setting.left(setting.key)
+    key, part, remaining = setting.key, setting.part, setting.left(setting.key)
     ranges: list[tuple[int, int]] = []
-    made: list[object] = []
+    values: list[object] = []
     for value in setting.values:
         bounds = range_bounds(value) if part == "chunks" else None
         if bounds is not None:
@@ -315,34 +322,34 @@ def _agreeing(setting: _Setting) -> Sequence[TableChoice]:
             continue
         plan = setting.decoded({"name": "interleaved", part: value} if part == "chunks" else {part: value})
         if setting.problems:
-            return left
-        made.append(getattr(getattr(plan, key), part, None))
+            return remaining
+        values.append(getattr(getattr(plan, key), part, None))
 
     def agrees(given: Any) -> bool:
-        return given in made or any(low <= given <= high for low, high in ranges)
+        return given in values or any(low <= given <= high for low, high in ranges)
 
     if (key, part) == ("recompute", "layers"):
-        left = tuple(choice for choice in left if choice.kind != "none")
-    alike = [choice for choice in left if agrees(getattr(choice, part))]
-    if not alike and not made:
+        remaining = tuple(choice for choice in remaining if choice.kind != "none")
+    peers = [choice for choice in remaining if agrees(getattr(choice, part))]
+    if not peers and not values:
         setting.refuse(", ".join(map(str, setting.values)), "a range with a choice in it")
-    if alike or not made:
-        return alike
-    return _distinct(replace(choice, **{part: value}) for choice, value in product(left, made))
+    if peers or not values:
+        return peers
+    return _distinct(replace(choice, **{part: value}) for choice, value in product(remaining, values))
 
 
 def _switches(setting: _Setting) -> Choices:
     """Every set of switches with each of the values in place of what it has."""
     key, part = setting.key, setting.part
-    found: list[Switches] = []
+    choices: list[Switches] = []
     for value in setting.values:
-        made = setting.decoded({part: value} if part else value).switches
+        decoded_switches = setting.decoded({part: value} if part else value).switches
         for base in setting.left("switches"):
-            new = {**base.overlap, **made.overlap} if key == "overlap" else getattr(made, key)
-            changed: dict[str, Any] = {key: new}
-            one = replace(base, **changed)
-            found += [one] if one not in found else []
-    return found
+            new = {**base.overlap, **decoded_switches.overlap} if key == "overlap" else getattr(decoded_switches, key)
+            change: dict[str, Any] = {key: new}
+            switches = replace(base, **change)
+            choices += [switches] if switches not in choices else []
+    return choices
 
 
 # key of [plan] -> axis of the search, and what reads its values; the engine is no axis: each is a space of its own

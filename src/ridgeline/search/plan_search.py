@@ -30,9 +30,9 @@ from ridgeline.search.degree_grid import DegreeGrid, priced_grids
 from ridgeline.search.expressible_plans import ExpressiblePlans
 from ridgeline.search.expressible_space import expressible_space
 from ridgeline.search.progress import SweepProgress, silent
-from ridgeline.search.rank_order import reordered
+from ridgeline.search.rank_order import reorder_ranks
 from ridgeline.search.shortlist import BestByChoice, BestWithMoreMemory, Entry, Fastest, ParetoFront, first, least
-from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widened
+from ridgeline.search.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widen_space
 from ridgeline.search.sweep import Chunk, chunks_of
 from ridgeline.search.target import ExportTarget, inexpressible, unsupported_question
 from ridgeline.sim import (
@@ -177,35 +177,35 @@ def find_plan(
     >>> found.swept.feasible > 0 and found.plans[0].fits
     True
     """
-    used, own = calibration or default_calibration(), Pins.of(pins)
-    space = space_of(scenario, own)
-    space = replace(space, **_with_own_choices(space, own, scenario.plan)) if given else space
-    space = expressible_space(space, scenario, own, target.capability) if target else space
+    used, pin_values = calibration or default_calibration(), Pins.of(pins)
+    space = space_of(scenario, pin_values)
+    space = replace(space, **_with_own_choices(space, pin_values, scenario.plan)) if given else space
+    space = expressible_space(space, scenario, pin_values, target.capability) if target else space
     problems = tuple(_problems(scenario, space))
     if target and not problems and (decisions := unsupported_question(scenario, space, target)):
         problems = (inexpressible(scenario, target, decisions, scenario.model.id),)
     free = scenario_headroom(scenario).share if headroom is None else headroom
-    capacity, found = 0.0, NOTHING
+    capacity, result = 0.0, NOTHING
     try:
         if not problems:
             capacity = capacity_of(scenario) * (1 - free)
-            grids = priced_grids(placed(scenario, own), space, used)
+            grids = priced_grids(place_layers(scenario, pin_values), space, used)
             expressible = ExpressiblePlans(target.capability, scenario) if target else None
-            chunks = supported_chunks(grids, scenario, space, own, below_s)
+            chunks = supported_chunks(grids, scenario, space, pin_values, below_s)
             step_s = _own_step(scenario, used)
-            found = swept(
+            result = swept(
                 chunks, capacity, than_s=step_s, progress=progress, expressible=expressible,
                 only_fastest=bool(np.isfinite(below_s)),
             )  # fmt: skip
-            found = normalized(found, expressible) if expressible else found
+            result = normalize_result(result, expressible) if expressible else result
     except MissingNumber as missing:
         problems = (unpublished(missing),)
     return Search(
         scenario=scenario,
-        pins=own,
+        pins=pin_values,
         space=space,
-        swept=found,
-        plans=reordered(predicted(scenario, distinct(found.best)[:most], used), own, used, target),
+        swept=result,
+        plans=reorder_ranks(predict_entries(scenario, distinct(result.best)[:most], used), pin_values, used, target),
         headroom=free,
         capacity_bytes=capacity,
         problems=problems,
@@ -214,7 +214,7 @@ def find_plan(
     )
 
 
-def normalized(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult:
+def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult:
     """What a sweep kept, in the plainest words that the target can express."""
 
     def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -233,7 +233,7 @@ def normalized(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult
 
 def _with_own_choices(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:
     """The choices of the axes that are free, with a plan's own among them."""
-    wider = widened(space, [plan])
+    wider = widen_space(space, [plan])
     axes = [item.name for item in fields(Space) if item.name not in pins.pinned]
     return {axis: getattr(wider, axis) for axis in axes if getattr(wider, axis) != getattr(space, axis)}
 
@@ -245,11 +245,11 @@ def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
     """What no plan of the space can mend: an unknown engine, a format the chip does not have, no way to its host."""
     yield from known_engine(scenario)
     for choice, offload in product(space.precision, space.offload):
-        asked = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
-        yield from dict.fromkeys((*precision(asked), *not_predictable(asked)))
+        tried_scenario = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
+        yield from dict.fromkeys((*precision(tried_scenario), *not_predictable(tried_scenario)))
 
 
-def placed(scenario: Scenario, pins: Pins) -> Scenario:
+def place_layers(scenario: Scenario, pins: Pins) -> Scenario:
     """The scenario with its layers placed as pinned, or else as evenly as they go, and its ranks in the first order."""
     (placement,) = pins.placement or ((),)
     mesh = replace(scenario.plan.mesh, order=(pins.order or ORDERS)[0])
@@ -266,35 +266,39 @@ def supported_chunks(
     Expert dispatch is told to overlap under the schedules that the engine names for it, unless others are pinned.
     """
     parts = parts_of(scenario, space, pins)
-    whole = "zero1" in space.shard and pins.shard is None
-    beside = scenario.engine.supports.features.moe_beside
-    beside = beside if any(one.name in beside for one in space.schedule) else ()
+    prefers_zero1 = "zero1" in space.shard and pins.shard is None
+    overlap_schedules = scenario.engine.supports.features.moe_beside
+    overlap_schedules = (
+        overlap_schedules if any(schedule.name in overlap_schedules for schedule in space.schedule) else ()
+    )
     for group in cells:
-        told = np.array([tells_expert_overlap(one) for one in group.scenarios])
+        asks_overlap = np.array([tells_expert_overlap(scenario) for scenario in group.scenarios])
         for part in parts:
             for chunk in chunks_of([group], part, below_s):
-                every = np.ones(len(chunk.dp), dtype=np.bool_)
-                mine = every if pins.dp is None else np.isin(chunk.dp, pins.dp)
-                if whole and chunk.shard == "zero2":
-                    mine &= chunk.dp * chunk.microbatch >= scenario.workload.sequences
-                if beside and chunk.pp > 1 and chunk.schedule.name not in beside:
-                    mine &= ~told[group.structure[chunk.cell]]
-                yield chunk if mine.all() else chunk.taken(np.flatnonzero(mine))
+                all_plans = np.ones(len(chunk.dp), dtype=np.bool_)
+                mask = all_plans if pins.dp is None else np.isin(chunk.dp, pins.dp)
+                if prefers_zero1 and chunk.shard == "zero2":
+                    mask &= chunk.dp * chunk.microbatch >= scenario.workload.sequences
+                if overlap_schedules and chunk.pp > 1 and chunk.schedule.name not in overlap_schedules:
+                    mask &= ~asks_overlap[group.structure[chunk.cell]]
+                yield chunk if mask.all() else chunk.taken(np.flatnonzero(mask))
 
 
 def _own_step(scenario: Scenario, calibration: Calibration) -> float:
     """Seconds of the scenario's own plan, so that faster ones can be counted; 0 where it cannot run."""
-    own = predict(scenario, calibration)
-    return own.step_time_s if isinstance(own, Prediction) else 0.0
+    prediction = predict(scenario, calibration)
+    return prediction.step_time_s if isinstance(prediction, Prediction) else 0.0
 
 
 def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
-    kept: list[Entry] = []
+    distinct_entries: list[Entry] = []
     for entry in entries:
-        if not any(_same(entry.step_s, one.step_s) and _same(entry.peak_bytes, one.peak_bytes) for one in kept):
-            kept.append(entry)
-    return tuple(kept)
+        if not any(
+            _same(entry.step_s, item.step_s) and _same(entry.peak_bytes, item.peak_bytes) for item in distinct_entries
+        ):
+            distinct_entries.append(entry)
+    return tuple(distinct_entries)
 
 
 def _same(one: float, other: float) -> bool:
@@ -302,9 +306,9 @@ def _same(one: float, other: float) -> bool:
     return abs(one - other) <= SAME * abs(other)
 
 
-def predicted(
+def predict_entries(
     scenario: Scenario, entries: Iterable[Entry], calibration: Calibration | None = None
 ) -> tuple[Prediction, ...]:
     """Plans in full."""
-    made = (predict(replace(scenario, plan=entry.plan), calibration) for entry in entries)
-    return tuple(prediction for prediction in made if isinstance(prediction, Prediction))
+    predictions = (predict(replace(scenario, plan=entry.plan), calibration) for entry in entries)
+    return tuple(prediction for prediction in predictions if isinstance(prediction, Prediction))

@@ -21,12 +21,12 @@ from ridgeline.sim import Prediction, predict
 GAINS = 0.001  # of a step: less than this is not worth another order than usual
 
 
-def reordered(
+def reorder_ranks(
     plans: Iterable[Prediction], pins: Pins, calibration: Calibration | None, target: ExportTarget | None = None
 ) -> tuple[Prediction, ...]:
     """The plans, each in its fastest rank order, fastest first; as they were where one order is left."""
-    found = tuple(_fastest(plan, pins, calibration, target) for plan in plans)
-    return tuple(sorted(found, key=lambda one: one.step_time_s))
+    fastest = tuple(_fastest(plan, pins, calibration, target) for plan in plans)
+    return tuple(sorted(fastest, key=lambda one: one.step_time_s))
 
 
 def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
@@ -34,18 +34,18 @@ def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
     plan = scenario.plan
     if plan.mesh.pp == 1 or plan.mesh.dp == 1:
         return
-    for order in pins.order or tuple(one for one in ORDERS if one in tellable_orders(scenario)):
-        other = replace(scenario, plan=replace(plan, mesh=replace(plan.mesh, order=order)))
-        if order != plan.mesh.order and not check(other):
-            yield other
+    for order in pins.order or tuple(order for order in ORDERS if order in tellable_orders(scenario)):
+        alternative = replace(scenario, plan=replace(plan, mesh=replace(plan.mesh, order=order)))
+        if order != plan.mesh.order and not check(alternative):
+            yield alternative
 
 
 def _fastest(plan: Prediction, pins: Pins, calibration: Calibration | None, target: ExportTarget | None) -> Prediction:
     best = plan
-    for other in other_orders(plan.scenario, pins):
-        if target is not None and target.unsupported(other):
+    for alternative in other_orders(plan.scenario, pins):
+        if target is not None and target.unsupported(alternative):
             continue
-        made = predict(other, calibration)
-        if isinstance(made, Prediction) and made.step_time_s < best.step_time_s * (1 - GAINS):
-            best = made
+        prediction = predict(alternative, calibration)
+        if isinstance(prediction, Prediction) and prediction.step_time_s < best.step_time_s * (1 - GAINS):
+            best = prediction
     return best

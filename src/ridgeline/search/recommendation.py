@@ -16,14 +16,14 @@ from ridgeline.core.records import dataclass
 from ridgeline.hardware.load import rated_power
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario_file import self_contained
-from ridgeline.plan.supported import unsupported
-from ridgeline.search.cases import Case, searched
+from ridgeline.plan.supported import unsupported_notes
+from ridgeline.search.cases import Case, search_cases
 from ridgeline.search.distinct import kinds
 from ridgeline.search.explain import GivenPlan, PlanExplanation, explain, given_plan, simulated_step_s
 from ridgeline.search.infeasible import refusal
-from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, ranked, usual_axes
+from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, rank_plans, usual_axes
 from ridgeline.search.other_engines import OtherEngine, other_engines
-from ridgeline.search.plan_search import find_plan, predicted
+from ridgeline.search.plan_search import find_plan, predict_entries
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
@@ -96,12 +96,12 @@ class Recommendation:
     @property
     def considered(self) -> int:
         """Plans priced on all systems."""
-        return sum(one.search.swept.considered for one in self.outcomes)
+        return sum(outcome.search.swept.considered for outcome in self.outcomes)
 
     @property
     def feasible(self) -> int:
         """Those among them that fit."""
-        return sum(one.search.swept.feasible for one in self.outcomes)
+        return sum(outcome.search.swept.feasible for outcome in self.outcomes)
 
     @property
     def scenario_text(self) -> str:
@@ -135,15 +135,15 @@ def recommend(
         raise InputError(problems)
     skipped: list[str] = []
     outcomes: list[Outcome] = []
-    for one in searched(request, lambda case: _outcome(case, request, watch), skipped):
-        outcomes.append(one)
-        if not one.search.swept.complete:
+    for item in search_cases(request, lambda case: _outcome(case, request, watch), skipped):
+        outcomes.append(item)
+        if not item.search.swept.complete:
             break
-    complete = all(one.search.swept.complete for one in outcomes)
+    complete = all(outcome.search.swept.complete for outcome in outcomes)
     best = chosen(outcomes, request.goal)
     watch(Progress(phase="explain", what="why the best is the best"))
-    axes = request.frontier or usual_axes(one.scenario.system for one in outcomes)
-    found = Recommendation(
+    axes = request.frontier or usual_axes(outcome.scenario.system for outcome in outcomes)
+    result = Recommendation(
         request=request,
         outcomes=tuple(outcomes),
         chosen=best,
@@ -151,14 +151,14 @@ def recommend(
         problems=refusal(outcomes, request.goal, _Stoppable(watch)) if best is None and complete else (),
         skipped=tuple(skipped),
         frontier_axes=axes,
-        frontier=frontier(points(one.search for one in outcomes), *axes),
+        frontier=frontier(points(outcome.search for outcome in outcomes), *axes),
         complete=complete,
     )
     if best is None:
-        return found
+        return result
     if on_best is not None:
-        on_best(replace(found, reasons=replace(_reasons(best, request, None, faster=True), complete=complete)))
-    return replace(found, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
+        on_best(replace(result, reasons=replace(_reasons(best, request, None, faster=True), complete=complete)))
+    return replace(result, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
 
 
 def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
@@ -179,14 +179,14 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     """The reasons for a plan; without anybody to watch those that take no time."""
     go_on = _Stoppable(watch)
     search, small = best.search, request.goal.objective == "memory"
-    plans = ranked(search, request.goal, request.top)
-    some = plans if small else predicted(search.scenario, kinds(search.swept, request.top), search.calibration)
-    tried: tuple[WhatIf, ...] = ()
-    others: tuple[OtherEngine, ...] = ()
+    plans = rank_plans(search, request.goal, request.top)
+    some = plans if small else predict_entries(search.scenario, kinds(search.swept, request.top), search.calibration)
+    changes: tuple[WhatIf, ...] = ()
+    alternatives: tuple[OtherEngine, ...] = ()
     if go_on("what would beat the best"):
-        tried = what_if(search, plans[0], search.calibration, go_on, faster=faster)
+        changes = what_if(search, plans[0], search.calibration, go_on, faster=faster)
     if go_on("what other software would gain"):
-        others = other_engines(search, plans[0], search.calibration, go_on, faster=faster)
+        alternatives = other_engines(search, plans[0], search.calibration, go_on, faster=faster)
     beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
     events = tuple(
         simulated_step_s(plan, search.calibration)
@@ -197,16 +197,16 @@ def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster
     refined = None
     if free and go_on("stage boundaries and recompute by stage"):
         refined = refinement(
-            _united(plans, some), events[0], search.capacity_bytes, go_on, search.calibration, search.target
+            _merge_plans(plans, some), events[0], search.capacity_bytes, go_on, search.calibration, search.target
         )
     return Reasons(
         plans=plans,
         kinds=some,
         why=explain(search, plans[0]),
-        assumptions=tuple(_assumed(best, plans[0], given=request.headroom is not None)),
+        assumptions=tuple(_assumption_notes(best, plans[0], given=request.headroom is not None)),
         simulated_s=events,
-        what_if=tried,
-        engines=others,
+        what_if=changes,
+        engines=alternatives,
         untold=beyond,
         given=given_plan(search, search.scenario, plans[0]) if best.given else None,
         refinement=refined,
@@ -227,18 +227,18 @@ class _Stoppable:
         return not self.stopped
 
 
-def _united(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[Prediction, ...]:
+def _merge_plans(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[Prediction, ...]:
     """The plans, and the others that are not among them."""
-    known = [one.scenario.plan for one in plans]
-    return (*plans, *(one for one in others if one.scenario.plan not in known))
+    catalog_entry = [plan.scenario.plan for plan in plans]
+    return (*plans, *(one for one in others if one.scenario.plan not in catalog_entry))
 
 
-def _assumed(best: Outcome, winner: Prediction, *, given: bool) -> Iterable[str]:
+def _assumption_notes(best: Outcome, winner: Prediction, *, given: bool) -> Iterable[str]:
     """Every assumption once: what was not given, what the numbers rest on, what the engine is not known to do."""
     notes: list[str] = [*winner.assumptions]
     origin = "given" if given else scenario_headroom(winner.scenario).origin
     notes.append(f"headroom = {best.search.headroom:.1%} of memory kept free: {origin}")
-    notes += unsupported(winner.scenario)
+    notes += unsupported_notes(winner.scenario)
     notes += best.run.goodput.assumptions if best.run else ()
     chip = winner.scenario.system.chip
     notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.plan.capability import decision_words
-from ridgeline.plan.supported import unsupported
+from ridgeline.plan.supported import unsupported_notes
 from ridgeline.search.explain import simulated_step_s
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import selective_parts
@@ -52,21 +52,21 @@ def refinement(
     None where `go_on` answered False before all was tried.
     """
     winner = plans[0]
-    asked = _Asked(budget_bytes=budget_bytes, go_on=go_on, calibration=calibration)
-    free = tuple(sorted(_refined(plans[:REFINED], asked), key=_step))
-    able = [one for one in (*_evened(plans, asked), *free) if not lacking(one, target)]
-    better = sorted((one for one in able if _step(one) < winner.step_time_s * (1 - GAINS)), key=_step)
+    question = _Asked(budget_bytes=budget_bytes, go_on=go_on, calibration=calibration)
+    free = tuple(sorted(_refine_plans(plans[:REFINED], question), key=_step))
+    able = [item for item in (*_even_plans(plans, question), *free) if not lacking(item, target)]
+    better = sorted((outcome for outcome in able if _step(outcome) < winner.step_time_s * (1 - GAINS)), key=_step)
     if not go_on("refined plans, event by event"):
         return None
-    made, event_s = _finalist(better[:FINALISTS], winner_event_s, calibration)
-    step_s = (_step(made) if made else winner.step_time_s) * (1 - GAINS)
+    candidate_value, event_s = _finalist(better[:FINALISTS], winner_event_s, calibration)
+    step_s = (_step(candidate_value) if candidate_value else winner.step_time_s) * (1 - GAINS)
     return Refinement(
-        prediction=made.prediction if made else winner,
-        start=made.start if made else winner,
-        changes=made.changes if made else (),
+        prediction=candidate_value.prediction if candidate_value else winner,
+        start=candidate_value.start if candidate_value else winner,
+        changes=candidate_value.changes if candidate_value else (),
         event_s=event_s,
         refined=free,
-        beyond=next((one for one in free if _step(one) < step_s), None),
+        beyond=next((refined_plan for refined_plan in free if _step(refined_plan) < step_s), None),
     )
 
 
@@ -81,10 +81,10 @@ def _finalist(
     if winner_event_s is None:
         return (better[0] if better else None), None
     best, least = None, winner_event_s
-    for one in better:
-        seconds = simulated_step_s(one.prediction, calibration)
+    for refined_plan in better:
+        seconds = simulated_step_s(refined_plan.prediction, calibration)
         if seconds is not None and seconds < least:
-            best, least = one, seconds
+            best, least = refined_plan, seconds
     return best, least
 
 
@@ -97,37 +97,37 @@ class _Asked:
     calibration: Calibration | None
 
 
-def _refined(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
+def _refine_plans(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
     """Plans refined without regard to what their engine can be told, those that became equal once."""
     made: list[Refined] = []
     for plan in plans:
         if not asked.go_on("stage boundaries, recompute by stage and offload"):
             return
-        found = refine(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
-        if isinstance(found, Impossible) or not found.fits or not found.changes:
+        result = refine(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
+        if isinstance(result, Impossible) or not result.fits or not result.changes:
             continue
-        if all(found.scenario.plan != other.scenario.plan for other in made):
-            made.append(found)
-            yield found
+        if all(result.scenario.plan != alternative.scenario.plan for alternative in made):
+            made.append(result)
+            yield result
 
 
-def _evened(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
+def _even_plans(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]:
     """Plans refined as far as their engine can be told."""
     for plan in plans:
         if not asked.go_on("stage boundaries that the engine can be told"):
             return
-        found = even(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
-        if isinstance(found, Refined) and found.fits and found.changes:
-            yield found
+        result = even(plan.scenario, asked.calibration, budget_bytes=asked.budget_bytes)
+        if isinstance(result, Refined) and result.fits and result.changes:
+            yield result
 
 
 def lacking(one: Refined, target: ExportTarget | None = None) -> str:
     """What the engine is not known to do of a refined plan and was not asked before, or a target cannot be told, in
     words; nothing where all is."""
-    before, own = unsupported(one.start.scenario), one.scenario.plan.recompute
-    notes = [note.removeprefix("engine ") for note in unsupported(one.scenario) if note not in before]
-    if "selective" in (own.kind, own.rest) and own.parts not in selective_parts(one.start.scenario):
-        notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(own.parts)}")
+    before, current = unsupported_notes(one.start.scenario), one.scenario.plan.recompute
+    notes = [note.removeprefix("engine ") for note in unsupported_notes(one.scenario) if note not in before]
+    if "selective" in (current.kind, current.rest) and current.parts not in selective_parts(one.start.scenario):
+        notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(current.parts)}")
     decisions = target.unsupported(one.scenario) if target else ()
     if target and decisions:
         notes.append(f"{target.id} cannot be told {decision_words(decisions)}: {decisions[0].why}")

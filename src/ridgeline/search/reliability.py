@@ -100,7 +100,7 @@ class ChipMtbf:
 
 
 @cache
-def published() -> Published:
+def published_figures() -> Published:
     """The evidence that ships with Ridgeline."""
     with SHIPPED.open("rb") as stream:
         return decode(Published, tomllib.load(stream))
@@ -115,21 +115,23 @@ def chip_mtbf(family: str) -> ChipMtbf:
     >>> chip_mtbf("cdna3").figure.evidence.label
     'assumed'
     """
-    runs = published().run
-    known = [run for run in runs if family and run.family == family]
-    pooled = [run for run in known if run.pooled]
-    spread = known if len(known) >= ENOUGH else runs
+    runs = published_figures().run
+    catalog_entry = [run for run in runs if family and run.family == family]
+    pooled = [run for run in catalog_entry if run.pooled]
+    share_of_all = catalog_entry if len(catalog_entry) >= ENOUGH else runs
     if not pooled:
         pooled = [run for run in runs if run.pooled and run.evidence > Evidence.ASSUMED]
     value = _geometric_mean([run.chip_mtbf_s for run in pooled])
     names = ", ".join(run.id for run in pooled)
-    grade = min(Evidence.ANALYTIC, *(run.evidence for run in pooled)) if known else Evidence.ASSUMED
-    whose = f"of {family}" if known else f"of all families: none published for {family or 'this chip'}"
+    grade = min(Evidence.ANALYTIC, *(run.evidence for run in pooled)) if catalog_entry else Evidence.ASSUMED
+    whose = f"of {family}" if catalog_entry else f"of all families: none published for {family or 'this chip'}"
     many = f"geometric mean of {len(pooled)} runs" if len(pooled) > 1 else "one run"
     note = f"{many} {whose}"
-    others = tuple(Dissent(value=run.chip_mtbf_s, source=run.source, note=f"{run.id}, {run.counts}") for run in known)
-    seen = [run.chip_mtbf_s for run in spread]
-    figure = Quoted(value=value, evidence=grade, source=names, note=note, conflicts=others)
+    alternatives = tuple(
+        Dissent(value=run.chip_mtbf_s, source=run.source, note=f"{run.id}, {run.counts}") for run in catalog_entry
+    )
+    seen = [run.chip_mtbf_s for run in share_of_all]
+    figure = Quoted(value=value, evidence=grade, source=names, note=note, conflicts=alternatives)
     return ChipMtbf(figure=figure, low_s=min(seen), high_s=max(seen))
 
 

@@ -201,10 +201,11 @@ class SearchSummary:
     @property
     def compared(self) -> tuple[ComparedSystem, ...]:
         """Every system and size."""
-        found = self.found
-        rows = zip(found.outcomes, scaling_efficiency(found.outcomes), strict=True)
+        result = self.found
+        rows = zip(result.outcomes, scaling_efficiency(result.outcomes), strict=True)
         return tuple(
-            ComparedSystem(outcome=one, chosen=one is found.chosen, efficiency=efficiency) for one, efficiency in rows
+            ComparedSystem(outcome=item, chosen=item is result.chosen, efficiency=efficiency)
+            for item, efficiency in rows
         )
 
 
@@ -277,8 +278,13 @@ class PlanReport:
     def refined(self) -> tuple[RefinedPlan, ...]:
         """The first plans with stage boundaries, recompute by stage and offload chosen freely."""
         return tuple(
-            RefinedPlan(prediction=one.prediction, winner=self.winner, refined=one, target=self.chosen.search.target)
-            for one in (self.reasons.refinement.refined if self.reasons.refinement else ())
+            RefinedPlan(
+                prediction=refined_plan.prediction,
+                winner=self.winner,
+                refined=refined_plan,
+                target=self.chosen.search.target,
+            )
+            for refined_plan in (self.reasons.refinement.refined if self.reasons.refinement else ())
         )
 
     @property

@@ -18,7 +18,7 @@ from ridgeline.cost import Calibration
 from ridgeline.models.load import model as load_model
 from ridgeline.plan.scenario_file import confine
 from ridgeline.search.objectives import OBJECTIVES, Goal, Objective, pair, tokens_of
-from ridgeline.search.pins import PinSettings, joined, pin_settings, settings_table
+from ridgeline.search.pins import PinSettings, join_pins, pin_settings, settings_table
 from ridgeline.search.target import ExportTarget
 
 
@@ -90,15 +90,15 @@ class PlanRequest:
         (('8xh100-sxm',), 2000000000000.0, {'tp': ('2..8',)})
         """
         axes = pair(options["frontier"]) if options.get("frontier") else None
-        pins, rest = _pins(options)
-        table = request_table(model, options, rest)
+        pins, remainder = _pins(options)
+        table = request_table(model, options, remainder)
         systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
         if not systems and "system" not in table:
             raise InputError(no_system())
         return cls(
             table=MappingProxyType(table),
             systems=systems,
-            settings=rest,
+            settings=remainder,
             pins=pins,
             goal=_goal(options),
             chips=options.get("chips") or None,
@@ -121,13 +121,13 @@ def _pins(options: PlanOptions) -> tuple[PinSettings, tuple[str, ...]]:
             problems.append(Problem(path="space", given=str(space), expected="a table [space]", where=str(space)))
             body = {}
         pins = pin_settings(body, space.name, problems)
-    own, rest = settings_table(options.get("settings", ()), problems)
+    current, remainder = settings_table(options.get("settings", ()), problems)
     if options.get("engine"):
-        own["engine"] = options["engine"]
-    pins = joined(pins, pin_settings(own, "--set", problems))
+        current["engine"] = options["engine"]
+    pins = join_pins(pins, pin_settings(current, "--set", problems))
     if problems:
         raise InputError(problems)
-    return pins, tuple(rest)
+    return pins, tuple(remainder)
 
 
 def no_system() -> Problem:
@@ -140,8 +140,8 @@ def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> 
     """The scenario table that is meant, with the options that are keys of its workload."""
     table = read_request(model, settings)
     work = table.get("workload", {})
-    given = {"seq": options.get("seq"), "global_batch": options.get("global_batch")}
-    more = {key: value for key, value in given.items() if value is not None}
+    got = {"seq": options.get("seq"), "global_batch": options.get("global_batch")}
+    more = {key: value for key, value in got.items() if value is not None}
     if more and isinstance(work, dict):
         drop = ("tokens_per_batch",) if "global_batch" in more else ()
         table["workload"] = {**{key: value for key, value in work.items() if key not in drop}, **more}
@@ -171,11 +171,11 @@ def _goal(options: PlanOptions) -> Goal:
 
 def _objective(name: str, days: float | None) -> Objective:
     """The objective of that name; unnamed, the fewest chips for a deadline, or else time."""
-    named = name or ("chips" if days is not None else "time")
-    found = next((known for known in OBJECTIVES if known == named), None)
-    if found is None:
-        raise InputError(not_among("--objective", named, OBJECTIVES))
-    return found
+    name_words = name or ("chips" if days is not None else "time")
+    result = next((catalog_entry for catalog_entry in OBJECTIVES if catalog_entry == name_words), None)
+    if result is None:
+        raise InputError(not_among("--objective", name_words, OBJECTIVES))
+    return result
 
 
 def _share(text: str) -> float:

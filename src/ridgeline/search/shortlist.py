@@ -53,10 +53,10 @@ def unusual(plan: Plan) -> int:
     (0, 1)
     """
     pairs = ((plan, PLAIN), (plan.switches, PLAIN.switches))
-    return sum(getattr(own, name) != getattr(usual, name) for own, usual in pairs for name in own.__slots__)
+    return sum(getattr(pair, name) != getattr(usual, name) for pair, usual in pairs for name in pair.__slots__)
 
 
-def ordered(entries: Iterable[Entry]) -> Iterator[Entry]:
+def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The faster first, then the smaller, then the plainer, then the first in the alphabet.
 
     >>> one, two = Entry(plan=Plan(), step_s=2.0, peak_bytes=1.0), Entry(plan=PLAIN, step_s=1.0, peak_bytes=1.0)
@@ -70,7 +70,7 @@ def ordered(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 def first(*entries: Entry) -> Entry:
     """The first in order."""
-    return next(ordered(entries))
+    return next(in_order(entries))
 
 
 def entry(chunk: Chunk, place: int) -> Entry:
@@ -113,10 +113,10 @@ class Candidates:
         return float(self._step.min()) if len(self._step) else float("inf")
 
     def _add(self, chunk: Chunk, places: Index) -> None:
-        own = chunk.taken(places)
-        self._from += [(own, place) for place in range(len(places))]
-        self._step = np.concatenate([self._step, own.step_s])
-        self._peak = np.concatenate([self._peak, own.peak_bytes])
+        current = chunk.taken(places)
+        self._from += [(current, place) for place in range(len(places))]
+        self._step = np.concatenate([self._step, current.step_s])
+        self._peak = np.concatenate([self._peak, current.peak_bytes])
 
     def _take(self, places: Index) -> None:
         self._from = [self._from[place] for place in places]
@@ -132,13 +132,13 @@ class Candidates:
         if len(equal) > 1:
             before = np.flatnonzero(order == equal[0])[0]
             ties = [(entry(*self._from[place]), place) for place in equal]
-            names = {id(one): place for one, place in ties}
-            order[before : before + len(equal)] = [names[id(one)] for one in ordered(one for one, _ in ties)]
+            names = {id(tie): place for tie, place in ties}
+            order[before : before + len(equal)] = [names[id(item)] for item in in_order(item for item, _ in ties)]
         return order[:most]
 
     def entries(self) -> tuple[Entry, ...]:
         """The plans, best first."""
-        return tuple(ordered(entry(*own) for own in self._from))
+        return tuple(in_order(entry(*current) for current in self._from))
 
 
 class Fastest(Candidates):
@@ -191,7 +191,7 @@ class ParetoFront(Candidates):
 
     def entries(self) -> tuple[Entry, ...]:
         """The front, fastest first."""
-        return tuple({(one.step_s, one.peak_bytes): one for one in reversed(super().entries())}.values())[::-1]
+        return tuple({(item.step_s, item.peak_bytes): item for item in reversed(super().entries())}.values())[::-1]
 
 
 class BestWithMoreMemory:
@@ -207,8 +207,8 @@ class BestWithMoreMemory:
             bar = self._best[factor].step_s if factor in self._best else np.inf
             may = np.flatnonzero((chunk.step_s <= bar) & (chunk.peak_bytes <= limit))
             if len(may):
-                own = chunk.taken(may)
-                best = least(own, own.step_s, own.peak_bytes)
+                current = chunk.taken(may)
+                best = least(current, current.step_s, current.peak_bytes)
                 self._best[factor] = first(best, self._best.get(factor, best))
 
     def entries(self) -> Mapping[float, Entry]:
@@ -238,11 +238,11 @@ class BestByChoice:
     def entries(self) -> Mapping[str, tuple[Entry, ...]]:
         """By axis, the best plan at each of its choices, fastest first; axes with one choice are left out."""
         found: dict[str, list[Entry]] = {}
-        for (axis, _), one in self._shared.items():
-            found.setdefault(axis, []).append(one)
+        for (axis, _), item in self._shared.items():
+            found.setdefault(axis, []).append(item)
         for table in self._cells.values():
-            for axis, one in table.entries():
-                found.setdefault(axis, []).append(one)
+            for axis, item in table.entries():
+                found.setdefault(axis, []).append(item)
         best = {axis: _best_of(axis, some) for axis, some in found.items()}
         return MappingProxyType({axis: some for axis, some in best.items() if len(some) > 1})
 
@@ -257,9 +257,9 @@ def choice(plan: Plan, axis: str) -> Any:
 def _best_of(axis: str, entries: list[Entry]) -> tuple[Entry, ...]:
     """The fastest of each choice, fastest first."""
     kept: list[Entry] = []
-    for one in ordered(entries):
-        if all(choice(one.plan, axis) != choice(other.plan, axis) for other in kept):
-            kept.append(one)
+    for item in in_order(entries):
+        if all(choice(item.plan, axis) != choice(alternative.plan, axis) for alternative in kept):
+            kept.append(item)
     return tuple(kept)
 
 
@@ -276,9 +276,11 @@ class _ByCell:
 
     def add(self, chunk: Chunk) -> None:
         """Plans of a chunk; no cell occurs twice in it, and those of a cell always come in the same order."""
-        known, peak = self._step.take(chunk.cell), chunk.peak_bytes
-        better = np.flatnonzero(chunk.step_s <= known)
-        better = better[(chunk.step_s[better] < known[better]) | (peak[better] < self._rest[0, chunk.cell[better]])]
+        catalog_entry, peak = self._step.take(chunk.cell), chunk.peak_bytes
+        better = np.flatnonzero(chunk.step_s <= catalog_entry)
+        better = better[
+            (chunk.step_s[better] < catalog_entry[better]) | (peak[better] < self._rest[0, chunk.cell[better]])
+        ]
         if not len(better):
             return
         at = chunk.cell[better]
@@ -289,22 +291,22 @@ class _ByCell:
 
     def entries(self) -> Iterator[tuple[str, Entry]]:
         """The best cell at each choice along each axis."""
-        known = np.flatnonzero(np.isfinite(self._step))
+        catalog_entry = np.flatnonzero(np.isfinite(self._step))
         for axis in BY_CELL:
-            yield from self._best(axis, known, np.asarray(getattr(self._cells.degrees, axis)))
+            yield from self._best(axis, catalog_entry, np.asarray(getattr(self._cells.degrees, axis)))
         for axis in BY_STRUCTURE:
-            yield from self._best(axis, known, self._cells.structure)
+            yield from self._best(axis, catalog_entry, self._cells.structure)
 
     def _best(self, axis: str, known: Index, column: NDArray[Any]) -> Iterator[tuple[str, Entry]]:
         for value in np.unique(column[known]):
-            own = known[column[known] == value]
-            own = own[self._step[own] == self._step[own].min()]
-            own = own[self._rest[0, own] == self._rest[0, own].min()]
-            yield axis, first(*(self._entry(int(cell)) for cell in own))
+            current = known[column[known] == value]
+            current = current[self._step[current] == self._step[current].min()]
+            current = current[self._rest[0, current] == self._rest[0, current].min()]
+            yield axis, first(*(self._entry(int(cell)) for cell in current))
 
     def _entry(self, cell: int) -> Entry:
         peak, dp, degree = self._rest[:, cell]
-        one = replace(
+        item = replace(
             self._heads[self._head[cell]],
             cell=np.array([cell]),
             dp=np.array([dp]),
@@ -312,4 +314,4 @@ class _ByCell:
             step_s=self._step[cell : cell + 1],
             peak_bytes=np.array([peak]),
         )
-        return entry(one, 0)
+        return entry(item, 0)

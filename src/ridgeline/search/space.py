@@ -96,9 +96,9 @@ class Pins:
         for axis, choices in table.items():
             some = tuple(choices) if isinstance(choices, (tuple, list, range, set, frozenset)) else (choices,)
             kind = CHOICES.get(axis, object)
-            expected = f"choices of type {kind.__name__}"
+            expectation = f"choices of type {kind.__name__}"
             wrong = [choice for choice in some if not isinstance(choice, kind) or isinstance(choice, bool)]
-            problems += [Problem(path=axis, given=given_text(choice), expected=expected) for choice in wrong]
+            problems += [Problem(path=axis, given=given_text(choice), expected=expectation) for choice in wrong]
             made[axis] = some
         if problems:
             raise InputError(problems)
@@ -135,9 +135,9 @@ NO_PINS = Pins()
 
 def space_of(scenario: Scenario, pins: Pins | PinTable = NO_PINS) -> Space:
     """The space around a scenario: all its engine supports, except where choices are pinned."""
-    own = Pins.of(pins)
+    current = Pins.of(pins)
     axes = {item.name for item in fields(Space)}
-    pinned: dict[str, Any] = {axis: getattr(own, axis) for axis in own.pinned if axis in axes}
+    pinned: dict[str, Any] = {axis: getattr(current, axis) for axis in current.pinned if axis in axes}
     return replace(_free(scenario), **pinned)
 
 
@@ -172,8 +172,10 @@ def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Sp
     is always in the space, because it is also how a plan without stages runs.
     """
     able = scenario.engine.supports
-    schedules = tuple(one for one in space.schedule if pins.schedule is not None or one.name in able.schedules)
-    shards = tuple(one for one in space.shard if pins.shard is not None or one in able.pipelined_shard)
+    schedules = tuple(
+        schedule for schedule in space.schedule if pins.schedule is not None or schedule.name in able.schedules
+    )
+    shards = tuple(item for item in space.shard if pins.shard is not None or item in able.pipelined_shard)
     flat, staged = (tuple(size for size in space.pp if (size > 1) == many) for many in (False, True))
     parts = [replace(space, pp=flat), replace(space, pp=staged, schedule=schedules, shard=shards)]
     if pins.placement is not None:
@@ -183,7 +185,9 @@ def parts_of(scenario: Scenario, space: Space, pins: Pins = NO_PINS) -> tuple[Sp
 
 def _of_stages(space: Space, pp: int, stages: int) -> Space:
     """The space with so many ranks in a pipeline and so many virtual stages."""
-    return replace(space, pp=(pp,), schedule=tuple(one for one in space.schedule if pp * one.chunks == stages))
+    return replace(
+        space, pp=(pp,), schedule=tuple(schedule for schedule in space.schedule if pp * schedule.chunks == stages)
+    )
 
 
 def _closest(system: System) -> int:
@@ -227,9 +231,9 @@ def neighbours(choices: tuple[int, ...], own: int) -> tuple[int, ...]:
     >>> neighbours((1, 2, 4, 8), 4), neighbours((1, 2, 4, 8), 1)
     ((2, 4, 8), (1, 2))
     """
-    tried = tuple(sorted(choices))
-    at = tried.index(own) if own in tried else 0
-    return tried[max(0, at - 1) : at + 2]
+    attempt = tuple(sorted(choices))
+    at = attempt.index(own) if own in attempt else 0
+    return attempt[max(0, at - 1) : at + 2]
 
 
 def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
@@ -237,8 +241,8 @@ def _schedules(known: Iterable[str]) -> Iterable[Schedule]:
     yield Schedule()
     for name in known:
         kind = SCHEDULES[name]
-        most = kind.most_chunks or MOST_CHUNKS
-        for chunks in range(kind.fewest_chunks, most + 1):
+        maximum = kind.most_chunks or MOST_CHUNKS
+        for chunks in range(kind.fewest_chunks, maximum + 1):
             if (name, chunks) != ("1f1b", 1):
                 yield Schedule(name=name, chunks=chunks)
 
@@ -260,7 +264,7 @@ def selective_parts(scenario: Scenario) -> tuple[tuple[RecomputePart, ...], ...]
     Sets with the dense feed-forward part are for models without experts. Norms are recomputed where nearly all stand
     alone: what is priced is the recompute of all. What the plan itself recomputes comes last.
     """
-    able, own = scenario.engine.supports, scenario.plan.recompute
+    able, current = scenario.engine.supports, scenario.plan.recompute
     experts = any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
     away = () if experts else able.selective_in_experts
     if able.norms_in_products and separate_norms(scenario.model) < NEARLY_ALL:
@@ -270,8 +274,8 @@ def selective_parts(scenario: Scenario) -> tuple[tuple[RecomputePart, ...], ...]
         for parts in able.selective
         if not (experts and "mlp" in parts)
     )
-    named = (own.parts,) if own.kind == "selective" else ()
-    return tuple(dict.fromkeys((*(parts for parts in sets if parts), *named)))
+    name_words = (current.parts,) if current.kind == "selective" else ()
+    return tuple(dict.fromkeys((*(parts for parts in sets if parts), *name_words)))
 
 
 def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
@@ -286,8 +290,8 @@ def _switches(scenario: Scenario, axes: set[str]) -> Iterable[Switches]:
     overlaps = [base.overlap]
     if "ep" in axes and any(isinstance(block.ffn, Moe) for block in scenario.model.blocks):
         base = replace(base, moe_dispatch=base.moe_dispatch or best_dispatch(scenario))
-        told = "moe" in scenario.engine.supports.features.overlaps and "moe" not in base.overlap
-        overlaps += [MappingProxyType({**base.overlap, "moe": True})] if told else []
+        words = "moe" in scenario.engine.supports.features.overlaps and "moe" not in base.overlap
+        overlaps += [MappingProxyType({**base.overlap, "moe": True})] if words else []
     for overlap, order, kind in product(overlaps, orders, kinds):
         yield replace(base, sequence_parallel=order, cp_kind=kind, overlap=overlap)
 
@@ -298,15 +302,15 @@ def best_dispatch(scenario: Scenario) -> Dispatch | None:
     DeepEP and HybridEP send a token once to a domain however many of its experts are there, so they are never priced
     slower. They are kernels for NVIDIA's chips; HybridEP is what recipes for Blackwell name.
     """
-    chip, known = scenario.system.chip, scenario.engine.supports.features.moe_dispatch
+    chip, catalog_entry = scenario.system.chip, scenario.engine.supports.features.moe_dispatch
     order: tuple[Dispatch, ...] = ("hybridep", "deepep") if chip.family == "blackwell" else ("deepep", "hybridep")
-    return next((one for one in order if one in known), None) if chip.vendor == "NVIDIA" else None
+    return next((item for item in order if item in catalog_entry), None) if chip.vendor == "NVIDIA" else None
 
 
 def choices_of(plan: Plan) -> dict[str, Any]:
     """The plan as a choice along every axis of the search."""
     mesh, sharding = plan.mesh, plan.sharding
-    whole = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
+    total = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp
     return {
         "tp": mesh.tp,
         "cp": mesh.cp,
@@ -316,7 +320,7 @@ def choices_of(plan: Plan) -> dict[str, Any]:
         "microbatch": plan.microbatch,
         "schedule": plan.schedule,
         "shard": sharding.shard,
-        "shard_degree": 0 if whole else plan.shard_degree,
+        "shard_degree": 0 if total else plan.shard_degree,
         "recompute": plan.recompute,
         "offload": plan.offload,
         "precision": plan.precision,
@@ -324,14 +328,14 @@ def choices_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def widened(space: Space, plans: Sequence[Plan]) -> Space:
+def widen_space(space: Space, plans: Sequence[Plan]) -> Space:
     """The space with the choices of these plans among its own."""
     axes: dict[str, tuple[Any, ...]] = {}
     for item in fields(Space):
-        known = list(getattr(space, item.name))
+        catalog_entry = list(getattr(space, item.name))
         for plan in plans:
             choice = choices_of(plan)[item.name]
-            if choice not in known:
-                known.append(choice)
-        axes[item.name] = tuple(known)
+            if choice not in catalog_entry:
+                catalog_entry.append(choice)
+        axes[item.name] = tuple(catalog_entry)
     return Space(**axes)

@@ -80,13 +80,13 @@ class Chunk:
             int(np.asarray(getattr(sizes, name))[cell]) for name in ("tp", "cp", "ep", "etp", "microbatch")
         )
         degree, dp = int(self.degree[index]), int(self.dp[index])
-        whole = self.shard == "none" or degree == dp * cp
+        total = self.shard == "none" or degree == dp * cp
         return replace(
             base,
             mesh=Mesh(pp=self.pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp, order=base.mesh.order),
             microbatch=microbatch,
             schedule=self.schedule,
-            sharding=Sharding(shard=self.shard, shard_degree=None if whole else degree),
+            sharding=Sharding(shard=self.shard, shard_degree=None if total else degree),
             offload=self.offload,
         )
 
@@ -124,7 +124,7 @@ def sweep(grid: DegreeGrid, space: Space, below_s: float = np.inf) -> Iterator[C
                 for schedule in _schedules(space, pp):
                     if (pp, schedule) not in pipelines:
                         pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
-                    yield from _scheduled(rows, space, schedule, pipelines[pp, schedule])
+                    yield from _schedule_rows(rows, space, schedule, pipelines[pp, schedule])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +202,9 @@ def _rows(
         replicas = dp * np.asarray(grid.degrees.cp)[cell]
         for size in space.shard_degree:
             degree = replicas if size == 0 else np.full(len(cell), float(size))
-            own = np.flatnonzero(_splits(space, size, replicas))
-            if len(own):
-                yield _row(grid, space, sections, offload, pp, (cell[own], dp[own], degree[own]))
+            current = np.flatnonzero(_splits(space, size, replicas))
+            if len(current):
+                yield _row(grid, space, sections, offload, pp, (cell[current], dp[current], degree[current]))
 
 
 def _row(
@@ -218,7 +218,7 @@ def _row(
         **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
     )
     columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
-    columns["boundary_bytes"] = columns["boundary_bytes"] * _stored(grid)[cell]
+    columns["boundary_bytes"] = columns["boundary_bytes"] * _stored_bytes_ratio(grid)[cell]
     plans = replace(
         grid.plans.at(cell),
         **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
@@ -240,7 +240,7 @@ def _row(
     )
 
 
-def _stored(grid: DegreeGrid) -> Array:
+def _stored_bytes_ratio(grid: DegreeGrid) -> Array:
     """Bytes of a stored activation by cell, over those of the first structure, which `sized` counted with."""
     widths = [scenario.plan.precision.activations.bytes_per_element for scenario in grid.scenarios]
     return (np.array(widths) / widths[0])[grid.structure]
@@ -255,7 +255,7 @@ class _Way:
     state: ShardedState
 
 
-def _scheduled(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline) -> Iterator[Chunk]:
+def _schedule_rows(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline) -> Iterator[Chunk]:
     """The rows under one schedule, as far as it takes them."""
     model, placement = rows.model, pipeline.placement
     if placement is None:
@@ -271,8 +271,8 @@ def _scheduled(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipelin
     )
     ways = _ways(rows, space, placement)
     sends = model.sends(plans)
-    for own in able:
-        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(own), sends, own), own)
+    for outcome in able:
+        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(outcome), sends, outcome), outcome)
 
 
 def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
@@ -296,15 +296,16 @@ def _cut(start: int, end: int) -> Iterator[slice]:
 def _ways(rows: _Rows, space: Space, placement: Placement) -> list[_Way]:
     """All ways of sharding, with what they do to the weights of every group."""
     plans = rows.model.plans.at(rows.model.firsts)
-    tried = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
-    tried = [way for way in tried if np.isfinite(way[2]).any()]
-    keys = [(shard == "none", size) for shard, size, _ in tried]  # sharded gradients sync like sharded states alone
+    attempt = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
+    attempt = [way for way in attempt if np.isfinite(way[2]).any()]
+    keys = [(shard == "none", size) for shard, size, _ in attempt]  # sharded gradients sync like sharded states alone
     columns = [
-        replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree) for shard, _, degree in tried
+        replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
+        for shard, _, degree in attempt
     ]
     states = rows.model.sharded(placement, columns, [keys.index(key) for key in keys])
     return [
-        _Way(shard=shard, degree=degree, state=state) for (shard, _, degree), state in zip(tried, states, strict=True)
+        _Way(shard=shard, degree=degree, state=state) for (shard, _, degree), state in zip(attempt, states, strict=True)
     ]
 
 
@@ -320,8 +321,8 @@ def _plans(
             continue
         synced = id(way.state.ends)
         if synced not in steps:
-            steps[synced] = rounded(rows.model.step_s(scheduled, way.state))
-        made = Chunk(
+            steps[synced] = round_digits(rows.model.step_s(scheduled, way.state))
+        candidate_value = Chunk(
             grid=rows.grid,
             cell=rows.cell[own],
             pp=rows.pp,
@@ -331,12 +332,12 @@ def _plans(
             shard=way.shard,
             degree=degree,
             step_s=steps[synced],
-            peak_bytes=rounded(rows.model.peak_bytes(scheduled, way.state)),
+            peak_bytes=round_digits(rows.model.peak_bytes(scheduled, way.state)),
         )
-        yield made if fits.all() else made.taken(np.flatnonzero(fits))
+        yield candidate_value if fits.all() else candidate_value.taken(np.flatnonzero(fits))
 
 
-def rounded(values: Array) -> Array:
+def round_digits(values: Array) -> Array:
     """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
 
     >>> rounded(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
@@ -349,8 +350,8 @@ def rounded(values: Array) -> Array:
 
 def _sends_overlap(grid: DegreeGrid, schedule: Schedule) -> Array:
     """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
-    on = (sends_overlap(one.plan.switches, one.engine, schedule.name) for one in grid.scenarios)
-    return np.array([float(overlapped) for overlapped in on])
+    on = (sends_overlap(scenario.plan.switches, scenario.engine, schedule.name) for scenario in grid.scenarios)
+    return np.array([float(item) for item in on])
 
 
 def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:

@@ -41,16 +41,16 @@ class ExportTarget(Protocol):
 
 def unsupported_question(scenario: Scenario, space: Space, target: ExportTarget) -> tuple[UnsupportedDecision, ...]:
     """What of the model or the workload stands against every plain plan that the target can express; else nothing."""
-    found: tuple[UnsupportedDecision, ...] = ()
+    items: tuple[UnsupportedDecision, ...] = ()
     for plan in plain_plans(scenario, space):
-        tried = replace(scenario, plan=plan)
-        if target.capability.unsupported(tried):
+        attempt = replace(scenario, plan=plan)
+        if target.capability.unsupported(attempt):
             continue
-        decisions = target.unsupported(tried)
+        decisions = target.unsupported(attempt)
         if not decisions:
             return ()
-        found = found or decisions
-    return found
+        items = items or decisions
+    return items
 
 
 def inexpressible(
@@ -60,8 +60,8 @@ def inexpressible(
     model = any(item.path == "model.hidden" for item in decisions)
     words = "the model" if model else decision_words(decisions[:MOST_NAMED])
     reasons = dict.fromkeys(item.why for item in decisions)
-    expected = f"a plan that {target.id} can express; not {words}: {'; '.join(reasons)}"
-    return Problem(path="--to", given=given, expected=expected, todo=_remedy(scenario, decisions))
+    expectation = f"a plan that {target.id} can express; not {words}: {'; '.join(reasons)}"
+    return Problem(path="--to", given=given, expected=expectation, todo=_remedy(scenario, decisions))
 
 
 def _remedy(scenario: Scenario, decisions: Iterable[UnsupportedDecision]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ridgeline.core.records import dataclass
 from ridgeline.plan.capability import UnsupportedDecision
 from ridgeline.search.distinct import kinds
-from ridgeline.search.plan_search import Search, find_plan, predicted
+from ridgeline.search.plan_search import Search, find_plan, predict_entries
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.shortlist import Entry
 from ridgeline.sim import Prediction
@@ -53,30 +53,30 @@ def target_gains(search: Search, winner: Prediction, go_on: GoOn = always) -> tu
     )  # fmt: skip
     if not free.swept.complete:
         return ()
-    found: list[TargetGain] = []
+    gains: list[TargetGain] = []
     for entry, untold in _faster(search, winner, free):
-        for made in predicted(search.scenario, [entry], search.calibration):
-            gain = made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
+        for candidate_value in predict_entries(search.scenario, [entry], search.calibration):
+            gain = candidate_value.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
             if gain >= WORTH:
-                found.append(TargetGain(untold=untold, gain=gain, prediction=made))
-    return tuple(sorted(found, key=lambda one: -one.gain)[:MOST])
+                gains.append(TargetGain(untold=untold, gain=gain, prediction=candidate_value))
+    return tuple(sorted(gains, key=lambda one: -one.gain)[:MOST])
 
 
 def _faster(
     search: Search, winner: Prediction, free: Search
 ) -> Iterator[tuple[Entry, tuple[UnsupportedDecision, ...]]]:
     """The fastest plan for each set of decisions; a set that holds a faster one's says nothing new."""
-    seen: list[frozenset[str]] = []
+    items: list[frozenset[str]] = []
     target = search.target
     assert target is not None
     for entry in kinds(free.swept, MOST_ASKED):
         if entry.step_s > winner.step_time_s:
             return
-        tried = replace(search.scenario, plan=entry.plan)
-        if not target.capability.unsupported(tried):
+        attempt = replace(search.scenario, plan=entry.plan)
+        if not target.capability.unsupported(attempt):
             continue
-        untold = target.unsupported(tried)
-        paths = frozenset(one.path for one in untold)
-        if untold and not any(known <= paths for known in seen):
-            seen.append(paths)
+        untold = target.unsupported(attempt)
+        paths = frozenset(decision.path for decision in untold)
+        if untold and not any(capacity <= paths for capacity in items):
+            items.append(paths)
             yield entry, untold

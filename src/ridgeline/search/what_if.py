@@ -26,7 +26,7 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
-from ridgeline.search.plan_search import Search, find_plan, predicted
+from ridgeline.search.plan_search import Search, find_plan, predict_entries
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, neighbours
 from ridgeline.sim import Prediction
@@ -84,23 +84,23 @@ def what_if(
 
     faster   only those that may gain something: plans that cannot be faster than the winner are not priced
     """
-    found: list[WhatIf] = [*_more_memory(search, winner, calibration)]
+    changes: list[WhatIf] = [*_more_memory(search, winner, calibration)]
     for idea in _ideas(search, winner):
 
         def progress(priced: int, best_s: float, what: str = idea.what) -> bool:  # noqa: ARG001
             return go_on(what)
 
-        again = find_plan(
+        changed_search = find_plan(
             idea.scenario, idea.pins, most=1, headroom=search.headroom, calibration=calibration, progress=progress,
             target=None if is_feature(idea.kind) else search.target,
             below_s=_winning_seconds(idea.scenario, winner) if faster else inf,
         )  # fmt: skip
-        if not again.swept.complete:
+        if not changed_search.swept.complete:
             break
-        if again.plans:
-            what = f"{idea.what}{_target_note(search, again.plans[0])}"
-            found.append(_gained(idea.kind, what, idea.how, again.plans[0], winner))
-    return tuple(sorted(found, key=lambda change: -change.gain))
+        if changed_search.plans:
+            what = f"{idea.what}{_target_note(search, changed_search.plans[0])}"
+            changes.append(_change_of(idea.kind, what, idea.how, changed_search.plans[0], winner))
+    return tuple(sorted(changes, key=lambda change: -change.gain))
 
 
 def _winning_seconds(scenario: Scenario, winner: Prediction) -> float:
@@ -131,20 +131,20 @@ def worth(tried: Sequence[WhatIf], most: int = 3) -> tuple[WhatIf, ...]:
     return tuple(change for change in best.values() if change.gain >= WORTH)[:most]
 
 
-def _gained(kind: str, what: str, how: str, made: Prediction, winner: Prediction) -> WhatIf:
+def _change_of(kind: str, what: str, how: str, made: Prediction, winner: Prediction) -> WhatIf:
     gain = made.tokens_per_s_per_chip / winner.tokens_per_s_per_chip - 1
     return WhatIf(kind=kind, what=what, how=how, gain=gain, prediction=made)
 
 
 def _more_memory(search: Search, winner: Prediction, calibration: Calibration | None) -> Iterator[WhatIf]:
     for factor, entry in search.swept.with_more_memory.items():
-        for made in predicted(search.scenario, [entry], calibration):
-            yield _gained("memory", f"{factor:g} times the memory of a chip", "", made, winner)
+        for candidate_value in predict_entries(search.scenario, [entry], calibration):
+            yield _change_of("memory", f"{factor:g} times the memory of a chip", "", candidate_value, winner)
 
 
 def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
-    scenario, near = search.scenario, around(search, winner.scenario.plan)
-    yield from _unpinned(search)
+    scenario, near = search.scenario, neighbour_pins(search, winner.scenario.plan)
+    yield from _unpinned_ideas(search)
     yield from _formats(search, near)
     for name, system in _links(scenario.system):
         what = f"twice the bandwidth of {name}"
@@ -155,7 +155,7 @@ def _ideas(search: Search, winner: Prediction) -> Iterator[_Idea]:
     yield from _batch(search, winner, near)
 
 
-def around(search: Search, plan: Plan) -> Pins:
+def neighbour_pins(search: Search, plan: Plan) -> Pins:
     """The space one step around a plan: its degrees and their neighbours, every choice of the rest."""
     space, mesh = search.space, plan.mesh
     return replace(
@@ -169,7 +169,7 @@ def around(search: Search, plan: Plan) -> Pins:
     )
 
 
-def _unpinned(search: Search) -> Iterator[_Idea]:
+def _unpinned_ideas(search: Search) -> Iterator[_Idea]:
     """Every pin taken away, the others kept."""
     for axis in search.pins.pinned:
         how = "leave out its own --set" if axis == "switches" else f"leave out --set plan.{axis}"
@@ -180,12 +180,14 @@ def _unpinned(search: Search) -> Iterator[_Idea]:
 def _formats(search: Search, near: Pins) -> Iterator[_Idea]:
     """Formats that the engine takes and the chip multiplies faster."""
     scenario, chip = search.scenario, search.scenario.system.chip
-    peaks = [chip.peak[one.compute.peak].value for one in search.space.precision if one.compute.peak in chip.peak]
+    peaks = [
+        chip.peak[formats.compute.peak].value for formats in search.space.precision if formats.compute.peak in chip.peak
+    ]
     for name in scenario.engine.supports.precision:
         peak = chip.peak.get(dtype(name).peak)
         if peak is not None and peak.value > max(peaks, default=0.0):
-            made: Precision = decode(Plan, {"precision": name}).precision
-            pins = replace(near, precision=(made,))
+            candidate_value: Precision = decode(Plan, {"precision": name}).precision
+            pins = replace(near, precision=(candidate_value,))
             how = f"--set plan.precision={name}"
             yield _Idea(kind="precision", what=f"products in {name}", how=how, scenario=scenario, pins=pins)
 
@@ -199,8 +201,8 @@ def _links(system: System) -> Iterator[tuple[str, System]]:
 
 
 def _faster(tier: Tier) -> Tier:
-    given = tier.need_bandwidth()
-    return replace(tier, bandwidth=replace(given, value=2 * given.value, evidence=Evidence.ASSUMED, source="what if"))
+    got = tier.need_bandwidth()
+    return replace(tier, bandwidth=replace(got, value=2 * got.value, evidence=Evidence.ASSUMED, source="what if"))
 
 
 def _states(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
@@ -251,29 +253,33 @@ class _Feature:
 
 def _features(search: Search, winner: Prediction, near: Pins) -> Iterator[_Idea]:
     """Switches thrown where that would hide or shorten something: overlaps, CUDA graphs, dispatchers of experts."""
-    engine, own = search.scenario.engine, winner.scenario.plan.switches
-    order, kind = own.sequence_parallel, own.cp_kind
-    alike = [one for one in search.space.switches if (one.sequence_parallel, one.cp_kind) == (order, kind)] or [own]
-    for one in (*_overlaps(search, winner), *_graphs(search, winner), *_dispatchers(search, winner)):
-        what = one.what if one.known else f"{one.what}, which {engine.id} is not known to have"
-        pins = replace(near, switches=tuple(one.thrown(switches) for switches in alike))
-        how = f"--set plan.{one.how}"
-        yield _Idea(kind=one.kind, what=what, how=how, scenario=search.scenario, pins=pins)
+    engine, switches = search.scenario.engine, winner.scenario.plan.switches
+    order, kind = switches.sequence_parallel, switches.cp_kind
+    peers = [
+        switches
+        for switches in search.space.switches
+        if (switches.sequence_parallel, switches.cp_kind) == (order, kind)
+    ] or [switches]
+    for item in (*_overlaps(search, winner), *_graphs(search, winner), *_dispatchers(search, winner)):
+        what = item.what if item.known else f"{item.what}, which {engine.id} is not known to have"
+        pins = replace(near, switches=tuple(item.thrown(switches) for switches in peers))
+        how = f"--set plan.{item.how}"
+        yield _Idea(kind=item.kind, what=what, how=how, scenario=search.scenario, pins=pins)
 
 
 def _overlaps(search: Search, winner: Prediction) -> Iterator[_Feature]:
     """Communication that is exposed and could run beside compute."""
-    now, said = resolve(winner.scenario).overlap, winner.scenario.plan.switches.overlap
+    now, progress_words = resolve(winner.scenario).overlap, winner.scenario.plan.switches.overlap
     for word, part in EXPOSED.items():
-        if now[word] or word in said or _share(winner, part) < WORTH:
+        if now[word] or word in progress_words or _share(winner, part) < WORTH:
             continue
 
         def thrown(switches: Switches, word: str = word) -> Switches:
             return replace(switches, overlap=MappingProxyType({**switches.overlap, word: True}))
 
-        known = word in search.scenario.engine.supports.features.overlaps
+        catalog_entry = word in search.scenario.engine.supports.features.overlaps
         how = f"overlap.{word}=true"
-        yield _Feature(kind=f"overlap.{word}", what=f"overlap of {word}", how=how, thrown=thrown, known=known)
+        yield _Feature(kind=f"overlap.{word}", what=f"overlap of {word}", how=how, thrown=thrown, known=catalog_entry)
 
 
 def _graphs(search: Search, winner: Prediction) -> Iterator[_Feature]:
@@ -286,11 +292,13 @@ def _graphs(search: Search, winner: Prediction) -> Iterator[_Feature]:
 
         def thrown(switches: Switches, graph: Literal["partial", "full"] = graph) -> Switches:
             # a graph of the whole iteration fixes the order of streams, between which dispatch would overlap
-            kept = {word: on for word, on in switches.overlap.items() if (graph, word) != ("full", "moe")}
-            return replace(switches, graph=graph, overlap=MappingProxyType(kept))
+            selection = {word: on for word, on in switches.overlap.items() if (graph, word) != ("full", "moe")}
+            return replace(switches, graph=graph, overlap=MappingProxyType(selection))
 
-        known = graph in search.scenario.engine.supports.features.graph
-        yield _Feature(kind="graph", what=f"{graph} CUDA graphs", how=f"graph={graph}", thrown=thrown, known=known)
+        catalog_entry = graph in search.scenario.engine.supports.features.graph
+        yield _Feature(
+            kind="graph", what=f"{graph} CUDA graphs", how=f"graph={graph}", thrown=thrown, known=catalog_entry
+        )
 
 
 def _dispatchers(search: Search, winner: Prediction) -> Iterator[_Feature]:

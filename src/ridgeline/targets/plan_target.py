@@ -79,7 +79,7 @@ class TrainingTarget:
         of_plan = [item for item in lost if item.path.startswith("plan.")]
         if not of_plan and lost and not _is_same_step(export, scenario, lost):
             of_plan = lost
-        return tuple(_unsupported(item) for item in of_plan)
+        return tuple(_decision_of(item) for item in of_plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class ServingTarget:
         except InputError as error:
             return tuple(_of_problems(error))
         return tuple(
-            _unsupported(item)
+            _decision_of(item)
             for item in lost
             if item.path.startswith("plan.") and item.path != ACCEPTANCE and not item.yours
         )
@@ -135,7 +135,7 @@ def _of_problems(error: InputError) -> list[UnsupportedDecision]:
     return [UnsupportedDecision(path=item.path, value=item.given, why=item.expected) for item in error.problems]
 
 
-def _unsupported(lost: Lost) -> UnsupportedDecision:
+def _decision_of(lost: Lost) -> UnsupportedDecision:
     return UnsupportedDecision(path=lost.path, value=str(plain(lost.value)), why=lost.why)
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.explain import difference, explain, given_plan, told
+from ridgeline.search.explain import choice_words, difference, explain, given_plan
 from ridgeline.search.infeasible import why_not
 from ridgeline.search.plan_search import Search, find_plan
-from ridgeline.search.what_if import around, what_if, worth
+from ridgeline.search.what_if import neighbour_pins, what_if, worth
 from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 
@@ -48,10 +48,10 @@ def test_switches_are_told_by_what_differs(found: Search) -> None:
     plan = found.plans[0].scenario.plan
     own = replace(plan, mesh=replace(plan.mesh, tp=2, cp=2))
     other = replace(own, switches=replace(own.switches, cp_kind="all-to-all", graph="full", overlap={"tp": True}))
-    assert told(other, "switches", own) == "heads exchanged over cp, graph full, overlap {'tp': True}"
-    assert told(own, "switches", other) == "a ring over cp, graph as usual, overlap as usual"
+    assert choice_words(other, "switches", own) == "heads exchanged over cp, graph full, overlap {'tp': True}"
+    assert choice_words(own, "switches", other) == "a ring over cp, graph as usual, overlap as usual"
     off = replace(own, switches=replace(own.switches, sequence_parallel=False))
-    assert told(off, "switches", own) == "no sequence parallelism"
+    assert choice_words(off, "switches", own) == "no sequence parallelism"
 
 
 def test_difference_names_parts_of_either(found: Search) -> None:
@@ -130,7 +130,7 @@ def test_changes_tried_before_it_was_stopped_are_told(found: Search) -> None:
 def test_around_is_one_step_each_way(found: Search) -> None:
     plan = replace(found.plans[0].scenario.plan, microbatch=4)
     plan = replace(plan, mesh=replace(plan.mesh, tp=1, pp=2))
-    near = around(found, plan)
+    near = neighbour_pins(found, plan)
     assert (near.tp, near.pp, near.microbatch) == ((1, 2), (1, 2, 4), (2, 4, 8))
 
 

@@ -23,7 +23,7 @@ from ridgeline.search.goodput import (
     interruptions_of,
 )
 from ridgeline.search.interruptions import best_interval, shares, useful_share
-from ridgeline.search.reliability import DAY, chip_mtbf, published
+from ridgeline.search.reliability import DAY, chip_mtbf, published_figures
 
 TRUTH = Path(__file__).parents[4] / "shared" / "truth" / "reliability.csv"
 ADAM = 14  # bytes of a parameter in a checkpoint: bf16 weight, fp32 master, two fp32 moments
@@ -41,7 +41,7 @@ def operated(chips: int, params: float, **operation: object) -> float:
 
 
 def test_rates_by_hand() -> None:
-    runs = {run.id: run.chip_mtbf_s / DAY for run in published().run}
+    runs = {run.id: run.chip_mtbf_s / DAY for run in published_figures().run}
     assert runs["llama3-405b-unexpected"] == pytest.approx(16384 * 54 / 419)
     assert runs["rsc1-nodes"] == pytest.approx(1000 * 8 / 6.5)
     assert runs["bloom-176b"] == pytest.approx(384 * 7)
@@ -66,7 +66,7 @@ def test_a_family_nobody_published_borrows_and_says_so() -> None:
 
 
 def test_every_number_has_a_source() -> None:
-    known = published()
+    known = published_figures()
     assert all(run.source and run.note.startswith("[") for run in known.run)
     assert len({run.id for run in known.run}) == len(known.run)
     quoted = [*(getattr(known.checkpoint, key) for key in ("node", "system", "blocking", "load_per_save"))]
@@ -77,7 +77,7 @@ def test_every_number_has_a_source() -> None:
 def test_schedule_law_meets_the_printed_times() -> None:
     """Table 7 of arXiv:2509.16293."""
     chips = np.array([2048, 4096, 8192, 16384])
-    requeue, spares = (published().recovery[name].schedule_s(chips) for name in ("requeue", "spares"))
+    requeue, spares = (published_figures().recovery[name].schedule_s(chips) for name in ("requeue", "spares"))
     assert requeue == pytest.approx(np.array([454, 545, 635, 768]), rel=0.045)
     assert spares == pytest.approx(np.array([46, 51, 54, 65]), rel=0.09)
 
@@ -89,7 +89,7 @@ def test_shipped_runs_are_as_the_table_has_them() -> None:
     for ours, theirs in (("llama3-405b-unexpected", "llama3-405b-unexpected"), ("llama3-405b-all", "llama3-405b-all"),
                          ("opt-175b", "opt175b-line12"), ("opt-175b-november", "opt175b-nov"),
                          ("crusoe-h200", "crusoe-h200"), ("byterobust-1000", "byterobust-1000gpu")):  # fmt: skip
-        run, row = next(run for run in published().run if run.id == ours), table[theirs]
+        run, row = next(run for run in published_figures().run if run.id == ours), table[theirs]
         assert (run.chips, run.period / DAY) == (int(row["gpus"]), float(row["period_days"])), ours
         assert run.interruptions == float(row["interruptions"]), ours
     dense = table["byterobust-dense"]

@@ -19,11 +19,11 @@ from ridgeline.search.objectives import (
     pair,
     points,
     quarters,
-    ranked,
+    rank_plans,
     run_of,
     sizes_of,
+    systems_without_price,
     tokens_of,
-    unpriced,
 )  # fmt: skip
 from ridgeline.search.plan_search import Search, find_plan
 
@@ -86,7 +86,7 @@ def test_choice_between_sizes(eight: Search, sixteen: Search) -> None:
 
 
 def test_memory_takes_the_small_end_of_the_frontier(eight: Search) -> None:
-    plans = ranked(eight, Goal(objective="memory"), 3)
+    plans = rank_plans(eight, Goal(objective="memory"), 3)
     peaks = [plan.memory.peak_bytes for plan in plans]
     assert peaks == sorted(peaks)
     assert peaks[0] == pytest.approx(min(entry.peak_bytes for entry in eight.swept.frontier))
@@ -94,8 +94,8 @@ def test_memory_takes_the_small_end_of_the_frontier(eight: Search) -> None:
 
 def test_missing_price_is_said() -> None:
     found = searched("8xtpu-v5p")
-    assert unpriced([found.scenario.system], "cost") == ("tpu-v5p",)
-    assert unpriced([found.scenario.system], "time") == ()
+    assert systems_without_price([found.scenario.system], "cost") == ("tpu-v5p",)
+    assert systems_without_price([found.scenario.system], "time") == ()
     goal = Goal(objective="cost")
     assert outcome(found, goal).value("cost") is None
     assert chosen([outcome(found, goal)], goal) is None

@@ -11,7 +11,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.plan import Offload, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, scenario
-from ridgeline.search.pins import joined, pin_settings, pins_of, settings_table
+from ridgeline.search.pins import join_pins, pin_settings, pins_of, settings_table
 from ridgeline.search.plan_search import find_plan
 from ridgeline.search.space import NO_PINS, Pins, space_of
 from ridgeline.sim.predict_step import predict
@@ -133,10 +133,10 @@ def test_settings_win_over_a_file_and_others_pass() -> None:
     problems: list[Problem] = []
     table, rest = settings_table(["plan.tp=8", "workload.seq=4096", "plan.schedule.chunks=2"], problems)
     assert (rest, problems) == (["workload.seq=4096"], [])
-    both = joined(pin_settings({"tp": 4, "pp": 2, "schedule": {"name": "zbv"}}, "space.toml"), pin_settings(table))
+    both = join_pins(pin_settings({"tp": 4, "pp": 2, "schedule": {"name": "zbv"}}, "space.toml"), pin_settings(table))
     assert dict(both.values) == {"tp": (8,), "pp": (2,), "schedule.name": ("zbv",), "schedule.chunks": (2,)}
     assert both.source["pp"] == "space.toml"
-    whole = joined(pin_settings({"schedule": {"chunks": 2}}), pin_settings({"schedule": "1f1b"}))
+    whole = join_pins(pin_settings({"schedule": {"chunks": 2}}), pin_settings({"schedule": "1f1b"}))
     assert dict(whole.values) == {"schedule": ("1f1b",)}
 
 

@@ -15,7 +15,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.expressible_space import expressible_space
 from ridgeline.search.infeasible import why_not
-from ridgeline.search.plan_search import find_plan, placed, supported_chunks
+from ridgeline.search.plan_search import find_plan, place_layers, supported_chunks
 from ridgeline.search.recommendation import recommend
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.space import NO_PINS, Pins, space_of
@@ -80,7 +80,7 @@ def _every_plan(scenario: Scenario, target: Partial) -> list[float]:
     """The step of every plan that fits and can be told, asked about one by one."""
     found = find_plan(scenario, SMALL, target=target)
     space, times = found.space, []
-    grids = priced_grids(placed(scenario, SMALL), space, default_calibration())
+    grids = priced_grids(place_layers(scenario, SMALL), space, default_calibration())
     for chunk in supported_chunks(grids, scenario, space, SMALL):
         for place in range(len(chunk.step_s)):
             told = not target.unsupported(replace(scenario, plan=chunk.plan(place)))

@@ -14,7 +14,7 @@ from ridgeline.plan.scenario_file import assemble
 from ridgeline.search import sweep
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.plan_search import Search, find_plan
-from ridgeline.search.shortlist import Entry, choice, entry, ordered
+from ridgeline.search.shortlist import Entry, choice, entry, in_order
 from ridgeline.search.space import space_of
 from ridgeline.search.sweep import chunks_of
 from ridgeline.sim.memory.headroom import scenario_headroom
@@ -175,4 +175,4 @@ def test_of_equal_plans_the_plainest_comes_first() -> None:
     odder = replace(odd, microbatch=2)
     made = [Entry(plan=plan, step_s=1.0, peak_bytes=2.0) for plan in (odder, odd, plain)]
     smaller, faster = Entry(plan=odder, step_s=1.0, peak_bytes=1.0), Entry(plan=odder, step_s=0.5, peak_bytes=9.0)
-    assert list(ordered([*made, smaller, faster])) == [faster, smaller, *reversed(made)]
+    assert list(in_order([*made, smaller, faster])) == [faster, smaller, *reversed(made)]

@@ -24,7 +24,10 @@ def _request(model: str, to: str, **more: Any) -> DeploymentRequest:
 
 def _lost(to: str, case: Any, shape: Shape) -> list[str]:
     """What an export loses of one replica, alone and with each setting that the search may turn."""
-    turned = [shape, *(shape.turned(axis, one) for axis in ("tokens", "seqs", "prefix") for one in case.space.of(axis))]
+    turned = [
+        shape,
+        *(shape.with_setting(axis, one) for axis in ("tokens", "seqs", "prefix") for one in case.space.of(axis)),
+    ]
     made = [TARGETS[to].write(one.scenario(case.scenario)) for one in turned]
     return [part.path for one in made for part in one.lost if part.path.startswith("plan.") and not part.yours]
 

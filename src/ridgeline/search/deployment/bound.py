@@ -61,33 +61,33 @@ class Bound:
 def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, priced: Priced) -> Bound:
     """The best case of a shape under a load."""
     told = Priced(calibration=priced.calibration, serving=priced.serving, cost=UNPRICED)
-    (one,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
-    if not one.memory.fits:
-        return _none(shape, one)
-    tokens, seqs = _limits(one)
+    (instance,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
+    if not instance.memory.fits:
+        return _none(shape, instance)
+    tokens, seqs = _limits(instance)
     share = 1.0 - load.hit_share * bool(shape.choice("prefix"))
     isl, osl = float(load.prompts.mean()), float(load.outputs.mean())
     long_prompt = float(np.percentile(load.prompts, objective.percentile))
     batches = np.array([float(many) for many in BATCHES if many <= max(seqs, 1)])
-    price = price_of(one.scenario, priced, tokens // shape.mesh.pp)
+    price = price_of(instance.scenario, priced, tokens // shape.mesh.pp)
     seconds = price(_steps(batches, isl + osl / 2, (min(long_prompt, tokens), float(tokens))))
-    gained = shape.speculation.tokens_per_step if shape.speculation else 1.0
+    tokens_per_step = shape.speculation.tokens_per_step if shape.speculation else 1.0
     step, few, prompt, budget = seconds[: len(batches)], *seconds[len(batches) :]
-    each = max((budget - few) / max(tokens - FEW, 1.0), budget / tokens / 4)
-    prefill = isl * share * each
+    seconds_per_token = max((budget - few) / max(tokens - FEW, 1.0), budget / tokens / 4)
+    prefill = isl * share * seconds_per_token
     tpot = min(objective.tpot or np.inf, objective.itl or np.inf)
-    room = one.memory.requests(isl + osl / 2)
-    able = (batches <= max(room, 1.0)) & (step / gained <= tpot)
-    decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / gained if able.any() else np.inf
+    room = instance.memory.requests(isl + osl / 2)
+    able = (batches <= max(room, 1.0)) & (step / tokens_per_step <= tpot)
+    decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / tokens_per_step if able.any() else np.inf
     works = bool(np.isfinite(decode))
     ranks = shape.mesh.dp
     ttft = prompt * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
     return Bound(
         shape=shape,
-        memory=one.memory,
-        longest=one.longest,
+        memory=instance.memory,
+        longest=instance.longest,
         ttft_s=float(ttft) + FRONT_END_S,
-        tpot_s=float(step[0]) / gained,
+        tpot_s=float(step[0]) / tokens_per_step,
         rate=float(ranks / (prefill + decode)) if works else 0.0,
         prefill_rate=float(ranks / max(prefill, 1e-12)) if works else 0.0,
         decode_rate=float(ranks / max(decode, 1e-12)) if works else 0.0,
@@ -110,11 +110,11 @@ def _none(shape: Shape, one: Instance) -> Bound:
 
 def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> ForwardSteps:
     """Decode steps of these batches; prefill of few tokens, of a long prompt, and of a whole budget."""
-    filled = np.array([FEW, *prompts])
+    batch_tokens = np.array([FEW, *prompts])
     none = np.zeros(len(batches))
     return forward_steps(
-        prefill_tokens=np.concatenate([none, filled]),
-        prefill_pairs=np.concatenate([none, filled**2 / 2]),
+        prefill_tokens=np.concatenate([none, batch_tokens]),
+        prefill_pairs=np.concatenate([none, batch_tokens**2 / 2]),
         decodes=np.concatenate([batches, np.zeros(3)]),
         kv_tokens=np.concatenate([batches * context, np.zeros(3)]),
     )

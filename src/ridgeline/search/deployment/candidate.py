@@ -31,7 +31,7 @@ class Candidate:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        return tuple(one.shape for one in self.capacities)
+        return tuple(capacity.shape for capacity in self.capacities)
 
     @property
     def disaggregated(self) -> bool:
@@ -44,7 +44,7 @@ class Candidate:
     @property
     def rate(self) -> float:
         """Requests per second that all replicas hold together: the pool that holds least decides."""
-        return min(one.rate * many for one, many in zip(self.capacities, self.replicas, strict=True))
+        return min(item.rate * many for item, many in zip(self.capacities, self.replicas, strict=True))
 
     @property
     def words(self) -> str:
@@ -52,8 +52,8 @@ class Candidate:
         if not self.disaggregated:
             return f"{self.replicas[0]} x {shape_words(self.shapes[0])}"
         first, second = (shape_words(shape).split(", ") for shape in self.shapes)
-        rest = ", ".join(second[1:])
-        return f"{self.replicas[0]} prefill x {first[0]} + {self.replicas[1]} decode x {second[0]}, {rest}"
+        remainder = ", ".join(second[1:])
+        return f"{self.replicas[0]} prefill x {first[0]} + {self.replicas[1]} decode x {second[0]}, {remainder}"
 
     def with_replicas(self, *replicas: int) -> Candidate:
         """The same pools with other numbers of replicas."""
@@ -62,15 +62,15 @@ class Candidate:
     def scenario(self, base: Scenario, router: str | None = None) -> Scenario:
         """The deployment on the chips of a scenario."""
         if not self.disaggregated:
-            made = self.shapes[0].scenario(base, self.replicas[0])
+            candidate_value = self.shapes[0].scenario(base, self.replicas[0])
         else:
             first, second = self.shapes
             pools = (first.pool("prefill", self.replicas[0]), second.pool("decode", self.replicas[1]))
-            made = second.pooled(base, pools)
+            candidate_value = second.pooled(base, pools)
         if router is None:
-            return made
-        serving: ServingPlan = replace(made.plan.serving, router=router)  # type: ignore[arg-type]
-        return replace(made, plan=replace(made.plan, serving=serving))
+            return candidate_value
+        serving: ServingPlan = replace(candidate_value.plan.serving, router=router)  # type: ignore[arg-type]
+        return replace(candidate_value, plan=replace(candidate_value.plan, serving=serving))
 
 
 def fewest(capacity: Capacity, rate: float) -> Candidate:
@@ -80,7 +80,7 @@ def fewest(capacity: Capacity, rate: float) -> Candidate:
 
 def fewest_pools(prefill: Capacity, decode: Capacity, rate: float) -> Candidate:
     """As many replicas of each pool as a rate takes."""
-    many = (max(ceil(rate / one.rate - 1e-9), 1) for one in (prefill, decode))
+    many = (max(ceil(rate / item.rate - 1e-9), 1) for item in (prefill, decode))
     return Candidate(capacities=(prefill, decode), replicas=tuple(many))
 
 
@@ -91,13 +91,13 @@ def fullest(capacity: Capacity, chips: int) -> Candidate:
 
 def fullest_pools(prefill: Capacity, decode: Capacity, chips: int) -> Candidate | None:
     """The split of the chips between two pools that holds the highest rate; None where they do not hold one of each."""
-    found = [
+    result = [
         Candidate(
             capacities=(prefill, decode), replicas=(many, (chips - many * prefill.shape.chips) // decode.shape.chips)
         )
         for many in range(1, (chips - decode.shape.chips) // prefill.shape.chips + 1)
     ]
-    return max(found, key=lambda one: one.rate, default=None)
+    return max(result, key=lambda one: one.rate, default=None)
 
 
 def order(candidate: Candidate, goal: Goal, rate: float) -> tuple[float, float]:
@@ -107,7 +107,7 @@ def order(candidate: Candidate, goal: Goal, rate: float) -> tuple[float, float]:
     return float(candidate.chips), rate / max(candidate.rate, 1e-12)
 
 
-def allowed(one: Candidate, chips: int, replicas: tuple[int, ...] | None = None) -> bool:
+def is_allowed(one: Candidate, chips: int, replicas: tuple[int, ...] | None = None) -> bool:
     """Whether a deployment fits on so many chips, with as many replicas as are pinned."""
     return one.chips <= chips and min(one.replicas) > 0 and (replicas is None or sum(one.replicas) in replicas)
 
@@ -169,7 +169,7 @@ class Verified:
     def pools(self) -> tuple[ReplicaPool, ...]:
         """Its replicas by role."""
         rows = zip(self.candidate.capacities, self.candidate.replicas, self.prediction.instances, strict=True)
-        return tuple(ReplicaPool(capacity=one, replicas=many, instance=instance) for one, many, instance in rows)
+        return tuple(ReplicaPool(capacity=item, replicas=many, instance=instance) for item, many, instance in rows)
 
     @property
     def user_tokens_per_s(self) -> float:
@@ -184,5 +184,5 @@ class Verified:
     @property
     def goodput(self) -> float:
         """Requests per second within every limit; all of them without an objective."""
-        told = self.prediction.metrics
-        return told.requests_per_s if told.goodput is None else told.goodput
+        words = self.prediction.metrics
+        return words.requests_per_s if words.goodput is None else words.goodput

@@ -53,13 +53,13 @@ def capacity(
     near = near if near is not None and near.rate else None
     ceiling = STABLE * {"both": bound.rate, "prefill": bound.prefill_rate, "decode": bound.decode_rate}[role]
     tpot = max(min(bench.objective.tpot or 0.1, 0.1), bound.tpot_s) if role != "prefill" else 0.0
-    most = bench.length(ceiling, tpot)
-    tried: list[Trial] = []
+    maximum = bench.length(ceiling, tpot)
+    trials: list[Trial] = []
 
     def holds(rate: float) -> bool:
-        found = bench.trial(bound.shape, rate, most, role)
-        tried.extend([found] if found is not None else [])
-        return found is not None and found.met
+        result = bench.trial(bound.shape, rate, maximum, role)
+        trials.extend([result] if result is not None else [])
+        return result is not None and result.met
 
     low, high = 0.0, ceiling
     if near:
@@ -84,13 +84,13 @@ def capacity(
         if high - low < 0.03 * ceiling:
             break
         low, high = (rate, high) if holds(rate) else (low, rate)
-    kept = [one for one in tried if one.met and one.rate <= low]
-    missed = [one for one in tried if not one.met and one.rate > low]
+    selection = [trial for trial in trials if trial.met and trial.rate <= low]
+    missed = [trial for trial in trials if not trial.met and trial.rate > low]
     return Capacity(
         shape=bound.shape,
         role=role,
         rate=low,
-        kept=max(kept, key=lambda one: one.rate, default=None),
+        kept=max(selection, key=lambda one: one.rate, default=None),
         missed=min(missed, key=lambda one: one.rate, default=None),
-        tried=tuple(sorted(tried, key=lambda one: one.rate)),
+        tried=tuple(sorted(trials, key=lambda one: one.rate)),
     )

@@ -62,31 +62,34 @@ class Explained:
     held: float
 
 
-def explained(search: DeploymentSearch) -> Explained:
+def explain_deployment(search: DeploymentSearch) -> Explained:
     """The reasons for the best deployment of a search."""
     best = search.best
     assert best is not None
-    held = best.candidate.capacities[-1]
+    capacity = best.candidate.capacities[-1]
     flight = _in_flight(best)
     return Explained(
-        breaks=tuple(one.breaks for one in best.candidate.capacities),
+        breaks=tuple(capacity.breaks for capacity in best.candidate.capacities),
         in_flight=flight,
-        step=_step(search, held.shape, flight),
+        step=_step(search, capacity.shape, flight),
         next_best=_next(search, best),
-        knobs=tuple(sorted(_knobs(search, held), key=lambda one: -one.change)),
-        held=held.rate,
+        knobs=tuple(sorted(_knobs(search, capacity), key=lambda one: -one.change)),
+        held=capacity.rate,
     )
 
 
 def _next(search: DeploymentSearch, best: Verified) -> Verified | None:
-    return next((one for one in search.verified if one.candidate is not best.candidate and one.met), None)
+    return next(
+        (candidate for candidate in search.verified if candidate.candidate is not best.candidate and candidate.met),
+        None,
+    )
 
 
 def _in_flight(best: Verified) -> float:
     """Little's law: requests a second times the time from first token to last."""
-    told = best.prediction.metrics
+    words = best.prediction.metrics
     ranks = best.candidate.replicas[-1] * best.candidate.shapes[-1].mesh.dp
-    return best.rate * max(told.e2e.mean - told.ttft.mean, 0.0) / ranks
+    return best.rate * max(words.e2e.mean - words.ttft.mean, 0.0) / ranks
 
 
 def _step(search: DeploymentSearch, shape: Shape, many: float) -> Mapping[str, float]:
@@ -95,36 +98,40 @@ def _step(search: DeploymentSearch, shape: Shape, many: float) -> Mapping[str, f
     instance = search.bench.instance(shape)
     batch = max(round(many), 1)
     steps = forward_steps(decodes=float(batch), kv_tokens=batch * context)
-    priced = price_forward(instance.scenario, steps, search.bench.priced.calibration, search.bench.priced.serving)
-    return MappingProxyType({name: float(value[0]) for name, value in priced.parts.items() if value[0] > 0})
+    prices = price_forward(instance.scenario, steps, search.bench.priced.calibration, search.bench.priced.serving)
+    return MappingProxyType({name: float(value[0]) for name, value in prices.parts.items() if value[0] > 0})
 
 
 def _knobs(search: DeploymentSearch, held: Capacity) -> Iterator[Knob]:
     """Of everything simulated, the best replica with another choice along each axis."""
-    alike = [one for one in search.capacities if one.role == held.role]
+    peers = [capacity for capacity in search.capacities if capacity.role == held.role]
     for axis in AXES:
-        own = held.shape.choice(axis)
+        current_choice = held.shape.choice(axis)
         by_choice: dict[str, Capacity] = {}
-        for one in alike:
-            words = choice_words(one.shape, axis)
-            known = by_choice.get(words)
-            if one.shape.choice(axis) != own and (known is None or _each(one) > _each(known)):
-                by_choice[words] = one
-        for words, one in by_choice.items():
-            yield _knob(axis, words, one, held)
-    yield from _drafted(search, held)
+        for item in peers:
+            words = choice_words(item.shape, axis)
+            catalog_entry = by_choice.get(words)
+            if item.shape.choice(axis) != current_choice and (
+                catalog_entry is None or _rate_per_chip(item) > _rate_per_chip(catalog_entry)
+            ):
+                by_choice[words] = item
+        for words, item in by_choice.items():
+            yield _knob(axis, words, item, held)
+    yield from _speculation_gain(search, held)
     yield from _formats(search, held)
 
 
 def _formats(search: DeploymentSearch, held: Capacity) -> Iterator[Knob]:
     """Formats whose best case was not worth a simulation: what they could hold at most."""
-    simulated = {precision_words(one.shape.precision) for one in search.capacities if one.role == held.role}
+    simulated_formats = {
+        precision_words(capacity.shape.precision) for capacity in search.capacities if capacity.role == held.role
+    }
     bench = search.bench
     for precision in search.space.precision if held.role == "both" else ():
-        if precision_words(precision) in simulated:
+        if precision_words(precision) in simulated_formats:
             continue
         bound = bound_of(
-            bench.base, held.shape.turned("precision", precision), bench.load, bench.objective, bench.priced
+            bench.base, held.shape.with_setting("precision", precision), bench.load, bench.objective, bench.priced
         )
         change = STABLE * bound.rate / max(held.rate, 1e-12) - 1.0
         words = f"{precision_words(precision)} (best case)"
@@ -133,26 +140,28 @@ def _formats(search: DeploymentSearch, held: Capacity) -> Iterator[Knob]:
         )
 
 
-def _drafted(search: DeploymentSearch, held: Capacity) -> Iterator[Knob]:
+def _speculation_gain(search: DeploymentSearch, held: Capacity) -> Iterator[Knob]:
     """What speculation would do, where it was not searched; how many drafts are accepted is assumed."""
     if held.role != "both" or search.space.speculation != (None,) or not held.rate:
         return
-    other = held.shape.turned("speculation", Speculation(draft="mtp" if search.scenario.model.mtp else "eagle"))
+    alternative = held.shape.with_setting(
+        "speculation", Speculation(draft="mtp" if search.scenario.model.mtp else "eagle")
+    )
     bench = search.bench
-    bound = bound_of(bench.base, other, bench.load, bench.objective, bench.priced)
+    bound = bound_of(bench.base, alternative, bench.load, bench.objective, bench.priced)
     if keeps(bound, bench.objective):
-        words = choice_words(other, "speculation") + " (assumed)"
+        words = choice_words(alternative, "speculation") + " (assumed)"
         yield _knob("speculation", words, capacity(bench, bound, near=held), held)
 
 
 def _knob(axis: str, words: str, one: Capacity, held: Capacity) -> Knob:
     return Knob(
-        axis=axis, choice=words, shape=one.shape, rate=one.rate, change=_each(one) / max(_each(held), 1e-12) - 1.0,
-        breaks=one.breaks,
+        axis=axis, choice=words, shape=one.shape, rate=one.rate, breaks=one.breaks,
+        change=_rate_per_chip(one) / max(_rate_per_chip(held), 1e-12) - 1.0,
     )  # fmt: skip
 
 
-def _each(one: Capacity) -> float:
+def _rate_per_chip(one: Capacity) -> float:
     return one.rate / one.shape.chips
 
 

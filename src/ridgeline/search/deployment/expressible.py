@@ -37,7 +37,7 @@ def expressible_space(scenario: Scenario, space: DeploymentSpace, target: Export
     if decisions := target.unsupported(plain.scenario(scenario)):
         raise _nothing(target, decisions)
     choices: dict[str, Any] = {
-        axis: tuple(choice for choice in space.of(axis) if able(plain.turned(axis, choice).scenario(scenario)))
+        axis: tuple(choice for choice in space.of(axis) if able(plain.with_setting(axis, choice).scenario(scenario)))
         for axis in SETTINGS
     }
     choices["split"] = tuple(split for split in space.split if able(_split(scenario, plain, split)))
@@ -45,8 +45,8 @@ def expressible_space(scenario: Scenario, space: DeploymentSpace, target: Export
         if not some:
             (first, *_) = space.of(axis)
             by_pools = axis == "split"
-            tried = _split(scenario, plain, first) if by_pools else plain.turned(axis, first).scenario(scenario)
-            raise _nothing(target, target.unsupported(tried))
+            attempt = _split(scenario, plain, first) if by_pools else plain.with_setting(axis, first).scenario(scenario)
+            raise _nothing(target, target.unsupported(attempt))
     return replace(space, **choices, target=target)
 
 
@@ -58,5 +58,5 @@ def _split(scenario: Scenario, plain: Shape, split: str) -> Scenario:
 
 def _nothing(target: ExportTarget, decisions: tuple[UnsupportedDecision, ...]) -> InputError:
     why = "; ".join(dict.fromkeys(item.why for item in decisions))
-    given = f"{target.id} for {decision_words(decisions)}"
-    return InputError(Problem(path="--to", given=given, expected=why[:200], todo="unpin it, or choose another target"))
+    got = f"{target.id} for {decision_words(decisions)}"
+    return InputError(Problem(path="--to", given=got, expected=why[:200], todo="unpin it, or choose another target"))

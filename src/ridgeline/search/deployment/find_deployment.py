@@ -25,11 +25,11 @@ from ridgeline.search.deployment.candidate import (
     Candidate,
     Goal,
     Verified,
-    allowed,
     fewest,
     fewest_pools,
     fullest,
     fullest_pools,
+    is_allowed,
     order,
 )
 from ridgeline.search.deployment.capacity import FINER, HALVINGS, ROUGH, STABLE, Capacity, capacity
@@ -37,7 +37,7 @@ from ridgeline.search.deployment.load import Load, searched_load
 from ridgeline.search.deployment.shape import Shape, shape_words
 from ridgeline.search.deployment.space import DeploymentSpace, shapes
 from ridgeline.search.deployment.trial import Bench
-from ridgeline.search.deployment.verify import verified
+from ridgeline.search.deployment.verify import verify_candidates
 from ridgeline.search.progress import Progress, Watch, unwatched
 from ridgeline.serving.deployment import Priced
 from ridgeline.serving.fleet.event_loop import settled_heap
@@ -103,8 +103,8 @@ class _Work:
 
     def go_on(self, what: str) -> bool:
         """Tell what comes next; whether to."""
-        said = Progress(phase="search", what=what, priced=self.bench.trials)
-        self.stopped = self.stopped or self.watch(said) is False
+        progress_words = Progress(phase="search", what=what, priced=self.bench.trials)
+        self.stopped = self.stopped or self.watch(progress_words) is False
         return not self.stopped
 
 
@@ -119,15 +119,15 @@ def find_deployment(
     work = serving(scenario).workload
     bench = Bench(base=scenario, load=searched_load(work), objective=work.objective, priced=priced or Priced())
     watch(Progress(phase="search", what="best cases of every replica"))
-    bounds = [bound_of(scenario, one, bench.load, work.objective, bench.priced) for one in shapes(scenario, space)]
+    bounds = [bound_of(scenario, shape, bench.load, work.objective, bench.priced) for shape in shapes(scenario, space)]
     bounds.sort(key=lambda one: -one.rate / one.shape.chips)
     if goal == "goodput" and not bench.load.traced:
         bench = _busier(bench, bounds)
-    made = _Work(bench=bench, space=space, goal=goal, rate=bench.load.rate, watch=watch)
-    made.bounds = {one.shape: one for one in bounds}
+    candidate_value = _Work(bench=bench, space=space, goal=goal, rate=bench.load.rate, watch=watch)
+    candidate_value.bounds = {bound.shape: bound for bound in bounds}
     with settled_heap():
-        candidates = _candidates(made, _able(bounds, bench))
-        fleets = _verified(made, candidates)
+        candidates = _candidates(candidate_value, _able(bounds, bench))
+        fleets = _verify_candidates(candidate_value, candidates)
     return DeploymentSearch(
         scenario=bench.base,
         space=space,
@@ -135,22 +135,22 @@ def find_deployment(
         goal=goal,
         rate=bench.load.rate,
         bounds=tuple(bounds),
-        capacities=tuple(made.found.values()),
+        capacities=tuple(candidate_value.found.values()),
         candidates=tuple(candidates),
         verified=fleets,
         bench=bench,
-        complete=not made.stopped,
+        complete=not candidate_value.stopped,
     )
 
 
 def _busier(bench: Bench, bounds: Sequence[Bound]) -> Bench:
     """A generated load of as many requests as keep all chips busy for a while."""
     chips, work = bench.base.system.chips, serving(bench.base).workload
-    rate = max((one.rate * (chips // one.shape.chips) for one in bounds), default=0.0)
+    rate = max((bound.rate * (chips // bound.shape.chips) for bound in bounds), default=0.0)
     many = int(min(max(rate * BUSY_S, len(bench.load.requests)), MOST_MADE))
-    asked = replace(work, requests=many)
+    question = replace(work, requests=many)
     return Bench(
-        base=replace(bench.base, workload=asked), load=searched_load(asked), objective=bench.objective,
+        base=replace(bench.base, workload=question), load=searched_load(question), objective=bench.objective,
         priced=bench.priced,
     )  # fmt: skip
 
@@ -168,9 +168,9 @@ def _able(bounds: Sequence[Bound], bench: Bench) -> list[Bound]:
     them, or a fit where nothing else fits. Otherwise they cost time to simulate and are seldom chosen.
     """
     longest = float((bench.load.prompts + bench.load.outputs - 1).max())
-    able = [one for one in bounds if keeps(one, bench.objective) and longest <= one.longest]
-    best = max((one.rate / one.shape.mesh.ranks for one in able if one.shape.mesh.pp == 1), default=0.0)
-    return [one for one in able if one.shape.mesh.pp == 1 or one.rate / one.shape.mesh.ranks > best]
+    able = [bound for bound in bounds if keeps(bound, bench.objective) and longest <= bound.longest]
+    best = max((bound.rate / bound.shape.mesh.ranks for bound in able if bound.shape.mesh.pp == 1), default=0.0)
+    return [bound for bound in able if bound.shape.mesh.pp == 1 or bound.rate / bound.shape.mesh.ranks > best]
 
 
 # ---- candidates
@@ -178,44 +178,49 @@ def _able(bounds: Sequence[Bound], bench: Bench) -> list[Bound]:
 
 def _candidates(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
     """Deployments by what their replicas hold on a shortened load, best first."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     if "aggregated" in work.space.split:
-        found += _aggregated(work, able)
+        candidates += _aggregated_candidates(work, able)
     if "disaggregated" in work.space.split:
-        found += _disaggregated(work, able)
-    found = [one for one in found if allowed(one, work.chips, work.space.replicas)]
-    return sorted(found, key=lambda one: order(one, work.goal, work.rate))
+        candidates += _pool_candidates(work, able)
+    candidates = [item for item in candidates if is_allowed(item, work.chips, work.space.replicas)]
+    return sorted(candidates, key=lambda one: order(one, work.goal, work.rate))
 
 
-def _aggregated(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
+def _aggregated_candidates(work: _Work, able: Sequence[Bound]) -> list[Candidate]:
     """Replicas that prefill and decode: the best degrees, then their settings."""
-    seen: list[Capacity] = []
+    capacities: list[Capacity] = []
     tuned: Shape | None = None
     for bound in sorted(_by_mesh(able), key=lambda one: _fewest_chips(work, one))[:MESHES]:
-        dear = _dear(work, bound, seen)
-        if dear and not _faster(work, bound, seen):
+        dear = _dear(work, bound, capacities)
+        if dear and not _faster(work, bound, capacities):
             continue
         if not work.go_on(f"one replica of {shape_words(bound.shape)}"):
             break
         if tuned is None:
-            tuned = _turned(work, bound, ("tokens",)).shape
-        seen.append(_held(work, _with_knobs(work, bound, tuned), rough=dear))
-    kept = sorted((one for one in seen if one.rate), key=lambda one: order(_filled(work, one), work.goal, work.rate))
-    for one in kept[:TURNED]:
-        if work.go_on(f"settings of {shape_words(one.shape)}"):
-            _turned(work, work.bounds[one.shape], ("tokens", "seqs", "precision", "speculation", "prefix"))
-    return [_filled(work, one) for one in work.found.values() if one.rate and one.role == "both"]
+            tuned = _tune_settings(work, bound, ("tokens",)).shape
+        capacities.append(_capacity_of(work, _with_knobs(work, bound, tuned), rough=dear))
+    selection = sorted(
+        (capacity for capacity in capacities if capacity.rate),
+        key=lambda one: order(_fill_chips(work, one), work.goal, work.rate),
+    )
+    for item in selection[:TURNED]:
+        if work.go_on(f"settings of {shape_words(item.shape)}"):
+            _tune_settings(work, work.bounds[item.shape], ("tokens", "seqs", "precision", "speculation", "prefix"))
+    return [_fill_chips(work, item) for item in work.found.values() if item.rate and item.role == "both"]
 
 
 def _dear(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
     """Whether a replica even at its best costs more than one that was simulated: it is not chosen."""
-    held = [one for one in seen if one.rate]
-    if not held:
+    capacity = [capacity for capacity in seen if capacity.rate]
+    if not capacity:
         return False
-    most, chips = STABLE * bound.rate, bound.shape.chips
+    maximum, chips = STABLE * bound.rate, bound.shape.chips
     if work.goal == "goodput":
-        return most * (work.chips // chips) < max(one.rate * (work.chips // one.shape.chips) for one in held)
-    return _fewest_chips(work, bound) > min(fewest(one, work.rate).chips for one in held)
+        return maximum * (work.chips // chips) < max(
+            capacity.rate * (work.chips // capacity.shape.chips) for capacity in capacity
+        )
+    return _fewest_chips(work, bound) > min(fewest(capacity, work.rate).chips for capacity in capacity)
 
 
 def _fewest_chips(work: _Work, bound: Bound) -> int:
@@ -227,18 +232,18 @@ def _fewest_chips(work: _Work, bound: Bound) -> int:
 
 def _faster(work: _Work, bound: Bound, seen: Sequence[Capacity]) -> bool:
     """Whether a replica may serve a user faster than those that were simulated: it is a point of the frontier."""
-    return bound.tpot_s < min(work.bounds[one.shape].tpot_s for one in seen if one.rate)
+    return bound.tpot_s < min(work.bounds[capacity.shape].tpot_s for capacity in seen if capacity.rate)
 
 
 def _by_mesh(able: Iterable[Bound]) -> list[Bound]:
     """The first bound of every kind of degrees."""
-    kept: dict[object, Bound] = {}
-    for one in able:
-        kept.setdefault(one.shape.mesh, one)
-    return list(kept.values())
+    table: dict[object, Bound] = {}
+    for bound in able:
+        table.setdefault(bound.shape.mesh, bound)
+    return list(table.values())
 
 
-def _filled(work: _Work, one: Capacity) -> Candidate:
+def _fill_chips(work: _Work, one: Capacity) -> Candidate:
     return fullest(one, work.chips) if work.goal == "goodput" else fewest(one, work.rate)
 
 
@@ -248,14 +253,14 @@ def _with_knobs(work: _Work, bound: Bound, tuned: Shape) -> Bound:
 
 
 def _bound(work: _Work, shape: Shape) -> Bound:
-    known = work.bounds.get(shape)
-    if known is None:
+    catalog_entry = work.bounds.get(shape)
+    if catalog_entry is None:
         bench = work.bench
-        known = work.bounds[shape] = bound_of(bench.base, shape, bench.load, bench.objective, bench.priced)
-    return known
+        catalog_entry = work.bounds[shape] = bound_of(bench.base, shape, bench.load, bench.objective, bench.priced)
+    return catalog_entry
 
 
-def _held(
+def _capacity_of(
     work: _Work, bound: Bound, role: Role = "both", near: Capacity | None = None, *, rough: bool = False
 ) -> Capacity:  # fmt: skip
     """The capacity of a replica; beside another's where one is known."""
@@ -265,69 +270,69 @@ def _held(
     return work.found[key]
 
 
-def _turned(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
+def _tune_settings(work: _Work, bound: Bound, axes: Iterable[str]) -> Capacity:
     """One setting after the other, each kept where a replica then holds more; the bound says where that is hopeless."""
-    best = _held(work, bound)
+    best = _capacity_of(work, bound)
     for axis in axes:
         start = best
         for value in work.space.of(axis) if axis != "prefix" or work.bench.load.hit_share else ():
-            shape = start.shape.turned(axis, value)
-            other = _bound(work, shape)
-            if shape == start.shape or not other.fits or not keeps(other, work.bench.objective):
+            shape = start.shape.with_setting(axis, value)
+            alternative = _bound(work, shape)
+            if shape == start.shape or not alternative.fits or not keeps(alternative, work.bench.objective):
                 continue
             if axis == "seqs" and value is not None and start.kept and value >= (start.kept.at_once or inf):
                 continue  # so many were never there at once
-            if other.rate * STABLE > start.rate * GAINS:
-                found = _held(work, other, near=start)
-                best = found if found.rate > best.rate * GAINS else best
+            if alternative.rate * STABLE > start.rate * GAINS:
+                result = _capacity_of(work, alternative, near=start)
+                best = result if result.rate > best.rate * GAINS else best
     return best
 
 
 # ---- pools
 
 
-def _disaggregated(work: _Work, able: Sequence[Bound]) -> Iterator[Candidate]:
+def _pool_candidates(work: _Work, able: Sequence[Bound]) -> Iterator[Candidate]:
     """A pool that prefills and a pool that decodes, with the ratio that their capacities ask for."""
     if not work.go_on("prefill and decode apart"):
         return
     formats = _best_formats(work, able)
-    alike = _by_mesh(one for one in able if one.shape.precision == formats and one.shape.chips < work.chips)
-    prefill = sorted(alike, key=lambda one: -one.prefill_rate / one.shape.chips)[:POOLED]
-    decode = sorted(alike, key=lambda one: -one.decode_rate / one.shape.chips)[:POOLED]
-    firsts = [one for one in (_held(work, bound, "prefill") for bound in prefill) if one.rate]
-    seconds = [one for one in (_held(work, bound, "decode") for bound in decode) if one.rate]
+    peers = _by_mesh(bound for bound in able if bound.shape.precision == formats and bound.shape.chips < work.chips)
+    prefill = sorted(peers, key=lambda one: -one.prefill_rate / one.shape.chips)[:POOLED]
+    decode = sorted(peers, key=lambda one: -one.decode_rate / one.shape.chips)[:POOLED]
+    firsts = [item for item in (_capacity_of(work, bound, "prefill") for bound in prefill) if item.rate]
+    seconds = [item for item in (_capacity_of(work, bound, "decode") for bound in decode) if item.rate]
     for first in firsts:
         for second in seconds:
             if work.goal == "goodput":
-                made = fullest_pools(first, second, work.chips)
-                if made is not None:
-                    yield made
+                candidate_value = fullest_pools(first, second, work.chips)
+                if candidate_value is not None:
+                    yield candidate_value
             else:
                 yield fewest_pools(first, second, work.rate)
 
 
 def _best_formats(work: _Work, able: Sequence[Bound]) -> Precision | None:
     """The formats of the replica that holds most a chip; of the best case where none was simulated."""
-    held = [one for one in work.found.values() if one.rate]
-    if held:
-        return max(held, key=lambda one: one.rate / one.shape.chips).shape.precision
+    capacity = [item for item in work.found.values() if item.rate]
+    if capacity:
+        return max(capacity, key=lambda one: one.rate / one.shape.chips).shape.precision
     return able[0].shape.precision if able else None
 
 
 # ---- the end
 
 
-def _verified(work: _Work, candidates: Sequence[Candidate]) -> tuple[Verified, ...]:
+def _verify_candidates(work: _Work, candidates: Sequence[Candidate]) -> tuple[Verified, ...]:
     """The first candidates of different kinds as whole fleets."""
     kept: list[Candidate] = []
-    for one in candidates:
-        alike = [other for other in kept if other.disaggregated == one.disaggregated]
-        if any(_meshes(one) == _meshes(other) for other in alike) or len(alike) == FINALISTS - 1:
+    for candidate in candidates:
+        peers = [alternative for alternative in kept if alternative.disaggregated == candidate.disaggregated]
+        if any(_meshes(candidate) == _meshes(alternative) for alternative in peers) or len(peers) == FINALISTS - 1:
             continue
-        kept.append(one)
+        kept.append(candidate)
         if len(kept) == FINALISTS:
             break
-    return verified(work.bench, kept, work.goal, work.space.replicas, work.go_on)
+    return verify_candidates(work.bench, kept, work.goal, work.space.replicas, work.go_on)
 
 
 def _meshes(one: Candidate) -> list[object]:

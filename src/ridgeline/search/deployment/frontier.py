@@ -52,14 +52,14 @@ def frontier(searches: Iterable[DeploymentSearch]) -> tuple[FrontierPoint, ...]:
 def _points(search: DeploymentSearch) -> Iterable[FrontierPoint]:
     system = search.scenario.system
     price = system.chip.price.value if system.chip.price else None
-    for held in search.capacities:
-        if held.role != "both":
+    for capacity in search.capacities:
+        if capacity.role != "both":
             continue
-        for trial in held.tried:
+        for trial in capacity.tried:
             if trial.taken.get("ttft", 0.0) <= 1.0 and trial.user_speed > 0:
                 yield FrontierPoint(
                     system=system.name,
-                    shape=held.shape,
+                    shape=capacity.shape,
                     rate=trial.rate,
                     user_speed=trial.user_speed,
                     tokens_per_s_per_chip=trial.output_tokens_per_s / trial.chips,

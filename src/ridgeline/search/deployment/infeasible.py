@@ -20,23 +20,21 @@ def why_no_deployment(search: DeploymentSearch) -> Iterator[Problem]:
     if search.best is not None or not search.complete:
         return
     where = search.scenario.system.name
-    fits = [one for one in search.bounds if one.fits]
+    fits = [bound for bound in search.bounds if bound.fits]
     longest = float((search.load.prompts + search.load.outputs - 1).max())
-    long_enough = [one for one in fits if one.longest >= longest]
-    able = [one for one in long_enough if keeps(one, search.bench.objective)]
+    long_enough = [bound for bound in fits if bound.longest >= longest]
+    able = [bound for bound in long_enough if keeps(bound, search.bench.objective)]
     if not search.bounds:
-        given = f"{search.scenario.system.chips} chips with these pins"
-        yield Problem(
-            path="plan", given=given, expected="degrees that divide the model", where=where, todo="free a pin"
-        )
+        got = f"{search.scenario.system.chips} chips with these pins"
+        yield Problem(path="plan", given=got, expected="degrees that divide the model", where=where, todo="free a pin")
     elif not fits:
         yield _too_large(search, where)
     elif not long_enough:
-        most = max(one.longest for one in fits)
-        given = f"a request of {longest + 1:,.0f} tokens"
-        expected = f"at most {most:,} tokens, prompt and answer: what {search.scenario.model.id} can hold here"
+        maximum = max(bound.longest for bound in fits)
+        got = f"a request of {longest + 1:,.0f} tokens"
+        expectation = f"at most {maximum:,} tokens, prompt and answer: what {search.scenario.model.id} can hold here"
         todo = "leave such requests out, or take a model of longer context or more chips"
-        yield Problem(path="workload", given=given, expected=expected, where=where, todo=todo)
+        yield Problem(path="workload", given=got, expected=expectation, where=where, todo=todo)
     elif not able:
         yield _too_strict(search, long_enough, where)
     else:
@@ -48,22 +46,22 @@ def _too_large(search: DeploymentSearch, where: str) -> Problem:
     least = min(search.bounds, key=lambda one: one.memory.weights + one.memory.activations)
     memory = least.memory
     used = memory.weights + memory.activations + memory.graphs + memory.runtime
-    given = f"{format_gib(used)} a chip before any cache ({shape_words(least.shape)})"
-    expected = f"less than the {format_gib(memory.capacity)} that a chip of {where} has, with room for a cache"
-    return Problem(path="memory", given=given, expected=expected, todo="use more chips, or free plan.precision")
+    got = f"{format_gib(used)} a chip before any cache ({shape_words(least.shape)})"
+    expectation = f"less than the {format_gib(memory.capacity)} that a chip of {where} has, with room for a cache"
+    return Problem(path="memory", given=got, expected=expectation, todo="use more chips, or free plan.precision")
 
 
 def _too_strict(search: DeploymentSearch, bounds: list[Bound], where: str) -> Problem:
     """The objective is below what a request takes that meets no other."""
-    asked = search.bench.objective
-    nearest = min(bounds, key=lambda one: _over(one, asked))
-    found = {"ttft": nearest.ttft_s, "tpot": nearest.tpot_s, "itl": nearest.tpot_s}
-    wanted = {name: max(limit, found.get(name, 0.0)) for name, limit in asked.limits.items()}
-    given = f"{_limits(asked.limits)} at p{asked.percentile:g}"
-    alone = f"TTFT {format_quantity(nearest.ttft_s, 's')}, TPOT {format_quantity(nearest.tpot_s, 's')}"
-    expected = f"at least what a request takes alone on {where}: {alone} ({shape_words(nearest.shape)})"
+    question = search.bench.objective
+    nearest = min(bounds, key=lambda one: _over(one, question))
+    result = {"ttft": nearest.ttft_s, "tpot": nearest.tpot_s, "itl": nearest.tpot_s}
+    wanted = {name: max(limit, result.get(name, 0.0)) for name, limit in question.limits.items()}
+    got = f"{_limits(question.limits)} at p{question.percentile:g}"
+    single = f"TTFT {format_quantity(nearest.ttft_s, 's')}, TPOT {format_quantity(nearest.tpot_s, 's')}"
+    expectation = f"at least what a request takes alone on {where}: {single} ({shape_words(nearest.shape)})"
     todo = f"the nearest objective that can be met, where requests hardly meet: {_limits(wanted)}"
-    return Problem(path="objective", given=given, expected=expected, todo=todo)
+    return Problem(path="objective", given=got, expected=expectation, todo=todo)
 
 
 def _over(bound: Bound, asked: Objective) -> float:
@@ -75,35 +73,35 @@ def _over(bound: Bound, asked: Objective) -> float:
 
 def _too_much(search: DeploymentSearch, able: list[Bound], where: str) -> Problem:
     """Requests that the chips cannot hold within the objective: what they keep, and what would hold them."""
-    chips, asked = search.scenario.system.chips, search.bench.objective
-    held = [one for one in search.capacities if one.role == "both" and one.shape.chips <= chips]
-    rated = [one for one in held if one.rate]
+    chips, question = search.scenario.system.chips, search.bench.objective
+    capacity = [capacity for capacity in search.capacities if capacity.role == "both" and capacity.shape.chips <= chips]
+    rated = [capacity for capacity in capacity if capacity.rate]
     helps = []
     if rated:
         best = max(rated, key=lambda one: one.rate * (chips // one.shape.chips))
-        most, need = fullest(best, chips), fewest(best, search.rate)
-        helps += [f"send at most {most.rate:.3g} requests/s", f"use about {need.chips} chips ({need.words})"]
-    kept = _nearest(search, rated or held)
-    helps += [f"the nearest objective that {where} keeps at this load: {_limits(kept)}"] if kept else []
-    given = f"{search.rate:.3g} requests/s under {_limits(asked.limits)} at p{asked.percentile:g}"
-    expected = f"what {chips} chips of {where} can hold ({len(able)} kinds of replica tried or bounded)"
-    return Problem(path="objective", given=given, expected=expected, todo=", or ".join(helps) or "relax the objective")
+        maximum, need = fullest(best, chips), fewest(best, search.rate)
+        helps += [f"send at most {maximum.rate:.3g} requests/s", f"use about {need.chips} chips ({need.words})"]
+    selection = _nearest(search, rated or capacity)
+    helps += [f"the nearest objective that {where} keeps at this load: {_limits(selection)}"] if selection else []
+    got = f"{search.rate:.3g} requests/s under {_limits(question.limits)} at p{question.percentile:g}"
+    expectation = f"what {chips} chips of {where} can hold ({len(able)} kinds of replica tried or bounded)"
+    return Problem(path="objective", given=got, expected=expectation, todo=", or ".join(helps) or "relax the objective")
 
 
 def _nearest(search: DeploymentSearch, held: list[Capacity]) -> dict[str, float]:
     """The limits that all chips keep at this load, whichever kind of replica misses the objective least."""
-    asked, chips = search.bench.objective.limits, search.scenario.system.chips
+    question, chips = search.bench.objective.limits, search.scenario.system.chips
     best: dict[str, float] = {}
-    for one in sorted(held, key=lambda one: -one.rate / one.shape.chips)[:3]:
-        found = tried_at(search.bench, fullest(one, chips), search.rate)
-        if found is not None:
-            taken = {name: max(kept.found, asked[name]) for name, kept in found.prediction.kept.items()}
-            if not best or _missed(taken, asked) < _missed(best, asked):
-                best = taken
+    for item in sorted(held, key=lambda one: -one.rate / one.shape.chips)[:3]:
+        result = tried_at(search.bench, fullest(item, chips), search.rate)
+        if result is not None:
+            shares = {name: max(item.found, question[name]) for name, item in result.prediction.kept.items()}
+            if not best or _worst_miss(shares, question) < _worst_miss(best, question):
+                best = shares
     return best
 
 
-def _missed(taken: dict[str, float], asked: dict[str, float]) -> float:
+def _worst_miss(taken: dict[str, float], asked: dict[str, float]) -> float:
     """By how much the limit that is missed most is missed."""
     return max((taken[name] / asked[name] for name in asked), default=0.0)
 

@@ -44,11 +44,11 @@ class Load:
         seen: set[tuple[int, int, int]] = set()
         hits = 0
         for request in self.requests:
-            known = True
+            catalog_entry = True
             for piece in request.prompt:
                 key = (piece.seed, piece.start, piece.tokens)
-                known = known and key in seen
-                hits += piece.tokens * known
+                catalog_entry = catalog_entry and key in seen
+                hits += piece.tokens * catalog_entry
                 seen.add(key)
             seen.add((request.output_seed, request.prompt_tokens, request.output_tokens))
         return hits / float(self.prompts.sum())
@@ -59,24 +59,24 @@ class Load:
         thinned = max(round(self.rate / rate), 1) if self.traced else 1
         thinned = max(min(thinned, len(roots) // most), 1)
         begin = self._busiest(times[::thinned], most) if self.traced else 0
-        kept = roots[begin * thinned : (begin + most) * thinned : thinned]
+        selection = roots[begin * thinned : (begin + most) * thinned : thinned]
         stretch = float(self.rate / thinned / rate)  # a clock of numpy scalars is a slow one
-        start = kept[0].arrival_s
-        moved = [one.sent_at((one.arrival_s - start) * stretch) for one in kept]
-        return (*moved, *self._followers(kept)) if len(roots) < len(self.requests) else tuple(moved)
+        start = selection[0].arrival_s
+        moved = [item.sent_at((item.arrival_s - start) * stretch) for item in selection]
+        return (*moved, *self._followers(selection)) if len(roots) < len(self.requests) else tuple(moved)
 
     def at(self, rate: float) -> tuple[Request, ...]:
         """All requests, stretched in time to a mean rate."""
         stretch = float(self.rate / rate)
         if stretch == 1.0:
             return self.requests
-        return tuple(one.sent_at(one.arrival_s * stretch) if one.after is None else one for one in self.requests)
+        return tuple(item.sent_at(item.arrival_s * stretch) if item.after is None else item for item in self.requests)
 
     @cached_property
     def _roots(self) -> tuple[tuple[Request, ...], Array]:
         """The requests that follow no answer, and when they are sent."""
         roots = tuple(request for request in self.requests if request.after is None)
-        return roots, np.array([one.arrival_s for one in roots])
+        return roots, np.array([root.arrival_s for root in roots])
 
     @staticmethod
     def _busiest(times: Array, most: int) -> int:
@@ -87,21 +87,21 @@ class Load:
 
     def _followers(self, kept: Sequence[Request]) -> list[Request]:
         """The requests of sessions that these begin."""
-        names = {one.id for one in kept}
-        found = []
+        names = {item.id for item in kept}
+        result = []
         for request in self.requests:
             if request.after is not None and request.after in names:
                 names.add(request.id)
-                found.append(request)
-        return found
+                result.append(request)
+        return result
 
 
 def searched_load(work: Serve) -> Load:
     """The requests of a workload; a closed loop has no rate to search and is refused."""
     requests = load_of(work)
-    last = max((one.arrival_s for one in requests if one.after is None), default=0.0)
+    last = max((request.arrival_s for request in requests if request.after is None), default=0.0)
     if len(requests) < 2 or last <= 0:
-        given = f"{len(requests)} request(s) within {last:g} s"
-        expected = "at least two requests that come at different times, whether or not others are answered"
-        raise InputError(Problem(path="workload.arrivals", given=given, expected=expected, todo="add --rate"))
+        got = f"{len(requests)} request(s) within {last:g} s"
+        expectation = "at least two requests that come at different times, whether or not others are answered"
+        raise InputError(Problem(path="workload.arrivals", given=got, expected=expectation, todo="add --rate"))
     return Load(requests=requests, rate=len(requests) / last, traced=isinstance(work.arrivals, TraceFile))

@@ -52,17 +52,17 @@ def searched_keys(pins: Pinned) -> tuple[dict[str, Any], dict[str, tuple[Any, ..
     """Fixed keys of the plan as a table, and the pins of searched axes."""
     knobs = {f"serving.{engine}.{name}" for engine, names in SEARCHED_KNOBS.items() for name in names.values()}
     fixed: dict[str, Any] = {}
-    rest: dict[str, tuple[Any, ...]] = {}
+    remainder: dict[str, tuple[Any, ...]] = {}
     for key, values in pins.items():
         if key in (*COUNTS, "serving.pools", *TABLES) or key.split(".")[0] in TABLES or key in knobs:
-            rest[key] = values
+            remainder[key] = values
             continue
         at = fixed
         *above, last = key.split(".")
         for name in above:
             at = at.setdefault(name, {})
         at[last] = values[0] if len(values) == 1 else list(values)
-    return fixed, rest
+    return fixed, remainder
 
 
 def pinned_space(space: DeploymentSpace, pins: Pinned, problems: list[Problem]) -> DeploymentSpace:
@@ -75,37 +75,37 @@ def pinned_space(space: DeploymentSpace, pins: Pinned, problems: list[Problem]) 
         for axis, name in names.items():
             for key in (f"serving.{engine}.{name}" for engine in SEARCHED_KNOBS):
                 if key in pins:
-                    changed[axis] = pins[key] if axis != "prefix" else _switched(key, pins[key])
+                    changed[axis] = pins[key] if axis != "prefix" else _prefix_choices(key, pins[key])
     if "serving.pools" in pins:
         (value, *_) = pins["serving.pools"]
         if value not in SPLITS:
             problems.append(_wrong("serving.pools", value, " or ".join(SPLITS)))
         changed["split"] = SPLITS.get(value, space.split)
     for table in TABLES:
-        own = {key: values for key, values in pins.items() if key.split(".")[0] == table}
-        if own:
-            changed[table] = tuple(_tables(table, own, problems))
+        current = {key: values for key, values in pins.items() if key.split(".")[0] == table}
+        if current:
+            changed[table] = tuple(_tables(table, current, problems))
     for key, values in pins.items():
         if len(values) > MOST_CHOICES:
             problems.append(_wrong(key, f"{len(values)} choices", f"at most {MOST_CHOICES}"))
     return replace(space, **changed)
 
 
-def _switched(key: str, values: Iterable[Any]) -> tuple[bool, ...]:
+def _prefix_choices(key: str, values: Iterable[Any]) -> tuple[bool, ...]:
     return tuple(not value if key.endswith("disable_radix_cache") else bool(value) for value in values)
 
 
 def _counts(key: str, values: Iterable[Any], tried: Iterable[int], problems: list[Problem]) -> Iterable[int]:
-    found: list[int] = []
+    sizes: list[int] = []
     for value in values:
         if bounds := range_bounds(value):
             low, high = bounds
-            found += sorted(size for size in {*powers_of_two(high), *tried} if low <= size <= high)
+            sizes += sorted(size for size in {*powers_of_two(high), *tried} if low <= size <= high)
         elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            found.append(value)
+            sizes.append(value)
         else:
             problems.append(_wrong(key, value, "a whole number above 0, several, or a range such as 2..8"))
-    return dict.fromkeys(found)
+    return dict.fromkeys(sizes)
 
 
 def _tables(table: str, pins: Pinned, problems: list[Problem]) -> Iterable[Any]:
@@ -125,9 +125,9 @@ def _tables(table: str, pins: Pinned, problems: list[Problem]) -> Iterable[Any]:
         if body == {"none": True}:
             yield None
             continue
-        made = decode_into(Plan, {table: body}, "plan", problems)
-        if made is not None:
-            yield getattr(made, table)
+        candidate_value = decode_into(Plan, {table: body}, "plan", problems)
+        if candidate_value is not None:
+            yield getattr(candidate_value, table)
 
 
 def _wrong(key: str, given: object, expected: str) -> Problem:

@@ -12,7 +12,7 @@ from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble, self_contained
 from ridgeline.search.deployment.candidate import Goal, Verified
-from ridgeline.search.deployment.explain import Explained, explained
+from ridgeline.search.deployment.explain import Explained, explain_deployment
 from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_deployment
 from ridgeline.search.deployment.frontier import FrontierPoint, frontier
 from ridgeline.search.deployment.infeasible import why_no_deployment
@@ -59,10 +59,10 @@ class DeploymentAnswer:
         """The recommended deployment as a scenario file; nothing where there is none."""
         if self.chosen is None or self.best is None:
             return ""
-        found = self.best
-        note = f"Found by `ridgeline plan --serve`: {found.candidate.chips} chips, {found.rate:.4g} requests/s."
-        table = _asked(self.chosen, found, rescaled=self.goal == "goodput")
-        return scenario_text(self_contained(table), found.prediction.scenario.plan, note)
+        result = self.best
+        note = f"Found by `ridgeline plan --serve`: {result.candidate.chips} chips, {result.rate:.4g} requests/s."
+        table = _request_table(self.chosen, result, rescaled=self.goal == "goodput")
+        return scenario_text(self_contained(table), result.prediction.scenario.plan, note)
 
     @property
     def scenario(self) -> Scenario:
@@ -73,7 +73,7 @@ class DeploymentAnswer:
         return built
 
 
-def _asked(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> dict[str, Any]:
+def _request_table(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> dict[str, Any]:
     """The scenario's table with the load that was simulated."""
     table = {key: value for key, value in outcome.case.table.items() if key != "measured"}
     work = dict(table["workload"])
@@ -106,35 +106,35 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch = unwatched) -
         if not search.complete:
             break
     chosen = _chosen(outcomes, request.goal)
-    complete = all(one.search.complete for one in outcomes)
+    complete = all(outcome.search.complete for outcome in outcomes)
     watch(Progress(phase="explain", what="why the best is the best"))
     return DeploymentAnswer(
         request=request,
         outcomes=tuple(outcomes),
         chosen=chosen,
-        why=explained(chosen.search) if chosen else None,
+        why=explain_deployment(chosen.search) if chosen else None,
         problems=() if chosen else tuple(_reasons(outcomes)),
-        frontier=frontier([one.search for one in outcomes]),
+        frontier=frontier([outcome.search for outcome in outcomes]),
         complete=complete,
     )
 
 
 def _reasons(outcomes: Sequence[DeploymentOutcome]) -> Iterator[Problem]:
-    for one in outcomes:
-        yield from why_no_deployment(one.search)
+    for outcome in outcomes:
+        yield from why_no_deployment(outcome.search)
 
 
 def _chosen(outcomes: Sequence[DeploymentOutcome], goal: Goal) -> DeploymentOutcome | None:
     """The cheapest by the hour where all chips have a price, else that with the fewest chips; or the most goodput."""
-    able = [one for one in outcomes if one.search.best is not None]
-    prices = [one.search.scenario.system.chip.price for one in able]
+    able = [outcome for outcome in outcomes if outcome.search.best is not None]
+    prices = [bound.search.scenario.system.chip.price for bound in able]
 
     def order(one: DeploymentOutcome) -> tuple[float, ...]:
         best, price = one.search.best, one.search.scenario.system.chip.price
         assert best is not None
         if goal == "goodput":
             return (-best.goodput,)
-        each = price.value if goal == "cost" and all(prices) and price else 1.0
-        return best.candidate.chips * each, best.candidate.chips
+        share = price.value if goal == "cost" and all(prices) and price else 1.0
+        return best.candidate.chips * share, best.candidate.chips
 
     return min(able, key=order, default=None)

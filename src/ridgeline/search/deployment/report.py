@@ -66,8 +66,8 @@ class DeploymentReport:
 
     @property
     def others(self) -> list[Verified]:
-        same = [one for one in self.search.verified if one is not self.best]
-        return same + [one.best for one in self.searches if one is not self.search and one.best is not None]
+        same = [candidate for candidate in self.search.verified if candidate is not self.best]
+        return same + [search.best for search in self.searches if search is not self.search and search.best is not None]
 
     @property
     def bounded(self) -> int:

@@ -89,9 +89,9 @@ class DeploymentRequest:
         """
         settings = parents_first(options.get("settings", ()))
         table = copy.deepcopy(read_request(model, settings))
-        problems = apply_settings(table, [one for one in settings if not one.startswith("plan.")])
-        own = table.pop("plan", {})
-        pins = pinned_table(_kept(own)) if isinstance(own, Mapping) else {}
+        problems = apply_settings(table, [setting for setting in settings if not setting.startswith("plan.")])
+        current = table.pop("plan", {})
+        pins = pinned_table(_fixed_keys(current)) if isinstance(current, Mapping) else {}
         space = options.get("space")
         if space is not None:
             pins |= pinned_table(_space_of(space))
@@ -99,7 +99,7 @@ class DeploymentRequest:
             key, equals, text = setting.partition("=")
             if equals and key.startswith("plan."):
                 pins |= pinned_table({key.strip()[5:]: parse_value(text)})
-        engines = tuple(str(one) for one in pins.pop("engine", ()))
+        engines = tuple(str(item) for item in pins.pop("engine", ()))
         engines = (options["engine"],) if options.get("engine") else engines
         rated = _workload(table, options, problems)
         systems = tuple(name.strip() for name in options.get("on", "").split(",") if name.strip())
@@ -118,13 +118,13 @@ class DeploymentRequest:
         )
 
 
-def _kept(own: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed_keys(own: Mapping[str, Any]) -> dict[str, Any]:
     """Of a plan that came with a scenario what a search keeps: the engine, formats, and settings of its scheduler."""
     serving = own.get("serving", {})
-    kept = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
+    selection = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
     if isinstance(serving, Mapping):
-        kept["serving"] = {key: serving[key] for key in (*SEARCHED_KNOBS, "router") if key in serving}
-    return kept
+        selection["serving"] = {key: serving[key] for key in (*SEARCHED_KNOBS, "router") if key in serving}
+    return selection
 
 
 def _space_of(path: Path) -> Mapping[str, Any]:
@@ -148,9 +148,9 @@ def _workload(table: dict[str, Any], options: DeploymentOptions, problems: list[
     elif rate is not None or "arrivals" not in work:
         work["arrivals"] = {"kind": "poisson", "rate": rate or 1.0}
         work.setdefault("requests", int(min(max((rate or 1.0) * LASTS_S, FEWEST), MOST)))
-    if trace is None and "lengths" not in work and not _traced(work):
-        given = {"isl": options.get("isl"), "osl": options.get("osl")}
-        work |= {key: value for key, value in given.items() if value is not None}
+    if trace is None and "lengths" not in work and not _has_trace(work):
+        got = {"isl": options.get("isl"), "osl": options.get("osl")}
+        work |= {key: value for key, value in got.items() if value is not None}
         work = {"isl": ISL, "osl": OSL, **work}
     elif trace is not None and (options.get("isl") or options.get("osl")):
         problems.append(
@@ -161,13 +161,13 @@ def _workload(table: dict[str, Any], options: DeploymentOptions, problems: list[
         text = options.get(name)
         if isinstance(text, str) and text:
             limits[name] = f"{_seconds(name, text, problems):.10g} s"
-    asked = options.get("percentile")
-    limits = {"percentile": PERCENTILE, **limits, **({"percentile": asked} if asked is not None else {})}
+    question = options.get("percentile")
+    limits = {"percentile": PERCENTILE, **limits, **({"percentile": question} if question is not None else {})}
     table["workload"] = {"kind": "serve", **work, "objective": limits}
     return rated
 
 
-def _traced(work: Mapping[str, Any]) -> bool:
+def _has_trace(work: Mapping[str, Any]) -> bool:
     arrivals = work.get("arrivals")
     return isinstance(arrivals, str) or (isinstance(arrivals, Mapping) and arrivals.get("kind") == "trace")
 
@@ -183,11 +183,11 @@ def _seconds(name: str, text: str, problems: list[Problem]) -> float:
 
 
 def _goal(name: str, rated: bool) -> Goal:
-    named = name or ("cost" if rated else "goodput")
-    found = next((known for known in GOALS if known == named), None)
-    if found is None:
-        raise InputError(not_among("--objective", named, GOALS))
-    return found
+    name_words = name or ("cost" if rated else "goodput")
+    result = next((catalog_entry for catalog_entry in GOALS if catalog_entry == name_words), None)
+    if result is None:
+        raise InputError(not_among("--objective", name_words, GOALS))
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +204,9 @@ def deployment_cases(request: DeploymentRequest) -> Iterator[DeploymentCase]:
     for system in request.systems or (None,):
         engines: tuple[str | None, ...] = request.engines or (None,)
         if request.target is not None:
-            given = described_engine(request.table)
-            asked = request.engines or ((given,) if given else ())
-            engines = target_engines(request.target, load_system(system or request.table["system"]), asked)
+            got = described_engine(request.table)
+            question = request.engines or ((got,) if got else ())
+            engines = target_engines(request.target, load_system(system or request.table["system"]), question)
         for engine in engines:
             yield _case(request, system, engine)
 
@@ -217,22 +217,22 @@ def _case(request: DeploymentRequest, system: str | None, engine: str | None) ->
         table["system"] = system
     usual = engine or described_engine(table) or SERVING[0]
     if usual in ENGINES and ENGINES[usual].serves is None:
-        expected = f"software that serves: {', '.join(SERVING)}"
-        raise InputError(Problem(path="plan.engine", given=usual, expected=expected))
+        expectation = f"software that serves: {', '.join(SERVING)}"
+        raise InputError(Problem(path="plan.engine", given=usual, expected=expectation))
     chips = load_system(table["system"]).chips
     built, problems = assemble({**table, "plan": {**request.plan, "engine": usual, "dp": chips}})
-    found = list(problems)
-    if built is None or found:
-        raise InputError(found)
+    result = list(problems)
+    if built is None or result:
+        raise InputError(result)
     notes = [f"engine = {usual}: not given"] if engine is None and described_engine(table) is None else []
     if not any(key.split(".")[0] == "precision" for key in request.pins):
         notes.append("precision is searched: what narrow formats do to answers is not judged; pin plan.precision=bf16")
     work = serving(built).workload
     built = replace(built, assumptions=(*notes, *built.assumptions))
-    shared = bool(work.prefix) or _traced(table["workload"])
-    space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, found)
-    if found:
-        raise InputError(found)
+    shared = bool(work.prefix) or _has_trace(table["workload"])
+    space = pinned_space(deployment_space(built, shares_prefixes=shared), request.pins, result)
+    if result:
+        raise InputError(result)
     if request.target is not None:
         space = expressible_space(built, space, request.target)
     return DeploymentCase(scenario=built, space=space, table=MappingProxyType(table))

@@ -47,27 +47,27 @@ class Shape:
         value = getattr(self.knobs, name)
         return not value if name.startswith("disable_") else value
 
-    def turned(self, axis: str, value: Any) -> Shape:
+    def with_setting(self, axis: str, value: Any) -> Shape:
         """The same with another format, speculation or setting."""
         if axis in ("precision", "speculation"):
-            changed: dict[str, Any] = {axis: value}
-            return replace(self, **changed)
+            change: dict[str, Any] = {axis: value}
+            return replace(self, **change)
         name = self.knob_names[axis]
         knob: dict[str, Any] = {name: not value if name.startswith("disable_") else value}
         return replace(self, knobs=replace(self.knobs, **knob))
 
     def scenario(self, base: Scenario, replicas: int = 1) -> Scenario:
         """So many of these replicas on the chips of a scenario."""
-        whole, rest = divmod(base.system.chips, self.mesh.tp * self.mesh.pp)
-        if rest or whole % self.mesh.dp:
+        data_ranks, remainder = divmod(base.system.chips, self.mesh.tp * self.mesh.pp)
+        if remainder or data_ranks % self.mesh.dp:
             return self.pooled(base, (self.pool("both", replicas),))
         serving = replace(self._serving(base), replicas=replicas, data_parallel_size=self.mesh.dp, pools=())
-        return self._planned(base, replace(self.mesh, dp=whole), serving)
+        return self._with_plan(base, replace(self.mesh, dp=data_ranks), serving)
 
     def pooled(self, base: Scenario, pools: tuple[Pool, ...]) -> Scenario:
         """Pools of replicas with this shape's formats and settings."""
         serving = replace(self._serving(base), pools=pools, replicas=None, data_parallel_size=1)
-        return self._planned(base, self.mesh, serving)
+        return self._with_plan(base, self.mesh, serving)
 
     def pool(self, role: Role, replicas: int) -> Pool:
         """So many of these replicas with one role."""
@@ -77,7 +77,7 @@ class Shape:
     def _serving(self, base: Scenario) -> ServingPlan:
         return replace(base.plan.serving, knobs=self.knobs)
 
-    def _planned(self, base: Scenario, mesh: Mesh, serving: ServingPlan) -> Scenario:
+    def _with_plan(self, base: Scenario, mesh: Mesh, serving: ServingPlan) -> Scenario:
         plan = replace(base.plan, mesh=mesh, precision=self.precision, speculation=self.speculation, serving=serving)
         return replace(base, plan=plan)
 

@@ -64,8 +64,8 @@ class DeploymentSpace:
 
     def of(self, axis: str) -> tuple[Any, ...]:
         """The choices along an axis."""
-        found: tuple[Any, ...] | None = getattr(self, axis)
-        return found or ()
+        values: tuple[Any, ...] | None = getattr(self, axis)
+        return values or ()
 
 
 def deployment_space(scenario: Scenario, shares_prefixes: bool = False) -> DeploymentSpace:
@@ -91,10 +91,10 @@ def deployment_space(scenario: Scenario, shares_prefixes: bool = False) -> Deplo
 def _formats(scenario: Scenario) -> Iterator[Precision]:
     """Formats that the chip multiplies in and the engine serves."""
     yield Precision()
-    chip, known = scenario.system.chip, scenario.engine.supports.precision
+    chip, catalog_entry = scenario.system.chip, scenario.engine.supports.precision
     for name in ("fp8", "nvfp4"):
         narrow = dtype(name)
-        if narrow.peak in chip.peak and name in known:
+        if narrow.peak in chip.peak and name in catalog_entry:
             if name == "fp8":
                 yield Precision(compute=narrow, weights=narrow)
             yield Precision(compute=narrow, weights=narrow, kv=dtype("fp8"))
@@ -113,14 +113,14 @@ def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:
         if tp * pp * dp > scenario.system.chips:
             continue
         for ep, precision, speculation in product(_expert_degrees(space, tp, dp), space.precision, space.speculation):
-            made = Shape(
+            candidate_value = Shape(
                 mesh=Mesh(tp=tp, pp=pp, dp=dp, ep=ep), precision=precision, speculation=speculation, knobs=knobs
             )
             for axis in ("tokens", "seqs", "prefix"):
                 first = space.of(axis)[0]
-                made = made.turned(axis, first) if first is not None else made
-            if not _problems(scenario, made) and _is_expressible(scenario, space, made):
-                yield made
+                candidate_value = candidate_value.with_setting(axis, first) if first is not None else candidate_value
+            if not _problems(scenario, candidate_value) and _is_expressible(scenario, space, candidate_value):
+                yield candidate_value
 
 
 def _is_expressible(scenario: Scenario, space: DeploymentSpace, shape: Shape) -> bool:
@@ -135,6 +135,6 @@ def _expert_degrees(space: DeploymentSpace, tp: int, dp: int) -> tuple[int, ...]
 
 
 def _problems(scenario: Scenario, shape: Shape) -> list[str]:
-    alone = shape.pooled(scenario, (shape.pool("both", 1),))
-    alone = replace(alone, plan=replace(alone.plan, mesh=shape.mesh))
-    return [problem.path for problem in check(alone) if problem.path not in OF_THE_MESH]
+    single = shape.pooled(scenario, (shape.pool("both", 1),))
+    single = replace(single, plan=replace(single.plan, mesh=shape.mesh))
+    return [problem.path for problem in check(single) if problem.path not in OF_THE_MESH]

@@ -79,11 +79,11 @@ class Bench:
 
     def instance(self, shape: Shape, role: Role = "both") -> Instance:
         """One replica of a shape, priced."""
-        found = self._instances.get((shape, role))
-        if found is None:
-            (found,) = instances_of(shape.pooled(self.base, (shape.pool(role, 1),)), self.priced)
-            self._instances[shape, role] = found
-        return found
+        result = self._instances.get((shape, role))
+        if result is None:
+            (result,) = instances_of(shape.pooled(self.base, (shape.pool(role, 1),)), self.priced)
+            self._instances[shape, role] = result
+        return result
 
     def trial(self, shape: Shape, rate: float, most: int, role: Role = "both") -> Trial | None:
         """One replica alone at a mean rate; None where it cannot hold a request.
@@ -93,19 +93,19 @@ class Bench:
         part = self.load.part(rate, most)
         limits = self.objective
         if role == "prefill":
-            part = tuple(replace(one, output_tokens=1, max_new_tokens=1) for one in part)
+            part = tuple(replace(item, output_tokens=1, max_new_tokens=1) for item in part)
             limits = replace(limits, tpot=None, itl=None, e2e=None)
         elif role == "decode":
-            part = tuple(replace(one, remote_tokens=one.prompt_tokens - 1) for one in part)
+            part = tuple(replace(item, remote_tokens=item.prompt_tokens - 1) for item in part)
             limits = replace(limits, ttft=None, e2e=None)
         instance = replace(self.instance(shape), role="both")
         try:
-            found = self.run(
+            outcome = self.run(
                 self._asked(shape, limits), (instance,), part, give_up=replace(limits, tpot=None, e2e=None)
             )
-        except Hopeless as missed:
-            return self._given_up(shape, rate, missed)
-        return None if found is None else self.told(found, rate)
+        except Hopeless as abort:
+            return self._given_up(shape, rate, abort)
+        return None if outcome is None else self.told(outcome, rate)
 
     def _given_up(self, shape: Shape, rate: float, missed: Hopeless) -> Trial:
         """A trial whose first tokens come too late, whatever the rest of it would show.
@@ -130,8 +130,8 @@ class Bench:
         give_up: Objective | None = None,
     ) -> ServingPrediction | None:
         """A deployment under requests; None where a request is too long for it. `Hopeless` where it is given up."""
-        longest = max(one.prompt_tokens + one.output_tokens for one in requests)
-        if any(longest - 1 > one.longest for one in instances):
+        longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+        if any(longest - 1 > instance.longest for instance in instances):
             return None
         self.trials += 1
         self.requests += len(requests)
@@ -145,7 +145,7 @@ class Bench:
         median = found.metrics.tpot.percentiles[50.0]
         return Trial(
             rate=rate,
-            taken=MappingProxyType({name: one.found / one.limit for name, one in found.kept.items()}),
+            taken=MappingProxyType({name: item.found / item.limit for name, item in found.kept.items()}),
             user_speed=1.0 / median if median else 0.0,
             ttft_s=found.metrics.ttft.percentiles[50.0],
             chips=found.run.chips,
@@ -154,9 +154,9 @@ class Bench:
         )
 
     def _asked(self, shape: Shape, limits: Objective) -> Scenario:
-        made = shape.pooled(self.base, (shape.pool("both", 1),))
-        work = serving(made).workload
-        return replace(made, workload=replace(work, objective=limits))
+        candidate_value = shape.pooled(self.base, (shape.pool("both", 1),))
+        work = serving(candidate_value).workload
+        return replace(candidate_value, workload=replace(work, objective=limits))
 
     def length(self, rate: float, tpot_s: float) -> int:
         """Requests of a shortened load at a rate: enough to fill an engine several times."""
@@ -166,5 +166,5 @@ class Bench:
 
 def _at_once(served: Served) -> int:
     """Most requests between sending and their last token at one time."""
-    ended = np.searchsorted(np.sort(served.finished_s), np.sort(served.sent_s), side="left")
-    return int((np.arange(1, len(ended) + 1) - ended).max(initial=0))
+    finished_counts = np.searchsorted(np.sort(served.finished_s), np.sort(served.sent_s), side="left")
+    return int((np.arange(1, len(finished_counts) + 1) - finished_counts).max(initial=0))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ridgeline.core.records import dataclass
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import Objective
-from ridgeline.search.deployment.candidate import Candidate, Goal, Verified, allowed
+from ridgeline.search.deployment.candidate import Candidate, Goal, Verified, is_allowed
 from ridgeline.search.deployment.load import Load
 from ridgeline.search.deployment.trial import Bench
 from ridgeline.search.progress import GoOn
@@ -33,17 +33,17 @@ class _Check:
     replicas: tuple[int, ...] | None
 
     def allowed(self, one: Candidate) -> bool:
-        return allowed(one, self.bench.base.system.chips, self.replicas)
+        return is_allowed(one, self.bench.base.system.chips, self.replicas)
 
     def kept(self, one: Candidate | None, rate: float, *, whole: bool) -> Verified | None:
         """A fleet at a rate, if it is allowed and keeps the objective; given up as soon as it does not."""
         if one is None or not self.allowed(one):
             return None
         try:
-            found = self.run(one, rate, whole=whole, give_up=self.bench.objective)
+            outcome = self.run(one, rate, whole=whole, give_up=self.bench.objective)
         except Hopeless:
             return None
-        return found if found is not None and found.met else None
+        return outcome if outcome is not None and outcome.met else None
 
     def run(self, one: Candidate, rate: float, *, whole: bool, give_up: Objective | None = None) -> Verified | None:
         """A fleet at a rate, under all requests or the busiest part."""
@@ -56,8 +56,8 @@ class _Check:
         )
         all_of_it = whole or len(bench.load.requests) <= PART
         requests = bench.load.at(rate) if all_of_it else bench.load.part(rate, PART)
-        found = bench.run(scenario, instances, requests, give_up=give_up)
-        return None if found is None else Verified(candidate=one, prediction=found, rate=rate, whole=all_of_it)
+        outcome = bench.run(scenario, instances, requests, give_up=give_up)
+        return None if outcome is None else Verified(candidate=one, prediction=outcome, rate=rate, whole=all_of_it)
 
 
 def router_of(base: Scenario, load: Load) -> str:
@@ -67,19 +67,23 @@ def router_of(base: Scenario, load: Load) -> str:
     return "prefix-aware" if load.hit_share > 0 else "least-loaded"
 
 
-def verified(
+def verify_candidates(
     bench: Bench, candidates: Sequence[Candidate], goal: Goal, replicas: tuple[int, ...] | None, go_on: GoOn
 ) -> tuple[Verified, ...]:  # fmt: skip
     """The candidates as whole fleets, the best first and under all requests."""
     check = _Check(bench=bench, goal=goal, replicas=replicas)
     found: list[Verified] = []
-    for one in candidates:
-        if goal != "goodput" and outdone(one, found):
+    for candidate in candidates:
+        if goal != "goodput" and outdone(candidate, found):
             continue
-        if not go_on(f"the busiest requests on {one.words}"):
+        if not go_on(f"the busiest requests on {candidate.words}"):
             break
-        made = _raised(check, one, one.rate, whole=False) if goal == "goodput" else _sized(check, one)
-        found += [made] if made is not None else []
+        candidate_value = (
+            _raise_rate(check, candidate, candidate.rate, whole=False)
+            if goal == "goodput"
+            else _size_fleet(check, candidate)
+        )
+        found += [candidate_value] if candidate_value is not None else []
     found.sort(key=lambda one: _rank(check, one))
     for place, fleet in enumerate(found):
         if fleet.whole or not go_on(f"all requests on {fleet.candidate.words}"):
@@ -108,34 +112,34 @@ def _rank(check: _Check, done: Verified) -> tuple[float, ...]:
 def _under_all(check: _Check, one: Verified) -> Verified | None:
     """A fleet under all requests: more replicas or a lower rate where it misses, fewer where it has some to spare."""
     if check.goal == "goodput":
-        return _raised(check, one.candidate, one.rate, whole=True)
+        return _raise_rate(check, one.candidate, one.rate, whole=True)
     rate = check.bench.load.rate
     less = None if one.candidate.disaggregated else _smaller(one.candidate)
-    kept = check.kept(less, rate, whole=True)
-    if kept is not None:
-        return kept
-    found = check.run(one.candidate, rate, whole=True)
-    return found if found is None or found.met else _grown(check, found, whole=True)
+    selection = check.kept(less, rate, whole=True)
+    if selection is not None:
+        return selection
+    outcome = check.run(one.candidate, rate, whole=True)
+    return outcome if outcome is None or outcome.met else _grown(check, outcome, whole=True)
 
 
-def _sized(check: _Check, one: Candidate) -> Verified | None:
+def _size_fleet(check: _Check, one: Candidate) -> Verified | None:
     """With replicas taken away as long as the objective holds, or added until it does."""
-    found = check.run(one, check.bench.load.rate, whole=False)
-    if found is None or not found.met:
-        return found and _grown(check, found, whole=False)
-    while (fewer := check.kept(_smaller(found.candidate), found.rate, whole=False)) is not None:
-        found = fewer
-    return found
+    outcome = check.run(one, check.bench.load.rate, whole=False)
+    if outcome is None or not outcome.met:
+        return outcome and _grown(check, outcome, whole=False)
+    while (fewer := check.kept(_smaller(outcome.candidate), outcome.rate, whole=False)) is not None:
+        outcome = fewer
+    return outcome
 
 
 def _grown(check: _Check, found: Verified, *, whole: bool) -> Verified:
     """With replicas added until the objective holds or the chips are used up."""
     for _ in range(MOST_TRIES):
         more = _larger(found)
-        tried = check.run(more, found.rate, whole=whole) if check.allowed(more) else None
-        if tried is None:
+        attempt = check.run(more, found.rate, whole=whole) if check.allowed(more) else None
+        if attempt is None:
             return found
-        found = tried
+        found = attempt
         if found.met:
             return found
     return found
@@ -143,7 +147,7 @@ def _grown(check: _Check, found: Verified, *, whole: bool) -> Verified:
 
 def _smaller(one: Candidate) -> Candidate | None:
     """One replica fewer, of the pool that has most to spare."""
-    spare = [held.rate * (many - 1) for held, many in zip(one.capacities, one.replicas, strict=True)]
+    spare = [capacity.rate * (many - 1) for capacity, many in zip(one.capacities, one.replicas, strict=True)]
     place = spare.index(max(spare))
     if one.replicas[place] == 1:
         return None
@@ -152,23 +156,23 @@ def _smaller(one: Candidate) -> Candidate | None:
 
 def _larger(found: Verified) -> Candidate:
     """One replica more, or a twentieth; of the pool whose limit is missed most."""
-    one, place = found.candidate, 0
-    if one.disaggregated:
-        over = {name: kept.found / kept.limit for name, kept in found.prediction.kept.items()}
+    item, place = found.candidate, 0
+    if item.disaggregated:
+        over = {name: item.found / item.limit for name, item in found.prediction.kept.items()}
         place = int(max(over, key=lambda name: over[name], default="tpot") != "ttft")
-    more = [many + (max(many // 20, 1) if at == place else 0) for at, many in enumerate(one.replicas)]
-    return one.with_replicas(*more)
+    more = [many + (max(many // 20, 1) if at == place else 0) for at, many in enumerate(item.replicas)]
+    return item.with_replicas(*more)
 
 
-def _raised(check: _Check, one: Candidate, rate: float, *, whole: bool) -> Verified | None:
+def _raise_rate(check: _Check, one: Candidate, rate: float, *, whole: bool) -> Verified | None:
     """At a rate, or less until the objective holds."""
-    found = None
+    result = None
     for _ in range(MOST_TRIES):
-        found = check.run(one, rate, whole=whole)
-        if found is None or found.met:
-            return found
+        result = check.run(one, rate, whole=whole)
+        if result is None or result.met:
+            return result
         rate *= SLOWER
-    return found
+    return result
 
 
 def tried_at(bench: Bench, one: Candidate, rate: float) -> Verified | None:

@@ -58,17 +58,17 @@ def placements(table: LayoutTable, rules: Rules, budget_bytes: float, within: Bo
     many, layers = float(table.model.plans.microbatches[0]), len(table.model.blocks.order)
     ready = rank_seconds(table, rules, budget_bytes, within)
     last = np.full((len(rules), layers + 1), np.inf)
-    left = np.arange(min(layers, ready.seconds.shape[3] - 1) + 1)
-    last[:, layers - left] = ready.seconds[:, -1, ready.start[-1, layers - left], left]
+    remaining = np.arange(min(layers, ready.seconds.shape[3] - 1) + 1)
+    last[:, layers - remaining] = ready.seconds[:, -1, ready.start[-1, layers - remaining], remaining]
     rule, first = np.nonzero(np.isfinite(ready.seconds[:, 0, 0]))
-    own = ready.seconds[rule, 0, 0, first]
-    between, _ = _filled(ready, rule, first, np.full(len(rule), np.inf), np.maximum)
-    early = own * (1 - (table.ranks - 1) / len(table.stages[0]) / (3 * many))
+    current = ready.seconds[rule, 0, 0, first]
+    between, _ = _fill_stages(ready, rule, first, np.full(len(rule), np.inf), np.maximum)
+    early = current * (1 - (table.ranks - 1) / len(table.stages[0]) / (3 * many))
     guess = np.maximum(np.maximum(between, early[:, None]), last[rule])
     row, end = _best_cells(guess, rules.policy[rule], first)
-    _, choices = _filled(ready, rule[row], first[row], between[row, end], np.add)
-    found = np.column_stack([first[row], *_back(choices, end), layers - end])
-    return _by_stage(table, found), rule[row]
+    _, choices = _fill_stages(ready, rule[row], first[row], between[row, end], np.add)
+    result = np.column_stack([first[row], *_back(choices, end), layers - end])
+    return _by_stage(table, result), rule[row]
 
 
 def _best_cells(guess: Array, policy: Index, first: Index) -> tuple[Index, Index]:
@@ -82,17 +82,17 @@ def _best_cells(guess: Array, policy: Index, first: Index) -> tuple[Index, Index
 
 def rank_seconds(table: LayoutTable, rules: Rules, budget_bytes: float, within: Bound) -> RankSeconds:
     """What every rank takes with every number of layers, with the recompute that its rule says."""
-    most = within.layers
-    fewest = np.array([table.fewest[list(own)].sum() for own in table.stages])
-    ahead, start = _stretches_ahead(_order(table), most, table.ranks)
+    maximum = within.layers
+    fewest = np.array([table.fewest[list(stage)].sum() for stage in table.stages])
+    ahead, start = _stretches_ahead(_order(table), maximum, table.ranks)
     stretches = _stretches(table, rules, ahead)
-    layers = np.broadcast_to(np.arange(most + 1)[:, None], stretches.shape)
+    layers = np.broadcast_to(np.arange(maximum + 1)[:, None], stretches.shape)
     if (rules.each < 0).all():
         recomputed = smallest(lambda some: stretches.peaks(some) <= budget_bytes, layers)
     else:
         stages = len(table.stages[0])
-        whole, more = np.divmod(layers, stages)
-        recomputed = (stages - more) * np.minimum(whole, rules.each) + more * np.minimum(whole + 1, rules.each)
+        total, more = np.divmod(layers, stages)
+        recomputed = (stages - more) * np.minimum(total, rules.each) + more * np.minimum(total + 1, rules.each)
     seconds = stretches.busy_s(recomputed)
     able = stretches.peaks(recomputed) <= budget_bytes
     able[1:] &= seconds[1:] <= within.seconds  # the first rank may take longer: its first forwards wait for nobody
@@ -117,18 +117,22 @@ def _stretches_ahead(order: Index, most: int, ranks: int) -> tuple[Index, Index]
     left; a rank begins where those before can have come and those after can go on.
     """
     many = len(order)
-    found = np.zeros((ranks, many + 1), dtype=np.int64)
+    result = np.zeros((ranks, many + 1), dtype=np.int64)
     lists = []
     for rank in range(ranks):
-        seen: dict[tuple[int, ...], int] = {}
+        table: dict[tuple[int, ...], int] = {}
         for place in range(max(0, many - most * (ranks - rank)), min(many, most * rank) + 1):
-            left = tuple(order[place : place + most].tolist())
-            whole = left if len(left) == most else next((one for one in seen if one[: len(left)] == left), None)
-            whole = left + (int(order[-1]),) * (most - len(left)) if whole is None else whole
-            found[rank, place] = seen.setdefault(whole, len(seen))
-        lists.append(list(seen))
+            remaining = tuple(order[place : place + most].tolist())
+            total = (
+                remaining
+                if len(remaining) == most
+                else next((capacity for capacity in table if capacity[: len(remaining)] == remaining), None)
+            )
+            total = remaining + (int(order[-1]),) * (most - len(remaining)) if total is None else total
+            result[rank, place] = table.setdefault(total, len(table))
+        lists.append(list(table))
     longest = max(map(len, lists))
-    return np.array([own + own[-1:] * (longest - len(own)) for own in lists]), found
+    return np.array([list + list[-1:] * (longest - len(list)) for list in lists]), result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,18 +150,19 @@ def bound(table: LayoutTable, policies: Index, budget_bytes: float, known: Layou
     quick = np.minimum(busy[:, table.model.blocks.recomputed], busy[:, table.model.blocks.rest])
     seconds = np.inf
     if len(known):
-        own = table.busy_s(known)[:, 0]
-        spare = own.sum() - (quick @ table.model.blocks.before[-1] + busy @ table.model.fixed.sum(0)).min()
+        current = table.busy_s(known)[:, 0]
+        spare = current.sum() - (quick @ table.model.blocks.before[-1] + busy @ table.model.fixed.sum(0)).min()
         seconds = (
-            own.max() + (table.ranks - 1) / table.virtual_stages * max(spare, 0.0) / table.model.plans.microbatches[0]
+            current.max()
+            + (table.ranks - 1) / table.virtual_stages * max(spare, 0.0) / table.model.plans.microbatches[0]
         )
-    held = sections.footprint.reshape(4, -1, sections.many)[:, policies]
-    small = np.minimum(held[:, :, table.model.blocks.recomputed], held[:, :, table.model.blocks.rest])
-    each = np.einsum("mcrp,cpb->mrpb", table.model.form.factors[:, :4, :, policies], small).min(2)
+    capacity = sections.footprint.reshape(4, -1, sections.many)[:, policies]
+    small = np.minimum(capacity[:, :, table.model.blocks.recomputed], capacity[:, :, table.model.blocks.rest])
+    share = np.einsum("mcrp,cpb->mrpb", table.model.form.factors[:, :4, :, policies], small).min(2)
     room = budget_bytes - table.model.form.constant[:, :, policies].min(2)
-    longest = [_longest(each[..., rank, :].T[order].T, room[:, rank]) for rank in range(table.ranks)]
-    most = min(max(longest), _longest(quick.min(0)[order][None], np.array([seconds])))
-    return Bound(seconds=float(seconds), layers=max(most, -(-len(order) // table.ranks)))
+    longest = [_longest(share[..., rank, :].T[order].T, room[:, rank]) for rank in range(table.ranks)]
+    maximum = min(max(longest), _longest(quick.min(0)[order][None], np.array([seconds])))
+    return Bound(seconds=float(seconds), layers=max(maximum, -(-len(order) // table.ranks)))
 
 
 def _longest(sizes: Array, room: Array) -> int:
@@ -201,16 +206,16 @@ class _Stretches:
 
     def busy_s(self, recomputed: Index) -> Array:
         """Seconds of a microbatch where so many layers recompute, the first."""
-        found: Array = self.seconds + np.take_along_axis(self.extra_s, recomputed, axis=2)
-        return found
+        result: Array = self.seconds + np.take_along_axis(self.extra_s, recomputed, axis=2)
+        return result
 
     def peaks(self, recomputed: Index) -> Array:
         """Peak bytes, likewise."""
         workspace = np.maximum(self.widest, np.take_along_axis(self.wider, recomputed, axis=2))
         moments = zip(self.bytes, self.freed, self.factor, strict=True)
         peaks = (
-            whole + np.take_along_axis(freed, recomputed, axis=2) + factor * workspace
-            for whole, freed, factor in moments
+            whole + np.take_along_axis(moment, recomputed, axis=2) + factor * workspace
+            for whole, moment, factor in moments
         )
         return np.asarray(reduce(np.maximum, peaks))
 
@@ -221,31 +226,31 @@ def _stretches(table: LayoutTable, rules: Rules, ahead: Index) -> _Stretches:
     columns = np.concatenate([sections.times.busy[None], sections.footprint]).reshape(5, -1, many)
     columns = columns[:, rules.policy]
     wide = sections.workspace.reshape(-1, many)[rules.policy]
-    beside = table.model.adds @ table.model.fixed
-    ends = np.einsum("rs,cps->crp", beside, columns)[:, :, None, None]
-    ends_wide = ((beside > 0)[:, :, None] * wide.T).max(1)[:, None, None]
+    overlap_schedules = table.model.adds @ table.model.fixed
+    ends = np.einsum("rs,cps->crp", overlap_schedules, columns)[:, :, None, None]
+    ends_wide = ((overlap_schedules > 0)[:, :, None] * wide.T).max(1)[:, None, None]
     factors = table.model.form.factors[..., rules.policy]
 
     def along(places: Index) -> tuple[Array, Array]:
-        each = np.moveaxis(columns[:, :, places[ahead]], 1, -1).cumsum(3)
+        share = np.moveaxis(columns[:, :, places[ahead]], 1, -1).cumsum(3)
         widest = np.maximum.accumulate(np.moveaxis(wide[:, places[ahead]], 0, -1), axis=2)
-        return np.pad(each, ((0, 0), (0, 0), (0, 0), (1, 0), (0, 0))), np.pad(widest, ((0, 0), (0, 0), (1, 0), (0, 0)))
+        return np.pad(share, ((0, 0), (0, 0), (0, 0), (1, 0), (0, 0))), np.pad(widest, ((0, 0), (0, 0), (1, 0), (0, 0)))
 
-    rest, widest = along(blocks.rest)
+    remainder, widest = along(blocks.rest)
     recomputed, wider = along(blocks.recomputed)
     constant = table.model.form.constant[:, :, None, None, rules.policy]
     return _Stretches(
-        seconds=rest[0] + ends[0],
-        extra_s=(recomputed - rest)[0],
-        bytes=constant + np.einsum("mcrp,crxnp->mrxnp", factors[:, :4], rest[1:] + ends[1:]),
-        freed=np.einsum("mcrp,crxnp->mrxnp", factors[:, :4], (recomputed - rest)[1:]),
+        seconds=remainder[0] + ends[0],
+        extra_s=(recomputed - remainder)[0],
+        bytes=constant + np.einsum("mcrp,crxnp->mrxnp", factors[:, :4], remainder[1:] + ends[1:]),
+        freed=np.einsum("mcrp,crxnp->mrxnp", factors[:, :4], (recomputed - remainder)[1:]),
         widest=np.maximum(widest, ends_wide),
         wider=wider,
         factor=factors[:, 4, :, None, None],
     )
 
 
-def _filled(
+def _fill_stages(
     ready: RankSeconds, rules: Index, first: Index, limit_s: Array, joins: np.ufunc
 ) -> tuple[Array, list[Index]]:
     """The least joined seconds of the ranks between the first, which holds so many layers, and the last.
@@ -253,48 +258,48 @@ def _filled(
     None takes longer than a limit. By row and layers placed so far, infinite where nothing fits; beside them what each
     rank holds.
     """
-    ranks, most, layers = ready.seconds.shape[1], ready.seconds.shape[3] - 1, ready.start.shape[1] - 1
+    ranks, maximum, layers = ready.seconds.shape[1], ready.seconds.shape[3] - 1, ready.start.shape[1] - 1
     least = np.full((len(rules), layers + 1), np.inf)
     least[np.arange(len(rules)), first] = 0.0
     choices = []
     for rank in range(1, ranks - 1):
         after = int(ready.fewest[rank + 1 :].sum())
-        ends = np.arange(max(0, layers - most * (ranks - rank - 1)), min(layers - after, most * (rank + 1)) + 1)
-        held = np.arange(ready.fewest[rank], most + 1)
-        begin = np.maximum(ends[:, None] - held, 0)
-        spent = ready.seconds[rules[:, None, None], rank, ready.start[rank, begin], held]
-        able = (spent <= limit_s[:, None, None]) & (ends[:, None] >= held)
-        found = np.where(able, joins(least[:, begin], spent), np.inf)
-        pick = found.argmin(2)
+        ends = np.arange(max(0, layers - maximum * (ranks - rank - 1)), min(layers - after, maximum * (rank + 1)) + 1)
+        capacity = np.arange(ready.fewest[rank], maximum + 1)
+        begin = np.maximum(ends[:, None] - capacity, 0)
+        spent = ready.seconds[rules[:, None, None], rank, ready.start[rank, begin], capacity]
+        able = (spent <= limit_s[:, None, None]) & (ends[:, None] >= capacity)
+        result = np.where(able, joins(least[:, begin], spent), np.inf)
+        pick = result.argmin(2)
         least = np.full((len(rules), layers + 1), np.inf)
-        least[:, ends] = np.take_along_axis(found, pick[..., None], axis=2)[..., 0]
+        least[:, ends] = np.take_along_axis(result, pick[..., None], axis=2)[..., 0]
         choices.append(np.zeros(least.shape, dtype=np.int64))
-        choices[-1][:, ends] = held[pick]
+        choices[-1][:, ends] = capacity[pick]
     return least, choices
 
 
 def _back(choices: Sequence[Index], end: Index) -> list[Index]:
     """What each rank holds where so many layers are placed in the end."""
-    rows, found = np.arange(len(end)), []
+    rows, result = np.arange(len(end)), []
     for chosen in reversed(choices):
-        found.append(chosen[rows, end])
-        end = end - found[-1]
-    return found[::-1]
+        result.append(chosen[rows, end])
+        end = end - result[-1]
+    return result[::-1]
 
 
 def _by_stage(table: LayoutTable, layers: Index) -> Index:
     """Layers of ranks spread over their virtual stages: evenly in time, so that the ends, which do more, hold fewer."""
-    found = np.zeros((len(layers), table.virtual_stages), dtype=np.int64)
+    result = np.zeros((len(layers), table.virtual_stages), dtype=np.int64)
     busy = table.model.sections.times.busy[: table.model.sections.many]  # under the plan's own policy
     layer_s = busy[table.model.blocks.rest] @ table.model.blocks.before[-1] / len(table.model.blocks.order)
-    for rank, own in enumerate(table.stages):
-        left, ends = layers[:, rank].copy(), [stage for stage in own if table.fewest[stage] == 0]
+    for rank, current in enumerate(table.stages):
+        remaining, ends = layers[:, rank].copy(), [stage for stage in current if table.fewest[stage] == 0]
         more = {stage: float(busy @ table.model.fixed[table.model.group[stage]]) / layer_s for stage in ends}
-        each = (layers[:, rank] + sum(more.values())) / len(own)
-        for stage in ends if len(own) > len(ends) else ends[:-1]:
-            found[:, stage] = np.clip(np.rint(each - more[stage]), 0, left - (len(own) - len(ends)))
-            left -= found[:, stage]
-        inner = [stage for stage in own if stage not in ends] or ends[-1:]
+        share = (layers[:, rank] + sum(more.values())) / len(current)
+        for stage in ends if len(current) > len(ends) else ends[:-1]:
+            result[:, stage] = np.clip(np.rint(share - more[stage]), 0, remaining - (len(current) - len(ends)))
+            remaining -= result[:, stage]
+        inner = [stage for stage in current if stage not in ends] or ends[-1:]
         for turn, stage in enumerate(inner):
-            found[:, stage] = (left - turn + len(inner) - 1) // len(inner)
-    return found
+            result[:, stage] = (remaining - turn + len(inner) - 1) // len(inner)
+    return result

@@ -23,20 +23,20 @@ class MemoryPolicy:
 
 def recomputes_of(scenario: Scenario) -> tuple[Recompute, ...]:
     """What layers may recompute, the plan's own way first, layers left open; also what the engine has no name for."""
-    able, own = scenario.engine.supports, scenario.plan.recompute
-    kinds: list[Recompute] = [replace(own, layers=0), Recompute(layers=0)]
+    able, current = scenario.engine.supports, scenario.plan.recompute
+    kinds: list[Recompute] = [replace(current, layers=0), Recompute(layers=0)]
     pairs: list[tuple[RecomputeKind, RecomputeKind]] = [("selective", "none"), ("full", "none"), ("full", "selective")]
-    usual = (("attention", "activation"),) if own.parts == ("attention",) else ()
-    parts = list(dict.fromkeys((own.parts, *usual, *selective_parts(scenario))))
-    for kind, rest in pairs:
-        if kind in able.recompute and rest in ("none", *able.recompute):
-            every = parts if "selective" in (kind, rest) else parts[:1]
-            kinds += [Recompute(kind=kind, parts=some, rest=rest, layers=0) for some in every]
+    usual = (("attention", "activation"),) if current.parts == ("attention",) else ()
+    parts = list(dict.fromkeys((current.parts, *usual, *selective_parts(scenario))))
+    for kind, remainder in pairs:
+        if kind in able.recompute and remainder in ("none", *able.recompute):
+            all_plans = parts if "selective" in (kind, remainder) else parts[:1]
+            kinds += [Recompute(kind=kind, parts=some, rest=remainder, layers=0) for some in all_plans]
     return tuple(kind for place, kind in enumerate(kinds) if kind not in kinds[:place])
 
 
 def shares_of(scenario: Scenario) -> tuple[float, ...]:
     """Shares of activations the engine may offload, the plan's own first."""
-    own = scenario.plan.offload.activations
+    current = scenario.plan.offload.activations
     able = "activations" in scenario.engine.supports.offload
-    return (own, *(share for share in SHARES if share != own)) if able else (own,)
+    return (current, *(share for share in SHARES if share != current)) if able else (current,)

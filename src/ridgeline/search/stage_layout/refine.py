@@ -22,7 +22,7 @@ from ridgeline.cost import Calibration
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.plan_table import runs
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.stage_layout.search import Found, LayoutSearch, told
+from ridgeline.search.stage_layout.search import Found, LayoutSearch, policy_names
 from ridgeline.search.stage_layout.table import Layouts, LayoutTable, layout_table
 from ridgeline.sim import Impossible, Prediction, capacity_of, default_calibration, predict, simulate
 
@@ -106,7 +106,7 @@ def refine(
     """
     used = calibration or default_calibration()
     first = (event_step_s(scenario, used) if event_s is None else event_s) if event_driven else None
-    return _refined(scenario, used, budget_bytes, first, (_recomputed, _placed, _offloaded))
+    return _refine_layout(scenario, used, budget_bytes, first, (_choose_recompute, _choose_placement, _choose_offload))
 
 
 def even(
@@ -119,13 +119,13 @@ def even(
     >>> found.fits, found.saved_s >= 0, found.scenario.plan.recompute.layers is None
     (True, True, True)
     """
-    return _refined(scenario, calibration or default_calibration(), budget_bytes, None, (_evened,))
+    return _refine_layout(scenario, calibration or default_calibration(), budget_bytes, None, (_even_layout,))
 
 
 def event_step_s(scenario: Scenario, calibration: Calibration | None = None) -> float | None:
     """The step with the schedule run event by event; None where it cannot or would take too long."""
-    found = simulate(scenario, calibration)
-    return None if isinstance(found, Impossible) else found.step_s
+    result = simulate(scenario, calibration)
+    return None if isinstance(result, Impossible) else result.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,31 +142,31 @@ class _Search:
         return LayoutSearch(table=self.table, budget_bytes=self.budget_bytes, policies=policies, alike=alike)
 
 
-def _recomputed(search: _Search, now: Layouts) -> Found | None:
+def _choose_recompute(search: _Search, now: Layouts) -> Found | None:
     """Other recompute where the layers are."""
     return search.among(search.own).recomputed(now)
 
 
-def _placed(search: _Search, now: Layouts) -> Found | None:
+def _choose_placement(search: _Search, now: Layouts) -> Found | None:
     """Layers moved, and recompute with them."""
     return search.among(search.own).placed(now) if search.table.virtual_stages > 1 else None
 
 
-def _offloaded(search: _Search, now: Layouts) -> Found | None:
+def _choose_offload(search: _Search, now: Layouts) -> Found | None:
     """Another share of activations offloaded, and recompute and layers with it."""
-    every = np.arange(len(search.table.policies))
-    return search.among(every).placed(now) if len(every) > len(search.own) else None
+    all_plans = np.arange(len(search.table.policies))
+    return search.among(all_plans).placed(now) if len(all_plans) > len(search.own) else None
 
 
-def _evened(search: _Search, now: Layouts) -> Found | None:
+def _even_layout(search: _Search, now: Layouts) -> Found | None:
     """Layers moved, and the recompute that fits with them the same in every stage."""
-    return search.among(told(search.table, search.own), alike=True).placed(now)
+    return search.among(policy_names(search.table, search.own), alike=True).placed(now)
 
 
 _Step = Callable[[_Search, Layouts], Found | None]
 
 
-def _refined(
+def _refine_layout(
     scenario: Scenario, used: Calibration, budget_bytes: float | None, first: float | None, steps: Sequence[_Step]
 ) -> Refined | Impossible:  # fmt: skip
     """The steps one after the other, each kept where `predict` calls it better."""
@@ -176,16 +176,16 @@ def _refined(
     budget = capacity_of(scenario) if budget_bytes is None else budget_bytes
     table = layout_table(scenario, used)
     share = scenario.plan.offload.activations
-    own = np.array([place for place, policy in enumerate(table.policies) if policy.offload == share])
-    search = _Search(table=table, calibration=used, budget_bytes=budget * (1 + ROUNDING), own=own)
+    current = np.array([place for place, policy in enumerate(table.policies) if policy.offload == share])
+    search = _Search(table=table, calibration=used, budget_bytes=budget * (1 + ROUNDING), own=current)
     now, layout, seconds = start, _layout_of(scenario), first
     changes: list[Change] = []
     for step in steps:
-        found = step(search, layout)
-        chosen = None if found is None else _chosen(search, now, seconds, found)
+        result = step(search, layout)
+        chosen = None if result is None else _chosen(search, now, seconds, result)
         if chosen is not None:
             layout, after, seconds = chosen
-            changes.append(Change(what=_told(now.scenario, after.scenario), before=now, after=after))
+            changes.append(Change(what=_change_words(now.scenario, after.scenario), before=now, after=after))
             now = after
     return Refined(
         start=start,
@@ -204,8 +204,8 @@ def _chosen(
     able: list[tuple[Layouts, Prediction, float | None]] = []
     layouts, steps = found
     for row in np.flatnonzero((steps < now.step_time_s * (1 - ROUNDING)) | (not fits)):
-        one = layouts.at(np.array([row]))
-        after = predict(_scenario_of(search.table, one), search.calibration)
+        item = layouts.at(np.array([row]))
+        after = predict(_scenario_of(search.table, item), search.calibration)
         if isinstance(after, Impossible) or after.memory.peak_bytes > search.budget_bytes:
             continue
         if fits and after.step_time_s >= now.step_time_s * (1 - ROUNDING):
@@ -213,7 +213,7 @@ def _chosen(
         seconds = None if event_s is None else event_step_s(after.scenario, search.calibration)
         if fits and event_s is not None and (seconds is None or seconds >= event_s):
             continue
-        able.append((one, after, seconds))
+        able.append((item, after, seconds))
         if event_s is None:
             break
     return min(able, key=lambda entry: entry[2] or 0.0) if able else None
@@ -221,24 +221,26 @@ def _chosen(
 
 def _layout_of(scenario: Scenario) -> Layouts:
     """The plan as it is: the first policy of its table."""
-    plan, held = scenario.plan, scenario.placement
-    recomputed = [plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(held)]
-    return Layouts(layers=np.array([held]), recomputed=np.array([recomputed]), policy=np.zeros(1, dtype=np.int64))
+    plan, capacity = scenario.plan, scenario.placement
+    recomputed = [plan.recompute.layers_of(stage, layers) for stage, layers in enumerate(capacity)]
+    return Layouts(layers=np.array([capacity]), recomputed=np.array([recomputed]), policy=np.zeros(1, dtype=np.int64))
 
 
 def _scenario_of(table: LayoutTable, one: Layouts) -> Scenario:
     """The scenario with this layout in its plan, written as shortly as a plan can say it."""
     scenario, policy = table.scenario, table.policies[int(one.policy[0])]
-    plan, held = scenario.plan, tuple(map(int, one.layers[0]))
-    again = tuple(map(int, one.recomputed[0]))
-    placement = plan.placement if held == scenario.placement else held
-    made = replace(
+    plan, capacity = scenario.plan, tuple(map(int, one.layers[0]))
+    changed_search = tuple(map(int, one.recomputed[0]))
+    placement = plan.placement if capacity == scenario.placement else capacity
+    candidate_value = replace(
         plan,
         placement=placement,
-        recompute=_shortest(policy.recompute, held, again, ends=scenario.model.mtp or scenario.model.vision),
+        recompute=_shortest(
+            policy.recompute, capacity, changed_search, ends=scenario.model.mtp or scenario.model.vision
+        ),
         offload=replace(plan.offload, activations=policy.offload),
     )
-    return replace(scenario, plan=made)
+    return replace(scenario, plan=candidate_value)
 
 
 def _shortest(recompute: Recompute, held: Sequence[int], again: Sequence[int], ends: object) -> Recompute:
@@ -256,30 +258,30 @@ def _shortest(recompute: Recompute, held: Sequence[int], again: Sequence[int], e
     if not any(again) and not ends:
         return Recompute(kind=recompute.rest, parts=recompute.parts)
     for layers in range(max(again) + 1):
-        if all(min(layers, own) == some for own, some in zip(held, again, strict=True)):
+        if all(min(layers, current) == some for current, some in zip(held, again, strict=True)):
             return replace(recompute, layers=layers)
     return replace(recompute, layers=tuple(again))
 
 
-def _told(before: Scenario, after: Scenario) -> str:
+def _change_words(before: Scenario, after: Scenario) -> str:
     """What differs between two plans, in words."""
-    told = []
+    words = []
     if before.placement != after.placement:
-        told.append(f"layers by stage {runs(after.placement)} instead of {runs(before.placement)}")
+        words.append(f"layers by stage {runs(after.placement)} instead of {runs(before.placement)}")
     if (before.plan.recompute, before.placement) != (after.plan.recompute, after.placement):
         old, new = _recompute_words(before), _recompute_words(after)
-        told += [f"recompute {new} instead of {old}"] if old != new else []
+        words += [f"recompute {new} instead of {old}"] if old != new else []
     if before.plan.offload != after.plan.offload:
         old, new = (f"{plan.offload.activations:.3g}" for plan in (before.plan, after.plan))
-        told.append(f"{new} of the activations offloaded instead of {old}")
-    return ", ".join(told)
+        words.append(f"{new} of the activations offloaded instead of {old}")
+    return ", ".join(words)
 
 
 def _recompute_words(scenario: Scenario) -> str:
-    plan, held = scenario.plan.recompute, scenario.placement
-    again = sum(plan.layers_of(stage, layers) for stage, layers in enumerate(held))
+    plan, capacity = scenario.plan.recompute, scenario.placement
+    changed_search = sum(plan.layers_of(stage, layers) for stage, layers in enumerate(capacity))
     names = {"none": "nothing", "full": "everything", "selective": "+".join(plan.parts)}
-    rest = f", {names[plan.rest]} in the others" if plan.rest != "none" and again < sum(held) else ""
+    remainder = f", {names[plan.rest]} in the others" if plan.rest != "none" and changed_search < sum(capacity) else ""
     if plan.kind == "none" and not plan.blocks:
-        return "nothing" + rest
-    return f"{names[plan.kind]} in {again} of {sum(held)} layers{rest}"
+        return "nothing" + remainder
+    return f"{names[plan.kind]} in {changed_search} of {sum(capacity)} layers{remainder}"

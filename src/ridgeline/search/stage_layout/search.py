@@ -21,7 +21,7 @@ from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import default_placement
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.placement import Rules, bound, placements
-from ridgeline.search.stage_layout.table import Layouts, LayoutTable, joined, smallest
+from ridgeline.search.stage_layout.table import Layouts, LayoutTable, join_layouts, smallest
 
 FINALISTS = 6  # layouts handed on, for events to choose among
 VARIED = 16  # layouts whose ends are varied, where ranks hold several stages: that of 6 misses some by 0.4 %
@@ -46,42 +46,42 @@ class LayoutSearch:
 
     def recomputed(self, now: Layouts) -> Found:
         """Other recompute where the layers are."""
-        return self._polished(joined([now, self._under_every_policy(now.layers)]), move=False)
+        return self._polish(join_layouts([now, self._under_every_policy(now.layers)]), move=False)
 
     def placed(self, now: Layouts) -> Found:
         """Layers moved, and recompute with them."""
         table = self.table
         even = np.array([default_placement(table.scenario.model, table.virtual_stages)])
-        starts = joined([now, self._under_every_policy(np.unique(np.concatenate([now.layers, even]), axis=0))])
+        starts = join_layouts([now, self._under_every_policy(np.unique(np.concatenate([now.layers, even]), axis=0))])
         if table.virtual_stages > 1:
             starts = self._with_other_placements(starts)
-        return self._polished(starts, move=table.virtual_stages > 1)
+        return self._polish(starts, move=table.virtual_stages > 1)
 
     def _with_other_placements(self, starts: Layouts) -> Layouts:
         """Some layouts, and those that may be faster than the fastest of them."""
-        known, _ = self._fastest(starts, 1)
-        within = bound(self.table, self.policies, self.budget_bytes, known)
+        catalog_entry, _ = self._fastest(starts, 1)
+        within = bound(self.table, self.policies, self.budget_bytes, catalog_entry)
         rules = self._rules(within.layers)
         layers, rule = placements(self.table, rules, self.budget_bytes, within)
-        found = joined([starts, self.least(layers, rules.policy[rule])])
+        result = join_layouts([starts, self.least(layers, rules.policy[rule])])
         if len(self.table.stages[0]) == 1:
-            return found
-        found, _ = self._fastest(found, VARIED)
-        return joined([found, self._with_other_ends(found)])
+            return result
+        result, _ = self._fastest(result, VARIED)
+        return join_layouts([result, self._with_other_ends(result)])
 
     def least(self, layers: Index, policy: Index) -> Layouts:
         """The least recompute with which every rank fits; all layers where none is enough."""
         if not self.alike:
             return self.table.least_recompute(layers, policy, self.budget_bytes)
         some = self.table.scenario.engine.supports.recompute_layers == "each"
-        full = np.array([one.recompute.kind == "full" for one in self.table.policies])[policy]
+        full = np.array([policy.recompute.kind == "full" for policy in self.table.policies])[policy]
         step = np.where(full & some, 1, layers.max(1))  # layers of a stage: any number, or all
 
         def of(steps: Index) -> Layouts:
             return Layouts(layers=layers, recomputed=np.minimum(layers, (steps * step)[:, None]), policy=policy)
 
-        most = -(-layers.max(1) // step)
-        return of(smallest(lambda steps: self.table.peaks(of(steps)).max(0) <= self.budget_bytes, most))
+        maximum = -(-layers.max(1) // step)
+        return of(smallest(lambda steps: self.table.peaks(of(steps)).max(0) <= self.budget_bytes, maximum))
 
     def _rules(self, most: int) -> Rules:
         """All ways to say how many layers recompute."""
@@ -90,17 +90,17 @@ class LayoutSearch:
         table, layers = self.table, -(-most // len(self.table.stages[0]))
         some = table.scenario.engine.supports.recompute_layers == "each"
         rules = [
-            (place, each)
+            (place, share)
             for place in self.policies
-            for each in (range(layers + 1) if some and table.policies[place].recompute.kind == "full" else (0, layers))
+            for share in (range(layers + 1) if some and table.policies[place].recompute.kind == "full" else (0, layers))
         ]
-        policy, each = np.array(rules).T
-        return Rules(policy=policy, each=each)
+        policy, share = np.array(rules).T
+        return Rules(policy=policy, each=share)
 
     def _under_every_policy(self, layers: Index) -> Layouts:
         """Every one of these placements under every policy, with the recompute it needs."""
-        each = np.repeat(layers, len(self.policies), axis=0)
-        return self.least(each, np.tile(self.policies, len(layers)))
+        share = np.repeat(layers, len(self.policies), axis=0)
+        return self.least(share, np.tile(self.policies, len(layers)))
 
     def _fastest(self, layouts: Layouts, most: int = FINALISTS) -> Found:
         """The fastest layouts that fit, fastest first, no two alike in placement and policy."""
@@ -114,19 +114,19 @@ class LayoutSearch:
         rows = order[np.sort(first)[:most]]
         return layouts.at(rows), steps[rows]
 
-    def _polished(self, layouts: Layouts, *, move: bool) -> Found:
+    def _polish(self, layouts: Layouts, *, move: bool) -> Found:
         """The fastest of some layouts moved downhill until nothing makes their steps shorter, and the others behind."""
         firsts, steps = self._fastest(layouts)
         ends = [firsts]
         for row in range(len(firsts))[: STARTS if move else 1]:
-            one, step_s = firsts.at(np.array([row])), float(steps[row])
+            item, step_s = firsts.at(np.array([row])), float(steps[row])
             while True:
-                found, step = self._fastest(self._neighbours(one, step_s, move=move), 1)
-                if not len(found) or step[0] >= step_s * (1 - BETTER):
+                result, step = self._fastest(self._neighbours(item, step_s, move=move), 1)
+                if not len(result) or step[0] >= step_s * (1 - BETTER):
                     break
-                one, step_s = found, float(step[0])
-            ends.append(one)
-        return self._fastest(joined(ends)) if len(firsts) else (firsts, steps)
+                item, step_s = result, float(step[0])
+            ends.append(item)
+        return self._fastest(join_layouts(ends)) if len(firsts) else (firsts, steps)
 
     def _neighbours(self, one: Layouts, step_s: float, *, move: bool) -> Layouts:
         """Layouts one change away from one with this step, each with the recompute it needs."""
@@ -138,8 +138,8 @@ class LayoutSearch:
                 np.concatenate([layers, moved]),
                 np.concatenate([policy, np.repeat(one.policy, len(moved))]),
             )
-        shifted = [] if self.alike else [self._shifted(one)]
-        return joined([one, *shifted, self.least(layers, policy)])
+        shifted = [] if self.alike else [self._shift_layers(one)]
+        return join_layouts([one, *shifted, self.least(layers, policy)])
 
     def _moved(self, one: Layouts, step_s: float) -> Index:
         """Placements with one layer on another rank, or at an end instead of between, that may have a shorter step.
@@ -148,54 +148,63 @@ class LayoutSearch:
         best the rank that gives need not recompute any more.
         """
         layers, ends, stages = one.layers[0], {0, len(one.layers[0]) - 1}, self.table.stages
-        inner = [[stage for stage in own if stage not in ends] for own in stages]
-        gives = sorted(ends | {max(own, key=layers.__getitem__) for own in inner if own})
-        takes = sorted(ends | {min(own, key=layers.__getitem__) for own in inner if own})
+        inner = [[stage for stage in stage if stage not in ends] for stage in stages]
+        gives = sorted(ends | {max(current, key=layers.__getitem__) for current in inner if current})
+        takes = sorted(ends | {min(current, key=layers.__getitem__) for current in inner if current})
         source, target = np.array([pair for pair in product(gives, takes) if pair[0] != pair[1]]).T
         unit, owner = np.eye(len(layers), dtype=np.int64), self.table.owner
         moved: Index = layers - unit[source] + unit[target]
         able = np.asarray((moved >= self.table.fewest).all(1))
         if not self.alike:
             least = np.where(owner[source][:, None] == owner, 0, np.minimum(one.recomputed, np.maximum(moved, 0)))
-            made = Layouts(layers=moved[able], recomputed=least[able], policy=np.repeat(one.policy, able.sum()))
-            able[able] = self.table.step_s(made) < step_s
+            candidate_value = Layouts(
+                layers=moved[able], recomputed=least[able], policy=np.repeat(one.policy, able.sum())
+            )
+            able[able] = self.table.step_s(candidate_value) < step_s
         return moved[able]
 
     def _with_other_ends(self, layouts: Layouts) -> Layouts:
         """Layouts with a layer more or less at the ends, and less or more in other stages of their ranks."""
         ends = (0, layouts.layers.shape[1] - 1)
         inner = [[stage for stage in self.table.stages[self.table.owner[end]] if stage not in ends] for end in ends]
-        made = []
+        candidate_value = []
         for changes in product((-1, 0, 1), repeat=2):
             layers, rows = layouts.layers.copy(), np.arange(len(layouts))
-            for end, own, more in zip(ends, map(np.array, inner), changes, strict=True):
-                if more and len(own):
+            for end, current, more in zip(ends, map(np.array, inner), changes, strict=True):
+                if more and len(current):
                     layers[:, end] += more
-                    layers[rows, own[(more * layers[:, own]).argmax(1)]] -= more
-            made.append(layers)
-        layers, policy = np.concatenate(made), np.tile(layouts.policy, len(made))
+                    layers[rows, current[(more * layers[:, current]).argmax(1)]] -= more
+            candidate_value.append(layers)
+        layers, policy = np.concatenate(candidate_value), np.tile(layouts.policy, len(candidate_value))
         able = np.flatnonzero((layers >= self.table.fewest).all(1))
         return self.least(layers[able], policy[able])
 
-    def _shifted(self, one: Layouts) -> Layouts:
+    def _shift_layers(self, one: Layouts) -> Layouts:
         """One layer less of a stage recomputes, or one more, or one at an end instead of one between on its rank."""
         layers, now = one.layers[0], one.recomputed[0]
         unit = np.concatenate([np.eye(len(layers), dtype=np.int64), np.zeros((1, len(layers)), dtype=np.int64)])
         told_apart = {-1, 0, len(layers) - 1}
         pairs = [
-            pair for own in self.table.stages for pair in permutations((-1, *own), 2) if told_apart.intersection(pair)
+            pair
+            for stage in self.table.stages
+            for pair in permutations((-1, *stage), 2)
+            if told_apart.intersection(pair)
         ]
         source, target = np.array(pairs).T
-        made = now - unit[source] + unit[target]
-        made = made[((made >= 0) & (made <= layers)).all(1)]
-        return Layouts(layers=np.tile(layers, (len(made), 1)), recomputed=made, policy=np.repeat(one.policy, len(made)))
+        candidate_value = now - unit[source] + unit[target]
+        candidate_value = candidate_value[((candidate_value >= 0) & (candidate_value <= layers)).all(1)]
+        return Layouts(
+            layers=np.tile(layers, (len(candidate_value), 1)),
+            recomputed=candidate_value,
+            policy=np.repeat(one.policy, len(candidate_value)),
+        )
 
 
-def told(table: LayoutTable, policies: Index) -> Index:
+def policy_names(table: LayoutTable, policies: Index) -> Index:
     """Policies the engine has a name for: nothing, everything, or parts it takes together."""
 
-    def named(recompute: Recompute) -> bool:
-        known = recompute.kind != "selective" or recompute.parts in selective_parts(table.scenario)
-        return known and recompute.rest == "none"
+    def name_words(recompute: Recompute) -> bool:
+        catalog_entry = recompute.kind != "selective" or recompute.parts in selective_parts(table.scenario)
+        return catalog_entry and recompute.rest == "none"
 
-    return policies[[named(table.policies[place].recompute) for place in policies]]
+    return policies[[name_words(table.policies[place].recompute) for place in policies]]

@@ -36,10 +36,10 @@ class Layouts:
         return Layouts(layers=self.layers[rows], recomputed=self.recomputed[rows], policy=self.policy[rows])
 
 
-def joined(layouts: Sequence[Layouts]) -> Layouts:
+def join_layouts(layouts: Sequence[Layouts]) -> Layouts:
     """All rows of several."""
     return Layouts(
-        **{item.name: np.concatenate([getattr(one, item.name) for one in layouts]) for item in fields(Layouts)}
+        **{item.name: np.concatenate([getattr(layout, item.name) for layout in layouts]) for item in fields(Layouts)}
     )
 
 
@@ -69,10 +69,10 @@ class LayoutTable:
     @property
     def owner(self) -> Index:
         """The rank of every virtual stage."""
-        found = np.zeros(self.virtual_stages, dtype=np.int64)
-        for rank, own in enumerate(self.stages):
-            found[list(own)] = rank
-        return found
+        result = np.zeros(self.virtual_stages, dtype=np.int64)
+        for rank, current in enumerate(self.stages):
+            result[list(current)] = rank
+        return result
 
     @property
     def fewest(self) -> Index:
@@ -116,14 +116,14 @@ class LayoutTable:
         """
         chunks = len(self.stages[0])
         owner, turn = self.owner, _turns(self.stages)
-        most = chunks * np.stack([layers[:, list(own)].max(1) for own in self.stages], axis=1)
+        maximum = chunks * np.stack([layers[:, list(stage)].max(1) for stage in self.stages], axis=1)
 
         def of(level: Index) -> Layouts:
-            each = level[:, owner]
-            recomputed = np.minimum(layers, each // chunks + (turn < each % chunks))
+            share = level[:, owner]
+            recomputed = np.minimum(layers, share // chunks + (turn < share % chunks))
             return Layouts(layers=layers, recomputed=recomputed, policy=policy)
 
-        return of(smallest(lambda level: budget_bytes >= self.peaks(of(level)).T, most))
+        return of(smallest(lambda level: budget_bytes >= self.peaks(of(level)).T, maximum))
 
 
 def smallest(fits: Callable[[Index], Mask], most: Index) -> Index:
@@ -144,8 +144,8 @@ def smallest(fits: Callable[[Index], Mask], most: Index) -> Index:
 def _turns(stages: Sequence[Sequence[int]]) -> Index:
     """Which of its rank's stages a virtual stage is."""
     turn = np.zeros(sum(map(len, stages)), dtype=np.int64)
-    for own in stages:
-        turn[list(own)] = np.arange(len(own))
+    for stage in stages:
+        turn[list(stage)] = np.arange(len(stage))
     return turn
 
 
