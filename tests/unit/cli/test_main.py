@@ -48,7 +48,7 @@ def test_a_training_prediction_imports_no_other_room() -> None:
         "from ridgeline.cli.entry import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "rooms = ('serving', 'search', 'trace', 'comm', 'calibrate', 'runtime', 'targets')\n"
+        "rooms = ('serving', 'search', 'trace', 'calibrate', 'runtime', 'targets')\n"
         "print([name for name in sys.modules if name.startswith(tuple(f'ridgeline.{room}' for room in rooms))])\n"
         "print(sum(name.startswith('ridgeline') for name in sys.modules))\n"
     )
