@@ -226,7 +226,7 @@ def _measured(profile: Profile) -> Rates:
     from ridgeline.runtime.bringup.observations import Rates
 
     file = Path(profile.source).name
-    best = {one.name: one.measured for one in ceilings(profile)}
+    best = {ceiling.name: ceiling.measured for ceiling in ceilings(profile)}
     products = {name.removeprefix("product "): rate for name, rate in best.items() if name.startswith("product ")}
     moved = [best[name] for name in ("copy", "read", "write") if name in best]
     name = profile.chip or str(profile.device.get("name", "")) or file

@@ -99,7 +99,7 @@ def _diffs(before: Path, others: Sequence[Path], **choices: Any) -> list[Diff]:
     with plain_files([before, *others]) as paths:
         if len(paths) == 1:
             return [library(paths[0], **choices)]
-        return [library(paths[0], other, **choices) for other in paths[1:]]
+        return [library(paths[0], path, **choices) for path in paths[1:]]
 
 
 def _share(text: str) -> float:

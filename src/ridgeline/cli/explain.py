@@ -101,7 +101,7 @@ def _explain_bench(
     from ridgeline.report.serve import draw_bench_explanation
     from ridgeline.serving.bench_result import read_bench_runs
 
-    runs = [run for one in results for run in read_bench_runs(one)]
+    runs = [run for result in results for run in read_bench_runs(result)]
     fitted = read_bench_runs(anchor)[0] if anchor is not None else None
     explanation = explain_bench(read_scenario(path, settings), runs, priced, fitted)
     print_json(explanation) if json else draw_bench_explanation(explanation, console())

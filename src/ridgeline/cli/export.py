@@ -104,7 +104,7 @@ def _refusal(found: Export) -> Iterator[str]:
     for lost in check.causes[:MOST]:
         yield _one_line(f"  because {lost.path} = {plain(lost.value)}: {lost.why}")
     known = {lost.path for lost in check.causes}
-    for one in [one for one in check.differs if one.path not in known][:MOST]:
+    for one in [differ for differ in check.differs if differ.path not in known][:MOST]:
         yield _one_line(f"  differs {one.path}: planned {plain(one.planned)}, written {plain(one.written)}")
     yield "  choose a plan or a target that carries these, or add --allow-misfit"
 

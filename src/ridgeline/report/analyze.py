@@ -72,8 +72,8 @@ def _split(analysis: Analysis) -> Table:
     )
     for name, took, colour, meaning in rows:
         share = took / span
-        shown = bar(share, COLOURS[colour], WIDE) if colour else Text("")
-        table.add_row(name, time(took), f"{share:.1%}", shown, Text(meaning, style="dim"))
+        drawing = bar(share, COLOURS[colour], WIDE) if colour else Text("")
+        table.add_row(name, time(took), f"{share:.1%}", drawing, Text(meaning, style="dim"))
     return table
 
 
@@ -99,15 +99,16 @@ def _ops(analysis: Analysis) -> Table:
 
 def _idle(analysis: Analysis) -> list[RenderableType]:
     table = grid("left", "right", "right", "left", "right", "left")
-    for one in analysis.idle_causes:
-        share = one.share_of_span
+    for idle_cause in analysis.idle_causes:
+        share = idle_cause.share_of_span
         table.add_row(
-            one.idle.cause, time(one.idle_us * NANOSECONDS_PER_US), f"{share:.1%}", bar(share, COLOURS["idle"], WIDE),
-            f"{one.idle.gaps:,}",
-            Text(one.idle.meaning, style="dim"),
+            idle_cause.idle.cause, time(idle_cause.idle_us * NANOSECONDS_PER_US), f"{share:.1%}",
+            bar(share, COLOURS["idle"], WIDE),
+            f"{idle_cause.idle.gaps:,}",
+            Text(idle_cause.idle.meaning, style="dim"),
         )  # fmt: skip
     lines: list[RenderableType] = [Text("idle because of", style="dim"), table] if analysis.idle_causes else []
-    told = dict.fromkeys(_launch_line(one) for one in analysis.launches)
+    told = dict.fromkeys(_launch_line(launch) for launch in analysis.launches)
     who = f" on each of {len(analysis.launches)} chips" if len(told) == 1 and len(analysis.launches) > 1 else ""
     return [*lines, *(Text.assemble((f"launches{who} ", "dim"), one) for one in list(told)[:4])]
 
@@ -123,12 +124,12 @@ def _launch_line(one: Launches) -> str:
 
 def _rates(analysis: Analysis) -> list[RenderableType]:
     table = grid("left", "left", "left", "right", "right", "right", "right", "left")
-    for one in analysis.rates[:SHOWN]:
-        share = "" if one.efficiency is None else f"{one.efficiency:.0%}"
-        flops = f"{one.flops_per_s / DECIMAL['T']:,.0f} TFLOP/s" if one.flops else ""
+    for rate in analysis.rates[:SHOWN]:
+        share = "" if rate.efficiency is None else f"{rate.efficiency:.0%}"
+        flops = f"{rate.flops_per_s / DECIMAL['T']:,.0f} TFLOP/s" if rate.flops else ""
         table.add_row(
-            clean(one.op), clean(one.operands[:44]), one.dtype, time(one.total_ns), flops,
-            f"{one.bytes_per_s / DECIMAL['G']:,.0f} GB/s", share, f"of the {one.bound} roof" if share else "",
+            clean(rate.op), clean(rate.operands[:44]), rate.dtype, time(rate.total_ns), flops,
+            f"{rate.bytes_per_s / DECIMAL['G']:,.0f} GB/s", share, f"of the {rate.bound} roof" if share else "",
         )  # fmt: skip
     chip = analysis.chip.id if analysis.chip else "no chip: name one with --chip"
     against = f"rates of ops with recorded shapes, against {chip}"
@@ -183,8 +184,8 @@ def path_lines(analysis: Analysis) -> list[RenderableType]:
     if path is None:
         return []
     parts = ", ".join(f"{part.id} {part.share:.0%}" for part in path.whole.parts[:7] if part.share >= 0.005)
-    guessed = sum(one.edges for one in path.edges if not one.recorded)
-    every = sum(one.edges for one in path.edges)
+    guessed = sum(edge.edges for edge in path.edges if not edge.recorded)
+    every = sum(edge.edges for edge in path.edges)
     return [
         Text.assemble(("critical path ", "dim"), parts, (f"   {guessed:,} of {every:,} dependencies inferred", "dim"))
     ]
@@ -196,14 +197,14 @@ def rank_lines(analysis: Analysis) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text.assemble(
             ("straggler ", "dim"),
-            f"rank {one.rank} came last to {one.last:,} of {every:,} collectives; "
-            f"the others waited {time(one.caused_ns)} for it",
+            f"rank {straggler.rank} came last to {straggler.last:,} of {every:,} collectives; "
+            f"the others waited {time(straggler.caused_ns)} for it",
         )
-        for one in analysis.ranks.stragglers[:3]
-        if one.caused_ns
+        for straggler in analysis.ranks.stragglers[:3]
+        if straggler.caused_ns
     ]
     if analysis.ranks.bubbles:
-        parts = ", ".join(f"{one.process} {one.share:.1%}" for one in analysis.ranks.bubbles[:SHOWN])
+        parts = ", ".join(f"{bubble.process} {bubble.share:.1%}" for bubble in analysis.ranks.bubbles[:SHOWN])
         lines.append(Text.assemble(("pipeline bubble ", "dim"), clean(parts)))
     return lines
 
@@ -224,8 +225,8 @@ def collective_lines(analysis: Analysis) -> list[RenderableType]:
             f"{rate / DECIMAL['G']:,.0f} GB/s" if rate is not None else "", share,
             Text(f"rank {last[0]} last to {last[1]:,}" if last else "", style="dim"),
         )  # fmt: skip
-    told = "collectives by type and size: calls, median transfer, bus bandwidth a rank, of the link"
-    return [Text(told, style="dim"), table]
+    sentence = "collectives by type and size: calls, median transfer, bus bandwidth a rank, of the link"
+    return [Text(sentence, style="dim"), table]
 
 
 def memory_lines(analysis: Analysis) -> list[RenderableType]:
@@ -281,7 +282,7 @@ def draw_counters(found: CounterFile, console: Console) -> None:
     """Print the table of counters without a timeline."""
     title = f"{found.sources[0]}  {found.format}: {found.launches:,} launches of {found.names:,} kernels"
     note = "counters of kernels, no timeline: pass the trace too, ridgeline analyze TRACE --counters FILE"
-    kernels = [(one.duration_ns * one.launches, one.launches, one) for one in found.kernels[:ALL]]
+    kernels = [(kernel.duration_ns * kernel.launches, kernel.launches, kernel) for kernel in found.kernels[:ALL]]
     console.print(Group(Text.assemble(clean(title), style="bold"), Text(note, style="dim"), Text(""), _table(kernels)))
 
 
@@ -290,7 +291,7 @@ def measured_lines(analysis: Analysis) -> list[RenderableType]:
     found = analysis.measured
     lines: list[RenderableType] = []
     if found.kernels:
-        kernels = [(one.total_ns, one.spans, one.counters) for one in found.kernels[:COUNTERS_SHOWN]]
+        kernels = [(kernel.total_ns, kernel.spans, kernel.counters) for kernel in found.kernels[:COUNTERS_SHOWN]]
         lines += [Text("measured by counters, as shares of the peak", style="dim"), _table(kernels)]
     absent = found.absent_names
     if absent:
@@ -358,19 +359,21 @@ def draw_memory(record: MemoryRecord, console: Console) -> None:
     """Print who held the peak of every chip."""
     for line in record.warnings:
         console.print(Text(f"warning: {line}", style="yellow"))
-    for one in record.devices:
-        console.print(Text(f"chip {one.device}: {format_quantity(one.peak_bytes, 'B')} at the peak", style="bold"))
-        told = f"{one.events:,} events"
-        if one.before_bytes:
-            told += f"; {format_quantity(one.before_bytes, 'B')} were allocated before the history began"
-        if one.reserved_bytes:
-            reserved = format_quantity(one.reserved_bytes, "B")
-            told += f"; at the end {one.fragmentation:.0%} of {reserved} reserved unused"
-        if one.out_of_memory:
-            told += f"; {one.out_of_memory:,} allocations failed"
-        console.print(Text(told, style="dim"))
+    for device in record.devices:
+        console.print(
+            Text(f"chip {device.device}: {format_quantity(device.peak_bytes, 'B')} at the peak", style="bold")
+        )
+        sentence = f"{device.events:,} events"
+        if device.before_bytes:
+            sentence += f"; {format_quantity(device.before_bytes, 'B')} were allocated before the history began"
+        if device.reserved_bytes:
+            reserved = format_quantity(device.reserved_bytes, "B")
+            sentence += f"; at the end {device.fragmentation:.0%} of {reserved} reserved unused"
+        if device.out_of_memory:
+            sentence += f"; {device.out_of_memory:,} allocations failed"
+        console.print(Text(sentence, style="dim"))
         table = grid("right", "right", "left")
-        for held in one.holders[:QUERY_SHOWN]:
-            share = held.size_bytes / max(1, one.peak_bytes)
-            table.add_row(format_quantity(held.size_bytes, "B"), f"{share:.1%}", clean(held.what))
+        for holder in device.holders[:QUERY_SHOWN]:
+            share = holder.size_bytes / max(1, device.peak_bytes)
+            table.add_row(format_quantity(holder.size_bytes, "B"), f"{share:.1%}", clean(holder.what))
         console.print(table)

@@ -27,11 +27,13 @@ LISTS = {
 
 def draw_dump(found: ImportedDump, console: Console) -> None:
     """The verdict of a dump, its wrong calls, and how many were judged how."""
-    wrong = {one.op for one in found.findings}
-    told = f"{len(wrong)} API{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every call that was judged is right"
+    wrong = {finding.op for finding in found.findings}
+    sentence = (
+        f"{len(wrong)} API{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every call that was judged is right"
+    )
     ways = f"{found.replayed:,} by their contract, {found.by_statistics:,} by their statistics alone"
     lines: list[RenderableType] = [
-        Text.assemble(clean(found.folder), ": ", (told, "bold red" if wrong else "bold green")),
+        Text.assemble(clean(found.folder), ": ", (sentence, "bold red" if wrong else "bold green")),
         facts(
             ("dump", f"{found.dumps} of {found.framework}, task {', '.join(found.tasks)}"),
             ("judged", f"{ways}, of {found.calls:,} calls"),
@@ -62,11 +64,11 @@ def _verdict(found: BringUp) -> Text:
     title = f"{found.model} on {found.device}"
     if found.fault:
         title += f", {found.fault}" + ("" if found.fired or found.findings else " (never answered)")
-    wrong = {one.op for one in found.findings}
-    told = f"{len(wrong)} op{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every op that was judged is right"
+    wrong = {finding.op for finding in found.findings}
+    sentence = f"{len(wrong)} op{'s' if len(wrong) > 1 else ''} wrong" if wrong else "every op that was judged is right"
     lacks = len(found.inventory.missing)
     rest = (f", {lacks} {'is' if lacks == 1 else 'are'} missing on the device", "bold yellow") if lacks else ""
-    return Text.assemble(clean(title), ": ", (told, "bold red" if wrong else "bold green"), rest)
+    return Text.assemble(clean(title), ": ", (sentence, "bold red" if wrong else "bold green"), rest)
 
 
 def _facts(found: BringUp) -> Table:
@@ -89,11 +91,11 @@ def findings_table(findings: Sequence[OpFinding]) -> Table:
     """The wrong ops."""
     numbers = ("measured", "limit", "calls")
     table = headed(("wrong op", "format", "phase", "module", "broken", *numbers), right=numbers, overflow="fold")
-    for one in findings:
-        why = f"{one.statistic}: {one.message}" if one.message else one.statistic
+    for finding in findings:
+        why = f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic
         table.add_row(
-            clean(one.op), clean(one.dtype), clean(one.phase), clean(one.module), clean(why),
-            f"{one.printed_measured:.3g}", f"{one.printed_limit:.3g}", str(one.times),
+            clean(finding.op), clean(finding.dtype), clean(finding.phase), clean(finding.module), clean(why),
+            f"{finding.printed_measured:.3g}", f"{finding.printed_limit:.3g}", str(finding.times),
         )  # fmt: skip
     return table
 
@@ -138,17 +140,19 @@ def _checks(found: BringUp) -> list[RenderableType]:
     """Rungs and invariances that fail, a line for those that pass, and what was not run."""
     lines: list[RenderableType] = []
     for name, rows in (("ladder", found.ladder), ("invariances", found.invariances)):
-        failed = [one for one in rows if one.verdict == "fail"]
-        passed = sum(one.verdict == "pass" for one in rows)
+        failures = [row for row in rows if row.verdict == "fail"]
+        passed = sum(row.verdict == "pass" for row in rows)
         if rows:
-            told = f"{passed} pass, {len(failed)} fail, {len(rows) - passed - len(failed)} not run"
-            lines.append(Text.assemble((name, "bold"), f"  {told}"))
-        lines += listed("", [_check(one) for one in failed])[1:]
+            sentence = f"{passed} pass, {len(failures)} fail, {len(rows) - passed - len(failures)} not run"
+            lines.append(Text.assemble((name, "bold"), f"  {sentence}"))
+        lines += listed("", [_check(one) for one in failures])[1:]
     again = found.determinism
     if again.runs:
         parts = (("reordered", again.reordered), ("races", again.races))
-        told = "; ".join(f"{word}: {', '.join(ops)}" for word, ops in parts if ops)
-        lines.append(Text.assemble(("determinism", "bold"), f"  {again.runs} runs, ", clean(told or "the same bits")))
+        sentence = "; ".join(f"{word}: {', '.join(ops)}" for word, ops in parts if ops)
+        lines.append(
+            Text.assemble(("determinism", "bold"), f"  {again.runs} runs, ", clean(sentence or "the same bits"))
+        )
     return [*lines, *listed("not run", [f"{name}: {why}" for name, why in found.not_run.items()], most=SHOWN)]
 
 
@@ -161,14 +165,14 @@ def _check(one: Check) -> str:
 
 def _remarks(inventory: Inventory, name: str) -> list[RenderableType]:
     rows: Sequence[Remark] = getattr(inventory, name)
-    return listed(LISTS[name], [remark(one) for one in rows], most=SHOWN, style="bold yellow")
+    return listed(LISTS[name], [remark(row) for row in rows], most=SHOWN, style="bold yellow")
 
 
 def remark(one: Remark) -> str:
     """An op with where it was first, how often it was called, and what is the matter."""
     where = f"{one.phase} of {one.module}" if one.module else one.phase
-    told = f": {one.detail}" if one.detail else ""
-    return f"{one.op} ({where}, {one.calls} call{'s' if one.calls != 1 else ''}){told}"
+    sentence = f": {one.detail}" if one.detail else ""
+    return f"{one.op} ({where}, {one.calls} call{'s' if one.calls != 1 else ''}){sentence}"
 
 
 def _compiler(inventory: Inventory) -> list[RenderableType]:
@@ -186,12 +190,12 @@ def _speed(report: SpeedReport) -> Iterator[RenderableType]:
         f"that does nothing {format_quantity(speed.nothing_s, 's', 3)}; ", clean(beside),
     )  # fmt: skip
     yield speed_table(speed.ops)
-    told = [
-        f"{one.ops} ops in {format_quantity(one.seconds, 's', 3)}: {one.phase}, "
-        f"{one.begin or 'the model'} to {one.end or 'the model'}"
-        for one in speed.stretches
+    figures = [
+        f"{stretch.ops} ops in {format_quantity(stretch.seconds, 's', 3)}: {stretch.phase}, "
+        f"{stretch.begin or 'the model'} to {stretch.end or 'the model'}"
+        for stretch in speed.stretches
     ]
-    yield from listed("launch-bound stretches", told, most=3)
+    yield from listed("launch-bound stretches", figures, most=3)
 
 
 def speed_table(ops: Sequence[OpSpeed]) -> Table:
@@ -252,10 +256,10 @@ def _bringup_diff_speed(diff: ReportDiff) -> list[RenderableType]:
     if not rows:
         return [whole]
     table = headed(("beyond their spread", "format", "shapes", "A", "B", "B / A"), right=("A", "B", "B / A"))
-    for one in rows:
-        times = (format_quantity(one.before_s, "s", 3), format_quantity(one.after_s, "s", 3))
-        shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in one.shapes[:3])
-        table.add_row(clean(one.op), clean(one.dtype), shapes, *times, signed_share(one.ratio - 1, unit=" %"))
+    for row in rows:
+        times = (format_quantity(row.before_s, "s", 3), format_quantity(row.after_s, "s", 3))
+        shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in row.shapes[:3])
+        table.add_row(clean(row.op), clean(row.dtype), shapes, *times, signed_share(row.ratio - 1, unit=" %"))
     return [whole, table]
 
 
@@ -278,9 +282,9 @@ def bringup_page(found: BringUp) -> str:
     """The whole page; every text of a report is escaped."""
     inventory = found.inventory
     right = found.verdict == "right"
-    told = (
+    figures = (
         (found.verdict, "verdict"),
-        (f"{len({one.op for one in found.findings})}", "wrong ops"),
+        (f"{len({finding.op for finding in found.findings})}", "wrong ops"),
         (f"{len(inventory.missing)}", "missing ops"),
         (f"{len(found.ops)}", "ops of a training step"),
         (f"{found.signatures}", "signatures judged"),
@@ -291,7 +295,7 @@ def bringup_page(found: BringUp) -> str:
     verdict = "every op that was judged is right" if right else "wrong"
     body = (
         f"<h1>Bring-up of {escaped(title + fault)}: "
-        f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{html_facts(told)}'
+        f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{html_facts(figures)}'
         f"<p>{escaped(', '.join(f'{key} {value}' for key, value in found.environment.items()))}</p>"
         f"{_findings(found.findings)}{_bringup_html_checks(found)}{_bringup_html_arithmetic(found)}{''.join(_inventory(inventory))}"
         f"{_coverage(found)}{_bringup_html_speed(found.speed_report) if found.speed_report else ''}{_rows(inventory)}"
@@ -302,26 +306,26 @@ def bringup_page(found: BringUp) -> str:
 def faults_page(found: FaultsReport) -> str:
     """Every fault of a file, with the first op that was named for it."""
     rows = [
-        (one.fault or "", "caught" if one.findings else "silent" if not one.fired else "missed",
-         one.findings[0].op if one.findings else DASH, one.findings[0].module if one.findings else "",
-         one.findings[0].phase if one.findings else "")
-        for one in found.faults
+        (fault.fault or "", "caught" if fault.findings else "silent" if not fault.fired else "missed",
+         fault.findings[0].op if fault.findings else DASH, fault.findings[0].module if fault.findings else "",
+         fault.findings[0].phase if fault.findings else "")
+        for fault in found.faults
     ]  # fmt: skip
-    told = ((f"{found.caught} of {len(found.faults)}", "faults caught"), (f"{len(found.silent)}", "silent"))
+    figures = ((f"{found.caught} of {len(found.faults)}", "faults caught"), (f"{len(found.silent)}", "silent"))
     cells = table(("fault", "", "op", "module", "phase"), rows, text=range(5))
-    body = f"<h1>Faults of a device</h1>{html_facts(told)}{cells}"
+    body = f"<h1>Faults of a device</h1>{html_facts(figures)}{cells}"
     return document(title="Ridgeline: faults of a device", body=body, style=STYLE)
 
 
 def dump_page(found: ImportedDump) -> str:
     """What was found in a dump of msprobe."""
-    told = (
+    figures = (
         (found.verdict, "verdict"), (f"{found.calls:,}", "calls"),
         (f"{found.replayed:,}", "judged by contract"), (f"{found.by_statistics:,}", "judged by statistics"),
     )  # fmt: skip
     rest = [*((api, count) for api, count in found.unjudged.items()), *found.unreadable.items()]
     more = f"<h2>Not judged</h2>{table(('', 'calls'), rest)}" if rest else ""
-    body = f"<h1>A dump of msprobe: {escaped(found.folder)}</h1>{html_facts(told)}{_findings(found.findings)}{more}"
+    body = f"<h1>A dump of msprobe: {escaped(found.folder)}</h1>{html_facts(figures)}{_findings(found.findings)}{more}"
     return document(title="Ridgeline: a dump of msprobe", body=body, style=STYLE)
 
 
@@ -329,10 +333,10 @@ def _findings(findings: Sequence[OpFinding]) -> str:
     if not findings:
         return ""
     rows = [
-        (one.op, one.dtype, one.phase, one.module,
-         f"{one.statistic}: {one.message}" if one.message else one.statistic,
-         f"{one.printed_measured:.3g}", f"{one.printed_limit:.3g}", one.times)
-        for one in findings
+        (finding.op, finding.dtype, finding.phase, finding.module,
+         f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic,
+         f"{finding.printed_measured:.3g}", f"{finding.printed_limit:.3g}", finding.times)
+        for finding in findings
     ]  # fmt: skip
     heads = ("op", "format", "phase", "module", "broken", "measured", "limit", "calls")
     return f"<h2>Wrong ops</h2>{table(heads, rows, text=range(5))}"
@@ -353,8 +357,8 @@ def _bringup_html_checks(found: BringUp) -> str:
     again = found.determinism
     if again.runs:
         lists = (("reordered", again.reordered), ("races", again.races))
-        told = [f"{word}: {', '.join(ops)}" for word, ops in lists if ops] or ["every op gave the same bits"]
-        parts.append(f"<h2>The same step {again.runs} times</h2><ul>{_items(told)}</ul>")
+        figures = [f"{word}: {', '.join(ops)}" for word, ops in lists if ops] or ["every op gave the same bits"]
+        parts.append(f"<h2>The same step {again.runs} times</h2><ul>{_items(figures)}</ul>")
     if found.not_run:
         parts.append(f"<h2>Not run</h2><ul>{_items(f'{name}: {why}' for name, why in found.not_run.items())}</ul>")
     return "".join(parts)
@@ -414,13 +418,15 @@ def _bringup_html_speed(report: SpeedReport) -> str:
             percent(one.share), one.bound, one.flag,
         ))  # fmt: skip
     heads = ("op", "format", "shapes", "where", "calls", "each", "at best", "share", "bound", "")
-    told = [
-        (f"{one.begin or 'the model'} to {one.end or 'the model'}", one.phase, one.ops,
-         format_quantity(one.seconds, "s", 3))
-        for one in speed.stretches[:20]
+    figures = [
+        (f"{stretch.begin or 'the model'} to {stretch.end or 'the model'}", stretch.phase, stretch.ops,
+         format_quantity(stretch.seconds, "s", 3))
+        for stretch in speed.stretches[:20]
     ]  # fmt: skip
     runs = (
-        f"<h2>Launch-bound stretches</h2>{table(('where', 'phase', 'ops', 'time'), told, text=(0, 1))}" if told else ""
+        f"<h2>Launch-bound stretches</h2>{table(('where', 'phase', 'ops', 'time'), figures, text=(0, 1))}"
+        if figures
+        else ""
     )
     chart = _chart(speed.ops)
     return f"<h2>Speed</h2><p>{escaped(about)}</p>{chart}{table(heads, rows, text=(0, 1, 2, 3, 8, 9))}{runs}"
@@ -452,10 +458,10 @@ def _chart(ops: Sequence[OpSpeed]) -> str:
 
 def _rows(inventory: Inventory) -> str:
     rows = [
-        (one.op, ", ".join(one.dtypes[:4]),
-         ", ".join("x".join(map(str, shape)) or "1" for shape in one.shapes[:4]),
-         f"{one.phase} {one.module}", one.calls, one.model_calls)
-        for one in inventory.rows[:ROWS]
+        (row.op, ", ".join(row.dtypes[:4]),
+         ", ".join("x".join(map(str, shape)) or "1" for shape in row.shapes[:4]),
+         f"{row.phase} {row.module}", row.calls, row.model_calls)
+        for row in inventory.rows[:ROWS]
     ]  # fmt: skip
     more = len(inventory.rows) - len(rows)
     note = f"<p>{more} more in the JSON.</p>" if more > 0 else ""

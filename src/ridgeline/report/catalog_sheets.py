@@ -107,9 +107,14 @@ def measured_numbers(chip: Chip) -> Sheet:
     beside = {"copy": "hbm.bandwidth", "h2d pinned": "host.bandwidth"}
     beside |= {f"product {name}": f"peak.{dtype(name).peak}" for name in FORMATS}
     return {
-        beside[one.name]: {"value": one.measured, "unit": one.unit, "share": one.share, "where": one.where}
-        for one in ceilings(profile, chip)
-        if one.name in beside
+        beside[ceiling.name]: {
+            "value": ceiling.measured,
+            "unit": ceiling.unit,
+            "share": ceiling.share,
+            "where": ceiling.where,
+        }
+        for ceiling in ceilings(profile, chip)
+        if ceiling.name in beside
     } | {"profile": profile.title}
 
 
@@ -296,7 +301,7 @@ def media_sheet(spec: ModelSpec, seq: int) -> Sheet:
         "audio": _sounds(spec),
         "source": _source(spec, seq),
         "latents": _latents(spec),
-        "companions": [{"name": one.name, "params": one.params} for one in spec.companions],
+        "companions": [{"name": companion.name, "params": companion.params} for companion in spec.companions],
     }
 
 
@@ -305,15 +310,15 @@ def _images(spec: ModelSpec) -> Sheet | None:
     if vision is None:
         return None
     sizes = dict.fromkeys([(vision.image, vision.image), *IMAGES])
-    shown = [(high, wide, 1, image_input(vision, high, wide)) for high, wide in sizes]
-    shown.append((vision.image, vision.image, FRAMES, video_input(vision, FRAMES, vision.image, vision.image)))
+    drawing = [(high, wide, 1, image_input(vision, high, wide)) for high, wide in sizes]
+    drawing.append((vision.image, vision.image, FRAMES, video_input(vision, FRAMES, vision.image, vision.image)))
     return {
         "layers": vision.layers,
         "hidden": vision.hidden,
         "rule": vision.sizing.rule,
         "sizes": [
             {"height": high, "width": wide, "frames": frames, **_read(seen), "flops": image_flops(spec, seen)}
-            for high, wide, frames, seen in shown
+            for high, wide, frames, seen in drawing
         ],
     }
 

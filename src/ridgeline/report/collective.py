@@ -295,14 +295,14 @@ POINTS = 9  # of a range on a terminal
 def crossing_lines(ranges: Sequence[SizeRange]) -> list[str]:
     """The chart in plain characters: a letter for each algorithm, `.` the bound, `|` where two cross."""
     dots: list[Dot] = []
-    low = min(one.min_bound_seconds for one in ranges)
+    low = min(range_.min_bound_seconds for range_ in ranges)
     for mark, one in zip(MARKS, ranges, strict=False):
         sizes = np.geomspace(one.min_bytes, one.max_bytes, POINTS)
         bound = np.interp(sizes, _ends(one, "bytes"), _ends(one, "bound_seconds"))
         taken = np.interp(sizes, _ends(one, "bytes"), _ends(one, "seconds"))
         dots += [Dot(x=float(x), y=float(y), mark=".") for x, y in zip(sizes, bound, strict=True)]
         dots += [Dot(x=float(x), y=float(y), mark=mark) for x, y in zip(sizes, taken, strict=True)]
-    dots += [Dot(x=one.min_bytes, y=low, mark="|") for one in ranges[1:]]
+    dots += [Dot(x=range_.min_bytes, y=low, mark="|") for range_ in ranges[1:]]
     across = Axis(name="size", form=lambda value: format_quantity(value, "B", 2))
     up = Axis(name="seconds", form=lambda value: format_quantity(value, "s", 2))
     named = [f"{mark} {one.algorithm}" for mark, one in zip(MARKS, ranges, strict=False)]
@@ -316,7 +316,12 @@ def _ends(one: SizeRange, what: str) -> list[float]:
 def crossing_marks(ranges: Sequence[SizeRange], width: float, height: float) -> list[str]:
     """The chart as marks of a drawing, both axes logarithmic, a rule with its size at each crossing."""
     low, high = ranges[0].min_bytes, ranges[-1].max_bytes
-    times = [value for one in ranges for value in (*_ends(one, "seconds"), *_ends(one, "bound_seconds")) if value > 0]
+    times = [
+        value
+        for range_ in ranges
+        for value in (*_ends(range_, "seconds"), *_ends(range_, "bound_seconds"))
+        if value > 0
+    ]
     least, most = min(times), max(times)
 
     def x(size: float) -> float:
@@ -339,9 +344,9 @@ def crossing_marks(ranges: Sequence[SizeRange], width: float, height: float) -> 
         bound = np.interp(sizes, (first, last), _ends(one, "bound_seconds"))
         marks.append(html.rule(_path([(x(s), y(t)) for s, t in zip(sizes, bound, strict=True)]), "line"))
         path = _path([(x(s), y(t)) for s, t in zip(sizes, taken, strict=True)])
-        told = f"{one.algorithm}, {one.chunks} chunks"
+        sentence = f"{one.algorithm}, {one.chunks} chunks"
         line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2">'
-        marks.append(f"{line}<title>{html.escaped(told)}</title></path>")
+        marks.append(f"{line}<title>{html.escaped(sentence)}</title></path>")
         high_up = TOP - 6 - 11 * (row % 2)
         marks.append(html.label(one.algorithm, (x(first) + x(last)) / 2, high_up, anchor="middle"))
         if row:
@@ -357,8 +362,8 @@ def _path(points: list[tuple[float, float]]) -> str:
 def crossing_table(ranges: Sequence[SizeRange]) -> str:
     """The ranges as a table of a page."""
     rows = [
-        (one.algorithm, one.chunks, *(format_quantity(value, "B", 3) for value in _ends(one, "bytes")),
-         *(format_quantity(value, "s", 3) for value in _ends(one, "seconds")))
-        for one in ranges
+        (range_.algorithm, range_.chunks, *(format_quantity(value, "B", 3) for value in _ends(range_, "bytes")),
+         *(format_quantity(value, "s", 3) for value in _ends(range_, "seconds")))
+        for range_ in ranges
     ]  # fmt: skip
     return html.table(("fastest", "chunks", "from", "to", "takes at first", "takes at last"), rows, text=(0,))

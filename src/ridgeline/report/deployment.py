@@ -48,10 +48,10 @@ def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
     money = f", ${cost:,.2f} per million output tokens" if cost is not None else ""
     yield Text(f"{best.rate:.3g} requests/s, {best.prediction.metrics.output_tokens_per_s:,.0f} output tokens/s, "
                f"{best.user_tokens_per_s:.0f} tokens/s a user{money}")  # fmt: skip
-    for one in best.prediction.limits:
-        word, colour = ("kept", "green") if one.met else ("missed", "red")
-        said = f"{one.metric.upper()} p{one.percentile:g} {format_quantity(one.found, 's', 3)}"
-        yield Text.assemble((word, colour), f"  {said}, limit {format_quantity(one.limit, 's', 3)}")
+    for limit in best.prediction.limits:
+        word, colour = ("kept", "green") if limit.met else ("missed", "red")
+        sentence = f"{limit.metric.upper()} p{limit.percentile:g} {format_quantity(limit.found, 's', 3)}"
+        yield Text.assemble((word, colour), f"  {sentence}, limit {format_quantity(limit.limit, 's', 3)}")
 
 
 def _others(report: DeploymentReport) -> Iterator[RenderableType]:
@@ -72,14 +72,14 @@ def _why(report: DeploymentReport) -> Iterator[RenderableType]:
         limit = pool.capacity.breaks.upper() or "nothing"
         yield Text(f"a {role} holds {pool.capacity.rate:.3g} requests/s; beyond that {limit} is missed first; "
                    f"its cache holds {pool.instance.memory.tokens:,} tokens")  # fmt: skip
-    whole = sum(report.why.step.values()) or 1.0
-    took = format_quantity(whole, "s", 3)
+    total = sum(report.why.step.values()) or 1.0
+    took = format_quantity(total, "s", 3)
     yield Text(f"a decode step of the {report.why.in_flight:.0f} requests in flight takes {took}:")
     table = grid("left", "right", "right", "left", "left")
     for name, seconds in sorted(report.why.step.items(), key=lambda part: -part[1])[:MOST]:
         bound, meaning = PARTS[name]
         colour = {"memory": "green", "compute": "blue", "network": "magenta", "host": "yellow"}[bound]
-        share = seconds / whole
+        share = seconds / total
         cells = (format_quantity(seconds, "s", 3), percent(share), bar(share, colour))
         table.add_row(name, *cells, Text(meaning, style="dim"))
     yield table
@@ -89,9 +89,9 @@ def _knobs(report: DeploymentReport) -> Iterator[RenderableType]:
     if not report.why.knobs:
         return
     table = headed(("decided otherwise", "requests/s/chip", "missed first", "the replica"), right=("requests/s/chip",))
-    for one in report.why.knobs[:KNOBS]:
-        change = signed_share(one.change) if one.rate else "none"
-        table.add_row(clean(one.choice), change, one.breaks.upper(), Text(one.words, style="dim"))
+    for knob in report.why.knobs[:KNOBS]:
+        change = signed_share(knob.change) if knob.rate else "none"
+        table.add_row(clean(knob.choice), change, knob.breaks.upper(), Text(knob.words, style="dim"))
     yield Text("what each knob would change, one replica on a shortened load", style="bold")
     yield table
 
@@ -113,14 +113,14 @@ def _frontier(report: DeploymentReport) -> Iterator[RenderableType]:
     if len(points) < 2:
         return
     yield Text("frontier: cost against speed of a user (* keeps the objective)", style="bold")
-    dots = [Dot(x=one.user_speed, y=cost_of(one), mark="*" if one.met else "o") for one in points]
+    dots = [Dot(x=point.user_speed, y=cost_of(point), mark="*" if point.met else "o") for point in points]
     across = Axis(name="tokens/s of a user", form=lambda value: f"{value:.0f}")
     up = Axis(name=cost_name(report), form=lambda value: f"{value:.3g}")
     yield Text("\n".join(scatter(dots, across, up)))
     heads = ("tokens/s user", "cost", "requests/s")
     table = headed(("replica", *heads), right=heads)
-    for one in points:
-        table.add_row(clean(one.words), f"{one.user_speed:.0f}", f"{cost_of(one):.3g}", f"{one.rate:.3g}")
+    for point in points:
+        table.add_row(clean(point.words), f"{point.user_speed:.0f}", f"{cost_of(point):.3g}", f"{point.rate:.3g}")
     yield table
 
 
@@ -161,8 +161,8 @@ def frontier_png(report: DeploymentReport) -> bytes:
     """The frontier as a picture: cost upwards, tokens per second of a user across."""
     points = [(one.user_speed, cost_of(one), one.met) for one in report.found.frontier]
     canvas = Canvas(WIDE, TALL, PAPER)
-    across = Scale.of([one[0] for one in points] or [1.0], LEFT, WIDE - EDGE / 2)
-    up = Scale.of([one[1] for one in points] or [1.0], TALL - EDGE, EDGE / 3)
+    across = Scale.of([point[0] for point in points] or [1.0], LEFT, WIDE - EDGE / 2)
+    up = Scale.of([point[1] for point in points] or [1.0], TALL - EDGE, EDGE / 3)
     for value in across.ticks():
         canvas.line((across(value), EDGE / 3), (across(value), TALL - EDGE), RULE)
         canvas.text(f"{value:.3g}", across(value), TALL - EDGE + 18, INK, "middle")
@@ -207,9 +207,9 @@ def page(report: DeploymentReport) -> str:
         ("per million tokens", f"${cost:,.2f}" if cost is not None else "no price"),
     ]
     pairs += [
-        (f"{one.metric.upper()} p{one.percentile:g}, limit {format_quantity(one.limit, 's', 3)}",
-         format_quantity(one.found, "s", 3))
-        for one in best.prediction.limits
+        (f"{limit.metric.upper()} p{limit.percentile:g}, limit {format_quantity(limit.limit, 's', 3)}",
+         format_quantity(limit.found, "s", 3))
+        for limit in best.prediction.limits
     ]  # fmt: skip
     title = f"{report.scenario.model.id} on {report.scenario.system.name}"
     body = f"<h1>{escaped(title)}</h1><p class=plan>{escaped(best.candidate.words)}</p>{facts(pairs)}"
@@ -224,15 +224,18 @@ def _deployment_chart_frontier(report: DeploymentReport) -> str:
     made = Chart(
         x_name="tokens/s of a user",
         y_name=cost_name(report),
-        dots=[(one.user_speed, cost_of(one), f"{one.words} at {one.rate:.3g} requests/s", one.met) for one in points],
+        dots=[
+            (point.user_speed, cost_of(point), f"{point.words} at {point.rate:.3g} requests/s", point.met)
+            for point in points
+        ],
     )
     return f"<h2>Frontier</h2>{chart(made, 'Replicas that no other beats in both; red ones keep the objective.')}"
 
 
 def _deployment_chart_knobs(report: DeploymentReport) -> str:
     rows = [
-        (one.choice, signed_share(one.change) if one.rate else "none", one.breaks.upper(), one.words)
-        for one in report.why.knobs
+        (knob.choice, signed_share(knob.change) if knob.rate else "none", knob.breaks.upper(), knob.words)
+        for knob in report.why.knobs
     ]
     head = ("decided otherwise", "requests/s/chip", "missed first", "the replica")
     return f"<h2>What each knob would change</h2>{table(head, rows, text=(0, 2, 3))}" if rows else ""

@@ -31,11 +31,11 @@ def draw_runs(diffs: Sequence[Diff], console: Console) -> None:
     table = grid("left", "right", "right", "left")
     first = diffs[0].before
     table.add_row(clean(first.label), time(first.step_ns), "", "")
-    for one in diffs:
-        share = signed_share(one.slower) if one.slower else "0.0%"
-        most = one.causes[0] if one.causes else None
-        told = f"{most.cause} {signed(most.delta_ns)}" if most else ""
-        table.add_row(clean(one.after.label), time(one.after.step_ns), share, Text(told, style="dim"))
+    for diff in diffs:
+        share = signed_share(diff.slower) if diff.slower else "0.0%"
+        most = diff.causes[0] if diff.causes else None
+        sentence = f"{most.cause} {signed(most.delta_ns)}" if most else ""
+        table.add_row(clean(diff.after.label), time(diff.after.step_ns), share, Text(sentence, style="dim"))
     console.print(blocks([Text("all runs, against the first", style="dim"), table]))
 
 
@@ -73,16 +73,16 @@ def _causes(diff: Diff) -> list[RenderableType]:
     if not diff.causes:
         return [Text("no difference", style="dim")]
     table = grid("left", "right", "left", "left")
-    largest = max(abs(one.delta_ns) for one in diff.causes) or 1.0
+    largest = max(abs(cause.delta_ns) for cause in diff.causes) or 1.0
     whole = max(abs(diff.delta_ns), largest)
-    for one in diff.causes:
-        if abs(one.delta_ns) < ROUNDING:
+    for cause in diff.causes:
+        if abs(cause.delta_ns) < ROUNDING:
             continue
         table.add_row(
-            Text(one.cause, style="bold"), signed(one.delta_ns), better_or_worse(one.delta_ns / largest),
-            Text(one.meaning, style="dim"),
+            Text(cause.cause, style="bold"), signed(cause.delta_ns), better_or_worse(cause.delta_ns / largest),
+            Text(cause.meaning, style="dim"),
         )  # fmt: skip
-        for item in [item for item in one.items if abs(item.delta_ns) >= LEAST * whole][:SHOWN]:
+        for item in [item for item in cause.items if abs(item.delta_ns) >= LEAST * whole][:SHOWN]:
             name = clean(both_ends(item.name))
             calls = f"{item.calls_before:,.0f} → {item.calls_after:,.0f}"
             table.add_row(
@@ -94,15 +94,15 @@ def _causes(diff: Diff) -> list[RenderableType]:
 
 
 def _places(by: str, places: Sequence[Place]) -> list[RenderableType]:
-    rows = [one for one in places if abs(one.delta_ns) >= ROUNDING]
+    rows = [place for place in places if abs(place.delta_ns) >= ROUNDING]
     if not rows:
         return []
     table = grid("left", "right", "right", "right", "left")
-    largest = max(abs(one.delta_ns) for one in rows)
-    for one in rows[:40]:
+    largest = max(abs(row.delta_ns) for row in rows)
+    for row in rows[:40]:
         table.add_row(
-            one.id, time(one.before_ns), time(one.after_ns), signed(one.delta_ns),
-            better_or_worse(one.delta_ns / largest),
+            row.id, time(row.before_ns), time(row.after_ns), signed(row.delta_ns),
+            better_or_worse(row.delta_ns / largest),
         )  # fmt: skip
     return [Text(f"by {by}", style="dim"), table]
 
@@ -214,19 +214,19 @@ def diff_page(diffs: Sequence[Diff]) -> str:
         ("run", "chip", "step", "B − A", ""),
         [(first.label, first.chip_name or "", time(first.step_ns), "", "")]
         + [
-            (one.after.label, one.after.chip_name or "", time(one.after.step_ns),
-             signed(one.delta_ns), signed_share(one.slower) if one.slower else "0.0%")
-            for one in diffs
+            (diff.after.label, diff.after.chip_name or "", time(diff.after.step_ns),
+             signed(diff.delta_ns), signed_share(diff.slower) if diff.slower else "0.0%")
+            for diff in diffs
         ],
         text=(1,),
     )  # fmt: skip
-    body = f"<h1>Why steps differ</h1>{runs}" + "".join(_one(one) for one in diffs)
+    body = f"<h1>Why steps differ</h1>{runs}" + "".join(_one(diff) for diff in diffs)
     return document(title=f"Ridgeline: {first.label} and {len(diffs)} more", body=body, style=STYLE)
 
 
 def _one(diff: Diff) -> str:
     before, after = diff.before, diff.after
-    told = (
+    figures = (
         (time(before.step_ns), f"A: {before.label}"), (time(after.step_ns), f"B: {after.label}"),
         (signed(diff.delta_ns), "B − A, a step and chip"),
         (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
@@ -236,7 +236,7 @@ def _one(diff: Diff) -> str:
         for by, rows in (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
     )
     return (
-        f"<h2>{escaped(before.label)} → {escaped(after.label)}</h2>{facts(told)}"
+        f"<h2>{escaped(before.label)} → {escaped(after.label)}</h2>{facts(figures)}"
         f"<figure>{_bars(diff)}<figcaption>Causes sum to the difference. Work is matched by "
         f"{escaped(diff.by)}.</figcaption></figure>"
         f"{''.join(map(_cause, diff.causes))}{places}"
@@ -297,5 +297,9 @@ def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
 
 
 def _diff_html_places(by: str, places: Sequence[Place]) -> str:
-    rows = [(one.id, time(one.before_ns), time(one.after_ns), signed(one.delta_ns)) for one in places if one.delta_ns]
+    rows = [
+        (place.id, time(place.before_ns), time(place.after_ns), signed(place.delta_ns))
+        for place in places
+        if place.delta_ns
+    ]
     return f"<h2>By {by}</h2>{table((by, 'A', 'B', 'B − A'), rows[:60])}" if rows else ""

@@ -235,8 +235,8 @@ def software(report: PlanReport) -> list[tuple[str, str, str, str]]:
 
     Engines that were hardly measured are told apart from those that were, and fewer of them.
     """
-    rows = [(one.gain, one.what, one.how, one.prediction.plan_words) for one in report.features]
-    better = [one for one in report.reasons.engines if one.gain >= WORTH]
+    rows = [(feature.gain, feature.what, feature.how, feature.prediction.plan_words) for feature in report.features]
+    better = [engine for engine in report.reasons.engines if engine.gain >= WORTH]
     known = [one for one in better if one.runs >= ENOUGH_RUNS][:MOST_ENGINES]
     guessed = [one for one in better if one.runs < ENOUGH_RUNS][: MOST_ENGINES - 1]
     for one in (*known, *guessed):
@@ -248,8 +248,8 @@ def software(report: PlanReport) -> list[tuple[str, str, str, str]]:
         rows.append((one.gain, f"engine {one.engine.id}{remark}{has}", one.how, one.prediction.plan_words))
     target = report.found.request.target
     for other in report.reasons.untold if target else ():
-        told = ", ".join(f"{part.path.removeprefix('plan.')} = {part.value}" for part in other.untold[:MOST_UNTOLD])
-        what = f"{target.id if target else ''} cannot express {told}: {other.untold[0].why}"
+        sentence = ", ".join(f"{part.path.removeprefix('plan.')} = {part.value}" for part in other.untold[:MOST_UNTOLD])
+        what = f"{target.id if target else ''} cannot express {sentence}: {other.untold[0].why}"
         rows.append((other.gain, what, "another target", other.prediction.plan_words))
     return [(what, signed_share(gain), how, words) for gain, what, how, words in sorted(rows, reverse=True)]
 

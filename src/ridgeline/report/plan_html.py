@@ -57,7 +57,7 @@ def _winner(report: PlanReport) -> str:
     span, capacity, work = best.interval, report.capacity_bytes, scenario.workload
     free = 1 - best.memory.peak_bytes / capacity
     low, high = format_quantity(span.low, "s", 3), format_quantity(span.high, "s", 3)
-    told = [
+    figures = [
         (format_quantity(best.step_time_s, "s"), f"a step; {low} to {high} with {span.coverage:.0%} probability"),
         (f"{best.tokens_per_s_per_chip:,.0f}", "tokens/s/chip"),
         (f"{best.utilization.mfu:.1%}", "MFU"),
@@ -67,12 +67,12 @@ def _winner(report: PlanReport) -> str:
     if run is not None:
         price = "" if run.cost_usd is None else f"; {run.cost_usd:,.0f} USD"
         tokens = format_count(report.run_tokens or 0.0)
-        told.append((f"{run.days:.1f} days", f"for {tokens} tokens, failures counted{price}"))
+        figures.append((f"{run.days:.1f} days", f"for {tokens} tokens, failures counted{price}"))
     asked = f"{work.sequences} × {work.seq} tokens a step, under {scenario.plan.engine}"
     found = f"{report.found.considered:,} plans priced, {report.found.feasible:,} fit"
     stopped = "" if report.found.complete else " The search was stopped: this is the best so far."
     words = escaped(best.plan_words)
-    return f"<p>{escaped(asked)}. {escaped(found)}.{stopped}</p><p class=plan>{words}</p>{facts(told)}"
+    return f"<p>{escaped(asked)}. {escaped(found)}.{stopped}</p><p class=plan>{words}</p>{facts(figures)}"
 
 
 def _limits(report: PlanReport) -> str:
@@ -94,9 +94,9 @@ def _top(report: PlanReport) -> str:
          format_gib(plan.prediction.memory.peak_bytes), f"{plan.prediction.utilization.mfu:.1%}")
         for plan in report.kinds
     ]  # fmt: skip
-    told = "The best plan of each kind: another mesh, sharding or recompute."
+    sentence = "The best plan of each kind: another mesh, sharding or recompute."
     cells = table(("plan", "step", "loses", "memory", "MFU"), rows, text=(0,))
-    return f"<h2>The best plans</h2><p>{told}</p>{cells}{_refined(report)}"
+    return f"<h2>The best plans</h2><p>{sentence}</p>{cells}{_refined(report)}"
 
 
 def _refined(report: PlanReport) -> str:
@@ -120,9 +120,9 @@ def _why(report: PlanReport) -> str:
     ]
     if not rows:
         return ""
-    told = "The best plan that decides one thing otherwise, and the parts of the step it loses to."
+    sentence = "The best plan that decides one thing otherwise, and the parts of the step it loses to."
     cells = table(("instead", "loses", "to", "that plan"), rows, text=(0, 2, 3))
-    return f"<h2>Why this plan</h2><p>{told}</p>{cells}"
+    return f"<h2>Why this plan</h2><p>{sentence}</p>{cells}"
 
 
 def _next(report: PlanReport) -> str:
@@ -196,8 +196,8 @@ class Chart:
 
 def chart(made: Chart, note: str) -> str:
     """A figure of dots that can be pointed at."""
-    x = _Axis(name=made.x_name, form=lambda value: f"{value:.3g}", values=[one[0] for one in made.dots])
-    y = _Axis(name=made.y_name, form=lambda value: f"{value:.3g}", values=[one[1] for one in made.dots])
+    x = _Axis(name=made.x_name, form=lambda value: f"{value:.3g}", values=[dot[0] for dot in made.dots])
+    y = _Axis(name=made.y_name, form=lambda value: f"{value:.3g}", values=[dot[1] for dot in made.dots])
     across, up = x.across(), y.up()
     dots = [_dot(across(at), up(high), told, "best" if marked else "dot") for at, high, told, marked in made.dots]
     return _chart(_axes(x, y) + "".join(dots), note)

@@ -146,10 +146,19 @@ def draw_network(network: NetworkContention, console: Console) -> None:
     title = f"contention on {network.topology} adds {added}: step {step}"
     right = ("group", "groups", "together / alone", "worst seed", "beside gradients", "exposed", "adds")
     table = headed(("collective", "axis", *right), right=right)
-    for one in network.collectives:
-        name = f"{one.label} ({one.kind})"
-        worst, beside = (f"{seconds / one.alone_s:.2f}" for seconds in (one.worst_s, one.beside_s))
-        group = f"{one.ranks} by {one.stride}"
-        seconds = (format_quantity(part, "s", 3) for part in (one.exposed_s, one.added_s))
-        table.add_row(clean(name), one.axis, group, str(one.groups), f"{one.factor:.2f}", worst, beside, *seconds)
+    for collective in network.collectives:
+        name = f"{collective.label} ({collective.kind})"
+        worst, beside = (f"{seconds / collective.alone_s:.2f}" for seconds in (collective.worst_s, collective.beside_s))
+        group = f"{collective.ranks} by {collective.stride}"
+        seconds = (format_quantity(part, "s", 3) for part in (collective.exposed_s, collective.added_s))
+        table.add_row(
+            clean(name),
+            collective.axis,
+            group,
+            str(collective.groups),
+            f"{collective.factor:.2f}",
+            worst,
+            beside,
+            *seconds,
+        )
     console.print(blocks([Text(title, style="bold")], [table]))

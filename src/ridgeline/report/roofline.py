@@ -44,7 +44,7 @@ def _roofs(roofline: Roofline) -> Table:
     table = headed(("roof", *columns), right=columns)
     for name, rate in roofline.peaks.items():
         best = roofline.measured_peaks.get(name)
-        ridges = [one for one in roofline.ridges if one.dtype == name and one.level == "hbm"]
+        ridges = [ridge for ridge in roofline.ridges if ridge.dtype == name and ridge.level == "hbm"]
         at = [_per_byte(ridges[0].intensity), _per_byte(ridges[0].measured)] if ridges else [DASH, DASH]
         table.add_row(name, format_quantity(rate, "FLOP/s", 4), _rate(best, "FLOP/s"), *at)
     for level in dict.fromkeys((*roofline.memory, *roofline.measured_memory)):
@@ -161,11 +161,11 @@ def marks(roofline: Roofline) -> Iterator[Mark]:
             yield from _roof("real", best, real, (across, up), f"measured {format_quantity(best, 'FLOP/s', 3)}")
     for placed in roofline.placed_ops:
         if placed.op.flops and placed.op.seconds:
-            told = (
+            figures = (
                 f"{placed.op.label} ({placed.op.phase}): {placed.share:.1%} of the time, {placed.roof:.0%} of its roof"
             )
             x, y = across(placed.op.intensity), up(placed.op.flops_per_s)
-            yield Dot(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=told)
+            yield Dot(kind=placed.op.bound, x=x, y=y, radius=3 + 22 * math.sqrt(placed.share), told=figures)
     for placed in sorted(roofline.placed_ops, key=lambda placed: -placed.share)[:6]:
         if placed.op.flops and placed.op.seconds:
             yield Label(text=placed.op.label, x=across(placed.op.intensity) + 8, y=up(placed.op.flops_per_s) - 6)
@@ -263,7 +263,9 @@ def page(roofline: Roofline) -> str:
     """The chart with its figures, as one file."""
     title = f"Roofline: {roofline.scenario.model.id} on {roofline.scenario.system.chip.id}, {roofline.phase}"
     shares = [(f"{share:.1%}", f"under the roof of {name}") for name, share in roofline.bounds.items()]
-    ridges = [(one.dtype, one.level, _number(one.intensity), _number(one.measured)) for one in roofline.ridges]
+    ridges = [
+        (ridge.dtype, ridge.level, _number(ridge.intensity), _number(ridge.measured)) for ridge in roofline.ridges
+    ]
     ops = [_cells(placed) for placed in roofline.placed_ops]
     body = "".join(
         (
@@ -302,21 +304,21 @@ PROFILE_SHOWN = 20  # kernels that differ, on a page
 
 def draw_profile(report: ProfileReport, console: Console) -> None:
     """Print what was measured, its ceilings, and the chips that are slow."""
-    told = [f"{op} {count}" for op, count in report.rows.items()]
+    figures = [f"{op} {count}" for op, count in report.rows.items()]
     chip = report.chip_id or "not of the catalog"
-    head = facts(("chip", chip), ("taken", report.profile.taken), ("rows", ", ".join(told)))
+    head = facts(("chip", chip), ("taken", report.profile.taken), ("rows", ", ".join(figures)))
     slow = [
         f"rank {one.rank} loses {percent(one.loses)} over {one.kernels} kernels,"
         f" {one.deviations:.0f} deviations from its peers; most on {one.worst} ({percent(one.worst_loses)})"
         for one in report.slow
     ]
-    failed = [f"{name}: {why}" for name, why in report.failed.items()]
+    failures = [f"{name}: {why}" for name, why in report.failed.items()]
     console.print(
         blocks(
             [Text.assemble(clean(report.profile.title), style="bold"), head],
             [_ceilings(report)],
             listed("slow chips", slow, style="bold yellow"),
-            listed("did not run", failed, most=5),
+            listed("did not run", failures, most=5),
         )
     )
 
@@ -324,12 +326,12 @@ def draw_profile(report: ProfileReport, console: Console) -> None:
 def _ceilings(report: ProfileReport) -> Table:
     columns = ("measured", "data sheet", "share", "energy")
     table = headed(("ceiling", *columns, "reached by"), right=columns)
-    for one in report.ceilings:
-        sheet_rate = DASH if one.datasheet is None else format_quantity(one.datasheet, one.unit, 4)
-        per = {"FLOP/s": "J/FLOP", "B/s": "J/B"}.get(one.unit, "J")
-        energy = DASH if one.joules is None else f"{one.joules * 1e12:.3g} p{per}"
-        rate = format_quantity(one.measured, one.unit, 4)
-        table.add_row(clean(one.name), rate, sheet_rate, percent(one.share), energy, clean(one.where))
+    for ceiling in report.ceilings:
+        sheet_rate = DASH if ceiling.datasheet is None else format_quantity(ceiling.datasheet, ceiling.unit, 4)
+        per = {"FLOP/s": "J/FLOP", "B/s": "J/B"}.get(ceiling.unit, "J")
+        energy = DASH if ceiling.joules is None else f"{ceiling.joules * 1e12:.3g} p{per}"
+        rate = format_quantity(ceiling.measured, ceiling.unit, 4)
+        table.add_row(clean(ceiling.name), rate, sheet_rate, percent(ceiling.share), energy, clean(ceiling.where))
     return table
 
 
@@ -338,9 +340,9 @@ def draw_profile_diff(diff: ProfileDiff, console: Console) -> None:
     title = Text.assemble(clean(f"{diff.before}  ->  {diff.after}"), style="bold")
     changed = [f"{name}: {before} -> {after}" for name, (before, after) in diff.facts.items()]
     groups = headed(("group", "kernels", "B / A", "slower", "faster"), right=("kernels", "B / A", "slower", "faster"))
-    for one in diff.groups:
-        cells = (str(one.rows), signed_share(one.ratio - 1, unit=" %"), str(one.slower), str(one.faster))
-        groups.add_row(one.name, *cells)
+    for group in diff.groups:
+        cells = (str(group.rows), signed_share(group.ratio - 1, unit=" %"), str(group.slower), str(group.faster))
+        groups.add_row(group.name, *cells)
     rows: list[RenderableType] = []
     if diff.different:
         table = headed(("beyond their spread", "A", "B", "B / A"), right=("A", "B", "B / A"))

@@ -118,10 +118,10 @@ def draw_preflight(preflight: Preflight, console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("figure", "median", "spread", "slowest", "of", "reference"):
         table.add_column(name, justify="left" if name in ("figure", "of") else "right")
-    for one in preflight.figures:
-        reference = format_quantity(one.reference, "s", 4) if one.reference is not None else ""
-        median, slowest = (format_quantity(value, "s", 4) for value in (one.median, one.value))
-        table.add_row(one.name, median, percent(one.spread), slowest, clean(one.worst), reference)
+    for figure in preflight.figures:
+        reference = format_quantity(figure.reference, "s", 4) if figure.reference is not None else ""
+        median, slowest = (format_quantity(value, "s", 4) for value in (figure.median, figure.value))
+        table.add_row(figure.name, median, percent(figure.spread), slowest, clean(figure.worst), reference)
     console.print(clean(f"{preflight.ranks} ranks on {preflight.nodes} nodes: {preflight.device}"))
     console.print(table)
     for wrong in preflight.outliers:
@@ -157,16 +157,18 @@ def draw_characterization(found: Characterization, console: Console) -> None:
     table = Table(box=None, title=None, pad_edge=False)
     for name in ("best measured", "format", "value", "at"):
         table.add_column(name, justify="right" if name == "value" else "left")
-    for one in found.ceilings:
-        value = f"{one.value:.3g} J" if one.unit == "J" else format_quantity(one.value, one.unit, 4)
-        table.add_row(one.what, one.dtype, value, clean(one.at))
+    for ceiling in found.ceilings:
+        value = f"{ceiling.value:.3g} J" if ceiling.unit == "J" else format_quantity(ceiling.value, ceiling.unit, 4)
+        table.add_row(ceiling.what, ceiling.dtype, value, clean(ceiling.at))
     console.print(clean(f"{device} ({found.chip or 'no chip of the catalog'})"))
     console.print(table)
     for lack in found.failure_counts:
         who = " ".join(part for part in (lack.op, lack.impl, lack.dtype) if part)
         console.print(clean(f"failing: {who}, {lack.rows} rows: {lack.why}"))
     if found.waited:
-        said = "threads waited for a core in every run; measure again with fewer threads, or when nobody else computes"
-        console.print(clean(f"beside other work: {found.waited} rows, {said}"))
+        sentence = (
+            "threads waited for a core in every run; measure again with fewer threads, or when nobody else computes"
+        )
+        console.print(clean(f"beside other work: {found.waited} rows, {sentence}"))
     counts = ", ".join(f"{count} {op}" for op, count in found.counts.items())
     console.print(clean(f"{found.path}: {sum(found.counts.values())} rows ({counts}); {found.left} cases left out"))

@@ -63,10 +63,10 @@ def _headline(prediction: ServingPrediction) -> Iterator[RenderableType]:
         f"{prediction.metrics.requests_per_s:.2f}/s; {prediction.metrics.output_tokens_per_s:,.0f} output tokens/s, "
     )
     yield Text(rate + f"{prediction.tokens_per_s_per_chip:,.0f} a chip")
-    for one in prediction.limits:
-        word, colour = ("kept", "green") if one.met else ("missed", "red")
-        said = f"{one.metric.upper()} p{one.percentile:g} {format_quantity(one.found, 's')}"
-        yield Text.assemble((word, colour), f"  {said}, limit {format_quantity(one.limit, 's')}")
+    for limit in prediction.limits:
+        word, colour = ("kept", "green") if limit.met else ("missed", "red")
+        sentence = f"{limit.metric.upper()} p{limit.percentile:g} {format_quantity(limit.found, 's')}"
+        yield Text.assemble((word, colour), f"  {sentence}, limit {format_quantity(limit.limit, 's')}")
     if not prediction.met:
         yield Text("`ridgeline explain` says why, and what would help", style="dim")
     if prediction.metrics.goodput is not None:
@@ -89,10 +89,10 @@ def _where(prediction: ServingPrediction) -> Iterator[RenderableType]:
 
 def _bars(parts: dict[str, float]) -> RenderableType:
     table = grid(*BAR)
-    whole = sum(parts.values()) or 1.0
+    total = sum(parts.values()) or 1.0
     for name, seconds in parts.items():
         if seconds > 0:
-            share = seconds / whole
+            share = seconds / total
             cells = (format_quantity(seconds, "s"), percent(share), bar(share, COLOURS[name]))
             table.add_row(name, *cells, Text(MEANINGS[name], style="dim"))
     return table
@@ -101,9 +101,9 @@ def _bars(parts: dict[str, float]) -> RenderableType:
 def _fleet(prediction: ServingPrediction) -> Iterator[RenderableType]:
     cost = prediction.cost_per_million_tokens_usd
     cache = "; ".join(
-        f"{one.memory.tokens:,} tokens{'' if one.role == 'both' else ' of ' + one.role}, "
-        f"{format_gib(one.memory.kv_bytes)} beside {format_gib(one.memory.weights)} of weights"
-        for one in prediction.instances
+        f"{instance.memory.tokens:,} tokens{'' if instance.role == 'both' else ' of ' + instance.role}, "
+        f"{format_gib(instance.memory.kv_bytes)} beside {format_gib(instance.memory.weights)} of weights"
+        for instance in prediction.instances
     )
     yield facts(
         ("cache of a replica", cache),
@@ -176,15 +176,15 @@ def _remedies(why: WhySlow) -> Iterator[RenderableType]:
         return
     name = f"{why.metric.upper()} p{why.percentile:g}"
     table = headed(("would help (simulated)", name, "goodput", "chips"), right=(name, "goodput", "chips"))
-    for one in why.remedies[:MOST]:
-        good = DASH if one.goodput is None else f"{one.goodput:.2f}/s"
-        table.add_row(clean(f"--set {one.change}"), format_quantity(one.found, "s"), good, str(one.chips))
+    for remedy in why.remedies[:MOST]:
+        good = DASH if remedy.goodput is None else f"{remedy.goodput:.2f}/s"
+        table.add_row(clean(f"--set {remedy.change}"), format_quantity(remedy.found, "s"), good, str(remedy.chips))
     yield table
 
 
 def _nearest(why: WhySlow) -> Iterator[RenderableType]:
     """What can be met where the objective is not."""
-    missed = [one for one in why.prediction.limits if not one.met]
+    missed = [limit for limit in why.prediction.limits if not limit.met]
     for one in missed:
         least = why.least[one.metric]
         name = f"{one.metric.upper()} p{one.percentile:g}"
@@ -274,11 +274,11 @@ def _bench_metrics(run: BenchAnalysis) -> Table:
 
 
 def _time(run: BenchAnalysis) -> Table:
-    whole = sum(run.time.values()) or 1.0
+    total = sum(run.time.values()) or 1.0
     table = grid("left", "right", "right", "left", "left")
     for name, seconds in run.time.items():
         if seconds > 0:
-            share = seconds / whole
+            share = seconds / total
             table.add_row(name, _seconds(seconds), f"{share:.0%}", bar(share, "blue", 16), MEANING[name])
     return table
 

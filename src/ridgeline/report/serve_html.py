@@ -51,7 +51,7 @@ def serving_page(found: ServingPrediction) -> str:
     scenario, metrics = found.scenario, found.metrics
     until = max(found.metrics.duration_s, 1e-9)
     axis = _Axis(scale=Scale(low=0.0, high=until, start=NAMES, end=WIDE - RIGHT), until=until)
-    told = (
+    figures = (
         (f"{metrics.requests:,}", "requests"),
         (f"{metrics.requests_per_s:.2f}/s", "answered"),
         (f"{metrics.output_tokens_per_s:,.0f}/s", "output tokens"),
@@ -61,7 +61,7 @@ def serving_page(found: ServingPrediction) -> str:
     )
     title = f"{scenario.model.id} on {scenario.system.name}"
     body = (
-        f"<h1>Requests under load: {escaped(scenario.name or title)}</h1>{facts(told)}"
+        f"<h1>Requests under load: {escaped(scenario.name or title)}</h1>{facts(figures)}"
         f"<p>{escaped(title)}, {escaped(scenario.plan.engine)}, {found.run.chips} chip(s).</p>"
         f"{_metrics(found)}{_where(metrics.time)}"
         f"<h2>Requests over time</h2><p>{_legend()}</p>{''.join(_replicas(found, axis))}"
@@ -83,9 +83,9 @@ def _metrics(prediction: ServingPrediction) -> str:
 
 
 def _where(parts: Mapping[str, float]) -> str:
-    whole = sum(parts.values()) or 1.0
+    total = sum(parts.values()) or 1.0
     rows = [
-        (name, format_quantity(value, "s"), percent(value / whole), MEANINGS[name])
+        (name, format_quantity(value, "s"), percent(value / total), MEANINGS[name])
         for name, value in parts.items()
         if value > 0
     ]
@@ -121,16 +121,16 @@ def _requests(served: Served, places: Sequence[int], axis: _Axis) -> str:
     for number, place in enumerate(places):
         y = number * (ROW + GAP)
         begin = float(served.sent_s[place])
-        told = f"{served.ids[place]}: {served.prompt_tokens[place]} + {served.output_tokens[place]} tokens, "
-        told += f"TTFT {format_quantity(float(served.ttft_s[place]), 's')}, "
-        told += f"E2E {format_quantity(float(served.e2e_s[place]), 's')}"
+        sentence = f"{served.ids[place]}: {served.prompt_tokens[place]} + {served.output_tokens[place]} tokens, "
+        sentence += f"TTFT {format_quantity(float(served.ttft_s[place]), 's')}, "
+        sentence += f"E2E {format_quantity(float(served.e2e_s[place]), 's')}"
         bars = []
         for name, seconds in _spans(served, place):
             x, end = axis(begin), axis(begin + seconds)
             begin += seconds
             if end - x > 0.05:
                 bars.append(f'<rect class="{name}" x="{x:.2f}" y="{y:.1f}" width="{end - x:.2f}" height="{ROW:g}"/>')
-        marks.append(f"<g><title>{escaped(told)}</title>{''.join(bars)}</g>")
+        marks.append(f"<g><title>{escaped(sentence)}</title>{''.join(bars)}</g>")
     return svg(WIDE, height, marks)
 
 

@@ -183,11 +183,13 @@ def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], dict[
     if len(line.detail.shape):
         own = line.detail.shape.at(kept)
         shape = np.where(own >= 0, own, np.where(op >= 0, line.detail.shape.at(np.maximum(op, 0)), -1))
-        found["shape"], tables["operands"] = _sparse_texts(shape, tuple(_operands(one) for one in line.detail.shapes))
+        found["shape"], tables["operands"] = _sparse_texts(
+            shape, tuple(_operands(shape) for shape in line.detail.shapes)
+        )
     if len(line.detail.size_bytes):
         found["size"] = line.detail.size_bytes.at(kept).astype(np.float64)
     if len(line.detail.collective):
-        told = tuple(_collective(one) for one in line.detail.collectives)
+        told = tuple(_collective(collective) for collective in line.detail.collectives)
         found["collective"], tables["collectives"] = _sparse_texts(line.detail.collective.at(kept), told)
     return found, tables
 
@@ -206,12 +208,12 @@ def _operands(shape: RecordedShape) -> str:
     '8x4 BFloat16, 4x2 float'
     """
     types = (*shape.types, *("",) * len(shape.dims))
-    told = [
+    figures = [
         f"{'x'.join(map(str, dims))} {kind.removeprefix('c10::')}".strip()
         for dims, kind in zip(shape.dims, types, strict=False)
         if dims and not isinstance(dims[0], tuple)
     ]
-    return ", ".join(told)
+    return ", ".join(figures)
 
 
 def _collective(one: RecordedCollective) -> str:

@@ -52,8 +52,8 @@ def draw_validation(found: Validation, console: Console) -> None:
         console.print()
         console.print(_worst(found))
     for engine in found.unknown_engines:
-        said = f"is not an engine Ridgeline knows: {engine.taken} was taken in its place, in {engine.rows} row(s)"
-        console.print(Text.assemble("x_engine ", clean(repr(engine.given[:40])), f" {said}", style="yellow"))
+        sentence = f"is not an engine Ridgeline knows: {engine.taken} was taken in its place, in {engine.rows} row(s)"
+        console.print(Text.assemble("x_engine ", clean(repr(engine.given[:40])), f" {sentence}", style="yellow"))
     if found.skipped:
         console.print()
         console.print(_skipped(found))
@@ -61,15 +61,15 @@ def draw_validation(found: Validation, console: Console) -> None:
 
 def _summary(found: Validation) -> Table:
     """All rows, and beside them each set that is some of them."""
-    shown = errors_by_set(found)
-    table = headed(("", *shown), right=shown)
+    drawing = errors_by_set(found)
+    table = headed(("", *drawing), right=drawing)
     for figure, figures in (
-        ("rows", [str(item.n) for item in shown.values()]),
-        ("mean |residual|", [percent(item.mape) for item in shown.values()]),
-        ("median", [percent(item.median_ape) for item in shown.values()]),
-        ("nine of ten within", [percent(item.p90_ape) for item in shown.values()]),
-        ("bias", [_signed(item.bias) for item in shown.values()]),
-        ("measured inside the 90 % interval", [percent(item.coverage90) for item in shown.values()]),
+        ("rows", [str(item.n) for item in drawing.values()]),
+        ("mean |residual|", [percent(item.mape) for item in drawing.values()]),
+        ("median", [percent(item.median_ape) for item in drawing.values()]),
+        ("nine of ten within", [percent(item.p90_ape) for item in drawing.values()]),
+        ("bias", [_signed(item.bias) for item in drawing.values()]),
+        ("measured inside the 90 % interval", [percent(item.coverage90) for item in drawing.values()]),
     ):
         table.add_row(Text(figure, style="dim"), *figures)
     return table
@@ -141,10 +141,10 @@ def draw_next(found: NextMeasurements, console: Console) -> None:
     console.print(clean(now.scenario.name or now.scenario.model.id), style="bold")
     console.print(Text(f"step {_seconds(now.step_time_s)}, now {_range(now.interval.low, now.interval.high)}"))
     table = headed(("measure", "", "interval then", "width", "chip time", "pins"))
-    for one in found.candidates:
+    for candidate in found.candidates:
         table.add_row(
-            one.kind, clean(one.name), _range(one.low_s, one.high_s), f"{one.width:.1%}",
-            _chip_time(one.chip_seconds), ", ".join(one.pins),
+            candidate.kind, clean(candidate.name), _range(candidate.low_s, candidate.high_s), f"{candidate.width:.1%}",
+            _chip_time(candidate.chip_seconds), ", ".join(candidate.pins),
         )  # fmt: skip
     console.print(table)
     console.print(
@@ -228,7 +228,7 @@ STYLE = (
 def page(found: Validation, of: str) -> str:
     """The whole page; every piece of text from a table is escaped."""
     errors = found.errors
-    told = (
+    figures = (
         (f"{errors.n:,}", "rows predicted"), (f"{len(found.skipped):,}", "skipped"),
         (percent(errors.mape), "mean |residual|"), (percent(errors.median_ape), "median"),
         (percent(errors.p90_ape), "nine of ten within"), (percent(errors.coverage90), "inside the 90 % interval"),
@@ -242,7 +242,7 @@ def page(found: Validation, of: str) -> str:
         f"<h2>Residuals by {escaped(by)}</h2><figure>{_strips(found, by)}</figure>" for by in found.groupings
     )
     body = (
-        f"<h1>Predicted against measured: {escaped(of)}</h1>{facts(told)}"
+        f"<h1>Predicted against measured: {escaped(of)}</h1>{facts(figures)}"
         f"<p>Residual = predicted / measured − 1. Dots: {legend}</p>"
         f'<figure><div class="side">{_scatter(found.cases)}{_histogram(found.cases)}</div><figcaption>Left: seconds of '
         f"a {what}, both axes logarithmic; dashed lines at ±25 %. Right: rows by residual. Point at a dot for its row."
@@ -253,8 +253,8 @@ def page(found: Validation, of: str) -> str:
 
 def _dot(case: ValidationCase, x: float, y: float, radius: float) -> str:
     seen, made = (f"{value:.4g}{_unit(case)}" for value in (case.measured_s, case.predicted_s))
-    told = f"{case.row.id}: {seen} measured, {made} predicted ({_validate_html_signed(case)})"
-    return dot(x, y, radius, kind="in" if case.covered else "out", told=told)
+    sentence = f"{case.row.id}: {seen} measured, {made} predicted ({_validate_html_signed(case)})"
+    return dot(x, y, radius, kind="in" if case.covered else "out", told=sentence)
 
 
 def _unit(case: ValidationCase) -> str:
