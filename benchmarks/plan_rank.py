@@ -24,7 +24,7 @@ from ridgeline.models.spec import Moe
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.explain import difference
 from ridgeline.search.plan_search import place_layers, supported_chunks, swept
@@ -138,7 +138,7 @@ def _tapped(chunks: Iterable[Chunk], capacity: float, steps: list[Array]) -> Ite
 
 def _ranked(own: Prediction, best: Prediction | None, counts: tuple[int, int, int]) -> PlanRank:
     scenario = own.scenario
-    notes = list(unsupported_notes(scenario))
+    notes = list(unsupported_decisions(scenario))
     if not own.fits:
         notes.append(f"predicted not to fit by {-own.memory.headroom_bytes:.3g} bytes")
     if scenario.plan.placement:

@@ -53,7 +53,7 @@ def calibration_of(
         from ridgeline.calibrate.profile_sources import profiles_of
 
         prior = replace(prior or default_calibration(), profiles=profiles_of(profile))
-    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(one) for one in anchor]
+    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
     if not runs:
         return prior
     from ridgeline.calibrate.anchor import anchor_calibration
@@ -153,7 +153,7 @@ def priced_of(
     from ridgeline.serving.deployment import Priced
     from ridgeline.serving.load.request_log import is_request_log, read_request_log
 
-    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(one) for one in anchor]
+    runs = [str(anchor)] if isinstance(anchor, (str, Path)) else [str(run) for run in anchor]
     logs = [run for run in runs if is_request_log(Path(run))]
     cost = None
     if logs:
@@ -210,12 +210,12 @@ def plan(
     from ridgeline.search import PlanRequest
 
     if not serve:
-        asked = PlanRequest.from_options(model, **options)
+        request = PlanRequest.from_options(model, **options)
         if to:
             from ridgeline.targets import training_target
 
-            asked = replace(asked, target=training_target(to))
-        return recommend(asked, watch, calibration=calibration, anchor=anchor, profile=profile)
+            request = replace(request, target=training_target(to))
+        return recommend(request, watch, calibration=calibration, anchor=anchor, profile=profile)
     from ridgeline.search import DeploymentRequest, recommend_deployment, unwatched
 
     question = DeploymentRequest.from_options(model, **options)
@@ -223,8 +223,8 @@ def plan(
         from ridgeline.targets import serving_target
 
         question = replace(question, target=serving_target(to))
-    priced = priced_of(calibration, anchor, profile)
-    return recommend_deployment(replace(question, priced=priced), watch or unwatched)
+    step_price = priced_of(calibration, anchor, profile)
+    return recommend_deployment(replace(question, priced=step_price), watch or unwatched)
 
 
 def recommend(
@@ -264,12 +264,12 @@ def roofline(
     from ridgeline.sim.roofline import roofline as draw
 
     used = calibration_of(calibration, (), profile)
-    found = draw(model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, calibration=used)
+    drawing = draw(model, on, phase=cast("Phase", phase), seq=seq, batch=batch, engine=engine, calibration=used)
     if profile is not None:
         from ridgeline.calibrate.profile_sources import refuse_other_chip
 
-        refuse_other_chip(profile, [found.scenario.system.chip])
-    return found
+        refuse_other_chip(profile, [drawing.scenario.system.chip])
+    return drawing
 
 
 def dry_run(scenario: Scenario) -> DryRun:
@@ -282,15 +282,17 @@ def dry_run(scenario: Scenario) -> DryRun:
     from ridgeline.plan.engine import ENGINES
     from ridgeline.runtime.train.run_scenario import trace
 
-    own = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
-    traced = trace(own)
-    expected = rank_ops(own)
+    own_scenario = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
+    traces = trace(own_scenario)
+    expected_ops = rank_ops(own_scenario)
     return DryRun(
-        ranks=own.plan.mesh.ranks,
+        ranks=own_scenario.plan.mesh.ranks,
         engine_given=scenario.engine.id,
         stages=tuple(
-            StageOps(pipeline_ranks=one.pipeline_ranks, ops=compare_ops(expected[one.pipeline_ranks[0]], one.ops))
-            for one in traced
+            StageOps(
+                pipeline_ranks=stage.pipeline_ranks, ops=compare_ops(expected_ops[stage.pipeline_ranks[0]], stage.ops)
+            )
+            for stage in traces
         ),
     )
 
@@ -320,8 +322,8 @@ def collective(
 
     broken, slower = tuple(without), tuple(slow)
     answer = ideal(name, on=on, without=broken, slow=slower, groups=groups, **options)
-    changed = bool(broken or slower or groups)
-    return replace(answer, prices=collective_prices(answer, system(on) if on else None, changed=changed))
+    is_altered = bool(broken or slower or groups)
+    return replace(answer, prices=collective_prices(answer, system(on) if on else None, changed=is_altered))
 
 
 def library_choice(name: str, *, on: str, size: str | float = "1 GB", library: str = "nccl") -> LibraryChoice:

@@ -14,7 +14,7 @@ from ridgeline.plan.schedules import (
     Phase,
     ScheduleTable,
     Transport,
-    blocked,
+    blocked_ranks,
     build,
     peak_in_flight,
     requirement,
@@ -66,7 +66,7 @@ def held(table: ScheduleTable, rank: int) -> int:
 def test_laws_hold(name: str, data: st.DataObject) -> None:
     table = data.draw(tables(name))
     assert violations(table) == ()
-    assert blocked(table, SCHEDULES[name].transport) == {}
+    assert blocked_ranks(table, SCHEDULES[name].transport) == {}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -142,7 +142,7 @@ def test_posting_ahead_finishes_whatever_buffering_finishes(data: st.DataObject,
     table = build("1f1b", stages=p, microbatches=m)
     turns = [data.draw(st.permutations([*range(m), *range(m)])) for _ in range(p)]
     shuffled = replace(table, rows=tuple(_forward_then_backward(row) for row in turns))
-    assert bool(run_in_order(shuffled).stuck) == bool(blocked(shuffled, Transport.AHEAD))
+    assert bool(run_in_order(shuffled).stuck) == bool(blocked_ranks(shuffled, Transport.AHEAD))
 
 
 def _forward_then_backward(turns: list[int]) -> tuple[Action, ...]:

@@ -117,10 +117,10 @@ class PlanFacts:
 
 def _hold(conditions: Mapping[str, Cells], facts: PlanFacts) -> Truth:
     """Whether all conditions hold."""
-    result: Truth = True
+    truth: Truth = True
     for name, cells in conditions.items():
-        result = result & holds(cells, facts.values[name], facts.values)
-    return result
+        truth = truth & holds(cells, facts.values[name], facts.values)
+    return truth
 
 
 def holds(cells: Cells, value: Any, values: Mapping[str, Any]) -> Truth:
@@ -129,10 +129,10 @@ def holds(cells: Cells, value: Any, values: Mapping[str, Any]) -> Truth:
     >>> holds((1, "=tp"), 4, {"tp": 4}), holds((">1",), 1, {}), holds(("multiple of tp",), 6, {"tp": 4})
     (True, False, False)
     """
-    result: Truth = False
+    truth: Truth = False
     for cell in cells:
-        result = result | _is_cell(cell, value, values)
-    return result
+        truth = truth | _is_cell(cell, value, values)
+    return truth
 
 
 def _is_cell(cell: Cell, value: Any, values: Mapping[str, Any]) -> Truth:

@@ -63,8 +63,8 @@ def plan_decisions(scenario: Scenario) -> Mapping[str, Any]:
 
 def plan_values(scenario: Scenario, sizes: PlanSizes) -> dict[str, Any]:
     """Every decision of the plan by name, whether or not it takes effect."""
-    plan, recompute, resolved = scenario.plan, scenario.plan.recompute, resolve(scenario)
-    stated = plan.switches.sequence_parallel
+    plan, recompute, decisions = scenario.plan, scenario.plan.recompute, resolve(scenario)
+    sequence_parallel = plan.switches.sequence_parallel
     return {
         "engine": plan.engine,
         **{axis: getattr(sizes, axis) for axis in AXES},
@@ -82,16 +82,16 @@ def plan_values(scenario: Scenario, sizes: PlanSizes) -> dict[str, Any]:
         "recompute.blocks": dict(recompute.blocks),
         "offload.activations": plan.offload.activations,
         "offload.optimizer": plan.offload.optimizer,
-        **_formats(resolved),
-        "attention": resolved.attention,
-        "graph": resolved.graph,
-        "compiled": resolved.compiled,
-        "launch_blocking": resolved.launch_blocking,
-        "sequence_parallel": (sizes.tp > 1) if stated is None else stated,
-        "cp_kind": resolved.cp_kind,
-        "moe_dispatch": resolved.moe_dispatch,
-        "moe_imbalance": resolved.moe_imbalance,
-        **{f"overlap.{word}": resolved.overlap[word] for word in OVERLAPPED},
+        **_formats(decisions),
+        "attention": decisions.attention,
+        "graph": decisions.graph,
+        "compiled": decisions.compiled,
+        "launch_blocking": decisions.launch_blocking,
+        "sequence_parallel": (sizes.tp > 1) if sequence_parallel is None else sequence_parallel,
+        "cp_kind": decisions.cp_kind,
+        "moe_dispatch": decisions.moe_dispatch,
+        "moe_imbalance": decisions.moe_imbalance,
+        **{f"overlap.{word}": decisions.overlap[word] for word in OVERLAPPED},
     }
 
 
@@ -116,13 +116,13 @@ def in_effect(scenario: Scenario, sizes: PlanSizes) -> dict[str, Truth]:
     Sends of plain 1f1b and a context exchange by all-to-all count only where the plan itself says something of them: an
     engine that overlaps what it can does not thereby promise these.
     """
-    plan, recompute, stated = scenario.plan, scenario.plan.recompute, scenario.plan.switches.overlap
-    staged, sharded = sizes.pp > 1, plan.sharding.shard != "none"
+    plan, recompute, overlap = scenario.plan, scenario.plan.recompute, scenario.plan.switches.overlap
+    has_stages, has_shards = sizes.pp > 1, plan.sharding.shard != "none"
     experts = has_experts(scenario.model)
     return {
-        "order": staged & (sizes.dp > 1),
-        **dict.fromkeys(("schedule.name", "schedule.chunks", "placement"), staged),
-        "shard_degree": sharded,
+        "order": has_stages & (sizes.dp > 1),
+        **dict.fromkeys(("schedule.name", "schedule.chunks", "placement"), has_stages),
+        "shard_degree": has_shards,
         "recompute.parts": recompute.kind == "selective",
         "recompute.layers": recompute.kind != "none",
         "recompute.rest": recompute.kind != "none" and recompute.layers is not None,
@@ -133,10 +133,10 @@ def in_effect(scenario: Scenario, sizes: PlanSizes) -> dict[str, Truth]:
         "moe_dispatch": experts,
         "moe_imbalance": experts,
         "overlap.grad-reduce": sizes.dp * sizes.cp > 1,
-        "overlap.param-gather": (sizes.shard_degree > 1) & sharded,
+        "overlap.param-gather": (sizes.shard_degree > 1) & has_shards,
         "overlap.tp": sizes.tp > 1,
-        "overlap.pp": staged & (plan.schedule.name != "1f1b" or "pp" in stated),
-        "overlap.cp": (sizes.cp > 1) & (plan.switches.cp_kind == "ring" or "cp" in stated),
+        "overlap.pp": has_stages & (plan.schedule.name != "1f1b" or "pp" in overlap),
+        "overlap.cp": (sizes.cp > 1) & (plan.switches.cp_kind == "ring" or "cp" in overlap),
         "overlap.moe": sizes.ep > 1,
         "overlap.offload": plan.offload.activations > 0 or plan.offload.optimizer > 0,
     }
@@ -232,10 +232,10 @@ def serving_effects(scenario: Scenario) -> dict[str, Truth]:
     """Whether a decision of a deployment is one: what a plan leaves open is left to the engine."""
     plan, experts = scenario.plan, has_experts(scenario.model)
     switches, precision = plan.switches, plan.precision
-    remainder = plan.mesh.tp * plan.serving.data_parallel_size // plan.mesh.ep
+    other_ranks = plan.mesh.tp * plan.serving.data_parallel_size // plan.mesh.ep
     return {
         "ep": experts and not plan.serving.pools,
-        "etp": experts and not plan.serving.pools and plan.mesh.etp not in (1, remainder),
+        "etp": experts and not plan.serving.pools and plan.mesh.etp not in (1, other_ranks),
         "precision.scaling": precision.scaling is not None and precision.compute.peak in NARROW,
         **{name: getattr(switches, name) is not None for name in ("attention", "graph", "compiled")},
         "moe_dispatch": switches.moe_dispatch is not None and plan.mesh.ep > 1,

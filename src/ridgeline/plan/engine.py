@@ -223,8 +223,8 @@ class Engine:
 
 def read_engine(id: str, table: Mapping[str, Any], path: str = "") -> Engine:
     """The engine a TOML table describes, or an `InputError` with everything wrong in it."""
-    rest = {key: value for key, value in table.items() if key != "aliases"}
-    return decode(Engine, {"id": id, **rest}, path)
+    fields_ = {key: value for key, value in table.items() if key != "aliases"}
+    return decode(Engine, {"id": id, **fields_}, path)
 
 
 ENGINES: Catalog[Engine] = Catalog("engine", Path(__file__).parent / "engines", read_engine)
@@ -233,13 +233,13 @@ ENGINES: Catalog[Engine] = Catalog("engine", Path(__file__).parent / "engines", 
 @cache
 def _defaults() -> Mapping[str, str]:
     """vendor -> the engine whose file names it in `default_for`; no two may name the same."""
-    found: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     for id in ENGINES.with_key("default_for"):
         for vendor in ENGINES[id].default_for:
-            if vendor in found:
-                raise InputError(f"engines {found[vendor]} and {id} both are default_for {vendor!r}")
-            found[vendor] = id
-    return MappingProxyType(found)
+            if vendor in defaults:
+                raise InputError(f"engines {defaults[vendor]} and {id} both are default_for {vendor!r}")
+            defaults[vendor] = id
+    return MappingProxyType(defaults)
 
 
 def default_engine(system: System | None) -> str:
@@ -249,8 +249,8 @@ def default_engine(system: System | None) -> str:
     >>> default_engine(system("64xtpu-v5p")), default_engine(system("64xh100-sxm"))
     ('maxtext', 'megatron-core')
     """
-    known = _defaults()
-    return known.get(system.chip.vendor if system else "*", known["*"])
+    defaults = _defaults()
+    return defaults.get(system.chip.vendor if system else "*", defaults["*"])
 
 
 def default_engine_note(system: System | None) -> str:
@@ -276,10 +276,10 @@ def engine(ref: str | Path | Mapping[str, Any]) -> Engine:
         base = table.pop("base", None)
         if base is None:
             return read_engine(str(table.pop("id", "custom")), table, "engine")
-        known = ENGINES[str(base)]
+        base_engine = ENGINES[str(base)]
         if not table:
-            return known
-        return read_engine(str(table.pop("id", known.id)), merge(ENGINES.table(known.id), table), "engine")
+            return base_engine
+        return read_engine(str(table.pop("id", base_engine.id)), merge(ENGINES.table(base_engine.id), table), "engine")
     if isinstance(ref, Path) or ref.endswith(SUFFIXES):
         return engine({"id": Path(ref).stem, **read_layers(Path(ref), merge).data})
     return ENGINES[ref]

@@ -35,7 +35,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.serve import Serve
 from ridgeline.plan.settings import apply_settings, unknown_keys
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.plan.workload import Train, Workload
 
 FILES = (
@@ -135,7 +135,7 @@ def assemble(
     problems.extend(check(built))
     notes = (
         *_given_parts(data), *assumptions, *system.assumptions, *_placement_notes(built), *_beyond(built),
-        *unsupported_notes(built),
+        *unsupported_decisions(built),
     )  # fmt: skip
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
 

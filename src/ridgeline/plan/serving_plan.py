@@ -144,8 +144,8 @@ class Autoscale:
 
     def problems(self) -> Iterable[Problem]:
         if self.max_replicas < self.min_replicas:
-            given = str(self.max_replicas)
-            yield Problem(path="max_replicas", given=given, expected=f"min_replicas ({self.min_replicas}) or more")
+            given_text = str(self.max_replicas)
+            yield Problem(path="max_replicas", given=given_text, expected=f"min_replicas ({self.min_replicas}) or more")
         if self.target_ongoing_requests <= 0:
             yield Problem(path="target_ongoing_requests", given="0", expected="requests a replica, above 0")
 
@@ -184,8 +184,8 @@ class ServingPlan:
     def problems(self) -> Iterable[Problem]:
         roles = {pool.role for pool in self.pools}
         if roles and roles not in ({"both"}, {"prefill", "decode"}):
-            given, expected = ", ".join(sorted(roles)), "both alone, or prefill and decode"
-            yield Problem(path="pools", given=given, expected=expected)
+            given_text, expected_text = ", ".join(sorted(roles)), "both alone, or prefill and decode"
+            yield Problem(path="pools", given=given_text, expected=expected_text)
         if self.autoscale is not None and roles == {"prefill", "decode"}:
             yield Problem(path="autoscale", given="pools of prefill and decode", expected="replicas of one role")
 

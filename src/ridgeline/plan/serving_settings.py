@@ -106,13 +106,13 @@ def serving_limits(serves: Serves | None, chip_id: str, memory_bytes: float) -> 
     [2048, 8192, 16384]
     """
     habit = serves or BARE
-    own = [
+    own_limits = [
         budget
         for budget in habit.budgets
         if memory_bytes >= budget.memory_gib * GIB * 0.93  # data sheets count in powers of ten, and round up
         and not any(chip_id.startswith(name) for name in budget.unless)
     ]
-    budget = (own or list(habit.budgets))[-1]
+    budget = (own_limits or list(habit.budgets))[-1]
     return ServingLimits(
         gpu_memory_utilization=habit.gpu_memory_utilization,
         memory_of=habit.memory_of,

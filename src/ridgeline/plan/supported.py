@@ -27,13 +27,13 @@ def tellable_orders(scenario: Scenario) -> tuple[str, ...]:
 
     Megatron-FSDP, which shards more than optimizer states, goes with the usual order alone.
     """
-    plan, catalog_entry = scenario.plan, scenario.engine.supports.features
+    plan, features = scenario.plan, scenario.engine.supports.features
     if plan.mesh.pp == 1 or plan.mesh.dp == 1:
         return ORDERS
-    return catalog_entry.order if plan.sharding.shard in ("none", "zero1") else ORDERS[:1]
+    return features.order if plan.sharding.shard in ("none", "zero1") else ORDERS[:1]
 
 
-def unsupported_notes(scenario: Scenario) -> tuple[str, ...]:
+def unsupported_decisions(scenario: Scenario) -> tuple[str, ...]:
     """Notes on what the plan asks that its engine is not known to do; software moves faster than lists of it."""
     engine = scenario.engine
     if scenario.plan.engine != engine.id or not isinstance(scenario.workload, Train):
@@ -57,7 +57,7 @@ def engine_capability(known: Supports) -> Capability:
 
 
 def _limits(known: Supports) -> Iterator[Limit]:
-    staged = {"pp": (">1",)}
+    with_stages = {"pp": (">1",)}
     yield from (
         Limit(decision=axis, values=(1,), expected=axis)
         for axis in ("tp", "pp", "cp", "ep", "etp")
@@ -66,7 +66,7 @@ def _limits(known: Supports) -> Iterator[Limit]:
     yield Limit(decision="schedule.name", values=known.schedules, expected="{}")
     yield Limit(decision="shard", values=("none", *known.shard), expected="{}")
     yield Limit(
-        decision="shard", values=("none", *known.pipelined_shard), when={**staged, "shard": known.shard},
+        decision="shard", values=("none", *known.pipelined_shard), when={**with_stages, "shard": known.shard},
         expected="{} with stages",
     )  # fmt: skip
     for shards, orders in ((("none", "zero1"), known.features.order), (("zero2", "zero3"), ORDERS[:1])):
@@ -105,6 +105,6 @@ def _expert_overlap(known: Supports) -> Iterator[Limit]:
         yield Limit(decision=question, values=(False,), expected=words)
         return
     if features.moe_beside:
-        overlap_schedules = {"schedule.name": features.moe_beside}
-        yield Limit(decision=question, values=(False,), when={"pp": (">1",)}, unless=overlap_schedules, expected=words)
+        schedules = {"schedule.name": features.moe_beside}
+        yield Limit(decision=question, values=(False,), when={"pp": (">1",)}, unless=schedules, expected=words)
     yield Limit(decision=question, values=(False,), when={"recompute.kind": ("full",)}, expected=words)

@@ -23,7 +23,7 @@ from ridgeline.plan.engine import ENGINES, OVERLAPS, Engine
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.plan_search import Search, find_plan
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import Pins, best_dispatch, neighbours, space_of
@@ -91,7 +91,7 @@ def other_engines(
         )  # fmt: skip
         if not changed_search.swept.complete:
             break
-        if changed_search.plans and not unsupported_notes(changed_search.plans[0].scenario):
+        if changed_search.plans and not unsupported_decisions(changed_search.plans[0].scenario):
             engines.append(_gain_of(engine, changed_search.plans[0], winner, search.target))
     return tuple(sorted(engines, key=lambda one: -one.gain))
 
@@ -163,7 +163,7 @@ def _has(made: Prediction, winner: Prediction) -> Iterator[str]:
     """What a plan under another engine does that the winner's engine is not known to do, or does not by itself."""
     winner_scenario, theirs = winner.scenario, made.scenario
     prefix = f"engine {winner_scenario.engine.id} is not known to support "
-    yield from (note.removeprefix(prefix) for note in unsupported_notes(under(theirs, winner_scenario.engine)))
+    yield from (note.removeprefix(prefix) for note in unsupported_decisions(under(theirs, winner_scenario.engine)))
     ours, their_overlap = resolve(winner_scenario).overlap, resolve(theirs).overlap
     spent = {part.name for part in winner.breakdown if part.seconds > 0}
     for word in OVERLAPS:

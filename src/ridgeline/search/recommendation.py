@@ -16,7 +16,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.hardware.load import rated_power
 from ridgeline.plan.plan_table import scenario_text
 from ridgeline.plan.scenario_file import self_contained
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.cases import Case, search_cases
 from ridgeline.search.distinct import kinds
 from ridgeline.search.explain import GivenPlan, PlanExplanation, explain, given_plan, simulated_step_s
@@ -238,7 +238,7 @@ def _assumption_notes(best: Outcome, winner: Prediction, *, given: bool) -> Iter
     notes: list[str] = [*winner.assumptions]
     origin = "given" if given else scenario_headroom(winner.scenario).origin
     notes.append(f"headroom = {best.search.headroom:.1%} of memory kept free: {origin}")
-    notes += unsupported_notes(winner.scenario)
+    notes += unsupported_decisions(winner.scenario)
     notes += best.run.goodput.assumptions if best.run else ()
     chip = winner.scenario.system.chip
     notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []

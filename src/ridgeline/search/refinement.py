@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
 from ridgeline.plan.capability import decision_words
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.explain import simulated_step_s
 from ridgeline.search.progress import GoOn, always
 from ridgeline.search.space import selective_parts
@@ -124,8 +124,8 @@ def _even_plans(plans: Iterable[Prediction], asked: _Asked) -> Iterator[Refined]
 def lacking(one: Refined, target: ExportTarget | None = None) -> str:
     """What the engine is not known to do of a refined plan and was not asked before, or a target cannot be told, in
     words; nothing where all is."""
-    before, current = unsupported_notes(one.start.scenario), one.scenario.plan.recompute
-    notes = [note.removeprefix("engine ") for note in unsupported_notes(one.scenario) if note not in before]
+    before, current = unsupported_decisions(one.start.scenario), one.scenario.plan.recompute
+    notes = [note.removeprefix("engine ") for note in unsupported_decisions(one.scenario) if note not in before]
     if "selective" in (current.kind, current.rest) and current.parts not in selective_parts(one.start.scenario):
         notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(current.parts)}")
     decisions = target.unsupported(one.scenario) if target else ()

@@ -16,7 +16,7 @@ from ridgeline.plan.schedules import (
     Phase,
     ScheduleTable,
     Transport,
-    blocked,
+    blocked_ranks,
     boundaries,
     build,
     dependencies,
@@ -162,7 +162,7 @@ def test_a_single_stage_never_idles_or_sends() -> None:
 def test_registry_names_the_plainest_transport(name: str) -> None:
     table, ladder = textbook(name), list(Transport)
     enough = ladder.index(SCHEDULES[name].transport)
-    assert [not blocked(table, transport) for transport in ladder] == [i >= enough for i in range(len(ladder))]
+    assert [not blocked_ranks(table, transport) for transport in ladder] == [i >= enough for i in range(len(ladder))]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,9 @@ def test_batching_is_not_enough_for_interleaved() -> None:
 
 
 def test_a_stuck_table_is_blocked_when_posted_ahead_too() -> None:
-    assert set(blocked(BROKEN["progress: rank 0 waits at B0@0 for gradient of microbatch 0 from virtual stage 1"])) == {
+    assert set(
+        blocked_ranks(BROKEN[("progress: rank 0 waits at B0@0 for gradient of microbatch 0 from virtual stage 1")])
+    ) == {
         0,
         1,
     }

@@ -10,7 +10,7 @@ from ridgeline.core.encode import to_json
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.report.plan import software
 from ridgeline.search.other_engines import OtherEngine, able_engines, other_engines, under
 from ridgeline.search.plan_search import Search, find_plan
@@ -61,7 +61,7 @@ def test_the_best_plan_of_each_fits_and_is_what_it_can_do(dense: Search, others:
         made = one.prediction
         assert made.scenario.engine is one.engine
         assert made.memory.peak_bytes <= dense.capacity_bytes
-        assert unsupported_notes(made.scenario) == ()
+        assert unsupported_decisions(made.scenario) == ()
         ratio = dense.plans[0].step_time_s / made.step_time_s
         assert one.gain == pytest.approx(ratio - 1)
     runs = {one.engine.id: one.runs for one in others}

@@ -9,7 +9,7 @@ from ridgeline.plan.mesh import DP_LAST, ORDERS, Mesh
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.plan_search import find_plan
 from ridgeline.sim import Impossible, Prediction, predict
 
@@ -62,8 +62,8 @@ def test_experts_keep_to_a_stage() -> None:
 
 
 def test_who_can_be_told() -> None:
-    assert not unsupported_notes(built(DENSE, order=DP_LAST, shard="zero1"))
-    assert any("rank order" in note for note in unsupported_notes(built(DENSE, order=DP_LAST, engine="torchtitan")))
+    assert not unsupported_decisions(built(DENSE, order=DP_LAST, shard="zero1"))
+    assert any("rank order" in note for note in unsupported_decisions(built(DENSE, order=DP_LAST, engine="torchtitan")))
     refused = assemble({**DENSE, "plan": {"order": "dp-tp"}})[1]
     assert [problem.path for problem in refused] == ["plan.order"]
 

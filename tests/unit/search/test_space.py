@@ -11,7 +11,7 @@ from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.plan import Offload, Precision, Recompute, Schedule
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.degree_grid import priced_grids
 from ridgeline.search.plan_search import find_plan, supported_chunks
 from ridgeline.search.space import Pins, Space, divisors, parts_of, powers_of_two, space_of
@@ -160,7 +160,9 @@ def test_dispatch_overlaps_only_where_the_engine_does_that() -> None:
             if plan.switches.overlap.get("moe"):
                 assert plan.schedule.name == "interleaved"
                 assert plan.recompute.kind != "full"
-                assert not any("expert dispatch" in note for note in unsupported_notes(replace(scenario, plan=plan)))
+                assert not any(
+                    "expert dispatch" in note for note in unsupported_decisions(replace(scenario, plan=plan))
+                )
 
 
 def test_an_overlap_that_a_plan_states_keeps_to_its_schedules_too() -> None:
@@ -169,8 +171,9 @@ def test_an_overlap_that_a_plan_states_keeps_to_its_schedules_too() -> None:
     assert find_plan(told, few, most=1).plans[0].scenario.plan.schedule.name == "interleaved"
     asked = find_plan(told, {**few, "schedule": Schedule()}, most=1).plans[0].scenario
     assert asked.plan.schedule.name == "1f1b"
-    assert "engine megatron-core is not known to support overlap of expert dispatch in this plan" in unsupported_notes(
-        asked
+    assert (
+        "engine megatron-core is not known to support overlap of expert dispatch in this plan"
+        in unsupported_decisions(asked)
     )
 
 

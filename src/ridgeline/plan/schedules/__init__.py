@@ -16,7 +16,7 @@ from ridgeline.plan.schedules.laws import violations
 from ridgeline.plan.schedules.registry import SCHEDULES, ScheduleKind, build, requirement, virtual_stages_by_rank
 from ridgeline.plan.schedules.table import Action, Overlap, Phase, Row, ScheduleTable, Step, actions_of, flatten
 from ridgeline.plan.schedules.timing import Costs, Run, run_in_order
-from ridgeline.plan.schedules.transport import Boundary, Operation, Side, Transport, blocked, boundaries
+from ridgeline.plan.schedules.transport import Boundary, Operation, Side, Transport, blocked_ranks, boundaries
 
 __all__ = [
     "SCHEDULES",

@@ -23,14 +23,14 @@ def dualpipe_v_rows(stages: int, microbatches: int, chunks: int) -> tuple[Row, .
 def _phases(stages: int, rank: int, microbatches: int) -> Phases:
     """Of the last 2 (r + 1) backwards the later half is split, which leaves r + 1 W's to fill the drain."""
     after, upto = stages - rank - 1, rank + 1
-    paired = microbatches - 2 * stages + upto
-    apart = 1 if after == 0 else 0
+    pairs = microbatches - 2 * stages + upto
+    separate = 1 if after == 0 else 0
     return (
         (2 * after, "F@0"),
         (upto, "F@0 F@1"),
         (after, "I@1 W F@1"),
-        (apart, "F@0 B@1 F@1&B@0"),
-        (paired - apart, "F@0&B@1 F@1&B@0"),
+        (separate, "F@0 B@1 F@1&B@0"),
+        (pairs - separate, "F@0&B@1 F@1&B@0"),
         (after, "B@1 F@1&B@0"),
         (upto // 2, "B@1 B@0"),
         (upto % 2, "B@1 I@0"),

@@ -44,9 +44,9 @@ def needs(table: ScheduleTable, rank: int, action: Action) -> tuple[Token, ...]:
         return (Token(Tensor.ACTIVATION, stage - 1, microbatch),) if stage > 0 else ()
     if action.phase is Phase.BACKWARD_WEIGHT:
         return (Token(Tensor.GRADIENT, stage, microbatch),)
-    own = Token(Tensor.ACTIVATION, stage, microbatch)
+    activation = Token(Tensor.ACTIVATION, stage, microbatch)
     last = stage == table.stages * table.chunks - 1
-    return (own,) if last else (own, Token(Tensor.GRADIENT, stage + 1, microbatch))
+    return (activation,) if last else (activation, Token(Tensor.GRADIENT, stage + 1, microbatch))
 
 
 def makes(table: ScheduleTable, rank: int, action: Action) -> Token | None:
@@ -65,8 +65,8 @@ def step_needs(table: ScheduleTable, rank: int, step: Step) -> tuple[Token, ...]
 
 def step_makes(table: ScheduleTable, rank: int, step: Step) -> tuple[Token, ...]:
     """What a step leaves for others."""
-    made = (makes(table, rank, action) for action in actions_of(step))
-    return tuple(token for token in made if token is not None)
+    tokens = (makes(table, rank, action) for action in actions_of(step))
+    return tuple(token for token in tokens if token is not None)
 
 
 def producers(table: ScheduleTable) -> Mapping[Token, RankedAction]:

@@ -26,12 +26,12 @@ def peak_in_flight(table: ScheduleTable, *, released_by: Phase = Phase.BACKWARD_
     releasing = (Phase.BACKWARD, released_by)
     peaks = []
     for row in table.rows:
-        held = peak = 0
+        in_flight = peak = 0
         for action in flatten(row):
             if action.phase is Phase.FORWARD:
-                held += 1
-                peak = max(peak, held)
+                in_flight += 1
+                peak = max(peak, in_flight)
             elif action.phase in releasing:
-                held -= 1
+                in_flight -= 1
         peaks.append(peak)
     return tuple(peaks)

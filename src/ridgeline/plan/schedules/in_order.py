@@ -18,9 +18,9 @@ def drive(workers: Sequence[Iterator[Event]], happened: list[Event]) -> dict[int
     ready = deque(range(len(workers)))
     while ready:
         worker = ready.popleft()
-        wanted = next(workers[worker], None)
-        if wanted is not None:
-            waiting.setdefault(wanted, []).append(worker)
+        wanted_token = next(workers[worker], None)
+        if wanted_token is not None:
+            waiting.setdefault(wanted_token, []).append(worker)
         while happened:
             ready.extend(waiting.pop(happened.pop(), ()))
     return {worker: event for event, stuck in waiting.items() for worker in stuck}

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from ridgeline.plan.schedules.table import Action, Overlap, Phase, ScheduleTable, flatten
 from ridgeline.plan.schedules.timing import run_in_order
-from ridgeline.plan.schedules.transport import Transport, blocked
+from ridgeline.plan.schedules.transport import Transport, blocked_ranks
 
 
 def violations(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> tuple[str, ...]:
@@ -34,9 +34,9 @@ def violations(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> 
     ('once: rank 1 has no backward for microbatch 1 on chunk 0',)
     """
     for law in LAWS:
-        found = tuple(f"{law.__name__}: {fault}" for fault in law(table))
-        if found:
-            return found
+        faults = tuple(f"{law.__name__}: {fault}" for fault in law(table))
+        if faults:
+            return faults
     return tuple(f"rendezvous: {fault}" for fault in _rendezvous(table, transport))
 
 
@@ -44,11 +44,11 @@ def shape(table: ScheduleTable) -> Iterator[str]:
     """p rows, p placements of v chunks, and the virtual stages are each held once."""
     if len(table.rows) != table.stages:
         yield f"{len(table.rows)} rows for {table.stages} stages"
-    if len(table.placement) != table.stages or any(len(own) != table.chunks for own in table.placement):
+    if len(table.placement) != table.stages or any(len(stages) != table.chunks for stages in table.placement):
         yield f"the placement does not give {table.chunks} virtual stages to each of {table.stages} ranks"
-    held = sorted(stage for own in table.placement for stage in own)
-    if held != list(range(table.stages * table.chunks)):
-        yield f"virtual stages 0 to {table.stages * table.chunks - 1} must each be placed once, got {held}"
+    all_stages = sorted(stage for stages in table.placement for stage in stages)
+    if all_stages != list(range(table.stages * table.chunks)):
+        yield f"virtual stages 0 to {table.stages * table.chunks - 1} must each be placed once, got {all_stages}"
 
 
 def membership(table: ScheduleTable) -> Iterator[str]:
@@ -64,17 +64,17 @@ def membership(table: ScheduleTable) -> Iterator[str]:
 
 def _is_pair(step: Overlap) -> bool:
     forward, backward = step.forward, step.backward
-    apart = (forward.microbatch, forward.chunk) != (backward.microbatch, backward.chunk)
-    return forward.phase is Phase.FORWARD and backward.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) and apart
+    is_separate = (forward.microbatch, forward.chunk) != (backward.microbatch, backward.chunk)
+    return forward.phase is Phase.FORWARD and backward.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) and is_separate
 
 
 def once(table: ScheduleTable) -> Iterator[str]:
     """Every forward and every backward happens exactly once."""
     for rank, row in enumerate(table.rows):
-        seen = Counter(flatten(row))
+        counts = Counter(flatten(row))
         for chunk in range(table.chunks):
             for microbatch in range(table.microbatches):
-                f, b, i, w = (seen[Action(phase=p, microbatch=microbatch, chunk=chunk)] for p in Phase)
+                f, b, i, w = (counts[Action(phase=p, microbatch=microbatch, chunk=chunk)] for p in Phase)
                 where = f"for microbatch {microbatch} on chunk {chunk}"
                 if f != 1:
                     yield f"rank {rank} has {f or 'no'} forward {where}"
@@ -104,7 +104,7 @@ def progress(table: ScheduleTable) -> Iterator[str]:
 
 
 def _rendezvous(table: ScheduleTable, transport: Transport) -> Iterator[str]:
-    for rank, operation in sorted(blocked(table, transport).items()):
+    for rank, operation in sorted(blocked_ranks(table, transport).items()):
         yield f"rank {rank} waits for another rank to {operation}"
 
 

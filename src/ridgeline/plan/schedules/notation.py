@@ -38,14 +38,14 @@ def write_row(phases: Phases, actions: Actions) -> Row:
     >>> print(*row)
     F0@0 F1@0 I0@0 F2@0 I1@0 I2@0 W0@0 W1@0 W2@0
     """
-    forwards = {chunk: iter(numbered) for (phase, chunk), numbered in actions.items() if phase is Phase.FORWARD}
+    forwards = {chunk: iter(numbers) for (phase, chunk), numbers in actions.items() if phase is Phase.FORWARD}
     backwards = {chunk: _backward_choices(actions, chunk) for chunk in forwards}
     owed: deque[Action] = deque()
 
     def backward(phase: Phase, chunk: int) -> Action:
-        whole, split, weight = next(backwards[chunk])
+        full, split, weight = next(backwards[chunk])
         if phase is Phase.BACKWARD:
-            return whole
+            return full
         owed.append(weight)
         return split
 
@@ -70,8 +70,8 @@ def write_row(phases: Phases, actions: Actions) -> Row:
 
 def _backward_choices(actions: Actions, chunk: int) -> Iterator[tuple[Action, Action, Action]]:
     """Per microbatch (B, I, W): either the first is used, or the other two."""
-    whole, split = actions[Phase.BACKWARD, chunk], actions[Phase.BACKWARD_INPUT, chunk]
-    return zip(whole, split, actions[Phase.BACKWARD_WEIGHT, chunk], strict=True)
+    full, split = actions[Phase.BACKWARD, chunk], actions[Phase.BACKWARD_INPUT, chunk]
+    return zip(full, split, actions[Phase.BACKWARD_WEIGHT, chunk], strict=True)
 
 
 def _overlap(forward: Step, backward: Step) -> Overlap:

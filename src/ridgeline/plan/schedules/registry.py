@@ -169,10 +169,10 @@ def requirement(name: str, stages: int, microbatches: int, chunks: int | None = 
 
 
 def _chunk_objection(kind: ScheduleKind, chunks: int) -> str | None:
-    most = kind.most_chunks
-    if kind.fewest_chunks <= chunks and (most is None or chunks <= most):
+    largest = kind.most_chunks
+    if kind.fewest_chunks <= chunks and (largest is None or chunks <= largest):
         return None
-    bound = "exactly" if most == kind.fewest_chunks else "at least"
+    bound = "exactly" if largest == kind.fewest_chunks else "at least"
     plural = "chunk" if kind.fewest_chunks == 1 else "chunks"
     return f"{bound} {kind.fewest_chunks} {plural} per rank, got {chunks}"
 

@@ -96,8 +96,10 @@ class ScheduleTable:
 
     def locations(self) -> tuple[tuple[int, int], ...]:
         """(rank, chunk) of every virtual stage, in model order."""
-        held = ((stage, (rank, chunk)) for rank, own in enumerate(self.placement) for chunk, stage in enumerate(own))
-        return tuple(place for _, place in sorted(held))
+        places = (
+            (stage, (rank, chunk)) for rank, stages in enumerate(self.placement) for chunk, stage in enumerate(stages)
+        )
+        return tuple(place for _, place in sorted(places))
 
     def row_text(self, rank: int) -> str:
         """A row in one line. With one chunk per rank the chunk number is left out."""

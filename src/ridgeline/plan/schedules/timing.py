@@ -102,22 +102,22 @@ def run_in_order(table: ScheduleTable, costs: Costs | None = None) -> Run:
     33.0
     """
     costs = costs or Costs()
-    ended: dict[Token, float] = {}
-    happened: list[Token] = []
+    token_end: dict[Token, float] = {}
+    done_tokens: list[Token] = []
     times: list[list[tuple[float, float]]] = [[] for _ in table.rows]
 
     def execute(rank: int) -> Iterator[Token]:
         clock = 0.0
         for step in table.rows[rank]:
             for token in step_needs(table, rank, step):
-                if token not in ended:
+                if token not in token_end:
                     yield token
-                clock = max(clock, ended[token])
+                clock = max(clock, token_end[token])
             times[rank].append((clock, clock := clock + costs.of(step)))
             for token in step_makes(table, rank, step):
-                ended[token] = clock
-                happened.append(token)
+                token_end[token] = clock
+                done_tokens.append(token)
 
-    stuck = drive([execute(rank) for rank in range(len(table.rows))], happened)
+    stuck = drive([execute(rank) for rank in range(len(table.rows))], done_tokens)
     waits = tuple((rank, len(times[rank]), stuck[rank]) for rank in sorted(stuck))
     return Run(times=tuple(map(tuple, times)), stuck=waits)

@@ -79,19 +79,19 @@ def boundaries(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> 
     crossing = {message.token: message for message in messages(table)}
     run = run_in_order(table) if transport is Transport.AHEAD else None
     exists = _first_existence(table, run) if run else {}
-    planned: list[list[list[Operation]]] = [[[] for _ in range(len(row) + 1)] for row in table.rows]
+    operations: list[list[list[Operation]]] = [[[] for _ in range(len(row) + 1)] for row in table.rows]
     for rank, row in enumerate(table.rows):
         for position, step in enumerate(row):
             for token in step_makes(table, rank, step):
                 if token in crossing:
-                    planned[rank][position + 1].append(Operation(Side.SEND, crossing[token]))
+                    operations[rank][position + 1].append(Operation(Side.SEND, crossing[token]))
             for token in step_needs(table, rank, step):
                 if token in crossing and crossing[token].receiver == rank:
                     place = position
                     if run and token in exists:
                         place = min(place, bisect_left(run.times[rank], (exists[token], 0.0)))
-                    planned[rank][place].append(Operation(Side.RECEIVE, crossing[token]))
-    return tuple(tuple(tuple(sorted(ops, key=_sends_first)) for ops in rank) for rank in planned)
+                    operations[rank][place].append(Operation(Side.RECEIVE, crossing[token]))
+    return tuple(tuple(tuple(sorted(ops, key=_sends_first)) for ops in rank) for rank in operations)
 
 
 def _first_existence(table: ScheduleTable, run: Run) -> dict[Token, float]:
@@ -107,7 +107,7 @@ def _sends_first(operation: Operation) -> bool:
     return operation.side is Side.RECEIVE
 
 
-def blocked(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> dict[int, Operation]:
+def blocked_ranks(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> dict[int, Operation]:
     """The ranks that wait forever, each with the operation it needs from another rank. Empty means all finish.
 
     >>> from ridgeline.plan.schedules import build
@@ -119,18 +119,18 @@ def blocked(table: ScheduleTable, transport: Transport = Transport.AHEAD) -> dic
     >>> blocked(table, Transport.BATCHED)
     {}
     """
-    posted: set[Operation] = set()
-    happened: list[Operation] = []
+    posted_operations: set[Operation] = set()
+    done_operations: list[Operation] = []
 
     def communicate(batches: Sequence[Boundary]) -> Iterator[Operation]:
         for batch in batches:
-            posted.update(batch)
-            happened.extend(batch)
+            posted_operations.update(batch)
+            done_operations.extend(batch)
             for operation in batch:
-                if operation.counterpart not in posted:
+                if operation.counterpart not in posted_operations:
                     yield operation.counterpart
 
     plans = boundaries(table, transport)
     if transport is Transport.ONE_BY_ONE:
         plans = tuple(tuple((operation,) for boundary in plan for operation in boundary) for plan in plans)
-    return drive([communicate(plan) for plan in plans], happened)
+    return drive([communicate(plan) for plan in plans], done_operations)

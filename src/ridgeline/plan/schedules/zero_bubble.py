@@ -52,15 +52,15 @@ def zbv_rows(stages: int, microbatches: int, chunks: int) -> tuple[Row, ...]:
 
 
 def _zbv_phases(stages: int, rank: int, microbatches: int) -> Phases:
-    left = stages - rank
+    remaining = stages - rank
     return (
-        (2 * left - 1, "F@0"),
+        (2 * remaining - 1, "F@0"),
         (rank, "F@1 F@0"),
-        (left, "F@1 I@1 W"),
-        (microbatches - stages - left + 1, "F@0 I@0 W F@1 I@1 W"),
-        (left - 1, "I@0 W F@1 I@1 W"),
+        (remaining, "F@1 I@1 W"),
+        (microbatches - stages - remaining + 1, "F@0 I@0 W F@1 I@1 W"),
+        (remaining - 1, "I@0 W F@1 I@1 W"),
         (rank, "I@0 I@1"),
-        (left, "I@0 W"),
+        (remaining, "I@0 W"),
         (2 * rank, "W"),
     )
 

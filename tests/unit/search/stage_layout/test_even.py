@@ -12,7 +12,7 @@ import pytest
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.plan.supported import unsupported_notes
+from ridgeline.plan.supported import unsupported_decisions
 from ridgeline.search.refinement import Refinement, lacking, refinement
 from ridgeline.search.space import selective_parts
 from ridgeline.search.stage_layout.refine import Refined, even, refine
@@ -72,7 +72,7 @@ def test_the_best_of_all_that_can_be_told(share: float, plan: dict[str, Any]) ->
     made = even(built, CALIBRATION, budget_bytes=budget)
     assert isinstance(made, Refined)
     assert made.fits
-    assert not [note for note in unsupported_notes(made.scenario) if "recompute" in note]
+    assert not [note for note in unsupported_decisions(made.scenario) if "recompute" in note]
     able = [one for one in map(predicted, every(built)) if one.memory.peak_bytes <= budget]
     assert made.prediction.step_time_s <= min(one.step_time_s for one in able) * (1 + 1e-3)
 
@@ -90,7 +90,7 @@ def test_what_is_recommended_fits_and_can_be_told() -> None:
     assert made.changes
     assert made.prediction.memory.peak_bytes <= budget
     assert made.prediction.step_time_s < start.step_time_s
-    assert not [note for note in unsupported_notes(made.prediction.scenario) if "recompute" in note]
+    assert not [note for note in unsupported_decisions(made.prediction.scenario) if "recompute" in note]
     assert made.beyond is not None
     assert made.beyond.prediction.step_time_s < made.prediction.step_time_s
     assert "megatron-core is not known to" in lacking(made.beyond)
