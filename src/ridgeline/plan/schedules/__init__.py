@@ -38,7 +38,7 @@ __all__ = [
     "Token",
     "Transport",
     "actions_of",
-    "blocked",
+    "blocked_ranks",
     "boundaries",
     "build",
     "dependencies",
