@@ -55,12 +55,12 @@ from ridgeline.sim import (
     PRODUCTS,
     SIDE_BY_SIDE,
     ForwardWorkload,
-    beside,
     class_seconds,
     forward_work,
     host_seconds,
     is_weight_only,
     limits_of,
+    overlap_host,
     serving_memory,
 )
 
@@ -458,7 +458,7 @@ class RunColumns:
         gaps = kernels * row_values["kernel"]
         busy = np.sum([parts[name] for name in parts if name != "kernel"], axis=0) + gaps
         issue_s = np.where(self.graphed, 0.0, kernels * row_values["issue"])
-        joint_s = beside(busy, issue_s)
+        joint_s = overlap_host(busy, issue_s)
         busy_share = self.share * (busy / joint_s) ** (SIDE_BY_SIDE - 1)
         host = host_seconds(self.requests, row_values)
         step_s = np.sum(list(parts.values()), axis=0) + self.sends + host

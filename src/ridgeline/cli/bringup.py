@@ -105,17 +105,17 @@ def bringup(
     need_torch("bringup")
     report, repros = _outputs(html, output)
     if msprobe is not None:
-        _dumped(msprobe, model, html, report, json)
-    target = target_of(_named(model))
+        _judge_dump(msprobe, model, html, report, json)
+    target = target_of(_require_model(model))
     faults = Path(CORPUS) if faults is None and fault else faults
     options: dict[str, Any] = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
-    held = _held(profile, save_fingerprint, faults is not None)
-    options |= {"allow": allowances(allow or []), "stored": _stored(held)}
+    held = _profile_of(profile, save_fingerprint, faults is not None)
+    options |= {"allow": allowances(allow or []), "stored": _stored_fingerprint(held)}
     names = fault_names(faults, fault) if faults is not None else []
     if not names:
         folder = folder_of(repros, target, device)
         options |= {"rates": _rates(chip, held), "graph_breaks": graph_breaks}
-        found = _saved(library(target, device, folder=folder, **options), profile, save_fingerprint)
+        found = _save_fingerprint(library(target, device, folder=folder, **options), profile, save_fingerprint)
         _hand_over(found, html, report, json)
         raise typer.Exit(0 if found.right else 1)
     each = []
@@ -147,7 +147,7 @@ def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path 
     return report, None if is_file else output
 
 
-def _named(model: str) -> str:
+def _require_model(model: str) -> str:
     if not model:
         expected = "a model to bring up, or --msprobe FOLDER"
         todo = "`ridgeline show models` lists them"
@@ -155,7 +155,7 @@ def _named(model: str) -> str:
     return model
 
 
-def _dumped(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
+def _judge_dump(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
     """Judge a dump of msprobe, and end."""
     from ridgeline.runtime.bringup.findings import unheard
     from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe
@@ -172,7 +172,7 @@ def _aloud(line: str) -> None:
     say(line, err=True)
 
 
-def _held(path: Path | None, save: bool, faulted: bool) -> Profile | None:
+def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     """The profile; whatever would keep a fingerprint from being stored in it is refused before the work."""
     from ridgeline.core.files import refuse_unwritable
     from ridgeline.cost import read_profile, refuse_stored
@@ -188,14 +188,14 @@ def _held(path: Path | None, save: bool, faulted: bool) -> Profile | None:
     return profile
 
 
-def _stored(profile: Profile | None) -> Fingerprint | None:
+def _stored_fingerprint(profile: Profile | None) -> Fingerprint | None:
     """The fingerprint that a profile holds."""
     from ridgeline.runtime.bringup.prints import print_of
 
     return print_of(profile.fingerprint) if profile is not None and profile.fingerprint else None
 
 
-def _saved(found: BringUp, path: Path | None, save: bool) -> BringUp:
+def _save_fingerprint(found: BringUp, path: Path | None, save: bool) -> BringUp:
     """The same, once what was found of the arithmetic unit is stored in the profile, where that is asked for."""
     from ridgeline.cost import save_fingerprint
     from ridgeline.runtime.bringup.prints import plain_print
@@ -216,11 +216,11 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
     from ridgeline.runtime.bringup.observations import rates_of
 
     if profile is not None:
-        return _measured(profile)
+        return _measured_rates(profile)
     return rates_of(read_chip(chip)) if chip is not None else None
 
 
-def _measured(profile: Profile) -> Rates:
+def _measured_rates(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
     from ridgeline.cost import ceilings
     from ridgeline.runtime.bringup.observations import Rates

@@ -66,7 +66,7 @@ def validate(
     if table is not None and _measured_requests(table, anchor or (), json):
         return
     _only_with_next(calibration, anchor)
-    if table is not None and _replayed(table, json):
+    if table is not None and _replay_if_recording(table, json):
         return
     from ridgeline.calibrate.accuracy import ValidationReport
     from ridgeline.calibrate.validate import validate as library
@@ -98,7 +98,7 @@ def _measured_requests(path: Path, anchor: Sequence[str], json: bool) -> bool:
     return True
 
 
-def _replayed(path: Path, json: bool) -> bool:
+def _replay_if_recording(path: Path, json: bool) -> bool:
     """Replay a recording of a serving engine's scheduler, if the file is one."""
     from ridgeline.serving.replay.recording import is_recording
 
@@ -204,7 +204,7 @@ def fit(
         _check(accuracy.check())
         return
     root = None if quick else accuracy.checkout()
-    sheet = _nested(accuracy.checkout()) if nested else _refit(quick, root)
+    sheet = _nested_figures(accuracy.checkout()) if nested else _refit(quick, root)
     if json:
         print_json(sheet)
     else:
@@ -302,7 +302,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def _nested(root: Path) -> dict[str, object]:
+def _nested_figures(root: Path) -> dict[str, object]:
     """Choose the priors inside folds with a progress bar; write what that is worth, and the table of it."""
     _need_scipy()
     from ridgeline.calibrate.cross_validate import nested_sheet

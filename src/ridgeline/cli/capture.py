@@ -48,7 +48,7 @@ def capture(
         if output.suffix.lower() != ".toml":
             raise InputError(Problem(path="-o", given=str(output), expected="a model file, FILE.toml"))
         refuse_unwritable(output)
-    spec = _captured(model)
+    spec = _capture_model(model)
     sheet = model_sheet(spec, Detail(seq=seq))
     if output is not None:
         _save(spec, output)
@@ -74,7 +74,7 @@ def named_model(model: str, beside: Path | None = None) -> str:
         folder = Path(tempfile.mkdtemp(prefix="ridgeline-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         file = folder / f"{name}.toml"
-    _save(_captured(model), file)
+    _save(_capture_model(model), file)
     return str(file)
 
 
@@ -84,7 +84,7 @@ def is_reference(model: str) -> bool:
     return bool(colon) and function.isidentifier() and bool(module) and not Path(model).exists()
 
 
-def _captured(model: str) -> ModelSpec:
+def _capture_model(model: str) -> ModelSpec:
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.core.files import read_table
     from ridgeline.models.hf import READERS

@@ -156,7 +156,7 @@ def _plan_training(
     refuse_filled(out.folder, out.force)
     used = calibration_of(calibration, anchor, profile)
     _refuse_other_chip(profile, request)
-    found, took = _recommended(request if used is None else replace(request, calibration=used), out)
+    found, took = _recommend_with_bar(request if used is None else replace(request, calibration=used), out)
     _tell(found, took, out)
 
 
@@ -240,14 +240,14 @@ def _writable(*paths: Path | None) -> None:
             raise InputError(Problem(path=str(path), given=given, expected="a file to write", todo="choose another"))
 
 
-def _recommended(request: PlanRequest, out: PlanOut) -> tuple[Recommendation, SearchTime]:
+def _recommend_with_bar(request: PlanRequest, out: PlanOut) -> tuple[Recommendation, SearchTime]:
     """The answer of the library, and how long it took; on a terminal the best plans are printed before the reasons.
 
     A page for people names changes that gain something; files list all that were tried.
     """
     from ridgeline.search import recommend
 
-    with stoppable() as stop, shown() as (bar, task):
+    with stoppable() as stop, progress_bar() as (bar, task):
         watch = _Watch(stop, bar, task)
         whole = out.json or out.html is not None
         found = recommend(request, watch, all_gains=whole, on_best=None if out.json else watch.print_best)
@@ -328,7 +328,7 @@ def stoppable() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def shown() -> Iterator[tuple[Bar | None, TaskID | None]]:
+def progress_bar() -> Iterator[tuple[Bar | None, TaskID | None]]:
     """A line on a terminal's standard error, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None, None

@@ -41,7 +41,7 @@ class _Watch:
 
 def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[DeploymentOptions]) -> None:
     """Print the deployment that a question asks for, and write it as asked: a scenario, a page, a picture."""
-    from ridgeline.cli.plan import shown, stoppable
+    from ridgeline.cli.plan import progress_bar, stoppable
     from ridgeline.core.errors import InputError
     from ridgeline.report.deployment import draw_deployment, refuse_picture
     from ridgeline.search import DeploymentRequest, NoPlan, SearchTime, deployment_report, recommend_deployment
@@ -54,7 +54,7 @@ def plan_serve(model: str, priced: Priced, out: PlanOut, **options: Unpack[Deplo
         request = replace(request, target=serving_target(out.to))
     refuse_filled(out.folder, out.force)
     began, cpu = time.perf_counter(), time.process_time()
-    with stoppable() as stop, shown() as (bar, task):
+    with stoppable() as stop, progress_bar() as (bar, task):
         found = recommend_deployment(request, _Watch(stop, bar, task))
     took = SearchTime(seconds=time.perf_counter() - began, cpu_seconds=time.process_time() - cpu, explain_seconds=0.0)
     if found.best is None and not found.complete:

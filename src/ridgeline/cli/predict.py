@@ -172,12 +172,12 @@ def timeline(
         facts = {"file": str(output or html), "spans": len(found), "stages": len(found.processes)}
         print_json(facts | {"seconds": found.span_s, "layers_together": drawn_together(found)})
     elif output is not None:
-        say(_told(found, output, shown=show))
+        say(_timeline_text(found, output, shown=show))
     if show and output is not None:
         _show(output, once)
 
 
-def _told(found: Any, output: Path, *, shown: bool) -> str:
+def _timeline_text(found: Any, output: Path, *, shown: bool) -> str:
     """What was written, and how to look at it."""
     from ridgeline.core.units import format_quantity
     from ridgeline.sim.events.to_timeline import drawn_together

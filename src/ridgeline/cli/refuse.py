@@ -45,7 +45,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
     """Tell what went wrong on the right stream, in the right form; the exit code."""
-    code = UNUSABLE if _expected(wrong) else OUR_MISTAKE
+    code = UNUSABLE if _is_expected(wrong) else OUR_MISTAKE
     with contextlib.suppress(OSError):  # nobody to tell it to
         if wants_json(arguments):
             from ridgeline.cli.terminal import print_json
@@ -61,7 +61,7 @@ def refuse(wrong: BaseException, arguments: Sequence[str]) -> int:
     return code
 
 
-def _expected(wrong: BaseException) -> bool:
+def _is_expected(wrong: BaseException) -> bool:
     from ridgeline.core.errors import RidgelineError
 
     return isinstance(wrong, (RidgelineError, USAGE, OSError, MemoryError))

@@ -102,7 +102,7 @@ def run(
     if sbatch is not None:
         _write_sbatch(sbatch, built, (str(scenario), *_words(options, device, settings or ())), json)
         return
-    predicted = None if verify else _predicted(built)
+    predicted = None if verify else _predicted_figures(built)
     refuse_unfit(built)
     with _live(options, predicted, json) as (tell, note):
         found = library(built, options, tell=tell, note=note, replan=partial(replan, built))
@@ -118,10 +118,10 @@ def run(
         if found.stopped or found.unsaved:
             raise typer.Exit(STOPPED if found.stopped else UNUSABLE)
         return
-    _compared(found, json)
+    _print_verification(found, json)
 
 
-def _compared(found: Verification, json: bool) -> None:
+def _print_verification(found: Verification, json: bool) -> None:
     """Loss and gradients of the plan against one process."""
     from ridgeline.report.run import draw_equivalence
 
@@ -203,7 +203,7 @@ def device_of(built: Scenario) -> str:
     return vendors.get(built.system.chip.vendor, "cuda")
 
 
-def _predicted(built: Scenario) -> tuple[float, float] | None:
+def _predicted_figures(built: Scenario) -> tuple[float, float] | None:
     """Step time and MFU that `predict` gives, as values for whoever runs it."""
     from ridgeline.api import predict
     from ridgeline.core.errors import RidgelineError

@@ -25,7 +25,7 @@ def explain_serve(scenario: Scenario, *, calibration: Path | None, json: bool) -
     from ridgeline.serving.why_slow import why_slow
 
     priced = priced_of(calibration)
-    why = why_slow(_sampled(scenario, priced), priced)
+    why = why_slow(_predict_samples(scenario, priced), priced)
     print_json(why) if json else draw_why_slow(why, console())
 
 
@@ -38,7 +38,7 @@ def timeline_serve(scenario: Scenario, output: Path | None, html: Path | None, *
 
     if output is not None or html is None:
         raise InputError(Problem(path="-o", given="a serve scenario", expected="--html FILE: requests over time"))
-    found = _sampled(scenario, priced_of())
+    found = _predict_samples(scenario, priced_of())
     write_text(html, serving_page(found))
     if json:
         print_json({"file": str(html), "requests": found.metrics.requests, "seconds": found.metrics.duration_s})
@@ -60,7 +60,7 @@ def validate_log(path: Path, anchor: Sequence[str], *, json: bool) -> None:
     print_json(found) if json else draw_request_log(found, console())
 
 
-def _sampled(scenario: Scenario, priced: Priced) -> ServingPrediction:
+def _predict_samples(scenario: Scenario, priced: Priced) -> ServingPrediction:
     from ridgeline.serving.serving_prediction import predict_serving, refuse_impossible
 
     with request_bar(scenario) as tell:

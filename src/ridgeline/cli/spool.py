@@ -28,14 +28,14 @@ def plain_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
         yield list(paths)
         return
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
-        copies = {path: _copied(path, Path(folder) / str(place)) for place, path in enumerate(paths)}
+        copies = {path: _copy_stream(path, Path(folder) / str(place)) for place, path in enumerate(paths)}
         try:
             yield [copies[path] for path in paths]
         except InputError as wrong:
-            raise InputError([_renamed(problem, copies) for problem in wrong.problems] or str(wrong)) from None
+            raise InputError([_rename_problem(problem, copies) for problem in wrong.problems] or str(wrong)) from None
 
 
-def _renamed(problem: Problem, copies: Mapping[Path, Path]) -> Problem:
+def _rename_problem(problem: Problem, copies: Mapping[Path, Path]) -> Problem:
     """The problem with the name that was given in place of the copy's."""
     given = next((path for path, copy in copies.items() if problem.where == str(copy)), None)
     return problem if given is None else replace(problem, where=_name(given))
@@ -49,7 +49,7 @@ def _is_pipe(path: Path) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-def _copied(path: Path, folder: Path) -> Path:
+def _copy_stream(path: Path, folder: Path) -> Path:
     """A plain file with what a pipe holds; a plain file itself."""
     if path != STDIN and not _is_pipe(path):
         return path
@@ -58,14 +58,14 @@ def _copied(path: Path, folder: Path) -> Path:
     if path == STDIN and sys.stdin.isatty():
         raise _refuse(path, "a terminal", "a trace", "pipe one in: zcat trace.json.gz | ridgeline analyze -")
     try:
-        with copy.open("wb") as target, _opened(path) as source:
+        with copy.open("wb") as target, _open_stream(path) as source:
             _pour(source, target, path, shutil.disk_usage(folder).free // 2)
     except OSError as wrong:
         raise _refuse(path, wrong.strerror or "unreadable", "a trace that can be read", "name a file") from None
     return copy
 
 
-def _opened(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
+def _open_stream(path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
     return contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb")
 
 

@@ -78,7 +78,7 @@ def write_nested(sheet: Sheet, root: Path) -> list[Path]:
     """Write what priors chosen inside folds are worth, and the table of it."""
     page = root / PAGES[0]
     write_text(root / NESTED, json.dumps(sheet, indent=1) + "\n")
-    write_text(page, _marked(read_text(page), "nested", nested_table(sheet)))
+    write_text(page, _replace_marked(read_text(page), "nested", nested_table(sheet)))
     return [root / NESTED, page]
 
 
@@ -92,7 +92,7 @@ def nested_table(sheet: Sheet) -> str:
     return _table(("left out, a quarter at a time", "headline rows", "all rows", "chosen by the inner folds"), rows)
 
 
-def _marked(text: str, name: str, table: str) -> str:
+def _replace_marked(text: str, name: str, table: str) -> str:
     """A page with one table between its markers."""
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     return marked.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text)
@@ -111,7 +111,7 @@ def check(root: Path | None = None, found: Validation | None = None) -> list[str
     first = root / PAGES[0]
     if (root / NESTED).is_file() and first.is_file():
         made = nested_table(json.loads(read_text(root / NESTED)))
-        if _marked(text := read_text(first), "nested", made) != text:
+        if _replace_marked(text := read_text(first), "nested", made) != text:
             stale.append(f"{PAGES[0]} shows other figures than {NESTED}")
     return stale
 
@@ -131,7 +131,7 @@ def with_tables(text: str, sheet: Sheet) -> str:
     """
     for name, table in TABLES.items():
         if f"<!-- {name} -->\n" in text:
-            text = _marked(text, name, table(sheet))
+            text = _replace_marked(text, name, table(sheet))
     return text
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.core.units import DECIMAL, format_quantity, signed_share
-from ridgeline.report.cells import bar, blocks, clean, grid, listed, time
+from ridgeline.report.cells import bar, blocks, clean, grid, list_lines, time
 from ridgeline.trace import (
     DECODE,
     MIXED,
@@ -41,11 +41,20 @@ def page(analysis: Analysis) -> RenderableType:
     """What was read, where the time went, in which classes and ops, why the chip idled, and what to do."""
     depend = path_lines(analysis) + rank_lines(analysis) + memory_lines(analysis)
     return blocks(
-        _headline(analysis), [_split(analysis)], [_by_class(analysis)], _idle(analysis), depend,
+        _headline(analysis),
+        [_split(analysis)],
+        [_by_class(analysis)],
+        _idle(analysis),
+        depend,
         collective_lines(analysis),
-        inference_lines(analysis.inference, analysis.model.name if analysis.model else None), _rates(analysis),
-        measured_lines(analysis), [_ops(analysis)], _found(analysis), what_if_lines(analysis), _doubts(analysis),
-    )  # fmt: skip
+        inference_lines(analysis.inference, analysis.model.name if analysis.model else None),
+        _rates(analysis),
+        measured_lines(analysis),
+        [_ops(analysis)],
+        _finding_lines(analysis),
+        what_if_lines(analysis),
+        _doubts(analysis),
+    )
 
 
 def _headline(analysis: Analysis) -> list[RenderableType]:
@@ -136,7 +145,7 @@ def _rates(analysis: Analysis) -> list[RenderableType]:
     return [Text(against, style="dim"), table] if analysis.rates else []
 
 
-def _found(analysis: Analysis) -> list[RenderableType]:
+def _finding_lines(analysis: Analysis) -> list[RenderableType]:
     """Findings with what they gain in front; below each what to do, and the spans that prove it."""
     table = grid("right", "right", "left")
     for place, one in enumerate(analysis.findings[:SHOWN], 1):
@@ -158,7 +167,7 @@ def _found(analysis: Analysis) -> list[RenderableType]:
 def _doubts(analysis: Analysis) -> list[RenderableType]:
     dropped = ", ".join(f"{count:,} {what}" for what, count in analysis.timeline.about.dropped.items())
     rest: list[RenderableType] = [Text(f"not kept: {dropped}", style="dim")] if dropped else []
-    return [*rest, *listed("doubtful", analysis.warnings[:SHOWN], style="yellow")]
+    return [*rest, *list_lines("doubtful", analysis.warnings[:SHOWN], style="yellow")]
 
 
 # -- dependencies -----------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
-from ridgeline.report.html import HOUSE, document, escaped, svg, table
+from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
+from ridgeline.report.html import HOUSE, document, escape_text, svg, table
 from ridgeline.report.html import facts as html_facts
 from ridgeline.runtime.bringup.compare import ReportDiff
 from ridgeline.runtime.bringup.findings import BringUp, Check, FaultsReport, FingerprintReport, OpFinding, SpeedReport
@@ -42,7 +42,7 @@ def draw_dump(found: ImportedDump, console: Console) -> None:
     ]
     refused = [f"{why} ({count})" for why, count in found.unreadable.items()]
     table: list[RenderableType] = [findings_table(found.findings)] if wrong else []
-    console.print(blocks(lines, table, listed("tensors that were not used", refused, most=SHOWN)))
+    console.print(blocks(lines, table, list_lines("tensors that were not used", refused, most=SHOWN)))
 
 
 def draw_bringup(found: BringUp, console: Console) -> None:
@@ -90,7 +90,7 @@ def _facts(found: BringUp) -> Table:
 def findings_table(findings: Sequence[OpFinding]) -> Table:
     """The wrong ops."""
     numbers = ("measured", "limit", "calls")
-    table = headed(("wrong op", "format", "phase", "module", "broken", *numbers), right=numbers, overflow="fold")
+    table = header_table(("wrong op", "format", "phase", "module", "broken", *numbers), right=numbers, overflow="fold")
     for finding in findings:
         why = f"{finding.statistic}: {finding.message}" if finding.message else finding.statistic
         table.add_row(
@@ -104,8 +104,8 @@ def _arithmetic(known: FingerprintReport | None) -> list[RenderableType]:
     if known is None:
         return []
     told = facts(*fingerprint_facts(known))
-    notes = listed("unlike IEEE", known.notes, style="bold yellow")
-    changed = listed("unlike the profile's fingerprint", fingerprint_changes(known), style="bold yellow")
+    notes = list_lines("unlike IEEE", known.notes, style="bold yellow")
+    changed = list_lines("unlike the profile's fingerprint", fingerprint_changes(known), style="bold yellow")
     return [Text("arithmetic", style="bold"), told, *notes, *changed]
 
 
@@ -145,7 +145,7 @@ def _checks(found: BringUp) -> list[RenderableType]:
         if rows:
             sentence = f"{passed} pass, {len(failures)} fail, {len(rows) - passed - len(failures)} not run"
             lines.append(Text.assemble((name, "bold"), f"  {sentence}"))
-        lines += listed("", [_check(one) for one in failures])[1:]
+        lines += list_lines("", [_check(one) for one in failures])[1:]
     again = found.determinism
     if again.runs:
         parts = (("reordered", again.reordered), ("races", again.races))
@@ -153,7 +153,7 @@ def _checks(found: BringUp) -> list[RenderableType]:
         lines.append(
             Text.assemble(("determinism", "bold"), f"  {again.runs} runs, ", clean(sentence or "the same bits"))
         )
-    return [*lines, *listed("not run", [f"{name}: {why}" for name, why in found.not_run.items()], most=SHOWN)]
+    return [*lines, *list_lines("not run", [f"{name}: {why}" for name, why in found.not_run.items()], most=SHOWN)]
 
 
 def _check(one: Check) -> str:
@@ -165,7 +165,7 @@ def _check(one: Check) -> str:
 
 def _remarks(inventory: Inventory, name: str) -> list[RenderableType]:
     rows: Sequence[Remark] = getattr(inventory, name)
-    return listed(LISTS[name], [remark(row) for row in rows], most=SHOWN, style="bold yellow")
+    return list_lines(LISTS[name], [remark(row) for row in rows], most=SHOWN, style="bold yellow")
 
 
 def remark(one: Remark) -> str:
@@ -176,7 +176,7 @@ def remark(one: Remark) -> str:
 
 
 def _compiler(inventory: Inventory) -> list[RenderableType]:
-    return listed("graph breaks", inventory.graph_breaks or [], most=SHOWN, style="bold yellow")
+    return list_lines("graph breaks", inventory.graph_breaks or [], most=SHOWN, style="bold yellow")
 
 
 def _speed(report: SpeedReport) -> Iterator[RenderableType]:
@@ -195,7 +195,7 @@ def _speed(report: SpeedReport) -> Iterator[RenderableType]:
         f"{stretch.begin or 'the model'} to {stretch.end or 'the model'}"
         for stretch in speed.stretches
     ]
-    yield from listed("launch-bound stretches", figures, most=3)
+    yield from list_lines("launch-bound stretches", figures, most=3)
 
 
 def speed_table(ops: Sequence[OpSpeed]) -> Table:
@@ -203,7 +203,7 @@ def speed_table(ops: Sequence[OpSpeed]) -> Table:
     flagged = [one for one in ops if one.flag]
     title = "slow or impossible" if flagged else "costliest"
     numbers = ("calls", "each", "at best", "share")
-    table = headed((title, "format", "shapes", "where", *numbers, "bound", ""), right=numbers)
+    table = header_table((title, "format", "shapes", "where", *numbers, "bound", ""), right=numbers)
     for one in (flagged or ops)[:SHOWN]:
         shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in one.shapes[:3])
         table.add_row(
@@ -226,14 +226,14 @@ def draw_bringup_diff(diff: ReportDiff, console: Console) -> None:
     console.print(
         blocks(
             [Text.assemble(clean(title), ": ", clean("  ->  ".join(diff.verdicts)), style=style)],
-            listed("changed", _pairs(diff.environment)),
-            listed("newly wrong", [_finding(one) for one in diff.new], style="bold red"),
-            listed("no longer wrong", [_finding(one) for one in diff.gone], style="bold green"),
-            *(listed(f"newly {name}", ops, most=SHOWN, style="bold yellow") for name, ops in diff.lacks.items()),
-            *(listed(f"no longer {name}", ops, most=SHOWN) for name, ops in diff.regained.items()),
-            listed("fingerprint", _pairs(diff.fingerprint), style="bold yellow"),
-            listed("ops of B alone", diff.ops, most=SHOWN),
-            listed("ops of A alone", diff.no_longer, most=SHOWN),
+            list_lines("changed", _pairs(diff.environment)),
+            list_lines("newly wrong", [_finding(one) for one in diff.new], style="bold red"),
+            list_lines("no longer wrong", [_finding(one) for one in diff.gone], style="bold green"),
+            *(list_lines(f"newly {name}", ops, most=SHOWN, style="bold yellow") for name, ops in diff.lacks.items()),
+            *(list_lines(f"no longer {name}", ops, most=SHOWN) for name, ops in diff.regained.items()),
+            list_lines("fingerprint", _pairs(diff.fingerprint), style="bold yellow"),
+            list_lines("ops of B alone", diff.ops, most=SHOWN),
+            list_lines("ops of A alone", diff.no_longer, most=SHOWN),
             _bringup_diff_speed(diff),
         )
     )
@@ -255,7 +255,7 @@ def _bringup_diff_speed(diff: ReportDiff) -> list[RenderableType]:
     rows = [*diff.slower, *diff.faster][:SHOWN]
     if not rows:
         return [whole]
-    table = headed(("beyond their spread", "format", "shapes", "A", "B", "B / A"), right=("A", "B", "B / A"))
+    table = header_table(("beyond their spread", "format", "shapes", "A", "B", "B / A"), right=("A", "B", "B / A"))
     for row in rows:
         times = (format_quantity(row.before_s, "s", 3), format_quantity(row.after_s, "s", 3))
         shapes = ", ".join("x".join(map(str, shape)) or "1" for shape in row.shapes[:3])
@@ -294,9 +294,9 @@ def bringup_page(found: BringUp) -> str:
     fault = f", {found.fault}" if found.fault else ""
     verdict = "every op that was judged is right" if right else "wrong"
     body = (
-        f"<h1>Bring-up of {escaped(title + fault)}: "
+        f"<h1>Bring-up of {escape_text(title + fault)}: "
         f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{html_facts(figures)}'
-        f"<p>{escaped(', '.join(f'{key} {value}' for key, value in found.environment.items()))}</p>"
+        f"<p>{escape_text(', '.join(f'{key} {value}' for key, value in found.environment.items()))}</p>"
         f"{_findings(found.findings)}{_bringup_html_checks(found)}{_bringup_html_arithmetic(found)}{''.join(_inventory(inventory))}"
         f"{_coverage(found)}{_bringup_html_speed(found.speed_report) if found.speed_report else ''}{_rows(inventory)}"
     )
@@ -325,7 +325,9 @@ def dump_page(found: ImportedDump) -> str:
     )  # fmt: skip
     rest = [*((api, count) for api, count in found.unjudged.items()), *found.unreadable.items()]
     more = f"<h2>Not judged</h2>{table(('', 'calls'), rest)}" if rest else ""
-    body = f"<h1>A dump of msprobe: {escaped(found.folder)}</h1>{html_facts(figures)}{_findings(found.findings)}{more}"
+    body = (
+        f"<h1>A dump of msprobe: {escape_text(found.folder)}</h1>{html_facts(figures)}{_findings(found.findings)}{more}"
+    )
     return document(title="Ridgeline: a dump of msprobe", body=body, style=STYLE)
 
 
@@ -383,11 +385,11 @@ def _inventory(inventory: Inventory) -> Iterator[str]:
     lists["formats"] = [f"{name}: cannot {' or '.join(lacks)}" for name, lacks in inventory.unsupported.items()]
     for title, items in lists.items():
         if items:
-            yield f"<h2>{escaped(title.capitalize())}</h2><ul>{_items(items)}</ul>"
+            yield f"<h2>{escape_text(title.capitalize())}</h2><ul>{_items(items)}</ul>"
 
 
 def _items(items: Iterable[str]) -> str:
-    return "".join(f"<li>{escaped(item)}</li>" for item in items)
+    return "".join(f"<li>{escape_text(item)}</li>" for item in items)
 
 
 def _coverage(found: BringUp) -> str:
@@ -414,7 +416,7 @@ def _bringup_html_speed(report: SpeedReport) -> str:
         best = DASH if one.roof_s is None else format_quantity(one.roof_s, "s", 3)
         where = f"{one.phase} {one.module}"
         rows.append((
-            _named(one.op), one.dtype, shapes, where, one.calls, format_quantity(one.seconds, "s", 3), best,
+            _op_name(one.op), one.dtype, shapes, where, one.calls, format_quantity(one.seconds, "s", 3), best,
             percent(one.share), one.bound, one.flag,
         ))  # fmt: skip
     heads = ("op", "format", "shapes", "where", "calls", "each", "at best", "share", "bound", "")
@@ -429,10 +431,10 @@ def _bringup_html_speed(report: SpeedReport) -> str:
         else ""
     )
     chart = _chart(speed.ops)
-    return f"<h2>Speed</h2><p>{escaped(about)}</p>{chart}{table(heads, rows, text=(0, 1, 2, 3, 8, 9))}{runs}"
+    return f"<h2>Speed</h2><p>{escape_text(about)}</p>{chart}{table(heads, rows, text=(0, 1, 2, 3, 8, 9))}{runs}"
 
 
-def _named(op: str) -> str:
+def _op_name(op: str) -> str:
     """An op without what most have in common."""
     return op.removeprefix("aten.").removesuffix(".default")
 
@@ -446,10 +448,10 @@ def _chart(ops: Sequence[OpSpeed]) -> str:
     for number, one in enumerate(known):
         y, share = number * 16, min(one.share or 0.0, 1.5)
         kind = one.flag or "bar"
-        name = f"{_named(one.op)} {one.phase} {percent(one.share)}"
+        name = f"{_op_name(one.op)} {one.phase} {percent(one.share)}"
         marks.append(
-            f'<rect class="{escaped(kind)}" x="0" y="{y}" width="{max(share * 2 * BAR, 1):.1f}" height="12"/>'
-            f'<text class="faint" x="{max(share * 2 * BAR, 1) + 6:.1f}" y="{y + 10}">{escaped(name)}</text>'
+            f'<rect class="{escape_text(kind)}" x="0" y="{y}" width="{max(share * 2 * BAR, 1):.1f}" height="12"/>'
+            f'<text class="faint" x="{max(share * 2 * BAR, 1) + 6:.1f}" y="{y + 10}">{escape_text(name)}</text>'
         )
     marks.append(f'<path class="line" d="M{2 * BAR} 0V{16 * len(known)}"/>')
     caption = "Share of the roof of the ops that cost most; the line is all that is possible."

@@ -13,7 +13,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_quantity
 from ridgeline.hardware.chip import PEAK_KEYS
 from ridgeline.report.catalog_sheets import NUMBERS, Sheet
-from ridgeline.report.cells import DASH, WEAK, clean, facts, headed, listed
+from ridgeline.report.cells import DASH, WEAK, clean, facts, header_table, list_lines
 
 COLOURS = {"F": "white on blue", "B": "black on green", "I": "black on cyan", "W": "black on yellow"}
 
@@ -38,23 +38,23 @@ def draw(sheets: Sequence[Sheet], console: Console) -> None:
 
 def chips(sheets: Sequence[Sheet]) -> RenderableType:
     """Chips side by side: quoted numbers, ridge points, bytes per flop; weaker evidence is coloured."""
-    table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
+    table = header_table(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
     for path in NUMBERS:
         if any(path in sheet["numbers"] for sheet in sheets):
-            table.add_row(Text(path), *(_beside(sheet, path) for sheet in sheets))
+            table.add_row(Text(path), *(_side_note(sheet, path) for sheet in sheets))
     table.add_section()
     for key in PEAK_KEYS:
         cells = [sheet["ridge_flops_per_byte"].get(key) for sheet in sheets]
         if not any(cells):
             continue
         table.add_row(
-            f"ridge {key}", *(_graded(cell, f"{cell['value']:.0f} FLOP/B" if cell else DASH) for cell in cells)
+            f"ridge {key}", *(_graded_text(cell, f"{cell['value']:.0f} FLOP/B" if cell else DASH) for cell in cells)
         )
     table.add_section()
     for link in ("hbm", "scaleup", "scaleout", "host"):
         cells = [sheet["bytes_per_flop"].get(_main_peak(sheet), {}).get(link) for sheet in sheets]
         table.add_row(
-            f"{link} B/kFLOP", *(_graded(cell, f"{cell['value'] * 1000:.3g}" if cell else DASH) for cell in cells)
+            f"{link} B/kFLOP", *(_graded_text(cell, f"{cell['value'] * 1000:.3g}" if cell else DASH) for cell in cells)
         )
     legend = Text.assemble(("analytic", "cyan"), "  ", ("assumed", "yellow"), "  * sources differ", style="dim")
     if any("measured" in sheet for sheet in sheets):
@@ -79,7 +79,7 @@ def _main_peak(sheet: Sheet) -> str:
     return next((key for key in ("bf16", "fp16", "fp8") if key in sheet["bytes_per_flop"]), "")
 
 
-def _beside(sheet: Sheet, path: str) -> Text:
+def _side_note(sheet: Sheet, path: str) -> Text:
     """A number, and what was measured of it."""
     made, found = _number(sheet["numbers"].get(path)), sheet.get("measured", {}).get(path)
     if found is None:
@@ -92,10 +92,10 @@ def _number(number: Sheet | None) -> Text:
     if number is None:
         return Text(DASH, style="dim")
     value = f"{number['value']:g}" if not number["unit"] else format_quantity(number["value"], number["unit"])
-    return _graded(number, value + ("*" if "conflicts" in number else ""))
+    return _graded_text(number, value + ("*" if "conflicts" in number else ""))
 
 
-def _graded(number: Sheet | None, text: str) -> Text:
+def _graded_text(number: Sheet | None, text: str) -> Text:
     return Text(text, style=WEAK.get(number["evidence"], "") if number else "dim")
 
 
@@ -103,7 +103,7 @@ def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
     """Where every number of the chips comes from, and who disagrees."""
     parts: list[RenderableType] = []
     for sheet in sheets:
-        table = headed(("number", "value", "evidence", "source", "note"), title=f"{sheet['id']}: sources")
+        table = header_table(("number", "value", "evidence", "source", "note"), title=f"{sheet['id']}: sources")
         for path, number in sheet["numbers"].items():
             source = clean(known.get(number["source"], number["source"]))
             table.add_row(path, _number(number), number["evidence"], source, clean(number.get("note", "")))
@@ -121,7 +121,7 @@ def sources(sheets: Sequence[Sheet], known: Any) -> RenderableType:
 def system(sheet: Sheet) -> RenderableType:
     """A sized system: its tiers from the inside out, and its totals."""
     heads = ("tier", "topology", "chips", "instances", "per chip, one way", "bisection", "hops")
-    tiers = headed(heads, title=sheet["name"])
+    tiers = header_table(heads, title=sheet["name"])
     for tier in sheet["tiers"]:
         rate = tier["bandwidth"]
         tiers.add_row(
@@ -129,7 +129,9 @@ def system(sheet: Sheet) -> RenderableType:
             clean(tier["topology"]),
             str(tier["chips"]),
             str(tier["instances"]),
-            _graded(rate, format_quantity(rate["value"], "B/s")) if rate else Text("not published", style="yellow"),
+            _graded_text(rate, format_quantity(rate["value"], "B/s"))
+            if rate
+            else Text("not published", style="yellow"),
             format_quantity(tier["bisection_bytes_per_s"], "B/s") if tier["bisection_bytes_per_s"] else DASH,
             str(tier["diameter_hops"]),
         )
@@ -142,7 +144,7 @@ def system(sheet: Sheet) -> RenderableType:
         ("power", format_quantity(totals["power_w"], "W") if totals["power_w"] else DASH),
         ("price", f"{totals['price_usd_per_hour']:.2f} USD/h" if totals["price_usd_per_hour"] else DASH),
     )
-    return Group(tiers, about, *listed("assumed", sheet["assumptions"]))
+    return Group(tiers, about, *list_lines("assumed", sheet["assumptions"]))
 
 
 def engine(sheet: Sheet) -> RenderableType:
@@ -159,7 +161,7 @@ def engine(sheet: Sheet) -> RenderableType:
     )
     fuses = [f"{word}: {meaning}" for word, meaning in sheet["fuses"].items()]
     overlaps = [f"{word}: {meaning}" for word, meaning in sheet["overlaps"].items()]
-    return Group(about, *listed("fuses", fuses), *listed("overlaps", overlaps))
+    return Group(about, *list_lines("fuses", fuses), *list_lines("overlaps", overlaps))
 
 
 def _words(value: str | bool | Sequence[str | Sequence[str]]) -> str:
@@ -231,7 +233,7 @@ def _cells(step: Sheet, wide: int) -> Text:
     return drawn
 
 
-def _asked(work: Sheet, batch: str) -> str:
+def _phase_text(work: Sheet, batch: str) -> str:
     """What a workload asks."""
     if work["kind"] != "serve":
         return f"{work['kind']}, {work.get('seq') or work.get('context')} tokens, {batch}"
@@ -251,7 +253,7 @@ def scenario(sheet: Sheet) -> RenderableType:
         ("scenario", sheet["name"]),
         ("model", sheet["model"]),
         ("system", f"{sheet['system']} ({sheet['chips']} chips)"),
-        ("workload", _asked(work, batch)),
+        ("workload", _phase_text(work, batch)),
         ("mesh", mesh),
         ("microbatches", f"{sheet['microbatches']} of {plan['microbatch']} sequence(s)"),
         (
@@ -264,7 +266,7 @@ def scenario(sheet: Sheet) -> RenderableType:
         ("precision", plan["precision"]["compute"]),
         ("engine", plan["engine"]),
     )
-    return Group(about, *listed("assumed", sheet["assumptions"]))
+    return Group(about, *list_lines("assumed", sheet["assumptions"]))
 
 
 def listing(sheet: Sheet) -> RenderableType:
@@ -272,7 +274,7 @@ def listing(sheet: Sheet) -> RenderableType:
     rows = sheet["rows"]
     columns = list(rows[0]) if rows else []
     numbers = [key for key in columns if any(isinstance(row[key], (int, float)) for row in rows)]
-    table = headed(
+    table = header_table(
         [key.replace("_", " ") for key in columns],
         right=[key.replace("_", " ") for key in numbers],
         title=f"{len(rows)} {sheet['of']}",
@@ -305,7 +307,7 @@ Row = tuple[str, Callable[[Sheet], str], str]  # its name, what stands there for
 
 def models(sheets: Sequence[Sheet]) -> RenderableType:
     """Models side by side: parameters by part, flops, cache, intensity."""
-    table = headed(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
+    table = header_table(["", *(sheet["id"] for sheet in sheets)], title=", ".join(sheet["name"] for sheet in sheets))
     for section in (_shape_rows(), _param_rows(), _flop_rows(sheets), media_rows(sheets), _cache_rows()):
         for name, cell, style in section:
             cells = [cell(sheet) for sheet in sheets]
@@ -316,7 +318,7 @@ def models(sheets: Sequence[Sheet]) -> RenderableType:
         f"{sheet['id']}: {line}" for sheet in sheets if sheet["capture"] for line in sheet["capture"]["untold"]
     ]  # fmt: skip
     convention = Text(sheets[0]["flops_per_token"]["convention"], style="dim")
-    return Group(table, convention, *listed("captured; could not be told", untold))
+    return Group(table, convention, *list_lines("captured; could not be told", untold))
 
 
 def _shape_rows() -> list[Row]:

@@ -37,7 +37,7 @@ def time(nanoseconds: float) -> str:
     return format_quantity(nanoseconds / 1000 * DECIMAL["u"], "s", 4)
 
 
-def signed(nanoseconds: float) -> str:
+def signed_time(nanoseconds: float) -> str:
     """A difference of times of traces, with its sign.
 
     >>> signed(1234500), signed(-2000)
@@ -78,7 +78,7 @@ def grid(*justify: Side) -> Table:
     return table
 
 
-def headed(
+def header_table(
     columns: Iterable[str],
     *,
     right: Iterable[str] = (),
@@ -104,7 +104,9 @@ def facts(*rows: tuple[str, object]) -> Table:
     return table
 
 
-def listed(title: str, items: Sequence[str], *, most: int | None = None, style: str = "dim") -> list[RenderableType]:
+def list_lines(
+    title: str, items: Sequence[str], *, most: int | None = None, style: str = "dim"
+) -> list[RenderableType]:
     """A title and a line for each item, the rest of many counted; nothing where there is none."""
     lines: list[RenderableType] = [Text.assemble("  - ", clean(item)) for item in items[:most]]
     if most is not None and len(items) > most:

@@ -27,7 +27,7 @@ from ridgeline.comm import (
 )
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
-from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, headed, listed, percent, scatter
+from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, header_table, list_lines, percent, scatter
 from ridgeline.runtime.collective_run import CollectiveRun
 
 METHODS: dict[Method, str] = {
@@ -63,7 +63,7 @@ def draw_collective(time: CollectiveTime, console: Console) -> None:
         blocks(
             [Text.assemble(clean(title), style="bold")],
             [rows],
-            listed("not verified", [str(problem) for problem in time.verification.problems]),
+            list_lines("not verified", [str(problem) for problem in time.verification.problems]),
             [] if time.prices is None else [_prices(time.prices)],
             [] if time.contention is None else [facts(*_simulation(time.contention))],
             [_sizes(time.by_size)] if time.by_size else [],
@@ -78,7 +78,7 @@ def _prices(prices: CollectivePrices) -> Table | Text:
     """The four layers side by side: seconds, how much more than the layer before, and what the layer adds."""
     if not (prices.library.seconds or prices.benchmark.seconds or prices.step.seconds):
         return clean(f"priced on ideal links only: {prices.step.reason}")
-    table = headed(("what it takes", "", "more", "by", "counts besides"), right=("", "more"))
+    table = header_table(("what it takes", "", "more", "by", "counts besides"), right=("", "more"))
     before: float | None = None
     for field in fields(prices):
         price: LayerPrice = getattr(prices, field.name)
@@ -119,7 +119,7 @@ def _simulation(run: Contention) -> list[tuple[str, str]]:
 
 
 def _sizes(ranges: Sequence[SizeRange]) -> Table:
-    table = headed(("fastest", "from", "to", "takes", "bound"), right=("from", "to", "takes", "bound"))
+    table = header_table(("fastest", "from", "to", "takes", "bound"), right=("from", "to", "takes", "bound"))
     for row in ranges:
         sizes = (format_quantity(size, "B", 3) for size in (row.min_bytes, row.max_bytes))
         times = (
@@ -131,7 +131,7 @@ def _sizes(ranges: Sequence[SizeRange]) -> Table:
 
 
 def _links(time: CollectiveTime) -> Table:
-    table = headed(("busiest link", "bytes", "of the time"), right=("bytes", "of the time"))
+    table = header_table(("busiest link", "bytes", "of the time"), right=("bytes", "of the time"))
     for link in time.busiest:
         table.add_row(f"{link.source} to {link.target}", format_quantity(link.bytes, "B", 3), percent(link.busy))
     return table
@@ -160,14 +160,14 @@ def draw_verification(file: CollectiveFile, console: Console) -> None:
     """Print whether a file's algorithm is right, or what is wrong with it; the settings of a library's file."""
     if file.rule_texts:
         verdict = "some rules have no effect" if file.warnings else "every rule is one that the library takes"
-        rules = listed(f"{file.format}: {verdict}", list(file.rule_texts))
-        console.print(blocks(rules, listed("warnings", list(file.warnings))))
+        rules = list_lines(f"{file.format}: {verdict}", list(file.rule_texts))
+        console.print(blocks(rules, list_lines("warnings", list(file.warnings))))
         return
     proven = "no race, no deadlock" if file.format == "ridgeline" else "no deadlock, in every order tried"
     verdict = f"every output right, {proven}" if file.verified else "NOT verified"
     what = f"{file.algorithm_name}, {file.collective} on {file.ranks} ranks, {file.steps:,} steps"
     lines = [f"{problem.path}: {problem.given}, expected {problem.expected}" for problem in file.problems]
-    console.print(blocks([clean(f"{file.format}: {what}: {verdict}")], listed("problems", lines)))
+    console.print(blocks([clean(f"{file.format}: {what}: {verdict}")], list_lines("problems", lines)))
 
 
 def draw_library(library: AlgorithmList, console: Console) -> None:
@@ -175,7 +175,7 @@ def draw_library(library: AlgorithmList, console: Console) -> None:
     rows = library.algorithms
     names, kinds = (list(dict.fromkeys(getattr(row, key) for row in rows)) for key in ("algorithm", "collective"))
     cells = {(row.algorithm, row.collective): row for row in rows}
-    table = headed(("algorithm", *kinds), right=kinds)
+    table = header_table(("algorithm", *kinds), right=kinds)
     for name in names:
         texts = []
         for kind in kinds:
@@ -200,7 +200,7 @@ def draw_collective_run(run: CollectiveRun, console: Console) -> None:
     """Print the table of sizes."""
     algorithm = run.algorithm
     title = f"{run.collective} by {algorithm.name} on {algorithm.ranks} ranks, {run.backend}"
-    table = headed(COLUMNS, right=COLUMNS)
+    table = header_table(COLUMNS, right=COLUMNS)
     for row in run.rows:
         table.add_row(
             format_quantity(row.size_bytes, "B", 3),
@@ -218,7 +218,7 @@ def draw_collective_run(run: CollectiveRun, console: Console) -> None:
         ("outputs", "right, bit for bit" if run.correct else "WRONG"),
     )
     wrong = [f"{format_quantity(row.size_bytes, 'B', 3)}: {text}" for row in run.rows for text in row.wrong]
-    console.print(blocks([clean(title)], [figures], listed("wrong outputs", wrong), [table]))
+    console.print(blocks([clean(title)], [figures], list_lines("wrong outputs", wrong), [table]))
 
 
 # -- library choice ---------------------------------------------------------------------------------------------------
@@ -245,17 +245,17 @@ def draw_library_choice(choice: LibraryChoice, console: Console) -> None:
             [Text.assemble(title, style="bold")],
             [rows],
             [_options(choice)],
-            listed("why", list(choice.why)),
-            listed("not considered", refused),
+            list_lines("why", list(choice.why)),
+            list_lines("not considered", refused),
             [_sweep(choice)],
-            listed("assumed", list(choice.notes)),
+            list_lines("assumed", list(choice.notes)),
         )
     )
 
 
 def _options(choice: LibraryChoice) -> Table:
     names = ("algorithm", "protocol", "time", "latency", "bytes", "busbw", "channels")
-    table = headed(names, right=names[2:])
+    table = header_table(names, right=names[2:])
     for option in choice.compared:
         times = (_s(option.seconds), _s(option.latency_s), _s(option.bytes_s))
         rate, channels = _rate(option.busbw), str(option.channels or "")
@@ -265,7 +265,7 @@ def _options(choice: LibraryChoice) -> Table:
 
 def _sweep(choice: LibraryChoice) -> Table:
     names = ("size", "takes", "channels", "its estimate", "busbw", "measured", "measured busbw")
-    table = headed(names, right=("size", *names[2:]))
+    table = header_table(names, right=("size", *names[2:]))
     for point in choice.sweep:
         table.add_row(
             format_quantity(point.size_bytes, "B", 3),
@@ -346,7 +346,7 @@ def crossing_marks(ranges: Sequence[SizeRange], width: float, height: float) -> 
         path = _path([(x(s), y(t)) for s, t in zip(sizes, taken, strict=True)])
         sentence = f"{one.algorithm}, {one.chunks} chunks"
         line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2">'
-        marks.append(f"{line}<title>{html.escaped(sentence)}</title></path>")
+        marks.append(f"{line}<title>{html.escape_text(sentence)}</title></path>")
         high_up = TOP - 6 - 11 * (row % 2)
         marks.append(html.label(one.algorithm, (x(first) + x(last)) / 2, high_up, anchor="middle"))
         if row:

@@ -12,8 +12,8 @@ from rich.text import Text
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_bytes, write_text
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.cells import DASH, Axis, Dot, bar, blocks, clean, grid, headed, listed, percent, scatter
-from ridgeline.report.html import Scale, document, escaped, facts, table
+from ridgeline.report.cells import DASH, Axis, Dot, bar, blocks, clean, grid, header_table, list_lines, percent, scatter
+from ridgeline.report.html import Scale, document, escape_text, facts, table
 from ridgeline.report.plan_html import EDGE, LEFT, SCRIPT, STYLE, TALL, WIDE, Chart, chart
 from ridgeline.report.raster import Canvas
 from ridgeline.search import DeploymentReport, FrontierPoint
@@ -30,7 +30,14 @@ GOALS = {"cost": "the cheapest that holds the load", "chips": "the fewest chips 
 def draw_deployment(report: DeploymentReport, console: Console) -> None:
     """Print a recommended deployment."""
     console.print(
-        blocks(_headline(report), _others(report), _why(report), _knobs(report), _frontier(report), _foot(report))
+        blocks(
+            _headline(report),
+            _other_deployments(report),
+            _why(report),
+            _knobs(report),
+            _frontier(report),
+            _foot(report),
+        )
     )
 
 
@@ -54,9 +61,9 @@ def _headline(report: DeploymentReport) -> Iterator[RenderableType]:
         yield Text.assemble((word, colour), f"  {sentence}, limit {format_quantity(limit.limit, 's', 3)}")
 
 
-def _others(report: DeploymentReport) -> Iterator[RenderableType]:
+def _other_deployments(report: DeploymentReport) -> Iterator[RenderableType]:
     heads = ("chips", "requests/s", "$ / M tokens", "tokens/s user")
-    table = headed(("deployment", *heads, "objective"), right=heads)
+    table = header_table(("deployment", *heads, "objective"), right=heads)
     for one in (report.best, *report.others):
         cost = one.prediction.cost_per_million_tokens_usd
         cells = (str(one.candidate.chips), f"{one.rate:.3g}", DASH if cost is None else f"{cost:.2f}")
@@ -88,7 +95,9 @@ def _why(report: DeploymentReport) -> Iterator[RenderableType]:
 def _knobs(report: DeploymentReport) -> Iterator[RenderableType]:
     if not report.why.knobs:
         return
-    table = headed(("decided otherwise", "requests/s/chip", "missed first", "the replica"), right=("requests/s/chip",))
+    table = header_table(
+        ("decided otherwise", "requests/s/chip", "missed first", "the replica"), right=("requests/s/chip",)
+    )
     for knob in report.why.knobs[:KNOBS]:
         change = signed_share(knob.change) if knob.rate else "none"
         table.add_row(clean(knob.choice), change, knob.breaks.upper(), Text(knob.words, style="dim"))
@@ -118,7 +127,7 @@ def _frontier(report: DeploymentReport) -> Iterator[RenderableType]:
     up = Axis(name=cost_name(report), form=lambda value: f"{value:.3g}")
     yield Text("\n".join(scatter(dots, across, up)))
     heads = ("tokens/s user", "cost", "requests/s")
-    table = headed(("replica", *heads), right=heads)
+    table = header_table(("replica", *heads), right=heads)
     for point in points:
         table.add_row(clean(point.words), f"{point.user_speed:.0f}", f"{cost_of(point):.3g}", f"{point.rate:.3g}")
     yield table
@@ -131,7 +140,7 @@ def _foot(report: DeploymentReport) -> Iterator[RenderableType]:
         f"mean {report.mean_prompt_tokens:.0f} + {report.mean_output_tokens:.0f} tokens",
         style="dim",
     )
-    yield from listed("assumed", report.assumptions, most=MOST)
+    yield from list_lines("assumed", report.assumptions, most=MOST)
 
 
 # -- deployment chart -------------------------------------------------------------------------------------------------
@@ -212,7 +221,7 @@ def page(report: DeploymentReport) -> str:
         for limit in best.prediction.limits
     ]  # fmt: skip
     title = f"{report.scenario.model.id} on {report.scenario.system.name}"
-    body = f"<h1>{escaped(title)}</h1><p class=plan>{escaped(best.candidate.words)}</p>{facts(pairs)}"
+    body = f"<h1>{escape_text(title)}</h1><p class=plan>{escape_text(best.candidate.words)}</p>{facts(pairs)}"
     body += _deployment_chart_frontier(report) + _deployment_chart_knobs(report)
     return document(title=title, body=body, style=STYLE, script=SCRIPT)
 

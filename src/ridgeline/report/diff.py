@@ -9,8 +9,8 @@ from rich.text import Text
 
 from ridgeline.calibrate.explain import Explanation, GapPart
 from ridgeline.core.units import format_quantity, signed_share
-from ridgeline.report.cells import better_or_worse, blocks, clean, grid, listed, signed, time
-from ridgeline.report.html import HOUSE, document, escaped, facts, label, rule, svg, table
+from ridgeline.report.cells import better_or_worse, blocks, clean, grid, list_lines, signed_time, time
+from ridgeline.report.html import HOUSE, document, escape_text, facts, label, rule, svg, table
 from ridgeline.trace import CauseTime, Diff, Place
 
 SHOWN = 4  # of a cause on a page
@@ -34,7 +34,7 @@ def draw_runs(diffs: Sequence[Diff], console: Console) -> None:
     for diff in diffs:
         share = signed_share(diff.slower) if diff.slower else "0.0%"
         most = diff.causes[0] if diff.causes else None
-        sentence = f"{most.cause} {signed(most.delta_ns)}" if most else ""
+        sentence = f"{most.cause} {signed_time(most.delta_ns)}" if most else ""
         table.add_row(clean(diff.after.label), time(diff.after.step_ns), share, Text(sentence, style="dim"))
     console.print(blocks([Text("all runs, against the first", style="dim"), table]))
 
@@ -64,7 +64,7 @@ def _head(diff: Diff) -> list[RenderableType]:
         what = "predicted" if one.predicted else f"mean of {one.steps} step(s), {chips} {one.chip_name or ''}"
         table.add_row(mark, clean(one.label), time(one.step_ns), Text(what, style="dim"))
     share = diff.delta_ns / (diff.before.step_ns or 1.0)
-    whole = Text(signed(diff.delta_ns), style="bold")
+    whole = Text(signed_time(diff.delta_ns), style="bold")
     table.add_row("", Text("B − A", style="bold"), whole, signed_share(share))
     return [table]
 
@@ -79,14 +79,14 @@ def _causes(diff: Diff) -> list[RenderableType]:
         if abs(cause.delta_ns) < ROUNDING:
             continue
         table.add_row(
-            Text(cause.cause, style="bold"), signed(cause.delta_ns), better_or_worse(cause.delta_ns / largest),
+            Text(cause.cause, style="bold"), signed_time(cause.delta_ns), better_or_worse(cause.delta_ns / largest),
             Text(cause.meaning, style="dim"),
         )  # fmt: skip
         for item in [item for item in cause.items if abs(item.delta_ns) >= LEAST * whole][:SHOWN]:
             name = clean(both_ends(item.name))
             calls = f"{item.calls_before:,.0f} → {item.calls_after:,.0f}"
             table.add_row(
-                Text(f"  {item.phase}, {item.class_}", style="dim"), Text(signed(item.delta_ns), style="dim"),
+                Text(f"  {item.phase}, {item.class_}", style="dim"), Text(signed_time(item.delta_ns), style="dim"),
                 Text(calls, style="dim"), Text.assemble(name, style="dim"),
             )  # fmt: skip
     match = f"causes, which sum to the difference; kernels matched by {diff.by}"
@@ -101,7 +101,7 @@ def _places(by: str, places: Sequence[Place]) -> list[RenderableType]:
     largest = max(abs(row.delta_ns) for row in rows)
     for row in rows[:40]:
         table.add_row(
-            row.id, time(row.before_ns), time(row.after_ns), signed(row.delta_ns),
+            row.id, time(row.before_ns), time(row.after_ns), signed_time(row.delta_ns),
             better_or_worse(row.delta_ns / largest),
         )  # fmt: skip
     return [Text(f"by {by}", style="dim"), table]
@@ -121,7 +121,7 @@ def draw_explanation(explanation: Explanation, console: Console) -> None:
 
 def explain_page(explanation: Explanation) -> RenderableType:
     """Predicted and measured, why that may be unfair, the gap in order, and what to change on which side."""
-    doubts = listed("doubtful", explanation.doubts, style="yellow")
+    doubts = list_lines("doubtful", explanation.doubts, style="yellow")
     return blocks(_explain_head(explanation), doubts, _gap(explanation), _todo(explanation))
 
 
@@ -136,7 +136,7 @@ def _explain_head(explanation: Explanation) -> list[RenderableType]:
         "measured", time(explanation.measured_ns), Text(f"{inside} the interval of the prediction", style="dim")
     )
     residual = "" if explanation.residual is None else f"residual {signed_share(explanation.residual)}"
-    table.add_row(Text("gap", style="bold"), Text(signed(explanation.gap_ns), style="bold"), residual)
+    table.add_row(Text("gap", style="bold"), Text(signed_time(explanation.gap_ns), style="bold"), residual)
     sources = ", ".join(explanation.analysis.timeline.about.sources[:2])
     title = f"{scenario.model.id} on {scenario.system.name}   {sources}"
     return [Text.assemble(clean(title), style="bold"), table]
@@ -155,15 +155,15 @@ def _gap(explanation: Explanation) -> list[RenderableType]:
         alone = parts[0] if len(parts) == 1 else None
         table.add_row(
             Text(one.class_ + (f", {alone.phase}" if alone else ""), style="bold"), time(one.predicted_ns),
-            time(one.measured_ns), signed(one.gap_ns), better_or_worse(one.gap_ns / largest / 2),
+            time(one.measured_ns), signed_time(one.gap_ns), better_or_worse(one.gap_ns / largest / 2),
             *_verdict(alone),
         )  # fmt: skip
         for part in [] if alone else parts:
-            times = (time(part.predicted_ns), time(part.measured_ns), signed(part.gap_ns))
+            times = (time(part.predicted_ns), time(part.measured_ns), signed_time(part.gap_ns))
             dim = [Text(word, style="dim") for word in (f"  {part.phase}", *times)]
             table.add_row(*dim, "", *_verdict(part))
     if small:
-        table.add_row(Text("the rest", style="dim"), "", "", signed(sum(small)), "", *_verdict(None))
+        table.add_row(Text("the rest", style="dim"), "", "", signed_time(sum(small)), "", *_verdict(None))
     head = "class and phase, predicted, measured, gap, what should change; gaps of classes sum to the whole"
     return [Text(head, style="dim"), table]
 
@@ -177,13 +177,13 @@ def _verdict(part: GapPart | None) -> tuple[Text, Text]:
 
 def _todo(explanation: Explanation) -> list[RenderableType]:
     """Of whom how much is, and each action once, beside the largest part that asks for it."""
-    parts = ", ".join(f"{change} {signed(gap)}" for change, gap in explanation.by_change_ns.items())
+    parts = ", ".join(f"{change} {signed_time(gap)}" for change, gap in explanation.by_change_ns.items())
     table = grid("left", "left", "left")
     seen: set[str] = set()
     for part in explanation.parts:
         if part.action and part.action not in seen:
             seen.add(part.action)
-            where = f"{part.phase} {part.class_} {signed(part.gap_ns)}"
+            where = f"{part.phase} {part.class_} {signed_time(part.gap_ns)}"
             table.add_row(
                 Text(f"  {part.change}", style=COLOURS[part.change]),
                 Text(where, style="dim"),
@@ -215,20 +215,20 @@ def diff_page(diffs: Sequence[Diff]) -> str:
         [(first.label, first.chip_name or "", time(first.step_ns), "", "")]
         + [
             (diff.after.label, diff.after.chip_name or "", time(diff.after.step_ns),
-             signed(diff.delta_ns), signed_share(diff.slower) if diff.slower else "0.0%")
+             signed_time(diff.delta_ns), signed_share(diff.slower) if diff.slower else "0.0%")
             for diff in diffs
         ],
         text=(1,),
     )  # fmt: skip
-    body = f"<h1>Why steps differ</h1>{runs}" + "".join(_one(diff) for diff in diffs)
+    body = f"<h1>Why steps differ</h1>{runs}" + "".join(_diff_summary(diff) for diff in diffs)
     return document(title=f"Ridgeline: {first.label} and {len(diffs)} more", body=body, style=STYLE)
 
 
-def _one(diff: Diff) -> str:
+def _diff_summary(diff: Diff) -> str:
     before, after = diff.before, diff.after
     figures = (
         (time(before.step_ns), f"A: {before.label}"), (time(after.step_ns), f"B: {after.label}"),
-        (signed(diff.delta_ns), "B − A, a step and chip"),
+        (signed_time(diff.delta_ns), "B − A, a step and chip"),
         (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
     )  # fmt: skip
     places = "".join(
@@ -236,9 +236,9 @@ def _one(diff: Diff) -> str:
         for by, rows in (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
     )
     return (
-        f"<h2>{escaped(before.label)} → {escaped(after.label)}</h2>{facts(figures)}"
+        f"<h2>{escape_text(before.label)} → {escape_text(after.label)}</h2>{facts(figures)}"
         f"<figure>{_bars(diff)}<figcaption>Causes sum to the difference. Work is matched by "
-        f"{escaped(diff.by)}.</figcaption></figure>"
+        f"{escape_text(diff.by)}.</figcaption></figure>"
         f"{''.join(map(_cause, diff.causes))}{places}"
     )
 
@@ -269,14 +269,14 @@ def _bar(name: str, us: float, ends: tuple[float, float], place: int, kind: str)
     top = place * TALL + 4
     size = f'x="{left:.1f}" y="{top}" width="{max(1.0, right - left):.1f}" height="{TALL - 8}"'
     yield label(name, NAMES - 10, top + 12, anchor="end", faint=False)
-    yield f'<rect class="{kind}" {size}><title>{escaped(f"{name}: {signed(us)}")}</title></rect>'
-    yield label(signed(us), right + 6, top + 12)
+    yield f'<rect class="{kind}" {size}><title>{escape_text(f"{name}: {signed_time(us)}")}</title></rect>'
+    yield label(signed_time(us), right + 6, top + 12)
 
 
 def _cause(one: CauseTime) -> str:
     rows = [
         (
-            signed(item.delta_ns), f"{item.phase}, {item.class_}", both_ends(item.name, 120),
+            signed_time(item.delta_ns), f"{item.phase}, {item.class_}", both_ends(item.name, 120),
             f"{item.calls_before:,.0f} → {item.calls_after:,.0f}",
             time(item.before_ns), time(item.after_ns),
             _kernels(item.kernels_before, item.kernels_after),
@@ -285,7 +285,8 @@ def _cause(one: CauseTime) -> str:
     ]  # fmt: skip
     head = ("", "where", "what", "calls", "A", "B", "kernels")
     return (
-        f"<details><summary><b>{escaped(one.cause)}</b> {escaped(signed(one.delta_ns))}: {escaped(one.meaning)}"
+        f"<details><summary><b>{escape_text(one.cause)}</b> {escape_text(signed_time(one.delta_ns))}: "
+        f"{escape_text(one.meaning)}"
         f"</summary>{table(head, rows, text=(1, 2, 6))}</details>"
     )
 
@@ -298,7 +299,7 @@ def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
 
 def _diff_html_places(by: str, places: Sequence[Place]) -> str:
     rows = [
-        (place.id, time(place.before_ns), time(place.after_ns), signed(place.delta_ns))
+        (place.id, time(place.before_ns), time(place.after_ns), signed_time(place.delta_ns))
         for place in places
         if place.delta_ns
     ]

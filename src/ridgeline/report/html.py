@@ -46,7 +46,7 @@ def document(*, title: str, body: str, style: str, script: str = "") -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escaped(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        f"<title>{escape_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
         f"{f'<script>{script}</script>' if script else ''}\n</body>\n</html>\n"
     )
 
@@ -76,7 +76,7 @@ def printable(text: str, most: int = LONGEST) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in short)
 
 
-def escaped(value: object) -> str:
+def escape_text(value: object) -> str:
     """Text of a stranger inside markup or inside a quoted attribute.
 
     >>> escaped('<b title="x">')
@@ -100,7 +100,7 @@ def as_data(value: object) -> str:
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Large figures with what each means below."""
-    cells = "".join(f"<div><b>{escaped(value)}</b><span>{escaped(name)}</span></div>" for value, name in pairs)
+    cells = "".join(f"<div><b>{escape_text(value)}</b><span>{escape_text(name)}</span></div>" for value, name in pairs)
     return f'<div class="facts">{cells}</div>'
 
 
@@ -109,7 +109,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, text: Sequen
 
     def line(cells: Sequence[object], tag: str) -> str:
         made = (
-            f"<{tag}{' class=text' if index in text else ''}>{escaped(cell)}</{tag}>"
+            f"<{tag}{' class=text' if index in text else ''}>{escape_text(cell)}</{tag}>"
             for index, cell in enumerate(cells)
         )
         return f"<tr>{''.join(made)}</tr>"
@@ -126,7 +126,7 @@ def svg(width: float, height: float, marks: Iterable[str]) -> str:
 def label(text: str, x: float, y: float, *, anchor: str = "start", faint: bool = True) -> str:
     """A text of a drawing; `anchor` says which end of it stands at x."""
     kind = ' class="faint"' if faint else ""
-    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'
+    return f'<text{kind} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape_text(text)}</text>'
 
 
 def rule(d: str, kind: str = "rule") -> str:
@@ -137,7 +137,7 @@ def rule(d: str, kind: str = "rule") -> str:
 def dot(x: float, y: float, radius: float, *, kind: str, told: str, more: str = "") -> str:
     """A point of a chart, which tells what it is; `more` are further attributes."""
     place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
-    return f'<circle class="{kind}" {place}{more}><title>{escaped(told)}</title></circle>'
+    return f'<circle class="{kind}" {place}{more}><title>{escape_text(told)}</title></circle>'
 
 
 # -- scale ------------------------------------------------------------------------------------------------------------

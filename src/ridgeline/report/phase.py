@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import format_gib, format_quantity
-from ridgeline.report.cells import WEAK, bar, clean, grid, listed
+from ridgeline.report.cells import WEAK, bar, clean, grid, list_lines
 from ridgeline.report.predict import COLOURS, COLUMNS, MOST, WIDE
 from ridgeline.sim.phase_prediction import PhasePrediction
 
@@ -116,4 +116,4 @@ def _trust(phase: PhasePrediction) -> list[RenderableType]:
         ("evidence ", "dim"), (evidence, WEAK.get(evidence, "")), ("   interval from ", "dim"),
         phase.interval.basis,
     )  # fmt: skip
-    return [head, *listed("assumed", phase.assumptions, most=MOST)]
+    return [head, *list_lines("assumed", phase.assumptions, most=MOST)]

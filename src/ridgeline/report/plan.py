@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, headed, listed, scatter
+from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, header_table, list_lines, scatter
 from ridgeline.report.predict import COLOURS
 from ridgeline.search import (
     ComparedSystem,
@@ -57,15 +57,21 @@ def draw_reasons(report: PlanReport, console: Console) -> None:
     console.print()
     console.print(
         blocks(
-            _stopped(report), _refined(report), _why(report), _next(report), _software(report), _compared(report),
+            _stopped_note(report),
+            _refined_lines(report),
+            _why(report),
+            _next(report),
+            _software(report),
+            _system_comparison(report),
             _frontier(report),
-            listed("assumed", report.reasons.assumptions, most=MOST), [_found(report)],
+            list_lines("assumed", report.reasons.assumptions, most=MOST),
+            [_search_text(report)],
         )
-    )  # fmt: skip
+    )
 
 
 def _table(*columns: str, right: Iterable[str] = ()) -> Table:
-    return headed(columns, right=right, head="dim", overflow="fold")
+    return header_table(columns, right=right, head="dim", overflow="fold")
 
 
 def _headline(report: PlanReport) -> Iterable[RenderableType]:
@@ -89,7 +95,7 @@ def _headline(report: PlanReport) -> Iterable[RenderableType]:
     bill = _bill(best)
     rows += [("bill", bill)] if bill else []
     rows += [("run", _run(report, report.run))] if report.run else []
-    rows += [("yours", _given(report.reasons.given))] if report.reasons.given else []
+    rows += [("yours", _given_plan_text(report.reasons.given))] if report.reasons.given else []
     if not report.found.complete:
         rows.append(("stopped", Text("before all plans were priced: the best so far", style="bold yellow")))
     yield facts(*rows)
@@ -116,7 +122,7 @@ def _run(report: PlanReport, run: Run) -> str:
     return ", ".join(words)
 
 
-def _given(own: GivenPlan) -> str:
+def _given_plan_text(own: GivenPlan) -> str:
     place = f"{own.faster:,} plans are faster" if own.faster else "none is faster"
     lost_s = own.loss.seconds
     lost = f"{signed_quantity(lost_s, 's')} to the best: {own.loss.to}" if lost_s else "the best itself"
@@ -138,25 +144,25 @@ def _top(report: PlanReport) -> Iterable[RenderableType]:
         yield Text("the best plan of each kind: another mesh, sharding or recompute", style="dim")
 
 
-def _stopped(report: PlanReport) -> Iterable[RenderableType]:
+def _stopped_note(report: PlanReport) -> Iterable[RenderableType]:
     if report.found.complete and not report.reasons.complete:
         yield Text("stopped before all reasons were found", style="bold yellow")
 
 
-def _refined(report: PlanReport) -> Iterable[RenderableType]:
+def _refined_lines(report: PlanReport) -> Iterable[RenderableType]:
     """What moving layers and recomputing by stage gain, and what of it is handed over."""
     own = report.recommended
     if own.refined:
-        yield from _gained(own, "refined ")
+        yield from _gain_lines(own, "refined ")
         if own.of != report.winner.plan_words:
             yield Text.assemble(("        of ", "dim"), own.of)
     beyond = own.beyond
     if beyond is not None:
-        yield from _gained(beyond, "further ")
+        yield from _gain_lines(beyond, "further ")
         yield Text.assemble(("        but ", "dim"), clean(beyond.lacking or UNKEPT))
 
 
-def _gained(plan: RecommendedPlan | RefinedPlan, name: str) -> Iterable[RenderableType]:
+def _gain_lines(plan: RecommendedPlan | RefinedPlan, name: str) -> Iterable[RenderableType]:
     share = plan.saves_s / (plan.prediction.step_time_s + plan.saves_s)
     gain = f"saves {format_quantity(plan.saves_s, 's', 3)} ({share:.1%}) of plan 1"
     step = format_quantity(plan.prediction.step_time_s, "s")
@@ -266,7 +272,7 @@ def _software(report: PlanReport) -> Iterable[RenderableType]:
         yield Text(note if rows else f"{note}: none is faster", style="dim")
 
 
-def _compared(report: PlanReport) -> Iterable[RenderableType]:
+def _system_comparison(report: PlanReport) -> Iterable[RenderableType]:
     rows = report.search.compared
     if len(rows) < 2:
         return
@@ -336,7 +342,7 @@ def _frontier(report: PlanReport) -> Iterable[RenderableType]:
     yield from (Text(line.rstrip(), no_wrap=True) for line in scatter(dots, across, up))
 
 
-def _found(report: PlanReport) -> Text:
+def _search_text(report: PlanReport) -> Text:
     speed = report.found.considered / report.search.time.seconds if report.search.time.seconds else 0.0
     counts = f"{report.found.considered:,} plans priced, {report.found.feasible:,} fit"
     explained = f"; explained in {report.search.time.explain_seconds:.1f} s" if report.reasons.complete else ""

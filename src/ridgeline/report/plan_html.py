@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_count, format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.html import HOUSE, Scale, document, dot, escaped, facts, label, rule, svg, table
+from ridgeline.report.html import HOUSE, Scale, document, dot, escape_text, facts, label, rule, svg, table
 from ridgeline.report.plan import FORMS, software
 from ridgeline.search import ComparedSystem, PlanReport, RecommendedPlan, RefinedPlan, SystemPlan, amount
 
@@ -45,10 +45,19 @@ def page(report: PlanReport) -> str:
     what = f"{report.scenario.model.id} on {report.scenario.system.name}"
     body = "".join(
         (
-            f"<h1>{escaped(what)}</h1>", _winner(report), _limits(report), _top(report), _why(report), _next(report),
-            _software(report), _frontier(report), _scaling(report), _compared(report), _assumed(report),
+            f"<h1>{escape_text(what)}</h1>",
+            _winner(report),
+            _limits(report),
+            _top(report),
+            _why(report),
+            _next(report),
+            _software(report),
+            _frontier(report),
+            _scaling(report),
+            _system_comparison(report),
+            _assumption_list(report),
         )
-    )  # fmt: skip
+    )
     return document(title=f"Ridgeline plan: {what}", body=body, style=STYLE, script=SCRIPT)
 
 
@@ -71,21 +80,21 @@ def _winner(report: PlanReport) -> str:
     asked = f"{work.sequences} × {work.seq} tokens a step, under {scenario.plan.engine}"
     found = f"{report.found.considered:,} plans priced, {report.found.feasible:,} fit"
     stopped = "" if report.found.complete else " The search was stopped: this is the best so far."
-    words = escaped(best.plan_words)
-    return f"<p>{escaped(asked)}. {escaped(found)}.{stopped}</p><p class=plan>{words}</p>{facts(figures)}"
+    words = escape_text(best.plan_words)
+    return f"<p>{escape_text(asked)}. {escape_text(found)}.{stopped}</p><p class=plan>{words}</p>{facts(figures)}"
 
 
 def _limits(report: PlanReport) -> str:
     """What limits how much of the step, as one bar as wide as the page."""
     total, at, parts = report.winner.step_time_s, 0.0, []
     for name, seconds in report.winner.bounds.items():
-        share, kind = seconds / total, escaped(name)
+        share, kind = seconds / total, escape_text(name)
         place = f'x="{at:.3f}" y="0" width="{share:.3f}" height="1"'
         parts.append(f'<rect class="{kind}" {place}><title>{kind} {share:.0%}</title></rect>')
         at += share
     words = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in report.winner.bounds.items())
     bar = f'<svg class="limits" viewBox="0 0 1 1" preserveAspectRatio="none" role="img">{"".join(parts)}</svg>'
-    return f"{bar}<p>Limited by {escaped(words)}.</p>"
+    return f"{bar}<p>Limited by {escape_text(words)}.</p>"
 
 
 def _top(report: PlanReport) -> str:
@@ -96,10 +105,10 @@ def _top(report: PlanReport) -> str:
     ]  # fmt: skip
     sentence = "The best plan of each kind: another mesh, sharding or recompute."
     cells = table(("plan", "step", "loses", "memory", "MFU"), rows, text=(0,))
-    return f"<h2>The best plans</h2><p>{sentence}</p>{cells}{_refined(report)}"
+    return f"<h2>The best plans</h2><p>{sentence}</p>{cells}{_refined_section(report)}"
 
 
-def _refined(report: PlanReport) -> str:
+def _refined_section(report: PlanReport) -> str:
     """What moving layers and recomputing by stage gain."""
     plan, beyond = report.recommended, report.recommended.beyond
     rows: list[tuple[RecommendedPlan | RefinedPlan, str]] = [(plan, "handed over")] if plan.refined else []
@@ -174,14 +183,14 @@ def _axes(x: _Axis, y: _Axis) -> str:
 
 def _dot(x: float, y: float, told: str, kind: str) -> str:
     """A plan that can be pointed at and reached by keys."""
-    more = f' tabindex="0" data-told="{escaped(told)}"'
+    more = f' tabindex="0" data-told="{escape_text(told)}"'
     return dot(x, y, 6 if kind == "best" else 4, kind=kind, told=told, more=more)
 
 
 def _chart(marks: str, note: str) -> str:
     return (
         f"<figure data-chart>{svg(WIDE, TALL, [marks])}"
-        f"<figcaption>{escaped(note)}</figcaption><p class=told>Point at a dot for its plan.</p></figure>"
+        f"<figcaption>{escape_text(note)}</figcaption><p class=told>Point at a dot for its plan.</p></figure>"
     )
 
 
@@ -256,7 +265,7 @@ def _scaling(report: PlanReport) -> str:
     return f"<h2>Scaling</h2>{_chart(_axes(chips, speed) + rule(path(ideal), 'line') + ''.join(dots), note)}"
 
 
-def _compared(report: PlanReport) -> str:
+def _system_comparison(report: PlanReport) -> str:
     if len(report.search.compared) < 2:
         return ""
     rows = []
@@ -275,6 +284,6 @@ def _compared(report: PlanReport) -> str:
     return f"<h2>Compared</h2>{table(head, rows, text=(0, 1, 2))}"
 
 
-def _assumed(report: PlanReport) -> str:
-    notes = "".join(f"<li>{escaped(note)}</li>" for note in (*report.reasons.assumptions, *report.found.skipped))
+def _assumption_list(report: PlanReport) -> str:
+    notes = "".join(f"<li>{escape_text(note)}</li>" for note in (*report.reasons.assumptions, *report.found.skipped))
     return f"<h2>Assumed</h2><ul>{notes}</ul>"

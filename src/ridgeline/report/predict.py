@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ridgeline.core.units import DECIMAL, format_gib, format_quantity
-from ridgeline.report.cells import WEAK, Side, bar, blocks, clean, grid, headed, listed
+from ridgeline.report.cells import WEAK, Side, bar, blocks, clean, grid, header_table, list_lines
 from ridgeline.sim.prediction import NetworkContention, Prediction
 
 COLOURS = {"compute": "blue", "memory": "green", "network": "magenta", "host": "yellow"}
@@ -134,7 +134,7 @@ def _trust(prediction: Prediction) -> list[RenderableType]:
         prediction.interval.basis,
     )
     counted = Text("counted: " + "; ".join(prediction.utilization.conventions), style="dim")
-    return [head, counted, *listed("assumed", prediction.assumptions, most=MOST)]
+    return [head, counted, *list_lines("assumed", prediction.assumptions, most=MOST)]
 
 
 # -- network ----------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def draw_network(network: NetworkContention, console: Console) -> None:
     added, step = (format_quantity(seconds, "s", 4) for seconds in (network.added_s, network.step_time_s))
     title = f"contention on {network.topology} adds {added}: step {step}"
     right = ("group", "groups", "together / alone", "worst seed", "beside gradients", "exposed", "adds")
-    table = headed(("collective", "axis", *right), right=right)
+    table = header_table(("collective", "axis", *right), right=right)
     for collective in network.collectives:
         name = f"{collective.label} ({collective.kind})"
         worst, beside = (f"{seconds / collective.alone_s:.2f}" for seconds in (collective.worst_s, collective.beside_s))

@@ -16,7 +16,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.cost import ProfileDiff, ProfileReport
 from ridgeline.report import html
-from ridgeline.report.cells import DASH, blocks, clean, facts, headed, listed, percent
+from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
 from ridgeline.report.html import Scale
 from ridgeline.report.raster import Canvas, Colour
 from ridgeline.sim.roofline import PlacedOp, Roofline
@@ -34,14 +34,14 @@ def draw_roofline(roofline: Roofline, console: Console) -> None:
             [Text.assemble(clean(title), style="bold"), Text.assemble(("under the roof of ", "dim"), under)],
             [_roofs(roofline)],
             [_ops(roofline)],
-            listed("notes", roofline.notes),
+            list_lines("notes", roofline.notes),
         )
     )
 
 
 def _roofs(roofline: Roofline) -> Table:
     columns = ("data sheet", "measured", "ridge", "measured ridge")
-    table = headed(("roof", *columns), right=columns)
+    table = header_table(("roof", *columns), right=columns)
     for name, rate in roofline.peaks.items():
         best = roofline.measured_peaks.get(name)
         ridges = [ridge for ridge in roofline.ridges if ridge.dtype == name and ridge.level == "hbm"]
@@ -63,7 +63,7 @@ def _per_byte(value: float | None) -> str:
 
 def _ops(roofline: Roofline) -> Table:
     columns = ("runs", "time", "share", "FLOP/B", "rate", "of its roof")
-    table = headed(("op", *columns, "limit", "evidence"), right=columns)
+    table = header_table(("op", *columns, "limit", "evidence"), right=columns)
     ops = roofline.placed_ops
     for placed in ops[:SHOWN]:
         rate = (
@@ -269,7 +269,7 @@ def page(roofline: Roofline) -> str:
     ops = [_cells(placed) for placed in roofline.placed_ops]
     body = "".join(
         (
-            f"<h1>{html.escaped(title)}</h1>",
+            f"<h1>{html.escape_text(title)}</h1>",
             html.facts([(format_quantity(roofline.seconds, "s", 4), "of kernels"), *shares]),
             f"<figure>{svg(roofline)}<figcaption>Solid: data sheet. Dashed: measured. Area of a dot: share of the time."
             "</figcaption></figure>",
@@ -277,7 +277,7 @@ def page(roofline: Roofline) -> str:
             html.table(("format", "memory", "data sheet", "measured"), ridges, text=(1,)),
             "<h2>Ops</h2>",
             html.table(("op", "runs", "time", "share", "FLOP/B", "of its roof", "limit", "evidence"), ops, text=(6, 7)),
-            "".join(f"<p>{html.escaped(note)}</p>" for note in roofline.notes),
+            "".join(f"<p>{html.escape_text(note)}</p>" for note in roofline.notes),
         )
     )
     return html.document(title=title, body=body, style=STYLE)
@@ -317,15 +317,15 @@ def draw_profile(report: ProfileReport, console: Console) -> None:
         blocks(
             [Text.assemble(clean(report.profile.title), style="bold"), head],
             [_ceilings(report)],
-            listed("slow chips", slow, style="bold yellow"),
-            listed("did not run", failures, most=5),
+            list_lines("slow chips", slow, style="bold yellow"),
+            list_lines("did not run", failures, most=5),
         )
     )
 
 
 def _ceilings(report: ProfileReport) -> Table:
     columns = ("measured", "data sheet", "share", "energy")
-    table = headed(("ceiling", *columns, "reached by"), right=columns)
+    table = header_table(("ceiling", *columns, "reached by"), right=columns)
     for ceiling in report.ceilings:
         sheet_rate = DASH if ceiling.datasheet is None else format_quantity(ceiling.datasheet, ceiling.unit, 4)
         per = {"FLOP/s": "J/FLOP", "B/s": "J/B"}.get(ceiling.unit, "J")
@@ -339,13 +339,15 @@ def draw_profile_diff(diff: ProfileDiff, console: Console) -> None:
     """Print what differs between two profiles."""
     title = Text.assemble(clean(f"{diff.before}  ->  {diff.after}"), style="bold")
     changed = [f"{name}: {before} -> {after}" for name, (before, after) in diff.facts.items()]
-    groups = headed(("group", "kernels", "B / A", "slower", "faster"), right=("kernels", "B / A", "slower", "faster"))
+    groups = header_table(
+        ("group", "kernels", "B / A", "slower", "faster"), right=("kernels", "B / A", "slower", "faster")
+    )
     for group in diff.groups:
         cells = (str(group.rows), signed_share(group.ratio - 1, unit=" %"), str(group.slower), str(group.faster))
         groups.add_row(group.name, *cells)
     rows: list[RenderableType] = []
     if diff.different:
-        table = headed(("beyond their spread", "A", "B", "B / A"), right=("A", "B", "B / A"))
+        table = header_table(("beyond their spread", "A", "B", "B / A"), right=("A", "B", "B / A"))
         for row in diff.different[:PROFILE_SHOWN]:
             times = (format_quantity(row.before_s, "s", 4), format_quantity(row.after_s, "s", 4))
             table.add_row(clean(row.name), *times, signed_share(row.ratio - 1, unit=" %"))
@@ -353,7 +355,7 @@ def draw_profile_diff(diff: ProfileDiff, console: Console) -> None:
     only = [f"{diff.only[0]} rows in A alone, {diff.only[1]} in B alone"] if any(diff.only) else []
     console.print(
         blocks(
-            [title], listed("changed", changed), [groups], rows, listed("ran in one only", diff.failed, most=5),
-            listed("not compared", only),
+            [title], list_lines("changed", changed), [groups], rows, list_lines("ran in one only", diff.failed, most=5),
+            list_lines("not compared", only),
         )
     )  # fmt: skip

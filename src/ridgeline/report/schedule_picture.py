@@ -98,7 +98,7 @@ def _cells(filled: Array, side: tuple[int, int], told: Sequence[str] = ()) -> li
         x, y = LEFT + int(column) * side[0], TOP + int(row) * side[1]
         place = f'x="{x}" y="{y}" width="{side[0]}" height="{side[1]}"'
         fill = f'fill="{colour}" fill-opacity="{filled[row, column]:.2f}"'
-        tip = f"<title>{html.escaped(told[row])}</title>" if told else ""
+        tip = f"<title>{html.escape_text(told[row])}</title>" if told else ""
         marks.append(f"<rect {place} {fill}>{tip}</rect>" if tip else f"<rect {place} {fill}/>")
     return marks
 
@@ -129,7 +129,7 @@ def page(found: CollectiveTime, by_size: Sequence[SizeRange] = ()) -> str:
         (f"{len(algorithm.steps):,}", "steps, verified" if found.verification.ok else "steps, NOT verified"),
     ]
     shares = heat(algorithm, graph, PAGE_LINKS, PAGE_ROUNDS)
-    body = f"<h1>{html.escaped(title)}</h1>{html.facts(pairs)}<h2>Schedule</h2><figure>"
+    body = f"<h1>{html.escape_text(title)}</h1>{html.facts(pairs)}<h2>Schedule</h2><figure>"
     side = _side(shares)
     body += html.svg(
         *_size(shares, side), [*_axes(shares, side, algorithm.rounds), *_cells(shares, side, _links(found, shares))]

@@ -13,7 +13,7 @@ from ridgeline.calibrate.explain_bench import METRICS as EXPLAINED_METRICS
 from ridgeline.calibrate.explain_bench import BenchExplanation, BenchLoad
 from ridgeline.calibrate.request_log import LogFit
 from ridgeline.core.units import format_gib, format_quantity, signed_quantity, signed_share
-from ridgeline.report.cells import DASH, Side, bar, blocks, clean, facts, grid, headed, listed, percent
+from ridgeline.report.cells import DASH, Side, bar, blocks, clean, facts, grid, header_table, list_lines, percent
 from ridgeline.serving.bench_result import BenchAnalysis, BenchReport
 from ridgeline.serving.serving_prediction import ServedTitle, ServingPrediction
 from ridgeline.serving.why_slow import MEANINGS, WhySlow
@@ -39,7 +39,11 @@ def draw_serving(prediction: ServingPrediction, console: Console) -> None:
     """Print the page of a serving prediction."""
     console.print(
         blocks(
-            _headline(prediction), _metrics(prediction), _where(prediction), _fleet(prediction), _assumed(prediction)
+            _headline(prediction),
+            _metrics(prediction),
+            _where(prediction),
+            _fleet(prediction),
+            _assumption_lines(prediction),
         )
     )
 
@@ -75,7 +79,7 @@ def _headline(prediction: ServingPrediction) -> Iterator[RenderableType]:
 
 def _metrics(prediction: ServingPrediction) -> Iterator[RenderableType]:
     heads = list(prediction.metrics.ttft.figures)
-    table = headed(("", *heads), right=heads)
+    table = header_table(("", *heads), right=heads)
     for key, name in METRICS.items():
         values = getattr(prediction.metrics, key).figures
         table.add_row(name, *(format_quantity(values[head], "s") for head in heads))
@@ -124,8 +128,8 @@ def _changes(prediction: ServingPrediction) -> str:
     return f"{min(counts)} to {max(counts)}, {len(changes) - 1} changes"
 
 
-def _assumed(prediction: ServingPrediction) -> Iterator[RenderableType]:
-    yield from listed("assumed", prediction.assumptions, most=MOST)
+def _assumption_lines(prediction: ServingPrediction) -> Iterator[RenderableType]:
+    yield from list_lines("assumed", prediction.assumptions, most=MOST)
 
 
 # ---- why it is slow
@@ -133,7 +137,7 @@ def _assumed(prediction: ServingPrediction) -> Iterator[RenderableType]:
 
 def draw_why_slow(why: WhySlow, console: Console) -> None:
     """Print why slow requests are slow, and what would help."""
-    console.print(blocks(_story(why), _compared(why), _slowest(why), _remedies(why), _nearest(why)))
+    console.print(blocks(_story(why), _comparison_lines(why), _slowest(why), _remedies(why), _nearest(why)))
 
 
 def _story(why: WhySlow) -> Iterator[RenderableType]:
@@ -148,8 +152,8 @@ def _story(why: WhySlow) -> Iterator[RenderableType]:
         yield Text(f"the queue grew to {queue.peak:,} requests {when}; {LIMITS[queue.limit]}")
 
 
-def _compared(why: WhySlow) -> Iterator[RenderableType]:
-    table = headed(("part", "slow requests", "usual ones", "more"), right=("slow requests", "usual ones", "more"))
+def _comparison_lines(why: WhySlow) -> Iterator[RenderableType]:
+    table = header_table(("part", "slow requests", "usual ones", "more"), right=("slow requests", "usual ones", "more"))
     for part, seconds in why.slow.items():
         usual = why.usual[part]
         if seconds > 0 or usual > 0:
@@ -160,7 +164,7 @@ def _compared(why: WhySlow) -> Iterator[RenderableType]:
 
 def _slowest(why: WhySlow) -> Iterator[RenderableType]:
     heads = ("sent", "took", "prompt", "output", "replica")
-    table = headed(("slowest", *heads, "mostly"), right=heads)
+    table = header_table(("slowest", *heads, "mostly"), right=heads)
     for one in why.slowest:
         most = max(one.parts, key=lambda part: one.parts[part])
         share = one.parts[most] / (sum(one.parts.values()) or 1.0)
@@ -175,7 +179,7 @@ def _remedies(why: WhySlow) -> Iterator[RenderableType]:
         yield Text("none of the changes that were simulated helps", style="yellow")
         return
     name = f"{why.metric.upper()} p{why.percentile:g}"
-    table = headed(("would help (simulated)", name, "goodput", "chips"), right=(name, "goodput", "chips"))
+    table = header_table(("would help (simulated)", name, "goodput", "chips"), right=(name, "goodput", "chips"))
     for remedy in why.remedies[:MOST]:
         good = DASH if remedy.goodput is None else f"{remedy.goodput:.2f}/s"
         table.add_row(clean(f"--set {remedy.change}"), format_quantity(remedy.found, "s"), good, str(remedy.chips))
@@ -213,7 +217,7 @@ def draw_request_log(fit: LogFit, console: Console) -> None:
     console.print(facts(*((name, format_quantity(value, "s")) for name, value in asdict(fit.cost).items())))
     rows = {"all requests": fit.errors, "the later half, numbers of the earlier": fit.held_out}
     heads = ("E2E of a request", "mean E2E", *(f"TTFT {name}" for name in fit.errors.ttft))
-    table = headed(("residuals", *heads), right=heads)
+    table = header_table(("residuals", *heads), right=heads)
     for name, errors in rows.items():
         if errors is not None:
             firsts = [signed_share(value, unit=" %") for value in errors.ttft.values()]
@@ -265,7 +269,7 @@ def _title(run: BenchAnalysis) -> Text:
 def _bench_metrics(run: BenchAnalysis) -> Table:
     shares = list(run.metrics.ttft.percentiles_by_share)
     names = ["mean", "median", *(f"p{share}" for share in shares)]
-    table = headed(["", *names], right=names)
+    table = header_table(["", *names], right=names)
     for name in BENCH_METRICS:
         one = getattr(run.metrics, name)
         values = [one.mean, one.median, *(one.percentiles_by_share[share] for share in shares)]
@@ -302,7 +306,7 @@ def draw_bench_explanation(explanation: BenchExplanation, console: Console) -> N
         console.print(Text(_explain_bench_title(load), style="bold"))
         causes = list(load.causes)
         heads = ["measured", "predicted", "residual", "spread", *(["cold"] if explanation.anchor else []), *causes]
-        table = headed(["", *heads], right=heads)
+        table = header_table(["", *heads], right=heads)
         for name in EXPLAINED_METRICS:
             row = [_seconds(load.measured[name]), _seconds(load.predicted[name])]
             row += [signed_share(load.residuals[name]), f"{load.spread[name]:.0%}"]
@@ -311,7 +315,7 @@ def draw_bench_explanation(explanation: BenchExplanation, console: Console) -> N
             table.add_row(name.upper(), *row)
         console.print(table)
         console.print()
-    for line in listed("notes", explanation.notes):
+    for line in list_lines("notes", explanation.notes):
         console.print(line)
 
 

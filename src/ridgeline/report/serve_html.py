@@ -9,7 +9,7 @@ import numpy as np
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import format_quantity
 from ridgeline.report.cells import percent
-from ridgeline.report.html import HOUSE, Scale, document, escaped, facts, label, rule, svg, table
+from ridgeline.report.html import HOUSE, Scale, document, escape_text, facts, label, rule, svg, table
 from ridgeline.report.serve import METRICS
 from ridgeline.serving.fleet.replica import Sample
 from ridgeline.serving.served import Served
@@ -61,8 +61,8 @@ def serving_page(found: ServingPrediction) -> str:
     )
     title = f"{scenario.model.id} on {scenario.system.name}"
     body = (
-        f"<h1>Requests under load: {escaped(scenario.name or title)}</h1>{facts(figures)}"
-        f"<p>{escaped(title)}, {escaped(scenario.plan.engine)}, {found.run.chips} chip(s).</p>"
+        f"<h1>Requests under load: {escape_text(scenario.name or title)}</h1>{facts(figures)}"
+        f"<p>{escape_text(title)}, {escape_text(scenario.plan.engine)}, {found.run.chips} chip(s).</p>"
         f"{_metrics(found)}{_where(metrics.time)}"
         f"<h2>Requests over time</h2><p>{_legend()}</p>{''.join(_replicas(found, axis))}"
     )
@@ -130,7 +130,7 @@ def _requests(served: Served, places: Sequence[int], axis: _Axis) -> str:
             begin += seconds
             if end - x > 0.05:
                 bars.append(f'<rect class="{name}" x="{x:.2f}" y="{y:.1f}" width="{end - x:.2f}" height="{ROW:g}"/>')
-        marks.append(f"<g><title>{escaped(sentence)}</title>{''.join(bars)}</g>")
+        marks.append(f"<g><title>{escape_text(sentence)}</title>{''.join(bars)}</g>")
     return svg(WIDE, height, marks)
 
 
@@ -143,7 +143,7 @@ def _spans(served: Served, place: int) -> Iterator[tuple[str, float]]:
 
 def _curves(samples: Sequence[Sample], axis: _Axis) -> str:
     """Waiting, running and cache held, one below the other."""
-    columns = np.array(_thinned(samples), dtype=float)
+    columns = np.array(_thin_samples(samples), dtype=float)
     named = (("waiting", columns[:, 1], ""), ("running", columns[:, 2], ""), ("cache", columns[:, 3] * 100, " %"))
     marks: list[str] = []
     for row, (name, values, unit) in enumerate(named):
@@ -164,7 +164,7 @@ def _curves(samples: Sequence[Sample], axis: _Axis) -> str:
     return svg(WIDE, height + 18, marks)
 
 
-def _thinned(samples: Sequence[Sample]) -> list[Sample]:
+def _thin_samples(samples: Sequence[Sample]) -> list[Sample]:
     """At most so many moments; of those that fall together the one with the longest queue."""
     step = max(-(-len(samples) // MOST_POINTS), 1)
     return [max(samples[at : at + step], key=lambda one: (one[1], one[3])) for at in range(0, len(samples), step)]

@@ -41,7 +41,7 @@ def show(*names: str, detail: Detail | None = None, settings: tuple[str, ...] = 
     wrong = list(asked.problems())
     if wrong:
         raise InputError(wrong)
-    return [_one(name, asked, settings) for name in names]
+    return [_entry_sheet(name, asked, settings) for name in names]
 
 
 def known_names() -> list[str]:
@@ -49,7 +49,7 @@ def known_names() -> list[str]:
     return [*LISTS, *CHIPS, *MODELS, *SYSTEMS, *ENGINES, *SCHEDULES]
 
 
-def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+def _entry_sheet(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
     if name in LISTS:
         _refuse(settings, name)
         return {"kind": "list", "of": name, "rows": LISTS[name]()}
@@ -59,15 +59,15 @@ def _one(name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
         _refuse(settings, name)
         return _schedule(name, detail)
     if name in CHIPS:
-        return _described("chip", name, detail, settings)
+        return _sheet_of_kind("chip", name, detail, settings)
     if name in MODELS:
-        return _described("model", name, detail, settings)
+        return _sheet_of_kind("model", name, detail, settings)
     if name in ENGINES:
         _refuse(settings, name)
         return engine_sheet(ENGINES[name])
     for kind in ("system", "model"):
         try:
-            return _described(kind, name, detail, settings)
+            return _sheet_of_kind(kind, name, detail, settings)
         except UnknownId:
             continue
     raise UnknownId("name", name, known_names(), todo="`ridgeline show models` and its kin list what there is")
@@ -80,7 +80,7 @@ def _is_path(name: str) -> bool:
         return False
 
 
-def _described(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
+def _sheet_of_kind(kind: str, name: str, detail: Detail, settings: tuple[str, ...]) -> Sheet:
     """The sheet of one chip, system or model with the settings that concern it."""
     concerned = {"chip": ("chip",), "system": ("system", "chip"), "model": ("model",)}[kind]
     _refuse(tuple(setting for setting in settings if setting.split(".")[0].strip() not in concerned), name)
@@ -110,12 +110,12 @@ def _file(path: Path, detail: Detail, settings: tuple[str, ...]) -> Sheet:
         return scenario_sheet(read_scenario(path, settings))
     base = str(keys.get("base", ""))
     if {"tier", "chips", "domain"} & keys.keys():
-        return _described("system", str(path), detail, settings)
+        return _sheet_of_kind("system", str(path), detail, settings)
     if "peak" in keys or base in CHIPS:
-        return _described("chip", str(path), detail, settings)
+        return _sheet_of_kind("chip", str(path), detail, settings)
     if base and base not in MODELS:
-        return _described("system", str(path), detail, settings)
-    return _described("model", str(path), detail, settings)
+        return _sheet_of_kind("system", str(path), detail, settings)
+    return _sheet_of_kind("model", str(path), detail, settings)
 
 
 def _schedule(name: str, detail: Detail) -> Sheet:

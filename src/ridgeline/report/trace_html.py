@@ -417,7 +417,7 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
     columns, tables = layers_of(found, first)
     packed = pack(found.timeline, counted, tuple(_rows(sheet)), most, columns)
     facts = {
-        **_cleaned(sheet),
+        **_clean_value(sheet),
         "title": _title(found),
         "top_ops": [{**to_json(op), "name": printable(op.name)} for op in found.breakdown.names[:OPS]],
         "roof": _roof(found),
@@ -426,10 +426,10 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
     }
     layout = {**packed.tables, **tables, "layout": packed.layout, "kept": packed.kept, "of": packed.of}
     paints = {one["id"]: found.rules.group_of(one["id"]) for one in packed.tables["paints"] if one["class"]}
-    return _filled({"facts": facts, "layout": layout | {"groups": paints}}, packed.text), packed
+    return _fill_page({"facts": facts, "layout": layout | {"groups": paints}}, packed.text), packed
 
 
-def _filled(data: dict[str, Any], spans: str) -> str:
+def _fill_page(data: dict[str, Any], spans: str) -> str:
     """The frame with the data put in, each place once; its style and its scripts."""
     places = {"facts": as_data(data["facts"]), "layout": as_data(data["layout"]), "spans": spans}
     frame = (PARTS / "page.html").read_text(encoding="utf-8")
@@ -464,12 +464,12 @@ def _rows(sheet: object) -> Iterator[int]:
             yield from _rows(value)
 
 
-def _cleaned(value: Any) -> Any:
+def _clean_value(value: Any) -> Any:
     """Data whose texts are fit for a page."""
     if isinstance(value, dict):
-        return {printable(str(key)): _cleaned(inner) for key, inner in value.items()}
+        return {printable(str(key)): _clean_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(inner) for inner in value]
+        return [_clean_value(inner) for inner in value]
     return printable(value, 600) if isinstance(value, str) else value
 
 

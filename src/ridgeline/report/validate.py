@@ -16,8 +16,8 @@ from ridgeline.calibrate.next_measurement import NextMeasurements
 from ridgeline.calibrate.validate import shipped_parameters
 from ridgeline.calibrate.validation import Validation, ValidationCase
 from ridgeline.core.units import HOUR, format_quantity, signed_share
-from ridgeline.report.cells import DASH, clean, headed, percent
-from ridgeline.report.html import HOUSE, Scale, document, dot, escaped, facts, label, rule, svg, table
+from ridgeline.report.cells import DASH, clean, header_table, percent
+from ridgeline.report.html import HOUSE, Scale, document, dot, escape_text, facts, label, rule, svg, table
 from ridgeline.serving.replay.recording import Replay
 
 WORST = 10  # rows that are listed with a guess at the reason
@@ -56,19 +56,19 @@ def draw_validation(found: Validation, console: Console) -> None:
         console.print(Text.assemble("x_engine ", clean(repr(engine.given[:40])), f" {sentence}", style="yellow"))
     if found.skipped:
         console.print()
-        console.print(_skipped(found))
+        console.print(_skipped_table(found))
 
 
 def _summary(found: Validation) -> Table:
     """All rows, and beside them each set that is some of them."""
     drawing = errors_by_set(found)
-    table = headed(("", *drawing), right=drawing)
+    table = header_table(("", *drawing), right=drawing)
     for figure, figures in (
         ("rows", [str(item.n) for item in drawing.values()]),
         ("mean |residual|", [percent(item.mape) for item in drawing.values()]),
         ("median", [percent(item.median_ape) for item in drawing.values()]),
         ("nine of ten within", [percent(item.p90_ape) for item in drawing.values()]),
-        ("bias", [_signed(item.bias) for item in drawing.values()]),
+        ("bias", [_signed_percent(item.bias) for item in drawing.values()]),
         ("measured inside the 90 % interval", [percent(item.coverage90) for item in drawing.values()]),
     ):
         table.add_row(Text(figure, style="dim"), *figures)
@@ -78,20 +78,21 @@ def _summary(found: Validation) -> Table:
 def _draw_memory(found: Validation, console: Console) -> None:
     if memory := found.memory:
         said = (
-            f"{percent(memory.mape)} off on average, bias {_signed(memory.bias)}, at most {percent(memory.short)} short"
+            f"{percent(memory.mape)} off on average, bias {_signed_percent(memory.bias)}, at most "
+            f"{percent(memory.short)} short"
         )
         console.print(Text(f"peak memory of {memory.n} rows: {said}"))
 
 
-def _signed(value: float | None) -> str:
+def _signed_percent(value: float | None) -> str:
     return DASH if value is None else signed_share(value, unit=" %")
 
 
 def _groups(found: Validation, grouping: str) -> Table:
     figures = ("rows", "mean", "median", "bias", "covered")
-    table = headed((grouping, *figures), right=figures)
+    table = header_table((grouping, *figures), right=figures)
     for name, item in found.by(grouping).items():
-        cells = [percent(item.mape), percent(item.median_ape), _signed(item.bias), percent(item.coverage90)]
+        cells = [percent(item.mape), percent(item.median_ape), _signed_percent(item.bias), percent(item.coverage90)]
         table.add_row(clean(name), str(item.n), *cells)
     return table
 
@@ -99,7 +100,7 @@ def _groups(found: Validation, grouping: str) -> Table:
 def _worst(found: Validation) -> Table:
     training, figures = found.kind == "training", ("measured", "predicted", "residual")
     words = ("model on chips", "look first at") if training else (f"{found.kind.removesuffix('s')} on chips", "notes")
-    table = headed(("furthest off", *figures, *words), right=figures)
+    table = header_table(("furthest off", *figures, *words), right=figures)
     for case, reason in worst(found):
         what = f"{case.row['model_name'][:28]} on {case.row['gpus'][:8]} x {case.chip}"
         if found.kind == "serving":
@@ -112,17 +113,17 @@ def _worst(found: Validation) -> Table:
             size = format_quantity(case.size or 0.0, "B")
             what = f"{case.row['collective'][:20]}, {size}, {case.row['ranks'][:8]} x {case.chip}"
         unit = "" if case.metric else " s"
-        cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed(case.residual))
+        cells = (f"{case.measured_s:.4g}{unit}", f"{case.predicted_s:.4g}{unit}", _signed_percent(case.residual))
         table.add_row(clean(case.row.id[:40]), *cells, clean(what), clean(reason))
     return table
 
 
-def _skipped(found: Validation) -> Table:
+def _skipped_table(found: Validation) -> Table:
     """Why rows were skipped, most frequent first."""
     reasons: dict[str, list[str]] = {}
     for item in found.skipped:
         reasons.setdefault(item.reason, []).append(item.id)
-    table = headed(("skipped", "because", "such as"), right=("skipped",))
+    table = header_table(("skipped", "because", "such as"), right=("skipped",))
     ordered = sorted(reasons, key=lambda reason: -len(reasons[reason]))
     for reason in ordered[:SKIPS]:
         table.add_row(str(len(reasons[reason])), clean(reason[:120]), clean(", ".join(reasons[reason][:2])[:60]))
@@ -140,7 +141,7 @@ def draw_next(found: NextMeasurements, console: Console) -> None:
     now = found.prediction
     console.print(clean(now.scenario.name or now.scenario.model.id), style="bold")
     console.print(Text(f"step {_seconds(now.step_time_s)}, now {_range(now.interval.low, now.interval.high)}"))
-    table = headed(("measure", "", "interval then", "width", "chip time", "pins"))
+    table = header_table(("measure", "", "interval then", "width", "chip time", "pins"))
     for candidate in found.candidates:
         table.add_row(
             candidate.kind, clean(candidate.name), _range(candidate.low_s, candidate.high_s), f"{candidate.width:.1%}",
@@ -239,10 +240,10 @@ def page(found: Validation, of: str) -> str:
         '<span class="swatch out"></span> outside'
     )
     strips = "".join(
-        f"<h2>Residuals by {escaped(by)}</h2><figure>{_strips(found, by)}</figure>" for by in found.groupings
+        f"<h2>Residuals by {escape_text(by)}</h2><figure>{_strips(found, by)}</figure>" for by in found.groupings
     )
     body = (
-        f"<h1>Predicted against measured: {escaped(of)}</h1>{facts(figures)}"
+        f"<h1>Predicted against measured: {escape_text(of)}</h1>{facts(figures)}"
         f"<p>Residual = predicted / measured − 1. Dots: {legend}</p>"
         f'<figure><div class="side">{_scatter(found.cases)}{_histogram(found.cases)}</div><figcaption>Left: seconds of '
         f"a {what}, both axes logarithmic; dashed lines at ±25 %. Right: rows by residual. Point at a dot for its row."
@@ -317,7 +318,7 @@ def _histogram(cases: Sequence[ValidationCase]) -> str:
         span = {0: f"below {high}", len(counts) - 1: f"above {low}"}.get(place, f"{low} to {high}")
         x, y = left + place * step, tall - bottom - height
         shape = f'<rect class="bar" x="{x + 0.5:.1f}" y="{y:.1f}" width="{step - 1:.1f}" height="{height:.1f}">'
-        marks.append(f"{shape}<title>{escaped(f'{count} rows, {span}')}</title></rect>")
+        marks.append(f"{shape}<title>{escape_text(f'{count} rows, {span}')}</title></rect>")
     for tick in (-BOUND, -BOUND / 2, 0.0, BOUND / 2, BOUND):
         x = left + (tick / BIN + half) * step
         marks.append(rule(f"M{x:.1f} 12V{tall - bottom + 4}", "rule" if tick else "zero"))

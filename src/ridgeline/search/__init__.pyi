@@ -15,7 +15,7 @@ from ridgeline.search.objectives import amount as amount
 from ridgeline.search.plan_search import find_plan as find_plan
 from ridgeline.search.progress import Progress as Progress
 from ridgeline.search.progress import Watch as Watch
-from ridgeline.search.progress import unwatched as unwatched
+from ridgeline.search.progress import ignore_progress as ignore_progress
 from ridgeline.search.recommendation import Recommendation as Recommendation
 from ridgeline.search.recommendation import recommend as recommend
 from ridgeline.search.report import ComparedSystem as ComparedSystem

@@ -25,7 +25,7 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import tells_expert_overlap
 from ridgeline.search.space import Space
-from ridgeline.sim import PlanModel, joined, not_predictable
+from ridgeline.sim import PlanModel, join_models, not_predictable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def _join_structures(parts: Sequence[_Structure]) -> DegreeGrid:
     microbatches = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
     order = np.lexsort((microbatches, microbatches % 1 > 0))  # loops take whole numbers of them
     tp, cp, ep, etp, microbatch = degrees[order].T
-    model = joined([part.model for part in parts], order)
+    model = join_models([part.model for part in parts], order)
     columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
     precisions = [part.scenario.plan.precision for part in parts]
     return DegreeGrid(

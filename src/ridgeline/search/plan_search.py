@@ -39,10 +39,10 @@ from ridgeline.sim import (
     Prediction,
     capacity_of,
     default_calibration,
+    missing_number_problem,
     not_predictable,
     predict,
     scenario_headroom,
-    unpublished,
 )
 
 SHORTLIST = 64  # plans kept by number while the space is swept
@@ -199,7 +199,7 @@ def find_plan(
             )  # fmt: skip
             result = normalize_result(result, expressible) if expressible else result
     except MissingNumber as missing:
-        problems = (unpublished(missing),)
+        problems = (missing_number_problem(missing),)
     return Search(
         scenario=scenario,
         pins=pin_values,

@@ -44,5 +44,5 @@ def always(what: str) -> bool:  # noqa: ARG001
     return True
 
 
-def unwatched(progress: Progress) -> None:
+def ignore_progress(progress: Progress) -> None:
     """Nobody is told of a recommendation."""

@@ -24,7 +24,7 @@ from ridgeline.search.infeasible import refusal
 from ridgeline.search.objectives import Outcome, Point, chosen, frontier, outcome, points, rank_plans, usual_axes
 from ridgeline.search.other_engines import OtherEngine, other_engines
 from ridgeline.search.plan_search import find_plan, predict_entries
-from ridgeline.search.progress import Progress, Watch, unwatched
+from ridgeline.search.progress import Progress, Watch, ignore_progress
 from ridgeline.search.refinement import Refinement, refinement
 from ridgeline.search.request import PlanRequest
 from ridgeline.search.target_gains import TargetGain, target_gains
@@ -118,7 +118,7 @@ OnBest = Callable[[Recommendation], None]
 
 
 def recommend(
-    request: PlanRequest, watch: Watch = unwatched, *, all_gains: bool = True, on_best: OnBest | None = None
+    request: PlanRequest, watch: Watch = ignore_progress, *, all_gains: bool = True, on_best: OnBest | None = None
 ) -> Recommendation:
     """Search every case of a request, choose, and explain the choice.
 

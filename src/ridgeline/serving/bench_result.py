@@ -36,7 +36,7 @@ from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
 from ridgeline.plan.serve import Objective
-from ridgeline.serving.served import Spread, spread
+from ridgeline.serving.served import Spread, spread_of
 from ridgeline.trace import Source
 
 BIGGEST = int(512 * BINARY["Mi"])  # bytes of JSON
@@ -322,16 +322,16 @@ def bench_metrics(
         requests_per_s=run.requests / seconds,
         output_tokens_per_s=outputs / seconds,
         tokens_per_s=(prompts + outputs) / seconds,
-        ttft=spread(run.ttft_s, percentiles),
-        tpot=spread(run.tpot_s, percentiles),
-        itl=spread(pauses, percentiles),
-        e2e=spread(run.e2e_s, percentiles),
-        goodput=None if objective is None else float(_kept(run, objective).sum()) / seconds,
+        ttft=spread_of(run.ttft_s, percentiles),
+        tpot=spread_of(run.tpot_s, percentiles),
+        itl=spread_of(pauses, percentiles),
+        e2e=spread_of(run.e2e_s, percentiles),
+        goodput=None if objective is None else float(_within_objective(run, objective).sum()) / seconds,
         most_in_flight=_most_in_flight(run),
     )
 
 
-def _kept(run: BenchRun, objective: Objective) -> Mask:
+def _within_objective(run: BenchRun, objective: Objective) -> Mask:
     """Requests that keep every limit but that of single pauses."""
     tpot = (run.e2e_s - run.ttft_s) / np.maximum(run.output_tokens - 1, 1)
     taken = {"ttft": run.ttft_s, "tpot": tpot, "e2e": run.e2e_s}
@@ -347,7 +347,7 @@ def _first_token(run: BenchRun) -> tuple[dict[str, float], int | None]:
     whole = {"first-token": float(run.ttft_s.mean())}
     if run.sent_s is None:
         return whole, None
-    alone = _alone(run.sent_s, run.sent_s + run.e2e_s, run.ttft_s)
+    alone = _single_requests(run.sent_s, run.sent_s + run.e2e_s, run.ttft_s)
     if int(alone.sum()) < FEWEST_ALONE:
         return whole, int(alone.sum())
     terms = np.stack([np.ones(run.requests), run.prompt_tokens.astype(float)], axis=1)
@@ -356,7 +356,7 @@ def _first_token(run: BenchRun) -> tuple[dict[str, float], int | None]:
     return {"alone": float(lone.mean()), "waited": float((run.ttft_s - lone).mean())}, int(alone.sum())
 
 
-def _alone(sent: Array, done: Array, ttft: Array) -> Mask:
+def _single_requests(sent: Array, done: Array, ttft: Array) -> Mask:
     """Requests that overlap no other between being sent and their first token."""
     ends = np.maximum.accumulate(done)
     before = np.concatenate([[-np.inf], ends[:-1]])

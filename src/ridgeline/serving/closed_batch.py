@@ -234,7 +234,7 @@ class _Play:
     def result(self) -> ClosedBatch:
         """The rows, gathered into few compositions."""
         rows = np.array(self.rows, dtype=np.float64)
-        place, means = _alike(rows)
+        place, means = _equal_rows(rows)
         done = self.done
         return ClosedBatch(
             steps=forward_steps(
@@ -253,7 +253,7 @@ class _Play:
         )  # fmt: skip
 
 
-def _alike(rows: Array) -> tuple[Index, Array]:
+def _equal_rows(rows: Array) -> tuple[Index, Array]:
     """Which of few compositions each row is taken for, and those: rows sorted by decodes and prompts, cut evenly in
     steps, and averaged by how often they run."""
     place = np.zeros(len(rows), dtype=np.int64)

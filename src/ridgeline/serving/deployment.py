@@ -121,10 +121,10 @@ def instances_of(scenario: Scenario, priced: Priced | None = None) -> tuple[Inst
         count = serving.autoscale.max_replicas if serving.autoscale else serving.replicas or most
         mesh = replace(plan.mesh, dp=ranks)
         return (_instance(scenario, mesh, "both", count, used),)
-    return tuple(_pooled(scenario, pool, used) for pool in serving.pools)
+    return tuple(_pool_instance(scenario, pool, used) for pool in serving.pools)
 
 
-def _pooled(scenario: Scenario, pool: Pool, priced: Priced) -> Instance:
+def _pool_instance(scenario: Scenario, pool: Pool, priced: Priced) -> Instance:
     mesh = scenario.plan.mesh
     own = Mesh(tp=pool.tp or mesh.tp, pp=pool.pp or mesh.pp, ep=pool.ep or mesh.ep, dp=pool.dp, etp=mesh.etp)
     there = replace(scenario, system=load_system(pool.system)) if pool.system else scenario
@@ -184,7 +184,7 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
     context = scenario.model.context or LONG_CONTEXT
     match knobs:
         case VllmKnobs():
-            vllm = _resolved(
+            vllm = _settings_of(
                 VllmSettings,
                 knobs,
                 num_blocks=max(knobs.num_gpu_blocks_override or memory.blocks, 2),
@@ -202,7 +202,7 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
             low, high = SGLANG_RUNNING
             usual = min(max(tokens // context * 512, low), high, max(tokens // 2, 1))
             threshold = knobs.priority_scheduling_preemption_threshold
-            sglang = _resolved(
+            sglang = _settings_of(
                 SglangSettings,
                 knobs,
                 max_total_tokens=max(tokens, 2),
@@ -214,7 +214,7 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
             )
             return sglang, min(context, tokens)
         case TensorrtLlmKnobs():
-            tensorrt = _resolved(
+            tensorrt = _settings_of(
                 TensorrtLlmSettings,
                 knobs,
                 blocks=max(memory.blocks, 1),
@@ -227,7 +227,7 @@ def _settings(scenario: Scenario, knobs: Knobs, memory: ServingMemory, most: tup
             return knobs, min(context, memory.tokens // knobs.batch_size)
 
 
-def _resolved(kind: type[S], knobs: Knobs, **values: object) -> S:
+def _settings_of(kind: type[S], knobs: Knobs, **values: object) -> S:
     """Settings of an engine: its knobs as given, with values where they leave something open."""
     return kind(**{field.name: getattr(knobs, field.name) for field in fields(knobs)} | values)
 

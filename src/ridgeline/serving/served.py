@@ -221,10 +221,10 @@ def serving_metrics(
         requests_per_s=len(found.ids) / seconds,
         output_tokens_per_s=outputs / seconds,
         tokens_per_s=(prompts + outputs) / seconds,
-        ttft=spread(found.ttft_s, percentiles),
-        tpot=spread(tpot[several], percentiles),
+        ttft=spread_of(found.ttft_s, percentiles),
+        tpot=spread_of(tpot[several], percentiles),
         itl=_weighted_spread(*found.gaps, percentiles),
-        e2e=spread(found.e2e_s, percentiles),
+        e2e=spread_of(found.e2e_s, percentiles),
         goodput=None if objective is None else float(good(found, objective).sum()) / seconds,
         hit_share=float(found.hit_tokens.sum()) / prompts if prompts else 0.0,
         time={part: float(getattr(found, f"{part}_s").mean()) if found.ids else 0.0 for part in PARTS},
@@ -241,7 +241,7 @@ def good(found: Served, objective: Objective) -> Array:
     return kept
 
 
-def spread(values: Array, percentiles: Sequence[float]) -> Spread:
+def spread_of(values: Array, percentiles: Sequence[float]) -> Spread:
     """Mean, median, standard deviation and percentiles of values; nothing measured: all zero."""
     if not values.size:
         return Spread(mean=0.0, median=0.0, std=0.0, percentiles=dict.fromkeys(percentiles, 0.0))
@@ -257,7 +257,7 @@ def _weighted_spread(values: Array, times: Array, percentiles: Sequence[float]) 
     """The same of sorted values that each occurred so many times."""
     total = float(times.sum())
     if not total:
-        return spread(values, percentiles)
+        return spread_of(values, percentiles)
     mean = float((values * times).sum() / total)
     upto = np.cumsum(times)
 

@@ -75,7 +75,7 @@ def likely_models(line: Timeline, engine: Inference | None) -> tuple[ServedModel
     if not layers:
         return ()
     shown = {one for shape in line.detail.shapes for dims in shape.dims for one in dims if isinstance(one, int)}
-    found = [one for one in _known() if one.layers in layers and one.vocab // one.tp in shown]
+    found = [one for one in _catalog_models() if one.layers in layers and one.vocab // one.tp in shown]
     both = [one for one in found if one.hidden in shown] or found
     sizes: dict[tuple[int, ...], ServedModel] = {}
     for one in both:
@@ -111,7 +111,7 @@ def _layers(line: Timeline, engine: Inference | None) -> set[int]:
     return found
 
 
-def _known() -> Iterator[ServedModel]:
+def _catalog_models() -> Iterator[ServedModel]:
     for id in MODELS:
         spec = from_catalog(id)
         for tp in DEGREES:

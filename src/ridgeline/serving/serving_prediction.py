@@ -18,7 +18,7 @@ from ridgeline.serving.fleet.slo_abort import Misses
 from ridgeline.serving.load.load import load_of
 from ridgeline.serving.request import Request
 from ridgeline.serving.served import Served, ServingMetrics, serving_metrics
-from ridgeline.sim import Impossible, unpublished
+from ridgeline.sim import Impossible, missing_number_problem
 
 PERCENTILES = (50.0, 90.0, 99.0)
 FRONT_END_S = 8e-3  # sent until queued, and first token until received: TTFT p50 less 2.5 steps in rows of serving.csv
@@ -142,7 +142,7 @@ def predict_serving(
             return Impossible(scenario=scenario, reasons=reasons)
         return served_by(scenario, instances, requests, sample=sample, progress=progress)
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
 
 
 def served_by(
@@ -184,7 +184,7 @@ def served_by(
         },
         goodput_share=None if metrics.goodput is None else metrics.goodput * metrics.duration_s / metrics.requests,
         cost_per_million_tokens_usd=_cost(run, instances, metrics),
-        assumptions=(*scenario.assumptions, *_assumed(instances)),
+        assumptions=(*scenario.assumptions, *_assumptions(instances)),
     )
 
 
@@ -203,7 +203,7 @@ def _cost(run: FleetRun, instances: tuple[Instance, ...], metrics: ServingMetric
     return hourly / chips * run.chip_seconds / HOUR / metrics.output_tokens * MILLION
 
 
-def _assumed(instances: tuple[Instance, ...]) -> tuple[str, ...]:
+def _assumptions(instances: tuple[Instance, ...]) -> tuple[str, ...]:
     notes = [note for one in instances for note in one.notes]
     notes.append(f"front end: {FRONT_END_S * 1e3:g} ms from sending to the engine's queue, assumed")
     return tuple(dict.fromkeys(notes))

@@ -246,7 +246,7 @@ def _values(served: Served, metric: Metric) -> Array:
     return (served.finished_s - served.first_token_s) / np.maximum(served.output_tokens - 1, 1)
 
 
-def _counted(served: Served, metric: Metric) -> dict[str, Array]:
+def _cause_counts(served: Served, metric: Metric) -> dict[str, Array]:
     """Seconds by part of every request, those that the metric counts."""
     columns = {part: getattr(served, f"{part}_s") for part in PARTS}
     none = np.zeros(len(served.ids))
@@ -260,11 +260,11 @@ def _counted(served: Served, metric: Metric) -> dict[str, Array]:
 
 
 def _parts(served: Served, of: Mask, metric: Metric) -> dict[str, float]:
-    return {part: float(column[of].mean()) for part, column in _counted(served, metric).items()}
+    return {part: float(column[of].mean()) for part, column in _cause_counts(served, metric).items()}
 
 
 def _slowest(served: Served, values: Array, metric: Metric) -> tuple[SlowRequest, ...]:
-    columns = _counted(served, metric)
+    columns = _cause_counts(served, metric)
     return tuple(
         SlowRequest(
             id=served.ids[place],

@@ -7,11 +7,11 @@ from ridgeline.sim.forward_price import PRODUCTS as PRODUCTS
 from ridgeline.sim.forward_price import SIDE_BY_SIDE as SIDE_BY_SIDE
 from ridgeline.sim.forward_price import ForwardSeconds as ForwardSeconds
 from ridgeline.sim.forward_price import ForwardWorkload as ForwardWorkload
-from ridgeline.sim.forward_price import beside as beside
 from ridgeline.sim.forward_price import class_seconds as class_seconds
 from ridgeline.sim.forward_price import forward_work as forward_work
 from ridgeline.sim.forward_price import host_seconds as host_seconds
 from ridgeline.sim.forward_price import is_weight_only as is_weight_only
+from ridgeline.sim.forward_price import overlap_host as overlap_host
 from ridgeline.sim.forward_price import price_forward as price_forward
 from ridgeline.sim.layout_model import LayoutModel as LayoutModel
 from ridgeline.sim.layout_model import price_layouts as price_layouts
@@ -29,11 +29,11 @@ from ridgeline.sim.plan_model import PlanModel as PlanModel
 from ridgeline.sim.plan_model import RowModel as RowModel
 from ridgeline.sim.plan_model import ScheduledRows as ScheduledRows
 from ridgeline.sim.plan_model import ShardedState as ShardedState
-from ridgeline.sim.plan_model import joined as joined
+from ridgeline.sim.plan_model import join_models as join_models
 from ridgeline.sim.predict_step import default_calibration as default_calibration
+from ridgeline.sim.predict_step import missing_number_problem as missing_number_problem
 from ridgeline.sim.predict_step import not_predictable as not_predictable
 from ridgeline.sim.predict_step import predict as predict
-from ridgeline.sim.predict_step import unpublished as unpublished
 from ridgeline.sim.prediction import Impossible as Impossible
 from ridgeline.sim.prediction import Prediction as Prediction
 from ridgeline.sim.prediction_interval import SHIPPED_RESIDUALS as SHIPPED_RESIDUALS

@@ -127,7 +127,7 @@ def price_forward(
     (True, True)
     """
     work = forward_work(scenario, steps, calibration or default_calibration())
-    return timed(scenario, work, serving or shipped_serving())
+    return forward_seconds(scenario, work, serving or shipped_serving())
 
 
 def forward_work(scenario: Scenario, steps: ForwardSteps, calibration: Calibration) -> ForwardWorkload:
@@ -283,11 +283,11 @@ def class_seconds(work: Array, graphed: Mask, values: Mapping[str, Num]) -> dict
         "network": wire * values["wire"] + meetings * values["all_reduce"],
     }
     busy = sum(parts.values()) + kernels * values["kernel"]
-    stall = np.where(graphed, 0.0, beside(busy, kernels * values["issue"]) - busy)
+    stall = np.where(graphed, 0.0, overlap_host(busy, kernels * values["issue"]) - busy)
     return parts | {"kernel": kernels * values["kernel"] + stall}
 
 
-def beside(chip: Array, host: Array) -> Array:
+def overlap_host(chip: Array, host: Array) -> Array:
     """Seconds of a chip and its host side by side.
 
     >>> beside(np.array([1.0, 1.0, 1.0]), np.array([0.0, 1.0, 3.0])).round(3).tolist()
@@ -316,7 +316,7 @@ def is_weight_only(scenario: Scenario) -> bool:
     return precision.weights.bits < precision.compute.bits
 
 
-def timed(scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration) -> ForwardSeconds:
+def forward_seconds(scenario: Scenario, load: ForwardWorkload, serving: ServingCalibration) -> ForwardSeconds:
     """Seconds of steps from their nominal work and the serving parameters."""
     values, stages = serving_values(scenario, serving), load.work.shape[1]
     by_stage = class_seconds(load.work, load.graphed, values)

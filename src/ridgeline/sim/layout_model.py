@@ -35,7 +35,7 @@ from ridgeline.plan.schedules import virtual_stages_by_rank
 from ridgeline.sim.closed_form.grad_sync import end_of_step
 from ridgeline.sim.closed_form.overlap import exposed_stage_times
 from ridgeline.sim.closed_form.pipeline_time import most_trained, pipeline_time, send_seconds
-from ridgeline.sim.closed_form.stage_mix import PlacementMix, StageMix, placement_mix, rank_mix, summed
+from ridgeline.sim.closed_form.stage_mix import PlacementMix, StageMix, placement_mix, rank_mix, sum_by_count
 from ridgeline.sim.closed_form.stage_times import WITH_STALLS, StageTimes
 from ridgeline.sim.closed_form.step import step_times
 from ridgeline.sim.memory.footprint import SectionFootprint, bytes_per_param, section_footprint
@@ -106,7 +106,7 @@ class LayoutModel:
         """The predicted step of layouts: `counts` are groups x sections x layouts."""
         mix = StageMix(
             rows=np.arange(len(policy)),
-            counts=_added(self.mix.counts, counts),
+            counts=_add_counts(self.mix.counts, counts),
             roles=self.mix.roles,
             sections=self.places(policy),
         )
@@ -117,16 +117,18 @@ class LayoutModel:
 
     def busy_s(self, counts: Array, policy: Index) -> Array:
         """Seconds of a microbatch by rank and layout, waiting for the host left out."""
-        busy: Array = summed(_added(self.adds, counts), self.sections.times.busy[None, self.places(policy)])[0]
+        busy: Array = sum_by_count(_add_counts(self.adds, counts), self.sections.times.busy[None, self.places(policy)])[
+            0
+        ]
         return busy
 
     def peaks(self, counts: Array, policy: Index) -> Array:
         """Peak bytes by rank and layout."""
-        held, places = _added(self.adds, counts), self.places(policy)
+        held, places = _add_counts(self.adds, counts), self.places(policy)
         workspace = np.zeros((len(self.stages), len(policy)))
         for section, size in enumerate(self.sections.workspace[places]):
             np.maximum(workspace, np.where(held[:, section] > 0, size, 0.0), out=workspace)
-        sums = np.concatenate([summed(held, self.sections.footprint[:, places]), workspace[None]])
+        sums = np.concatenate([sum_by_count(held, self.sections.footprint[:, places]), workspace[None]])
         return self.form.peak_bytes(sums, policy)
 
 
@@ -147,7 +149,7 @@ def price_layouts(
     needs = _side_by_side([way.needs for way in ways] * len(shares))
     table = tabulate_ops([way.program for way in ways])
     measured = measured_ops(table, rates.machines, [scenario], calibration.profiles)
-    priced = _repeated(price_sections(table, rates, measured=measured), len(shares))
+    priced = _repeat_sections(price_sections(table, rates, measured=measured), len(shares))
     stages = virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
     bare = stages_of(replace(context, recompute=ways[0].recompute), (0,) * plan.virtual_stages)
     group = _groups(stages)
@@ -184,7 +186,7 @@ def block_sections(context: LoweringContext) -> BlockSections:
     return BlockSections(recomputed=recomputed, rest=rest, before=before, order=order)
 
 
-def _added(adds: Array, counts: Array) -> Array:
+def _add_counts(adds: Array, counts: Array) -> Array:
     """Sections of virtual stages added up: mixes x sections x layouts."""
     return (adds @ counts.reshape(len(counts), -1)).reshape(len(adds), *counts.shape[1:])
 
@@ -253,7 +255,7 @@ def _side_by_side(needs: Sequence[SectionFootprint]) -> SectionFootprint:
     return SectionFootprint(norm=needs[0].norm, **columns)
 
 
-def _repeated(priced: SectionPrices, times: int) -> SectionPrices:
+def _repeat_sections(priced: SectionPrices, times: int) -> SectionPrices:
     """The same sections for every share of activations offloaded."""
     cells = int(priced.cell.max()) + 1
     return SectionPrices(

@@ -141,12 +141,12 @@ def predict_phase(
     >>> abs(sum(part.seconds for part in found.breakdown) / found.step_time_s - 1) < 1e-9, found.fits
     (True, True)
     """
-    reasons = (*check(scenario), *_unserved(scenario))
+    reasons = (*check(scenario), *_unserved_parts(scenario))
     if reasons:
         return Impossible(scenario=scenario, reasons=reasons)
     used = calibration or default_calibration(), serving or shipped_serving()
     try:
-        return _predicted(scenario, *used)
+        return _predict_phase(scenario, *used)
     except MissingNumber as missing:
         todo = f'set it with --set {missing.path}="… {missing.unit}"'
         given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
@@ -154,7 +154,7 @@ def predict_phase(
         return Impossible(scenario=scenario, reasons=(problem,))
 
 
-def _unserved(scenario: Scenario) -> Iterator[Problem]:
+def _unserved_parts(scenario: Scenario) -> Iterator[Problem]:
     """What a possible scenario asks that serving does not do."""
     if scenario.plan.mesh.cp > 1:
         given = str(scenario.plan.mesh.cp)
@@ -169,7 +169,7 @@ def _unserved(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(path="plan.speculation.draft", given="mtp", expected=expected, todo=todo)
 
 
-def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCalibration) -> PhasePrediction:
+def _predict_phase(scenario: Scenario, calibration: Calibration, serving: ServingCalibration) -> PhasePrediction:
     steps, tokens = phase_steps(scenario)
     priced = price_forward(scenario, steps, calibration, serving)
     memory = serving_memory(scenario)
@@ -191,7 +191,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, serving: ServingCal
         bill=_bill(scenario, total),
         evidence=_evidence(scenario, serving),
         curve=_curve(scenario, memory, calibration, serving) if isinstance(work, Decode) else (),
-        assumptions=(*scenario.assumptions, *_assumed(scenario, serving, calibration)),
+        assumptions=(*scenario.assumptions, *_assumptions(scenario, serving, calibration)),
     )
 
 
@@ -212,13 +212,13 @@ def phase_steps(scenario: Scenario) -> tuple[ForwardSteps, float]:
     chunk = limits_of(scenario).max_num_batched_tokens if work.chunk is None else work.chunk
     if not scenario.model.causal:  # tokens that see each other both ways are of one step
         chunk = max(1, chunk // work.seq) * work.seq if chunk else 0
-    rows = list(_packed(many, work.seq, work.cached, chunk or many * work.seq))
+    rows = list(_pack_chunks(many, work.seq, work.cached, chunk or many * work.seq))
     columns = np.array(rows, dtype=np.float64)
     steps = forward_steps(prefill_tokens=columns[:, 0], prefill_pairs=columns[:, 1], prefills=columns[:, 2])
     return steps, float(work.batch * (work.seq - work.cached))
 
 
-def _packed(many: int, seq: int, cached: int, chunk: int) -> Iterator[tuple[float, float, float]]:
+def _pack_chunks(many: int, seq: int, cached: int, chunk: int) -> Iterator[tuple[float, float, float]]:
     """Tokens, pairs and chunks of each step."""
     tokens = pairs = chunks = 0.0
     for _ in range(many):
@@ -299,7 +299,7 @@ def _evidence(scenario: Scenario, serving: ServingCalibration) -> Evidence:
     return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
 
 
-def _assumed(scenario: Scenario, serving: ServingCalibration, calibration: Calibration) -> Iterator[str]:
+def _assumptions(scenario: Scenario, serving: ServingCalibration, calibration: Calibration) -> Iterator[str]:
     chip, engine, limits = scenario.system.chip, scenario.engine, limits_of(scenario)
     if not serving.knows(engine):
         yield f"no measured serving run of engine {engine.id} took part in the fit: common values used"

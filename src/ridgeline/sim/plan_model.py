@@ -244,7 +244,7 @@ _BY_CELL = ("layer", "loss", "sends", "crossing", "freed", "head", "widest", "sh
 _PER_PARAM = ("weights", "gradients", "optimizer", "master", "gathered", "reduced")
 
 
-def joined(parts: Sequence[PlanModel], order: Index) -> PlanModel:
+def join_models(parts: Sequence[PlanModel], order: Index) -> PlanModel:
     """Structures with as many sections as one, their cells in this order of all of them side by side."""
     kinds = parts[0].kinds
 

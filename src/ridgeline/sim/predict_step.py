@@ -54,7 +54,7 @@ from ridgeline.sim.fates import unpriced_fields
 from ridgeline.sim.kernel_evidence import KernelEvidence, kernel_evidence
 from ridgeline.sim.memory.peak import peak_memory
 from ridgeline.sim.prediction import Bill, Impossible, Part, Prediction, Utilization
-from ridgeline.sim.prediction_interval import narrowed, shipped_interval
+from ridgeline.sim.prediction_interval import narrow_interval, shipped_interval
 from ridgeline.sim.slow_paths import slow_paths
 from ridgeline.sim.step_sensitivity import anchor_effect
 
@@ -78,12 +78,12 @@ def predict(
     if reasons:
         return Impossible(scenario=scenario, reasons=reasons)
     try:
-        return _predicted(scenario, calibration or default_calibration(), causal)
+        return _predict_step(scenario, calibration or default_calibration(), causal)
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
 
 
-def unpublished(missing: MissingNumber) -> Problem:
+def missing_number_problem(missing: MissingNumber) -> Problem:
     """A number that is absent from the catalog, as a reason."""
     todo = f'set it with --set {missing.path}="… {missing.unit}"'
     given, expected = f"nothing published for {missing.owner}", f"a quantity in {missing.unit}"
@@ -153,7 +153,7 @@ def not_predictable(scenario: Scenario) -> Iterator[Problem]:
         known = ", ".join(chip.peak)
         yield Problem(path="plan.precision.activations", given=stored.id, expected=f"a peak {chip.id} has: {known}")
     if scenario.plan.offload != Offload() and chip.host.bandwidth is None:
-        yield unpublished(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
+        yield missing_number_problem(MissingNumber(f"chip {chip.id}", "chip.host.bandwidth", "GB/s"))
     for path, number, unit in _rates(scenario):
         if number is not None and not 0 < number.value < ABSURD:
             expected = f"a rate above 0 and below {ABSURD:.0e} {unit}"
@@ -171,7 +171,7 @@ def _rates(scenario: Scenario) -> Iterator[tuple[str, Quoted | None, str]]:
         yield f"system.tier.{tier.name}.bandwidth", tier.bandwidth, "B/s"
 
 
-def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
+def _predict_step(scenario: Scenario, calibration: Calibration, causal: bool) -> Prediction | Impossible:
     chip, engine = scenario.system.chip, scenario.engine
     priced = price(scenario, calibration)
     program, steps = priced.program, priced.steps
@@ -188,7 +188,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         *scenario.assumptions,
         *unpriced_fields(scenario),
         *slow_paths(scenario, program, float(priced.rates.machines.cores[0])),
-        *_assumed(scenario, calibration, known),
+        *_assumptions(scenario, calibration, known),
     )
     return Prediction(
         scenario=scenario,
@@ -196,7 +196,7 @@ def _predicted(scenario: Scenario, calibration: Calibration, causal: bool) -> Pr
         breakdown=_breakdown(priced),
         utilization=utilization(scenario, priced, step_s, causal),
         memory=peak_memory(scenario, program, priced.plans),
-        interval=narrowed(span, step_s, anchor.narrowed, len(anchor.runs)) if anchor else span,
+        interval=narrow_interval(span, step_s, anchor.narrowed, len(anchor.runs)) if anchor else span,
         bill=_bill(scenario, step_s),
         evidence=_evidence(scenario, known),
         assumptions=(*told, *notes),
@@ -211,7 +211,7 @@ def _kernels(scenario: Scenario, priced: Priced, calibration: Calibration) -> Ke
     if priced.measured is None or profile is None:
         return None
     table, parts = priced.table, priced.steps.parts
-    often = (_often(priced, table.matmul_slot), _often(priced, table.attend_slot))
+    often = (_op_repeats(priced, table.matmul_slot), _op_repeats(priced, table.attend_slot))
     products, attention = (
         float(parts[part][0] / priced.steps.step_s[0]) if part in parts else 0.0
         for part in (StepPart.MATMUL, StepPart.ATTENTION)
@@ -243,12 +243,12 @@ def _breakdown(priced: Priced) -> tuple[Part, ...]:
 
 def _matmul_bound(priced: Priced) -> Bound:
     """What limits most of the time in matrix products, each as often as it runs."""
-    often = _often(priced, priced.table.matmul_slot)
+    often = _op_repeats(priced, priced.table.matmul_slot)
     return _most_of(priced.ops.matmul_s * often, priced.ops.matmul_memory_bound)
 
 
 def _attention_bound(priced: Priced) -> Bound:
-    often = _often(priced, priced.table.attend_slot)
+    often = _op_repeats(priced, priced.table.attend_slot)
     return _most_of(priced.ops.attend_s * often, priced.ops.attend_memory_bound)
 
 
@@ -256,7 +256,7 @@ def _most_of(seconds: Array, memory_bound: Mask) -> Bound:
     return "memory" if 2 * float(seconds[memory_bound].sum()) > float(seconds.sum()) else "compute"
 
 
-def _often(priced: Priced, slots: Index) -> Array:
+def _op_repeats(priced: Priced, slots: Index) -> Array:
     """How often ops of these slots run in one microbatch of the whole model."""
     return np.asarray(np.array(priced.program.stages).sum(0)[slots // PHASES], dtype=np.float64)
 
@@ -265,8 +265,8 @@ def executed_flops(priced: Priced, ranks: int, microbatches: int) -> float:
     """Flops that all chips execute in a step: every matrix product and attention, recomputed ones included."""
     table = priced.table
     m, n, k, groups = table.matmuls[:4]
-    products = float((2 * m * n * k * groups * _often(priced, table.matmul_slot)).sum())
-    attention = float((table.attends[0] * _often(priced, table.attend_slot)).sum())
+    products = float((2 * m * n * k * groups * _op_repeats(priced, table.matmul_slot)).sum())
+    attention = float((table.attends[0] * _op_repeats(priced, table.attend_slot)).sum())
     return (products + attention) * ranks * microbatches
 
 
@@ -355,7 +355,7 @@ def _evidence(scenario: Scenario, known: tuple[bool, bool]) -> Evidence:
     return weakest([*(number.evidence for number in used), scenario.engine.evidence, fitted])
 
 
-def _assumed(scenario: Scenario, calibration: Calibration, known: tuple[bool, bool]) -> Iterator[str]:
+def _assumptions(scenario: Scenario, calibration: Calibration, known: tuple[bool, bool]) -> Iterator[str]:
     """What stands in for inputs nobody gave."""
     chip, engine = scenario.system.chip, scenario.engine
     if not calibration.offsets:

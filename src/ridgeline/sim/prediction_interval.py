@@ -142,7 +142,7 @@ def new_source_interval(
     factors = _stranger(chip, engine, family, measured, lambda part: spread_without(part, residuals))
     low, high, runs, basis = factors or _factors(chip, engine, residuals)
     near = Interval(low=step_s * low, high=step_s * high, coverage=COVERAGE, runs=runs, basis=basis)
-    return widened(near, step_s, distance_from(measured, precision=precision, seq=seq, family=family))
+    return widen_interval(near, step_s, distance_from(measured, precision=precision, seq=seq, family=family))
 
 
 class Distance(NamedTuple):
@@ -194,7 +194,7 @@ def measured_by(residuals: Iterable[Residual]) -> Measured:
     )
 
 
-def widened(found: Interval, step_s: float, far: Distance) -> Interval:
+def widen_interval(found: Interval, step_s: float, far: Distance) -> Interval:
     """The range of a step that is far from every run: both ends further out, as by an independent error.
 
     >>> near = Interval(low=0.8, high=1.25, coverage=0.9, runs=40, basis="40 runs")
@@ -209,7 +209,7 @@ def widened(found: Interval, step_s: float, far: Distance) -> Interval:
     return replace(found, low=low, high=high, basis=f"{found.basis}, wider for {far.told}")
 
 
-def narrowed(found: Interval, step_s: float, ratio: float, runs: int) -> Interval:
+def narrow_interval(found: Interval, step_s: float, ratio: float, runs: int) -> Interval:
     """The range of a step that runs of the same user anchored: both ends nearer, in logarithms, by a ratio.
 
         ratio = standard deviation after the runs / before them         at most 1
@@ -237,9 +237,9 @@ def shipped_interval(
 def _shipped_factors(chip: str, engine: str, family: str, precision: str, seq: int) -> tuple[float, float, int, str]:
     measured, spreads = shipped_summary()
     factors = _stranger(chip, engine, family, measured, spreads.get)
-    low, high, runs, basis = factors or _factors(chip, engine, shipped())
+    low, high, runs, basis = factors or _factors(chip, engine, shipped_residuals())
     near = Interval(low=low, high=high, coverage=COVERAGE, runs=runs, basis=basis)
-    wide = widened(near, 1.0, distance_from(measured, precision=precision, seq=seq, family=family))
+    wide = widen_interval(near, 1.0, distance_from(measured, precision=precision, seq=seq, family=family))
     return wide.low, wide.high, wide.runs, wide.basis
 
 
@@ -373,7 +373,7 @@ def _number(value: object) -> float | None:
 
 
 @cache
-def shipped() -> tuple[Residual, ...]:
+def shipped_residuals() -> tuple[Residual, ...]:
     """The residuals that come with Ridgeline; none before the first fit."""
     if not SHIPPED_RESIDUALS.exists():
         return ()

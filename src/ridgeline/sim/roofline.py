@@ -192,13 +192,13 @@ def roofline(
     built = _scenario(model, on, phase, seq, batch, engine)
     used = calibration or default_calibration()
     plans = plan_columns([built])
-    program = _served(lower(built, plans, tensors=False), built, phase)
+    program = _phase_program(lower(built, plans, tensors=False), built, phase)
     table, parameters = tabulate_ops([program]), parameter_columns(used, [built])
     rates = sustained_rates(machines_of([built.system]), parameters, plans=plans)
     measured = measured_ops(table, rates.machines, [built], used.profiles)
     prices = price_ops(table, rates, measured=measured)
     each = estimates(program.sections, prices, Evidence.FITTED, measured)
-    ops = [*_summed(each, program)]
+    ops = [*_sum_equal_ops(each, program)]
     if program.step is not None:
         moved = float(np.asarray(program.step.optimizer.stream_bytes).max())
         ops.append(_optimizer(moved, moved / float(rates.update[0])))
@@ -215,15 +215,15 @@ def _scenario(model: str, on: str, phase: Phase, seq: int, batch: int, engine: s
     elif phase == "decode":
         work = {"kind": phase, "context": seq, "batch": batch}
     plan = {"microbatch": batch, **({"engine": engine} if engine else {})}
-    table = {"model": model, "system": _one(named), "workload": work, "plan": plan}
+    table = {"model": model, "system": _chip_name(named), "workload": work, "plan": plan}
     return assemble(table)
 
 
-def _one(named: System) -> str:
+def _chip_name(named: System) -> str:
     return f"1x{named.chip.id}"
 
 
-def _served(program: Program, built: Scenario, phase: Phase) -> Program:
+def _phase_program(program: Program, built: Scenario, phase: Phase) -> Program:
     """The program without what only training does, and with the cache that a decode step reads."""
     if phase == "train":
         return program
@@ -264,7 +264,7 @@ def _reading(sections: Sequence[Section], program: Program, cache: float) -> Ite
         yield replace(section, forward=ops)
 
 
-def _summed(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
+def _sum_equal_ops(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
     """Ops of one label and pass together, those that take most time first."""
     often = dict(zip((section.name for section in program.sections), np.array(program.stages).sum(0), strict=True))
     found: dict[tuple[str, str, str], RoofOp] = {}
@@ -280,11 +280,11 @@ def _summed(each: Iterator[OpEstimate], program: Program) -> Iterator[RoofOp]:
             moved=kernel.bytes * times,
             seconds=one.estimate.seconds * times, bound=one.estimate.bound, evidence=one.estimate.evidence,
         )  # fmt: skip
-        found[key] = made if known is None else _added(known, made)
+        found[key] = made if known is None else _add_ops(known, made)
     yield from sorted(found.values(), key=lambda op: -op.seconds)
 
 
-def _added(one: RoofOp, other: RoofOp) -> RoofOp:
+def _add_ops(one: RoofOp, other: RoofOp) -> RoofOp:
     sums = {name: getattr(one, name) + getattr(other, name) for name in ("count", "flops", "moved", "seconds")}
     return replace(one, evidence=min(one.evidence, other.evidence), **sums)
 

@@ -23,7 +23,7 @@ from ridgeline.plan.scenario import Scenario
 def slow_paths(scenario: Scenario, program: Program, cores: float) -> Iterator[str]:
     """What of a step takes a slow path, a line each; nothing for most. `cores` as products are priced with."""
     if cores > 1:
-        yield from _unaligned(program)
+        yield from _unaligned_products(program)
     resolved = resolve(scenario)
     blocks = scenario.model.blocks
     if resolved.attention == "flash":
@@ -36,7 +36,7 @@ def slow_paths(scenario: Scenario, program: Program, cores: float) -> Iterator[s
         yield f"experts are launched one by one: engine {scenario.engine.id} names no grouped product"
 
 
-def _unaligned(program: Program) -> Iterator[str]:
+def _unaligned_products(program: Program) -> Iterator[str]:
     """Products whose rows are not whole multiples of 16 bytes, by label."""
     found: dict[str, MatMul] = {}
     for section in program.sections:

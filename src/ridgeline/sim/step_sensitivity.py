@@ -34,7 +34,7 @@ STEP = 1e-3  # of a numerical derivative, in offsets
 TOLD, LEAST = 4, 0.002  # parameters that are told, and the least effect on a step that is
 
 
-def moved(calibration: Calibration, name: str, by: float) -> Calibration:
+def move_parameter(calibration: Calibration, name: str, by: float) -> Calibration:
     """The calibration with one parameter's offset moved for everything."""
     return replace(calibration, offsets={**calibration.offsets, name: calibration.offsets.get(name, 0.0) + by})
 
@@ -43,7 +43,8 @@ def sensitivities(batch: StepBatch, scenarios: Sequence[Scenario], calibration: 
     """What each of the scenarios that a batch was made of answers to."""
     here = np.log(batch.steps(parameter_columns(calibration, scenarios)).step_s)
     slopes = {
-        name: (np.log(batch.steps(parameter_columns(moved(calibration, name, STEP), scenarios)).step_s) - here) / STEP
+        name: (np.log(batch.steps(parameter_columns(move_parameter(calibration, name, STEP), scenarios)).step_s) - here)
+        / STEP
         for name in PARAMETERS
     }
     return tuple(_sensitivity(scenario, slopes, row) for row, scenario in enumerate(scenarios))
@@ -58,7 +59,7 @@ def sensitivity(scenario: Scenario, calibration: Calibration) -> Sensitivity:
     >>> found.slopes["matmul_wide"] < -0.05 < 0 <= found.slopes["kernel"]      # faster products, slower launches
     True
     """
-    steps = _under(scenario, [calibration, *(moved(calibration, name, STEP) for name in PARAMETERS)])
+    steps = _under(scenario, [calibration, *(move_parameter(calibration, name, STEP) for name in PARAMETERS)])
     change = (np.log(steps[1:]) - np.log(steps[0])) / STEP
     return _sensitivity(scenario, dict(zip(PARAMETERS, change[:, None], strict=True)), 0)
 
@@ -93,12 +94,12 @@ def _values(
     """Parameters whose move changed the step most, before and after."""
     chip, engine = scenario.system.chip, scenario.engine
     values = {name: tuple(side.value(name, chip, engine) for side in sides) for name in PARAMETERS}
-    effect = {name: abs(slopes[name] * _moved(sides, owners(chip, engine), name)) for name in PARAMETERS}
+    effect = {name: abs(slopes[name] * _parameter_change(sides, owners(chip, engine), name)) for name in PARAMETERS}
     most = sorted((name for name in effect if effect[name] >= LEAST), key=lambda name: -effect[name])
     return {name: (values[name][0], values[name][1]) for name in most[:TOLD]}
 
 
-def _moved(sides: tuple[Calibration, Calibration], own: Owners, name: str) -> float:
+def _parameter_change(sides: tuple[Calibration, Calibration], own: Owners, name: str) -> float:
     """By how much the offset that a chip and an engine have of a parameter differs between two calibrations."""
     keys = [name, *(f"{name}/{own.of(owner)}" for owner in PARAMETERS[name].per if own.of(owner))]
     return sum(sides[1].offsets.get(key, 0.0) - sides[0].offsets.get(key, 0.0) for key in keys)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ridgeline.core.units import signed_quantity, signed_share
 from ridgeline.report import cells
-from ridgeline.report.cells import bar, blocks, clean, facts, grid, headed, listed, signed, time
+from ridgeline.report.cells import bar, blocks, clean, facts, grid, header_table, list_lines, signed_time, time
 
 SOURCE = Path(cells.__file__).parents[1]
 
@@ -31,7 +31,7 @@ def test_signs_are_written_in_one_place(path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0.0, 1e-9, 0.25, 77.3])
 def test_a_difference_and_its_opposite_differ_in_the_sign_alone(value: float) -> None:
-    for form in (signed, signed_share, lambda one: signed_quantity(one, "s")):
+    for form in (signed_time, signed_share, lambda one: signed_quantity(one, "s")):
         plus = form(value)
         assert plus[0] == "+"
         assert form(-value)[1:] == plus[1:]
@@ -39,7 +39,7 @@ def test_a_difference_and_its_opposite_differ_in_the_sign_alone(value: float) ->
 
 
 def test_a_signed_time_is_the_time_with_a_sign() -> None:
-    assert signed(1234.5) == "+" + time(1234.5)
+    assert signed_time(1234.5) == "+" + time(1234.5)
 
 
 def test_a_bar_counts_eighths_and_never_leaves_its_room() -> None:
@@ -51,15 +51,15 @@ def test_a_bar_counts_eighths_and_never_leaves_its_room() -> None:
 def test_text_of_a_stranger_is_no_markup_and_moves_no_cursor() -> None:
     hostile = "[bold]a[/bold]\x1b[2J\x07\x9b"
     assert clean(hostile).plain == "[bold]a[/bold][2J"
-    for made in (facts(("x", hostile)), headed(["a"], title=hostile), listed("t", [hostile])[1]):
+    for made in (facts(("x", hostile)), header_table(["a"], title=hostile), list_lines("t", [hostile])[1]):
         assert "\x1b" not in "".join(drawn(made))
 
 
 def test_lists_count_what_they_leave_out() -> None:
-    assert listed("assumed", []) == []
-    shown = [str(line) for line in listed("assumed", ["a", "b", "c"], most=2)]
+    assert list_lines("assumed", []) == []
+    shown = [str(line) for line in list_lines("assumed", ["a", "b", "c"], most=2)]
     assert shown == ["assumed", "  - a", "  - b", "  … 1 more with --json"]
-    assert len(listed("assumed", ["a", "b"], most=2)) == 3
+    assert len(list_lines("assumed", ["a", "b"], most=2)) == 3
 
 
 def test_blocks_stand_apart_and_silent_ones_leave_no_gap() -> None:

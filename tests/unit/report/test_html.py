@@ -16,7 +16,7 @@ from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import read_scenario
 from ridgeline.report import serve_html, trace_html, validate_html
-from ridgeline.report.html import Scale, document, dot, escaped, facts, label, policy, table
+from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, policy, table
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analyze_traces import analyze
@@ -93,7 +93,7 @@ def test_no_page_needs_what_its_policy_forbids() -> None:
         facts([(HOSTILE, HOSTILE)]),
         table((HOSTILE,), [(HOSTILE,)], text=(0,)),
         label(HOSTILE, 0, 0),
-        dot(0, 0, 1, kind="dot", told=HOSTILE, more=f' data-told="{escaped(HOSTILE)}"'),
+        dot(0, 0, 1, kind="dot", told=HOSTILE, more=f' data-told="{escape_text(HOSTILE)}"'),
     ],
 )
 def test_text_of_a_stranger_is_never_markup(markup: str) -> None:
@@ -103,8 +103,8 @@ def test_text_of_a_stranger_is_never_markup(markup: str) -> None:
 
 
 def test_control_characters_and_endless_texts_do_not_reach_a_page() -> None:
-    assert escaped("a\x00b\x1b") == "a\ufffdb\ufffd"
-    assert len(escaped("a" * 10_000)) == 400
+    assert escape_text("a\x00b\x1b") == "a\ufffdb\ufffd"
+    assert len(escape_text("a" * 10_000)) == 400
 
 
 def test_another_script_is_another_policy() -> None:

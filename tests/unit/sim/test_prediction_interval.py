@@ -13,8 +13,8 @@ from ridgeline.sim.prediction_interval import (
     Interval,
     Residual,
     new_source_interval,
-    shipped,
     shipped_interval,
+    shipped_residuals,
     summary_text,
 )
 
@@ -41,7 +41,7 @@ def test_a_step_far_from_every_run_has_a_wider_interval() -> None:
 
 def test_the_shipped_summary_is_that_of_the_shipped_residuals() -> None:
     """A prediction reads the summary; `ridgeline fit` writes both."""
-    assert SHIPPED_SUMMARY.read_text(encoding="utf-8") == summary_text(shipped())
+    assert SHIPPED_SUMMARY.read_text(encoding="utf-8") == summary_text(shipped_residuals())
     args = ("h100-sxm", "megatron-core", "hopper", "bf16", 8192)
-    full = new_source_interval(2.0, *args[:2], shipped(), family=args[2], precision=args[3], seq=args[4])
+    full = new_source_interval(2.0, *args[:2], shipped_residuals(), family=args[2], precision=args[3], seq=args[4])
     assert shipped_interval(2.0, *args) == full

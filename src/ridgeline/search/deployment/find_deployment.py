@@ -38,7 +38,7 @@ from ridgeline.search.deployment.shape import Shape, shape_words
 from ridgeline.search.deployment.space import DeploymentSpace, shapes
 from ridgeline.search.deployment.trial import Bench
 from ridgeline.search.deployment.verify import verify_candidates
-from ridgeline.search.progress import Progress, Watch, unwatched
+from ridgeline.search.progress import Progress, Watch, ignore_progress
 from ridgeline.serving.deployment import Priced
 from ridgeline.serving.fleet.event_loop import settled_heap
 from ridgeline.serving.fleet.fleet_loop import Role
@@ -110,7 +110,7 @@ class _Work:
 
 def find_deployment(
     scenario: Scenario, space: DeploymentSpace, goal: Goal = "cost", priced: Priced | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
 ) -> DeploymentSearch:  # fmt: skip
     """The deployments of a model on a system that keep the objective of a serve workload.
 

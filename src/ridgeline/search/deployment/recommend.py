@@ -17,8 +17,8 @@ from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_d
 from ridgeline.search.deployment.frontier import FrontierPoint, frontier
 from ridgeline.search.deployment.infeasible import why_no_deployment
 from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
-from ridgeline.search.progress import Progress, Watch, unwatched
-from ridgeline.sim import unpublished
+from ridgeline.search.progress import Progress, Watch, ignore_progress
+from ridgeline.sim import missing_number_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def _request_table(outcome: DeploymentOutcome, found: Verified, *, rescaled: boo
     return {**table, "workload": work}
 
 
-def recommend_deployment(request: DeploymentRequest, watch: Watch = unwatched) -> DeploymentAnswer:
+def recommend_deployment(request: DeploymentRequest, watch: Watch = ignore_progress) -> DeploymentAnswer:
     """Search every case of a question, choose, and explain the choice.
 
     >>> asked = DeploymentRequest.from_options("llama3-8b", on="2xh100-sxm", rate=4.0, ttft="1s", tpot="50ms",
@@ -101,7 +101,7 @@ def recommend_deployment(request: DeploymentRequest, watch: Watch = unwatched) -
         try:
             search = find_deployment(case.scenario, case.space, request.goal, request.priced, watch)
         except MissingNumber as missing:
-            raise InputError([unpublished(missing)]) from None
+            raise InputError([missing_number_problem(missing)]) from None
         outcomes.append(DeploymentOutcome(case=case, search=search))
         if not search.complete:
             break

@@ -100,10 +100,10 @@ def simulate_fleet(
 ) -> FleetRun:
     """Serve requests on a fleet; `misses` ends the run (`Hopeless`) where every replica does all of a request."""
     with collector_paused():
-        return _simulated(_Run(requests, fleet, sample=sample, progress=progress), misses)
+        return _run_fleet(_Run(requests, fleet, sample=sample, progress=progress), misses)
 
 
-def _simulated(run: _Run, misses: Misses | None) -> FleetRun:
+def _run_fleet(run: _Run, misses: Misses | None) -> FleetRun:
     """A run from its first event to its end; all that it held is free afterwards."""
     if misses is not None and not run.disaggregated and not run.fleet.failures:
         for member in run.members:

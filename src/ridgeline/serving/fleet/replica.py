@@ -243,11 +243,11 @@ def step_seconds(step: Step, cost: StepCost) -> tuple[float, float]:
     alone = fixed + per_token * step.kv_tokens
     if not step.chunks:
         return alone, 0.0
-    mixed = cost.mixed([_computed(chunk) for chunk in step.chunks], step.decodes, step.kv_tokens)
+    mixed = cost.mixed([_chunk_tokens(chunk) for chunk in step.chunks], step.decodes, step.kv_tokens)
     return mixed, mixed - alone
 
 
-def _computed(chunk: Chunk) -> tuple[int, int]:
+def _chunk_tokens(chunk: Chunk) -> tuple[int, int]:
     """(tokens, context) of a chunk that are computed here."""
     sent = chunk.state.remote - chunk.context
     if sent <= 0:

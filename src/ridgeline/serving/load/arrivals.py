@@ -34,7 +34,7 @@ def on_off_times(count: int, rate: float, *, on_s: float, off_s: float, seed: in
     """Poisson arrivals of `rate` during windows of `on_s`, none in the `off_s` between them."""
     _positive(count=count, rate=rate, on_s=on_s)
     if not 0 <= off_s < float("inf"):
-        raise _refused("off_s", off_s, "seconds, 0 or more")
+        raise _refuse_value("off_s", off_s, "seconds, 0 or more")
     busy = np.cumsum(np.random.default_rng(seed).exponential(1.0 / rate, count))
     return list(map(float, busy + np.floor(busy / on_s) * off_s))
 
@@ -53,7 +53,7 @@ def closed_loop(count: int, lengths: Lengths, *, users: int, think_s: float = 0.
     _positive(count=count, users=users)
     _usable(lengths)
     if not 0 <= think_s < float("inf"):
-        raise _refused("think_s", think_s, "seconds, 0 or more")
+        raise _refuse_value("think_s", think_s, "seconds, 0 or more")
     thoughts = np.random.default_rng(seed).exponential(think_s, count) if think_s else np.zeros(count)
     made = []
     for index, (prompt, output) in enumerate(islice(cycle(lengths), count)):
@@ -108,16 +108,16 @@ def sessions(times: Sequence[float], talk: Conversation) -> list[Request]:
 def _positive(**values: float) -> None:
     for name, value in values.items():
         if not 0 < value < float("inf"):
-            raise _refused(name, value, "a number above 0")
+            raise _refuse_value(name, value, "a number above 0")
 
 
 def _usable(lengths: Lengths) -> None:
     if not lengths:
-        raise _refused("lengths", "none", "at least one pair of prompt and output tokens")
+        raise _refuse_value("lengths", "none", "at least one pair of prompt and output tokens")
     for prompt, output in lengths:
         if prompt < 1 or output < 1:
-            raise _refused("lengths", f"{prompt} and {output} tokens", "at least one token each")
+            raise _refuse_value("lengths", f"{prompt} and {output} tokens", "at least one token each")
 
 
-def _refused(name: str, given: object, expected: str) -> InputError:
+def _refuse_value(name: str, given: object, expected: str) -> InputError:
     return InputError(Problem(path=name, given=str(given), expected=expected))

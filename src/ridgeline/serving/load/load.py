@@ -37,7 +37,7 @@ SHARED_SEED = -(1 << 40)  # the text that prompts of a load begin with
 
 def load_of(work: Serve) -> tuple[Request, ...]:
     """The requests of a workload; the same seed gives the same ones."""
-    made = _traced(work, work.arrivals) if isinstance(work.arrivals, TraceFile) else _generated(work)
+    made = _trace_requests(work, work.arrivals) if isinstance(work.arrivals, TraceFile) else _generate_requests(work)
     if work.prefix:
         made = [_share_prefix(request, work.prefix) for request in made]
     if work.max_new_tokens is not None:
@@ -46,7 +46,7 @@ def load_of(work: Serve) -> tuple[Request, ...]:
     return tuple(made)
 
 
-def _traced(work: Serve, source: TraceFile) -> list[Request]:
+def _trace_requests(work: Serve, source: TraceFile) -> list[Request]:
     trace = read_request_trace(Path(source.file))
     kept = list(trace.requests[: work.requests])
     if not trace.timed:
@@ -62,7 +62,7 @@ def _traced(work: Serve, source: TraceFile) -> list[Request]:
     return [replace(request, arrival_s=request.arrival_s * stretch) for request in kept]
 
 
-def _generated(work: Serve) -> list[Request]:
+def _generate_requests(work: Serve) -> list[Request]:
     count = work.requests or USUAL_REQUESTS
     lengths = _lengths(work, count)
     match work.arrivals:

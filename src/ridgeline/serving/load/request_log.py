@@ -46,15 +46,15 @@ class RequestLog:
     @property
     def ranks(self) -> int:
         """Data-parallel ranks, which step together where experts are shared."""
-        return _whole(self.knobs, "data_parallel_size", 1)
+        return _int_knob(self.knobs, "data_parallel_size", 1)
 
     @property
     def max_num_seqs(self) -> int:
-        return _whole(self.knobs, "max_num_seqs", 128)
+        return _int_knob(self.knobs, "max_num_seqs", 128)
 
     @property
     def max_num_batched_tokens(self) -> int:
-        return _whole(self.knobs, "max_num_batched_tokens", 2048)
+        return _int_knob(self.knobs, "max_num_batched_tokens", 2048)
 
 
 def is_request_log(path: Path) -> bool:
@@ -141,7 +141,7 @@ def _meta(path: Path) -> tuple[str, Mapping[str, Any]]:
     return "", {}
 
 
-def _whole(knobs: Mapping[str, Any], name: str, usual: int) -> int:
+def _int_knob(knobs: Mapping[str, Any], name: str, usual: int) -> int:
     value = knobs.get(name)
     return value if type(value) is int and 1 <= value <= MOST_TOKENS else usual
 

@@ -20,7 +20,7 @@ Fields = dict[str, Any]
 def requests(entries: object, block_size: int) -> tuple[Request, ...]:
     """The requests of a recording: id, prompt as [seed, length] pieces, max_tokens, priority; output_tokens of an
     answer that stopped before its max_tokens."""
-    rows = listed(entries, "requests")
+    rows = list_field(entries, "requests")
     if not rows or len(rows) > MOST_REQUESTS:
         raise wrong("requests", f"{len(rows)} requests", f"1 to {MOST_REQUESTS:,}")
     made = tuple(_request(row, number) for number, row in enumerate(rows))
@@ -32,7 +32,7 @@ def requests(entries: object, block_size: int) -> tuple[Request, ...]:
 
 def steps(entries: object) -> tuple[Fields, ...]:
     """The recorded steps."""
-    made = tuple(table(step, f"steps[{number}]") for number, step in enumerate(listed(entries, "steps")))
+    made = tuple(table(step, f"steps[{number}]") for number, step in enumerate(list_field(entries, "steps")))
     if not made:
         raise wrong("steps", "no steps", "at least one recorded step")
     return made
@@ -42,21 +42,21 @@ def _request(entry: object, number: int) -> Request:
     where = f"requests[{number}]"
     fields = table(entry, where)
     pieces = []
-    for piece in listed(fields.get("prompt"), f"{where}.prompt"):
+    for piece in list_field(fields.get("prompt"), f"{where}.prompt"):
         if not isinstance(piece, list) or len(piece) != 2:
             raise wrong(f"{where}.prompt", repr(piece)[:60], "pieces of [seed, length]")
         pieces.append(
-            Piece(seed=checked(piece[0], f"{where}.prompt"), tokens=checked(piece[1], f"{where}.prompt", least=0))
+            Piece(seed=check_int(piece[0], f"{where}.prompt"), tokens=check_int(piece[1], f"{where}.prompt", least=0))
         )
-    tokens = whole(fields, "max_tokens", least=1, where=where)
-    stopped = whole(fields, "output_tokens", default=tokens, least=1, most=tokens, where=where)
+    tokens = int_field(fields, "max_tokens", least=1, where=where)
+    stopped = int_field(fields, "output_tokens", default=tokens, least=1, most=tokens, where=where)
     request = Request(
         id=name(fields.get("id"), f"{where}.id"),
         arrival_s=0.0,
         prompt=tuple(pieces),
         output_tokens=stopped,
         max_new_tokens=tokens,
-        priority=whole(fields, "priority", default=0, least=-MOST_TOKENS, where=where),
+        priority=int_field(fields, "priority", default=0, least=-MOST_TOKENS, where=where),
         output_seed=OUTPUT_SEEDS + number,
     )
     if not request.prompt_tokens:
@@ -80,7 +80,7 @@ def table(value: object, path: str) -> Fields:
     return value
 
 
-def listed(value: object, path: str) -> list[Any]:
+def list_field(value: object, path: str) -> list[Any]:
     if not isinstance(value, list):
         raise wrong(path, repr(value)[:60], "a list")
     return value
@@ -99,14 +99,14 @@ def flag(fields: Fields, name: str, *, default: bool) -> bool:
     return value
 
 
-def whole(
+def int_field(
     fields: Fields, name: str, *, default: int | None = None, least: int = 0, most: int = MOST_TOKENS, where: str = ""
 ) -> int:
     value = fields.get(name, default)
-    return checked(value, f"{where}.{name}" if where else name, least=least, most=most)
+    return check_int(value, f"{where}.{name}" if where else name, least=least, most=most)
 
 
-def checked(value: object, path: str, *, least: int = -MOST_TOKENS, most: int = MOST_TOKENS) -> int:
+def check_int(value: object, path: str, *, least: int = -MOST_TOKENS, most: int = MOST_TOKENS) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise wrong(path, repr(value)[:60], f"a whole number from {least:,} to {most:,}")
     return value

@@ -11,7 +11,7 @@ from ridgeline.core.records import dataclass
 from ridgeline.serving.engine.sglang import SglangScheduler, sglang_scheduler
 from ridgeline.serving.engine.sglang_prefill import SglangSettings
 from ridgeline.serving.engine.step import Step
-from ridgeline.serving.replay.recorded_fields import MOST_BLOCKS, Fields, flag, requests, steps, table, whole, wrong
+from ridgeline.serving.replay.recorded_fields import MOST_BLOCKS, Fields, flag, int_field, requests, steps, table, wrong
 from ridgeline.serving.request import Request
 
 Record = dict[str, object]
@@ -96,7 +96,7 @@ def sglang_harness(document: Fields) -> SglangRecording:
     """Settings, requests in the order they came, and the steps that the recorder in a live engine wrote."""
     settings = _settings(table(document["config"], "config"))
     asked = requests(document["requests"], settings.page_size)
-    arrivals = tuple(whole(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
+    arrivals = tuple(int_field(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
     found = steps(document["steps"])
     case = SglangCase(
         settings=settings,
@@ -130,11 +130,11 @@ def _settings(config: Fields) -> SglangSettings:
     if not isinstance(conservativeness, int | float) or not 0 < conservativeness < 100:
         raise wrong("config.schedule_conservativeness", repr(conservativeness)[:60], "a number above 0, below 100")
     return SglangSettings(
-        max_total_tokens=whole(config, "max_total_tokens", least=1, most=MOST_BLOCKS, where="config"),
-        max_running_requests=whole(config, "max_running_requests", least=1, where="config"),
-        chunked_prefill_size=whole(config, "chunked_prefill_size", default=8192, where="config"),
-        max_prefill_tokens=whole(config, "max_prefill_tokens", default=16384, least=1, where="config"),
-        page_size=whole(config, "page_size", default=1, least=1, most=4096, where="config"),
+        max_total_tokens=int_field(config, "max_total_tokens", least=1, most=MOST_BLOCKS, where="config"),
+        max_running_requests=int_field(config, "max_running_requests", least=1, where="config"),
+        chunked_prefill_size=int_field(config, "chunked_prefill_size", default=8192, where="config"),
+        max_prefill_tokens=int_field(config, "max_prefill_tokens", default=16384, least=1, where="config"),
+        page_size=int_field(config, "page_size", default=1, least=1, most=4096, where="config"),
         disable_radix_cache=flag(config, "disable_radix_cache", default=False),
         ignore_eos=flag(config, "ignore_eos", default=False),
         disable_overlap_schedule=flag(config, "disable_overlap_schedule", default=True),
@@ -142,7 +142,7 @@ def _settings(config: Fields) -> SglangSettings:
         schedule_policy=policy,
         enable_priority_scheduling=flag(config, "enable_priority_scheduling", default=False),
         disable_priority_preemption=flag(config, "disable_priority_preemption", default=False),
-        priority_scheduling_preemption_threshold=whole(
+        priority_scheduling_preemption_threshold=int_field(
             config, "priority_scheduling_preemption_threshold", default=10, where="config"
         ),
     )

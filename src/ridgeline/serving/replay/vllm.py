@@ -15,11 +15,11 @@ from ridgeline.serving.replay.recorded_fields import (
     MOST_TOKENS,
     Fields,
     flag,
+    int_field,
     name,
     requests,
     steps,
     table,
-    whole,
     wrong,
 )
 from ridgeline.serving.request import Piece, Request
@@ -67,7 +67,7 @@ def vllm_records(case: VllmCase) -> Iterator[Record]:
 
 
 def _record(engine: VllmScheduler, step: Step, at: int, arrived: list[Request]) -> Record:
-    scheduled = list(_scheduled(engine, step))
+    scheduled = list(_scheduled_chunks(engine, step))
     first = {id(state) for state in step.admitted}
     return {
         "step": at,
@@ -85,7 +85,7 @@ def _record(engine: VllmScheduler, step: Step, at: int, arrived: list[Request]) 
     }
 
 
-def _scheduled(engine: VllmScheduler, step: Step) -> Iterator[tuple[RequestState, int, int]]:
+def _scheduled_chunks(engine: VllmScheduler, step: Step) -> Iterator[tuple[RequestState, int, int]]:
     """(request, tokens, computed before) in the scheduler's order."""
     chunks = {id(chunk.state): chunk for chunk in step.chunks}
     finishing = {id(state) for state in step.finishing}
@@ -111,7 +111,7 @@ def vllm_harness(document: Fields) -> VllmRecording:
     version = str(document.get("vllm", ""))
     settings = _settings(table(document["config"], "config"), version)
     asked = requests(document["requests"], settings.block_size)
-    arrivals = tuple(whole(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
+    arrivals = tuple(int_field(entry, "arrival_step", default=0, where="requests") for entry in document["requests"])
     case = VllmCase(settings=settings, requests=asked, arrival_steps=arrivals)
     return VllmRecording(version=version, case=case, steps=steps(document["steps"]))
 
@@ -124,18 +124,18 @@ def _settings(config: Fields, version: str) -> VllmSettings:
     if not isinstance(watermark, int | float) or not 0 <= watermark < 1:
         raise wrong("config.watermark", repr(watermark)[:60], "a fraction from 0 up to 1")
     return VllmSettings(
-        num_blocks=whole(config, "num_blocks", least=2, most=MOST_BLOCKS, where="config"),
-        block_size=whole(config, "block_size", least=1, where="config"),
-        max_num_seqs=whole(config, "max_num_seqs", least=1, where="config"),
-        max_num_batched_tokens=whole(config, "max_num_batched_tokens", least=1, where="config"),
-        max_model_len=whole(config, "max_model_len", least=2, where="config"),
+        num_blocks=int_field(config, "num_blocks", least=2, most=MOST_BLOCKS, where="config"),
+        block_size=int_field(config, "block_size", least=1, where="config"),
+        max_num_seqs=int_field(config, "max_num_seqs", least=1, where="config"),
+        max_num_batched_tokens=int_field(config, "max_num_batched_tokens", least=1, where="config"),
+        max_model_len=int_field(config, "max_model_len", least=2, where="config"),
         enable_prefix_caching=flag(config, "enable_prefix_caching", default=True),
         enable_chunked_prefill=flag(config, "enable_chunked_prefill", default=True),
         scheduling_policy=policy,
-        long_prefill_token_threshold=whole(config, "long_prefill_token_threshold", default=0, where="config"),
+        long_prefill_token_threshold=int_field(config, "long_prefill_token_threshold", default=0, where="config"),
         scheduler_reserve_full_isl=flag(config, "scheduler_reserve_full_isl", default=True),
         watermark=float(watermark),
-        async_scheduling=whole(config, "async_depth", default=1, least=1, most=2, where="config") > 1,
+        async_scheduling=int_field(config, "async_depth", default=1, least=1, most=2, where="config") > 1,
         rules=vllm_rules(version),
     )
 
@@ -153,19 +153,19 @@ def vllm_live(lines: Sequence[Fields]) -> VllmRecording:
     if not added or len(added) > MOST_REQUESTS:
         raise wrong("add", f"{len(added)} requests", f"1 to {MOST_REQUESTS:,}")
     asked = tuple(_live_requests(added))
-    arrivals = tuple(whole(line, "step", where="add") for line in added)
+    arrivals = tuple(int_field(line, "step", where="add") for line in added)
     case = VllmCase(settings=settings, requests=asked, arrival_steps=arrivals)
     return VllmRecording(version="", case=case, steps=tuple(line for line in lines if "scheduled" in line))
 
 
 def _live_requests(added: Sequence[Fields]) -> Iterator[Request]:
     for number, line in enumerate(added):
-        tokens = whole(line, "max_tokens", least=1, where="add")
+        tokens = int_field(line, "max_tokens", least=1, where="add")
         yield Request(
             id=name(line["add"], "add"),
             arrival_s=0.0,
-            prompt=(Piece(seed=number, tokens=whole(line, "prompt_len", least=1, where="add")),),
+            prompt=(Piece(seed=number, tokens=int_field(line, "prompt_len", least=1, where="add")),),
             output_tokens=tokens,
             max_new_tokens=tokens,
-            priority=whole(line, "priority", default=0, least=-MOST_TOKENS, where="add"),
+            priority=int_field(line, "priority", default=0, least=-MOST_TOKENS, where="add"),
         )

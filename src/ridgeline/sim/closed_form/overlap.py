@@ -25,7 +25,7 @@ _ATTENTION, _TP, _CP, _EP = (
 )
 
 
-def exposed(spent: Array, window: Array, hidden: Array | float, contention: Array) -> Array:
+def exposed_seconds(spent: Array, window: Array, hidden: Array | float, contention: Array) -> Array:
     """What is left of communication beside compute.
 
         (1 - h) t  +  max(c h t, h t - w)
@@ -65,11 +65,11 @@ def section_times(sections: SectionPrices, plans: PlanColumns, rates: SustainedR
     cell = sections.cell
     contention = at(rates.rates["contention"], cell)
     table = sections.seconds.copy()
-    table[_CP] = exposed(table[_CP], table[_ATTENTION], HIDDEN_RING * at(plans.overlap_cp, cell), contention)
+    table[_CP] = exposed_seconds(table[_CP], table[_ATTENTION], HIDDEN_RING * at(plans.overlap_cp, cell), contention)
     window = table[: len(COMPUTE)].sum(0) + table[_CP]
     for axis, switch, share in ((_EP, plans.overlap_moe, "hidden_moe"), (_TP, plans.overlap_tp, "hidden_tp")):
         hidden = at(switch, cell) * at(rates.rates[share], cell)
-        table[axis] = exposed(table[axis], window, hidden, contention)
+        table[axis] = exposed_seconds(table[axis], window, hidden, contention)
         window = window + table[axis]
     phases = table.sum(0)
     one_way = sections.offloadable * at(plans.offload / rates.machines.host, cell)
@@ -94,9 +94,12 @@ def exposed_gathers(spent: Array, sections: SectionTimes, hidden: Array, content
     input gradients, weights are gathered for the one and gradients scattered after the other.
     """
     forward, inputs, weights = sections.passes
-    before = exposed(spent[0], forward, hidden, contention)
-    backward = exposed(spent[1] + spent[2], inputs + weights, hidden, contention)
-    own = [exposed(spent[1], inputs, hidden, contention), exposed(spent[2], weights, hidden, contention)]
+    before = exposed_seconds(spent[0], forward, hidden, contention)
+    backward = exposed_seconds(spent[1] + spent[2], inputs + weights, hidden, contention)
+    own = [
+        exposed_seconds(spent[1], inputs, hidden, contention),
+        exposed_seconds(spent[2], weights, hidden, contention),
+    ]
     return np.stack([before, *_backward(backward, own, (inputs, weights), apart)])
 
 

@@ -62,16 +62,16 @@ def send_seconds(plans: PlanColumns, rates: SustainedRates) -> Sends:
 def most_trained(mixes: Sequence[StageMix], params: Array) -> Array:
     """Dense and expert parameters of the rank that trains most; `params` those of every section."""
     if len(mixes) == 1:
-        return _trained(mixes[0], params)
+        return _trained_stages(mixes[0], params)
     found = np.empty((2, sum(len(group.rows) for group in mixes)))
     for group in mixes:
-        found[:, group.rows] = _trained(group, params)
+        found[:, group.rows] = _trained_stages(group, params)
     return found
 
 
-def _trained(mix: StageMix, params: Array) -> Array:
+def _trained_stages(mix: StageMix, params: Array) -> Array:
     held = mix.summed(params)
-    return _most(held, held.sum(0), mix.roles.ranks)
+    return _of_slowest_rank(held, held.sum(0), mix.roles.ranks)
 
 
 def pipeline_time(mixes: Sequence[StageMix], times: StageTimes, sends: Sends, plans: PlanColumns) -> PipelineTime:
@@ -100,7 +100,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
     stages, roles, many = StageTimes(rows=mix.summed(times.rows)), mix.roles, plans.microbatches
     stages.add_stalls(plans.weights_apart, plans.blocking)
     told = stages if times.by_part else stages.without_issues()
-    bottleneck = StageTimes(rows=_most(told.rows, stages.busy, roles.ranks))
+    bottleneck = StageTimes(rows=_of_slowest_rank(told.rows, stages.busy, roles.ranks))
     if plans.pp.max() == 1:
         nothing = np.zeros(bottleneck.rows.shape[1])
         window = sync_window(many * bottleneck.busy, bottleneck.phases, plans)
@@ -111,7 +111,7 @@ def _pipeline_time(mix: StageMix, times: StageTimes, sends: Sends, plans: PlanCo
         first=_phases(first), inner=_phases(middle), last=_phases(last), slowest=slowest, send_s=sends.seconds
     )  # fmt: skip
     still, moving = _schedules(work, plans, apart=times.by_part)
-    around, passed = _around(roles.number, (first, middle), plans)
+    around, passed = _fill_and_drain(roles.number, (first, middle), plans)
     around += many * stages.at(roles.ranks).busy
     moving = np.maximum(moving, (around + passed * sends.seconds).max(0))
     moving = moving + shown_sends(sends.shown, plans)
@@ -154,7 +154,7 @@ def _slowest(inner: Array, apart: Mask) -> PhaseSeconds:
     )
 
 
-def _around(number: Index, ends: tuple[StageTimes, StageTimes], plans: PlanColumns) -> tuple[Array, Array]:
+def _fill_and_drain(number: Index, ends: tuple[StageTimes, StageTimes], plans: PlanColumns) -> tuple[Array, Array]:
     """Warm-up and cool-down of each rank: seconds of other stages before its first and after its last step, and the
     sends on that way.
 
@@ -168,7 +168,7 @@ def _around(number: Index, ends: tuple[StageTimes, StageTimes], plans: PlanColum
     return np.where(number > 0, way, 0.0), np.where(split, 1.0, 2.0) * number
 
 
-def _most(columns: Array, values: Array, lines: Index) -> Array:
+def _of_slowest_rank(columns: Array, values: Array, lines: Index) -> Array:
     """Columns of that one of some lines that has the largest value, by row; the first of equals."""
     first, *others = lines.tolist()
     found, most = columns[:, first], values[first]

@@ -120,7 +120,7 @@ def closed_form(
         prices[place] = column
     prices = prices.reshape(len(columns), -1)
     seconds = np.empty(prices.shape[1])
-    for size, alike in _alike(sizes, shape):
+    for size, alike in _equal_sizes(sizes, shape):
         seconds[alike] = _size_seconds(name, size, prices[:, alike])
     return seconds.reshape(shape)
 
@@ -131,7 +131,7 @@ class _Size(NamedTuple):
     m: int
 
 
-def _alike(sizes: tuple[ArrayLike, ...], shape: tuple[int, ...]) -> Iterator[tuple[_Size, slice]]:
+def _equal_sizes(sizes: tuple[ArrayLike, ...], shape: tuple[int, ...]) -> Iterator[tuple[_Size, slice]]:
     """Runs of plans of one size, as they stand: a search has them sorted."""
     flat = np.stack([np.broadcast_to(values, shape).ravel() for values in sizes]).astype(np.int64)
     cuts = (flat[:, 1:] != flat[:, :-1]).any(0).nonzero()[0] + 1
@@ -205,7 +205,7 @@ def _gpipe(size: _Size, prices: Array) -> Array:
 def _counts(name: str, size: _Size) -> Array:
     """How often each path passes each column: counts are linear in the symbols."""
     if size.p == 1:
-        return _alone(name, size)
+        return _single_schedule(name, size)
     paths = _paths(name)
     table: Array = np.tensordot([_SYMBOLS[symbol](size) for symbol in paths.symbols], paths.counts, 1)
     broken = np.array([c + p * size.p + m * size.m < 0 for c, p, m in paths.conditions], dtype=np.bool_)
@@ -215,7 +215,7 @@ def _counts(name: str, size: _Size) -> Array:
     return np.hstack([table[:, : _SENDS.stop], lingering, table[:, _SENDS.stop :]])
 
 
-def _alone(name: str, size: _Size) -> Array:
+def _single_schedule(name: str, size: _Size) -> Array:
     """m times the work of all chunks: nobody to wait for. dualpipe-v pairs m - 2 of one chunk, m - 1 of the other."""
     _, v, m = size
     table = np.zeros((1, _GAIN.stop if SCHEDULES[name].pairs else _EXTRA.stop))

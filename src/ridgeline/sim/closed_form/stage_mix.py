@@ -56,7 +56,7 @@ class RankMix:
 Table = tuple[tuple[int, ...], ...]
 
 
-def undominated(rows: Array) -> Index:
+def undominated_rows(rows: Array) -> Index:
     """Places of rows that no other row equals or exceeds in everything; of equal ones the first.
 
     >>> undominated(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
@@ -77,8 +77,8 @@ def placement_mix(stages: Table, held: Table) -> PlacementMix:
     last = len(counts) - 1
     whole = np.array([counts[list(own)].sum(0) for own in held])
     inner = np.array([_mean(counts[[stage for stage in own if 0 < stage < last]]) for own in held])
-    number = undominated(np.column_stack([whole, np.arange(len(held))]))
-    slow = undominated(inner)
+    number = undominated_rows(np.column_stack([whole, np.arange(len(held))]))
+    slow = undominated_rows(inner)
     middle = _mean(counts[1:last]) if last > 1 else counts[0]
     lines, place = np.unique(
         np.concatenate([whole[number], inner[slow], [counts[0], middle, counts[last]]]), axis=0, return_inverse=True
@@ -102,7 +102,7 @@ def rank_mix(stages: Table, held: Table, *, fullest: bool = False) -> RankMix:
     number = np.arange(len(held))
     if fullest:
         sooner = number if last[0] else -number
-        number = undominated(np.column_stack([whole, sooner, last, last & ~first]))
+        number = undominated_rows(np.column_stack([whole, sooner, last, last & ~first]))
     return RankMix(counts=whole[number], number=number, first=first[number], last=last[number])
 
 
@@ -126,10 +126,10 @@ class StageMix:
 
     def summed(self, values: Array) -> Array:
         """Columns by section added up to columns by mix and row."""
-        return summed(self.counts, values if self.sections is None else values[:, self.sections])
+        return sum_by_count(self.counts, values if self.sections is None else values[:, self.sections])
 
 
-def summed(counts: Array, values: Array) -> Array:
+def sum_by_count(counts: Array, values: Array) -> Array:
     """Columns x sections x rows added up to columns x mixes x rows."""
     total: Array = counts @ values if counts.ndim == 2 else np.einsum("lsn,csn->cln", counts, values)
     return total
@@ -140,23 +140,23 @@ def stage_mixes(scenarios: Sequence[Scenario], programs: Sequence[Program]) -> t
     sizes: dict[tuple[int, int], list[tuple[int, int, PlacementMix]]] = {}
     offset = 0
     for row, (scenario, program) in enumerate(zip(scenarios, programs, strict=True)):
-        mix = placement_mix(program.stages, _held(scenario))
+        mix = placement_mix(program.stages, _stage_table(scenario))
         sizes.setdefault((len(mix.roles.ranks), len(mix.roles.inner)), []).append((row, offset, mix))
         offset += len(program.sections)
-    return tuple(_padded(items, *size) for size, items in sizes.items())
+    return tuple(_pad_mixes(items, *size) for size, items in sizes.items())
 
 
 def scenario_rank_mix(scenario: Scenario, program: Program) -> RankMix:
     """What every rank of a scenario holds."""
-    return rank_mix(program.stages, _held(scenario))
+    return rank_mix(program.stages, _stage_table(scenario))
 
 
-def _held(scenario: Scenario) -> Table:
+def _stage_table(scenario: Scenario) -> Table:
     plan = scenario.plan
     return virtual_stages_by_rank(plan.mesh.pp, plan.schedule.chunks, plan.schedule.name)
 
 
-def _padded(items: Sequence[tuple[int, int, PlacementMix]], ranks: int, inner: int) -> StageMix:
+def _pad_mixes(items: Sequence[tuple[int, int, PlacementMix]], ranks: int, inner: int) -> StageMix:
     """Rows with as many mixes side by side; those with fewer sections hold the first one zero times more."""
     most = max(mix.counts.shape[1] for _, _, mix in items)
     counts = np.zeros((ranks + inner + 3, most, len(items)))

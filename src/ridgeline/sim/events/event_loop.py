@@ -336,7 +336,7 @@ class _Engine:
         """After the last step: the rest of the reduction, the optimizer, the rest of the gathering."""
         stages, began = self.table.placement[rank], self.now
         reduce, gather = (
-            [_rest(comm) for comm in comms]
+            [_rest_of_comm(comm) for comm in comms]
             for comms in zip(
                 *((self.given.exchange[s].reduce, self.given.exchange[s].gather) for s in stages), strict=True
             )
@@ -356,7 +356,7 @@ class _Engine:
         self._queue(rank, -1, _together(reduce), reduced)
 
 
-def _rest(comm: Comm) -> Comm:
+def _rest_of_comm(comm: Comm) -> Comm:
     return comm.part(1 - comm.hidden)
 
 

@@ -36,7 +36,14 @@ from ridgeline.sim.events.stream_work import (
 )
 from ridgeline.sim.events.to_timeline import Drawn, draw
 from ridgeline.sim.memory.peak import peak_memory
-from ridgeline.sim.predict_step import Priced, default_calibration, not_predictable, price, unbelievable, unpublished
+from ridgeline.sim.predict_step import (
+    Priced,
+    default_calibration,
+    missing_number_problem,
+    not_predictable,
+    price,
+    unbelievable,
+)
 from ridgeline.sim.prediction import Impossible
 from ridgeline.trace import Timeline
 
@@ -89,12 +96,12 @@ def simulate(
     try:
         priced = price(scenario, calibration or default_calibration())
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
     wrong = unbelievable(priced.steps)
     if wrong:
         return Impossible(scenario=scenario, reasons=wrong)
     workload = step_work(scenario, priced)
-    shared = shared_work(workload if contention else _apart(workload))
+    shared = shared_work(workload if contention else _separate_streams(workload))
     run, pace = run_shared(table_of(scenario), shared, slow=slow), priced.rates.rates.pace
     run = run if pace is None else run.paced(float(pace[0]))
     return Simulated(scenario=scenario, priced=priced, workload=workload, shared=shared, run=run)
@@ -114,7 +121,7 @@ def timeline(
     try:
         memory = peak_memory(scenario, found.priced.program)
     except MissingNumber as missing:
-        return Impossible(scenario=scenario, reasons=(unpublished(missing),))
+        return Impossible(scenario=scenario, reasons=(missing_number_problem(missing),))
     given = Drawn(
         scenario=scenario, program=found.priced.program, workload=found.workload, run=found.run, memory=memory,
         slots=SLOTS,
@@ -145,7 +152,7 @@ def shared_work(given: StepWork) -> SharedWork:
     stretch: list[Stretch] = [(1.0, 1.0, 1.0)] * len(mixes)
     exchange: list[Exchange] = [given.exchange[0]] * len(mixes)
     for rank, held in enumerate(given.placement):
-        longer = _stretched(given, mixes, held)
+        longer = _stretch_work(given, mixes, held)
         whole = sum(given.trained[stage] for stage in held) or 1.0
         for stage in held:
             stretch[stage] = longer
@@ -169,7 +176,7 @@ def shared_work(given: StepWork) -> SharedWork:
     )
 
 
-def _stretched(given: StepWork, mixes: Sequence[Mapping[Phase, PassMix]], held: Sequence[int]) -> Stretch:
+def _stretch_work(given: StepWork, mixes: Sequence[Mapping[Phase, PassMix]], held: Sequence[int]) -> Stretch:
     """How much longer the passes of a rank take because the host has not issued their kernels yet."""
     passes = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
     alone = np.array([[sum(mixes[stage][one].alone_s for stage in held)] for one in passes])
@@ -197,7 +204,7 @@ def _share(exchange: Exchange, share: float) -> Exchange:
     )
 
 
-def _apart(given: StepWork) -> StepWork:
+def _separate_streams(given: StepWork) -> StepWork:
     """The same with links that nobody has to share."""
     idle = (0.0, 0.0)
 

@@ -202,17 +202,22 @@ def _gathers(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> 
     if priced.plans.weights_apart[0]:
         scatters = _comms("shard", step.layer_scatter, links, many, hidden)
         return [
-            [gather, *_spread(gather, own, (INPUT, AGAIN))[:1], scatter, *_spread(gather, own, (INPUT, AGAIN))[1:]]
+            [
+                gather,
+                *_spread_comm(gather, own, (INPUT, AGAIN))[:1],
+                scatter,
+                *_spread_comm(gather, own, (INPUT, AGAIN))[1:],
+            ]
             for gather, scatter, own in zip(forward, scatters, busy, strict=True)
         ]
     backward = _comms("shard", (*step.layer_gather, *step.layer_scatter), links, many, hidden)
     return [
-        [gather, *_spread(back, own, (INPUT, WEIGHT, AGAIN))]
+        [gather, *_spread_comm(back, own, (INPUT, WEIGHT, AGAIN))]
         for gather, back, own in zip(forward, backward, busy, strict=True)
     ]
 
 
-def _spread(comm: Comm, busy: Sequence[float], phases: Sequence[int]) -> list[Comm]:
+def _spread_comm(comm: Comm, busy: Sequence[float], phases: Sequence[int]) -> list[Comm]:
     """A communication over some phases, by their length."""
     whole = sum(busy[phase] for phase in phases) or 1.0
     return [replace(comm, seconds=comm.seconds * busy[phase] / whole) for phase in phases]
@@ -224,10 +229,10 @@ def _copies(priced: Priced, step: StepOps, busy: Sequence[Sequence[float]]) -> l
     for spent, own in zip(copy_seconds(step.offload, priced.rates.machines).tolist(), busy, strict=True):
         out = Comm(stream="host", seconds=spent, hidden=hidden)
         if priced.plans.weights_apart[0]:
-            inputs, again = _spread(out, own, (INPUT, AGAIN))
+            inputs, again = _spread_comm(out, own, (INPUT, AGAIN))
             made.append([out, inputs, replace(out, seconds=0.0), again])
         else:
-            made.append([out, *_spread(out, own, (INPUT, WEIGHT, AGAIN))])
+            made.append([out, *_spread_comm(out, own, (INPUT, WEIGHT, AGAIN))])
     return made
 
 

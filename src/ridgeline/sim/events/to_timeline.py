@@ -113,7 +113,7 @@ def draw(given: Drawn) -> Timeline:
         interval = StepInterval(message.start_s, message.end_s)
         phase = OPTIMIZER if message.gathers else BACKWARD
         columns.add(f"stage {message.rank}", "dp", (message.name, "overlapped"), interval, phase)
-    return columns.timeline([_held(given, rank) for rank in range(run.table.stages)])
+    return columns.timeline([_memory_counter(given, rank) for rank in range(run.table.stages)])
 
 
 def drawn_together(line: Timeline) -> bool:
@@ -232,7 +232,7 @@ def _shapes(given: Drawn, together: bool) -> dict[tuple[int, StepKey], tuple[_Pi
                 at = max((item.end_s for item in pieces), default=0.0)
                 order = held if phase is Phase.FORWARD else held[::-1]
                 pieces += _chain(patterns, order, given.slots[phase], at, _phase(phase))
-            found[rank, key] = _unit(_joined(pieces) if together else pieces)
+            found[rank, key] = _unit(_join_pieces(pieces) if together else pieces)
     return found
 
 
@@ -254,7 +254,7 @@ def _unit(pieces: Sequence[_Piece]) -> tuple[_Piece, ...]:
     return tuple(item._replace(start_s=item.start_s / whole, end_s=item.end_s / whole) for item in pieces)
 
 
-def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
+def _join_pieces(pieces: Sequence[_Piece]) -> list[_Piece]:
     """Compute of a step one class after the other, behind it what is exposed; overlapped traffic from the start."""
     totals: dict[tuple[str, str, str, int], float] = {}
     for item in pieces:
@@ -318,7 +318,7 @@ def _tails(given: Drawn, rank: int, columns: _Columns) -> None:
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def _held(given: Drawn, rank: int) -> Counter:
+def _memory_counter(given: Drawn, rank: int) -> Counter:
     """Bytes a rank holds: state, activations from a forward's start to the end of its last backward, and what the
     moment of the peak takes for a while; gradients throughout, or once they are whole where they do not stay."""
     run, stage = given.run.pipeline, given.memory.stages[rank]

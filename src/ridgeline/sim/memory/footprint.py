@@ -19,7 +19,7 @@ from ridgeline.lowering.context import LoweringContext
 from ridgeline.models.spec import Moe
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.workload import Train
-from ridgeline.sim.closed_form.stage_mix import RankMix, summed
+from ridgeline.sim.closed_form.stage_mix import RankMix, sum_by_count
 from ridgeline.sim.memory.activations import loss_bytes, pending_loss_bytes, saved_activations
 
 PARTS = ("inputs", "attention", "mlp", "norms")  # of activations
@@ -131,7 +131,7 @@ class RankParams:
 
 def rank_params(needs: SectionFootprint, ranks: RankMix) -> RankParams:
     """The parameters of every rank."""
-    dense, expert, trained = summed(ranks.counts, needs.columns[:3])
+    dense, expert, trained = sum_by_count(ranks.counts, needs.columns[:3])
     first, last = ranks.first[:, None], ranks.last[:, None]
     dense = dense + last * (needs.norm + ~first * needs.shared)
     return RankParams(dense=dense, expert=expert, trained=trained, head=needs.head * last, widest=needs.widest)
@@ -162,7 +162,7 @@ def rank_footprint(needs: SectionFootprint, ranks: RankMix) -> RankFootprint:
     return RankFootprint(
         number=ranks.number[:, None].astype(np.float64),
         last=ranks.last[:, None],
-        saved=summed(ranks.counts, needs.columns[3:]),
+        saved=sum_by_count(ranks.counts, needs.columns[3:]),
         layer=layer,
         loss=needs.loss,
         sends=needs.sends,

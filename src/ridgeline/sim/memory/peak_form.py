@@ -14,7 +14,7 @@ from ridgeline.core.arrays import Array, Index
 from ridgeline.core.records import dataclass
 from ridgeline.ir.ops import Num
 from ridgeline.lowering.plan_columns import PlanColumns
-from ridgeline.sim.closed_form.stage_mix import RankMix, undominated
+from ridgeline.sim.closed_form.stage_mix import RankMix, undominated_rows
 from ridgeline.sim.memory.footprint import BytesPerParam, SectionFootprint, rank_footprint, rank_params
 from ridgeline.sim.memory.peak import (
     FRAGMENTATION,
@@ -81,7 +81,7 @@ def peak_form(needs: SectionFootprint, ranks: RankMix, plans: PlanColumns, width
         if name == "backward":
             moment[4] = passing
     whole = np.concatenate([factors, constant[:, None]], axis=1)
-    some = undominated(whole.reshape(len(whole), -1))  # nothing has fewer than zero bytes
+    some = undominated_rows(whole.reshape(len(whole), -1))  # nothing has fewer than zero bytes
     return PeakForm(factors=factors[some], constant=constant[some])
 
 

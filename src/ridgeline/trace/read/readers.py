@@ -71,8 +71,8 @@ def read_timeline(
     with unzip_traces([Path(path) for path in paths]) as places:
         parts, warnings = _parts(files_of(places), nanos_of(unit), progress)
     line = join([parts.pop(0) for _ in range(len(parts))])  # handed over: only the timeline is held from here on
-    line = classify(name_collectives(_told(line, warnings)), rules)
-    return _told(line, overlap_doubts(line, rules or built_in()))
+    line = classify(name_collectives(_add_warnings(line, warnings)), rules)
+    return _add_warnings(line, overlap_doubts(line, rules or built_in()))
 
 
 def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
@@ -118,7 +118,7 @@ def _with_warnings(part: TracePart, *more: str) -> TracePart:
     return replace(part, about=replace(part.about, warnings=(*part.about.warnings, *more))) if more else part
 
 
-def _told(line: Timeline, more: Sequence[str]) -> Timeline:
+def _add_warnings(line: Timeline, more: Sequence[str]) -> Timeline:
     """The timeline with further warnings."""
     return replace(line, about=replace(line.about, warnings=(*line.about.warnings, *more))) if more else line
 

@@ -13,7 +13,7 @@ from ridgeline.lowering.plan_columns import plan_columns
 from ridgeline.lowering.program import lower
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.sim.closed_form.stage_mix import scenario_rank_mix, summed
+from ridgeline.sim.closed_form.stage_mix import scenario_rank_mix, sum_by_count
 from ridgeline.sim.memory.footprint import bytes_per_param, rank_footprint, rank_params, section_footprint
 from ridgeline.sim.memory.peak import model_state, moment_bytes, peak_bytes, peak_memory, transient
 from ridgeline.sim.memory.peak_form import peak_form
@@ -61,7 +61,7 @@ def test_one_peak(name: str) -> None:
         state, moving = model_state(rank_params(needs, mix), plans, widths), transient(held, plans, widths)
         peaks = moment_bytes(state, moving, widths).sum(1).max(0)
         assert peak_bytes(state, moving, widths) == pytest.approx(peaks.max(0), rel=1e-12)
-        sums = [*summed(mix.counts, needs.columns[:3]), held.saved.sum(0), held.layer]
+        sums = [*sum_by_count(mix.counts, needs.columns[:3]), held.saved.sum(0), held.layer]
         assert form.peak_bytes(np.stack(sums), np.zeros(1, dtype=np.int64)) == pytest.approx(peaks, rel=1e-12)
         if trial == 0:
             assert [stage.peak_bytes for stage in peak_memory(built, program).stages] == pytest.approx(peaks[:, 0])
