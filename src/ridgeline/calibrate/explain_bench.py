@@ -112,8 +112,8 @@ class _Mixed:
     def decode_line(self, decodes: int) -> tuple[float, float]:
         return self.decode.decode_line(decodes)
 
-    def mixed(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
-        return self.prompt.mixed(chunks, decodes, kv_tokens)
+    def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
+        return self.prompt.mixed_step_seconds(chunks, decodes, kv_tokens)
 
 
 def explain_bench(

@@ -65,7 +65,7 @@ class Capability:
     limits: tuple[Limit, ...] = ()
     engines: tuple[str, ...] = ()
 
-    def unsupported(self, scenario: Scenario) -> tuple[Limit, ...]:
+    def unsupported_decisions(self, scenario: Scenario) -> tuple[Limit, ...]:
         """The rows that a scenario's plan breaks."""
         return tuple(limit for limit, broken in self.broken(PlanFacts.of(scenario)) if broken)
 

@@ -35,7 +35,7 @@ class ExpressiblePlans:
 
     def can(self, entry: Entry) -> bool:
         """Whether this very plan can be expressed."""
-        return not self._capability.unsupported(replace(self._scenario, plan=entry.plan))
+        return not self._capability.unsupported_decisions(replace(self._scenario, plan=entry.plan))
 
     def plainest(self, entry: Entry) -> Entry:
         """The entry without switches for ranks that are not there, where it can still be expressed."""

@@ -75,7 +75,7 @@ def _loses(capability: Capability, scenario: Scenario, plan: Plan, paths: tuple[
 
     Switches say nothing where the axis that they are about is not there: a dispatcher without experts on other ranks.
     """
-    lost = {f"plan.{limit.decision}" for limit in capability.unsupported(replace(scenario, plan=plan))}
+    lost = {f"plan.{limit.decision}" for limit in capability.unsupported_decisions(replace(scenario, plan=plan))}
     lost -= {DISPATCH} if plan.mesh.ep == 1 else set()
     if paths == OWN["switches"] and lost & RANKS:
         return False

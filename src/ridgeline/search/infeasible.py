@@ -76,7 +76,7 @@ def _nothing_expressible(search: Search, target: ExportTarget) -> Problem:
         free = find_plan(search.scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
         if free.plans:
             break
-    decisions = target.unsupported(free.plans[0].scenario) if free.plans else ()
+    decisions = target.unsupported_decisions(free.plans[0].scenario) if free.plans else ()
     best = plan_words(free.plans[0].scenario.plan) if free.plans else "none"
     got = f"{free.swept.feasible:,} plans that fit, the fastest {best}"
     return inexpressible(search.scenario, target, decisions, got)

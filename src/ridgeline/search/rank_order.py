@@ -43,7 +43,7 @@ def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
 def _fastest(plan: Prediction, pins: Pins, calibration: Calibration | None, target: ExportTarget | None) -> Prediction:
     best = plan
     for alternative in other_orders(plan.scenario, pins):
-        if target is not None and target.unsupported(alternative):
+        if target is not None and target.unsupported_decisions(alternative):
             continue
         prediction = predict(alternative, calibration)
         if isinstance(prediction, Prediction) and prediction.step_time_s < best.step_time_s * (1 - GAINS):

@@ -128,7 +128,7 @@ def lacking(one: Refined, target: ExportTarget | None = None) -> str:
     notes = [note.removeprefix("engine ") for note in unsupported_decisions(one.scenario) if note not in before]
     if "selective" in (current.kind, current.rest) and current.parts not in selective_parts(one.start.scenario):
         notes.append(f"{one.scenario.plan.engine} is not known to recompute just {' and '.join(current.parts)}")
-    decisions = target.unsupported(one.scenario) if target else ()
+    decisions = target.unsupported_decisions(one.scenario) if target else ()
     if target and decisions:
         notes.append(f"{target.id} cannot be told {decision_words(decisions)}: {decisions[0].why}")
     return "; ".join(notes)

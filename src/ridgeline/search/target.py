@@ -35,7 +35,7 @@ class ExportTarget(Protocol):
     def engines(self, system: System) -> tuple[str, ...]:
         """Engines that it runs on a system's chips; an `InputError` where it does not run on them."""
 
-    def unsupported(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
+    def unsupported_decisions(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
         """The decisions of a scenario that change its step and that the target cannot express, as its writer says."""
 
 
@@ -44,9 +44,9 @@ def unsupported_question(scenario: Scenario, space: Space, target: ExportTarget)
     items: tuple[UnsupportedDecision, ...] = ()
     for plan in plain_plans(scenario, space):
         attempt = replace(scenario, plan=plan)
-        if target.capability.unsupported(attempt):
+        if target.capability.unsupported_decisions(attempt):
             continue
-        decisions = target.unsupported(attempt)
+        decisions = target.unsupported_decisions(attempt)
         if not decisions:
             return ()
         items = items or decisions

@@ -73,9 +73,9 @@ def _faster(
         if entry.step_s > winner.step_time_s:
             return
         attempt = replace(search.scenario, plan=entry.plan)
-        if not target.capability.unsupported(attempt):
+        if not target.capability.unsupported_decisions(attempt):
             continue
-        untold = target.unsupported(attempt)
+        untold = target.unsupported_decisions(attempt)
         paths = frozenset(decision.path for decision in untold)
         if untold and not any(capacity <= paths for capacity in items):
             items.append(paths)

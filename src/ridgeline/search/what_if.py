@@ -118,7 +118,7 @@ def _target_note(search: Search, made: Prediction) -> str:
     """What a target has to do with it: words to add where it cannot express the plan."""
     return (
         f", which {search.target.id} cannot express"
-        if search.target and search.target.unsupported(made.scenario)
+        if search.target and search.target.unsupported_decisions(made.scenario)
         else ""
     )
 

@@ -31,7 +31,7 @@ class StepCost(Protocol):
     def decode_line(self, decodes: int) -> tuple[float, float]:
         """(seconds, seconds per cached token read) of a step that decodes that many requests and nothing else."""
 
-    def mixed(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
+    def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
         """Seconds of a step with prefill: (tokens, context before them) of each chunk, and the decodes beside them."""
 
 
@@ -54,7 +54,7 @@ class LinearStepCost:
     def decode_line(self, decodes: int) -> tuple[float, float]:
         return self.step_s + self.decode_s * decodes, self.kv_token_s
 
-    def mixed(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
+    def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
         seconds = self.step_s + self.decode_s * decodes + self.kv_token_s * kv_tokens
         for tokens, context in chunks:
             seconds += tokens * (self.prefill_token_s + self.attention_pair_s * (context + tokens / 2))
@@ -89,7 +89,7 @@ class PricedSteps:
         more = (decodes - len(self.lines) + 1) / (len(self.lines) - 1 - len(self.lines) // 2)
         return last[0] + (last[0] - before[0]) * more, last[1]
 
-    def mixed(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
+    def mixed_step_seconds(self, chunks: Sequence[tuple[int, int]], decodes: int, kv_tokens: int) -> float:
         tokens, pairs = decodes, 0.0
         for many, context in chunks:
             tokens += many
@@ -146,7 +146,7 @@ def table_error(table: PricedSteps, price: Price, steps: Sequence[tuple[int, int
     found = []
     for prompt, context, decodes, kv_tokens in steps:
         if prompt:
-            found.append(table.mixed([(prompt, context)], decodes, kv_tokens))
+            found.append(table.mixed_step_seconds([(prompt, context)], decodes, kv_tokens))
         else:
             fixed, slope = table.decode_line(decodes)
             found.append(fixed + slope * kv_tokens)

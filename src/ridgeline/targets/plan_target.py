@@ -62,13 +62,13 @@ class TrainingTarget:
         made_for = [id for id in ids if system.chip.vendor in (ENGINES[id].supports.vendors or (system.chip.vendor,))]
         return tuple(made_for or ids)
 
-    def unsupported(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
+    def unsupported_decisions(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
         """Lost decisions of the plan; of the model and the workload those without which the step is another.
 
         >>> import ridgeline
         >>> scenario = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm",
         ...     "workload": {"seq": 8192, "global_batch": 64}, "plan": {"engine": "torchtitan", "shard": "zero1"}})
-        >>> [item.path for item in training_target("torchtitan").unsupported(scenario)]
+        >>> [item.path for item in training_target("torchtitan").unsupported_decisions(scenario)]
         ['plan.shard']
         """
         try:
@@ -104,7 +104,7 @@ class ServingTarget:
         refuse_other_chips(system, self.id)
         return self.capability.engines
 
-    def unsupported(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
+    def unsupported_decisions(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
         """Lost decisions of the plan that no set-up of the user's can make good."""
         try:
             lost = TARGETS[self.id].write(scenario).lost

@@ -45,13 +45,13 @@ class Partial:
             raise InputError("not on these chips")
         return PARTIAL.engines
 
-    def unsupported(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
+    def unsupported_decisions(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
         values = PlanFacts.of(scenario).values
         return tuple(
             UnsupportedDecision(
                 path=f"plan.{limit.decision}", value=str(values[limit.decision]), why=REASONS[limit.decision]
             )
-            for limit in PARTIAL.unsupported(scenario)
+            for limit in PARTIAL.unsupported_decisions(scenario)
         )
 
 
@@ -72,8 +72,8 @@ def test_the_best_plans_of_a_target_are_the_best_of_all_that_it_can_be_told() ->
     assert found.plans
     assert found.swept.feasible == len(every)
     assert found.plans[0].step_time_s == pytest.approx(min(every), rel=1e-9)
-    assert not any(target.unsupported(plan.scenario) for plan in found.plans)
-    assert not any(target.unsupported(replace(scenario, plan=one.plan)) for one in found.swept.frontier)
+    assert not any(target.unsupported_decisions(plan.scenario) for plan in found.plans)
+    assert not any(target.unsupported_decisions(replace(scenario, plan=one.plan)) for one in found.swept.frontier)
 
 
 def _every_plan(scenario: Scenario, target: Partial) -> list[float]:
@@ -83,7 +83,7 @@ def _every_plan(scenario: Scenario, target: Partial) -> list[float]:
     grids = priced_grids(place_layers(scenario, SMALL), space, default_calibration())
     for chunk in supported_chunks(grids, scenario, space, SMALL):
         for place in range(len(chunk.step_s)):
-            told = not target.unsupported(replace(scenario, plan=chunk.plan(place)))
+            told = not target.unsupported_decisions(replace(scenario, plan=chunk.plan(place)))
             if told and chunk.peak_bytes[place] <= found.capacity_bytes:
                 times.append(float(chunk.step_s[place]))
     return times

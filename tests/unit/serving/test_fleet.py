@@ -128,7 +128,7 @@ def test_a_decoding_engine_computes_one_token_of_a_prompt_that_was_sent() -> Non
     engine = vllm()
     engine.add(Request(**_fields(load(1)[0], 1000), remote_tokens=999), 0.0)
     engine.advance()
-    assert engine.done[0].first_token_s == pytest.approx(COST.mixed([(1, 999)], 0, 0))
+    assert engine.done[0].first_token_s == pytest.approx(COST.mixed_step_seconds([(1, 999)], 0, 0))
 
 
 def _fields(request: Request, tokens: int) -> dict[str, object]:

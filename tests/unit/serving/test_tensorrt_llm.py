@@ -34,7 +34,7 @@ def test_no_evict_starts_whom_the_cache_holds_to_the_last_possible_token() -> No
         for one in requests(12, 96, 64, allowed):
             engine.add(one)
         seen = 0
-        while engine.unfinished:
+        while engine.has_unfinished:
             step = engine.schedule()
             seen = max(seen, len(engine.running))
             assert engine.promised <= engine.pool.free_blocks

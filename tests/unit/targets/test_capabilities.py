@@ -110,7 +110,7 @@ def test_the_table_of_a_target_agrees_with_its_writer(target: str) -> None:
             scenario = _drawn(question, draw, capability)
             if scenario is None:
                 continue
-            broken = {f"plan.{limit.decision}" for limit in capability.unsupported(scenario)}
+            broken = {f"plan.{limit.decision}" for limit in capability.unsupported_decisions(scenario)}
             broken.discard("plan.optimizer.master")  # of the workload
             assert bool(broken) == bool(lost := _lost(target, scenario)), (model, on, scenario.plan, broken, lost)
             able += not broken
@@ -137,8 +137,8 @@ def test_the_table_of_a_server_agrees_with_its_writer(target: str) -> None:
     server = serving_target(target)
     for engine in server.capability.engines:
         for scenario in _deployments(engine):
-            broken = [limit.decision for limit in server.capability.unsupported(scenario)]
-            lost = [item.path for item in server.unsupported(scenario)]
+            broken = [limit.decision for limit in server.capability.unsupported_decisions(scenario)]
+            lost = [item.path for item in server.unsupported_decisions(scenario)]
             assert bool(broken) == bool(lost), (engine, scenario.plan, broken, lost)
 
 

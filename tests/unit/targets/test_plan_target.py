@@ -78,7 +78,7 @@ def test_chips_that_a_target_does_not_run_on_are_refused_with_targets_that_do() 
 def test_what_cannot_be_told_is_what_an_export_loses(target: str, plan: dict[str, Any], paths: list[str]) -> None:
     asked = training_target(target)
     on = "16xascend-910b2" if target == "mindspeed" else "16xh100-sxm"
-    found = asked.unsupported(_scenario(asked.engines(system(on))[0], on=on, **plan))
+    found = asked.unsupported_decisions(_scenario(asked.engines(system(on))[0], on=on, **plan))
     assert [one.path for one in found][: len(paths)] == paths
     assert bool(found) == bool(paths)
     assert all(one.why for one in found)
@@ -86,20 +86,20 @@ def test_what_cannot_be_told_is_what_an_export_loses(target: str, plan: dict[str
 
 def test_losses_that_change_no_step_do_not_count_and_those_that_do_are_told() -> None:
     verl = training_target("verl")
-    assert verl.unsupported(_scenario("megatron-core", tp=2, shard="zero1")) == ()  # task = pretrain is lost
+    assert verl.unsupported_decisions(_scenario("megatron-core", tp=2, shard="zero1")) == ()  # task = pretrain is lost
     documents = _scenario("megatron-core", work={"document": 512}, tp=2, shard="zero1")
-    assert [one.path for one in verl.unsupported(documents)] == ["workload.document"]
+    assert [one.path for one in verl.unsupported_decisions(documents)] == ["workload.document"]
 
 
 def test_blocks_that_a_target_leaves_out_are_told() -> None:
     ahead = _scenario("torchtitan", model="deepseek-v3", on="256xh100-sxm", work={"global_batch": 256}, shard="zero3")
-    paths = {one.path.split(".")[1] for one in training_target("torchtitan").unsupported(ahead)}
+    paths = {one.path.split(".")[1] for one in training_target("torchtitan").unsupported_decisions(ahead)}
     assert paths == {"mtp"}
 
 
 def test_an_image_encoder_that_does_not_run_is_no_loss() -> None:
     asked = training_target("accelerate")
-    assert asked.unsupported(_scenario("torch-eager", model="qwen2-vl-7b", shard="zero3")) == ()
+    assert asked.unsupported_decisions(_scenario("torch-eager", model="qwen2-vl-7b", shard="zero3")) == ()
 
 
 def test_what_a_target_does_by_itself_follows_from_its_table() -> None:

@@ -197,7 +197,7 @@ def test_images_of_a_model_that_sees_are_the_datas(to: str) -> None:
     assert lost["workload.images"]
     assert found.check is not None
     assert found.check.verdict == "same"
-    assert training_target(to).unsupported(ridgeline.scenario(table)) == ()
+    assert training_target(to).unsupported_decisions(ridgeline.scenario(table)) == ()
     if to == "llamafactory":
         assert "freeze_vision_tower: false" in found.files["train.yaml"]
         still = ridgeline.scenario({**table, "workload": {**work, "towers": "frozen"}})

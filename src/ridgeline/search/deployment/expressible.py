@@ -31,10 +31,10 @@ def expressible_space(scenario: Scenario, space: DeploymentSpace, target: Export
         return space  # the search says why none can run
 
     def able(tried: Scenario) -> bool:
-        return not target.capability.unsupported(tried)
+        return not target.capability.unsupported_decisions(tried)
 
     plain = next((shape for shape in kinds if able(shape.scenario(scenario))), kinds[0])
-    if decisions := target.unsupported(plain.scenario(scenario)):
+    if decisions := target.unsupported_decisions(plain.scenario(scenario)):
         raise _nothing(target, decisions)
     choices: dict[str, Any] = {
         axis: tuple(choice for choice in space.of(axis) if able(plain.with_setting(axis, choice).scenario(scenario)))
@@ -46,7 +46,7 @@ def expressible_space(scenario: Scenario, space: DeploymentSpace, target: Export
             (first, *_) = space.of(axis)
             by_pools = axis == "split"
             attempt = _split(scenario, plain, first) if by_pools else plain.with_setting(axis, first).scenario(scenario)
-            raise _nothing(target, target.unsupported(attempt))
+            raise _nothing(target, target.unsupported_decisions(attempt))
     return replace(space, **choices, target=target)
 
 

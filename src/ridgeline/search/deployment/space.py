@@ -124,7 +124,7 @@ def shapes(scenario: Scenario, space: DeploymentSpace) -> Iterator[Shape]:
 
 
 def _is_expressible(scenario: Scenario, space: DeploymentSpace, shape: Shape) -> bool:
-    return space.target is None or not space.target.capability.unsupported(shape.scenario(scenario))
+    return space.target is None or not space.target.capability.unsupported_decisions(shape.scenario(scenario))
 
 
 def _expert_degrees(space: DeploymentSpace, tp: int, dp: int) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class DecodeClock:
         self._end_times: list[int] = []
         self._overrunning: list[RequestState] = []
 
-    def computed(self, state: RequestState) -> int:
+    def computed_tokens(self, state: RequestState) -> int:
         """Tokens of a request that are computed or being computed."""
         return state.offset + self.now if state.decoding else state.computed
 

@@ -164,7 +164,7 @@ class SglangScheduler(SglangCache):
             self._entered[id(state)] = self._entries
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         if self.waiting or self.running:
             return True
         return any(not chunk.last or chunk.state.computed < chunk.state.target for chunk in self._last_prefill)
@@ -172,13 +172,13 @@ class SglangScheduler(SglangCache):
     def load(self) -> tuple[int, int]:
         return len(self.waiting), len(self.running) + len(self._last_prefill)
 
-    def computed(self, state: RequestState) -> int:
+    def computed_tokens(self, state: RequestState) -> int:
         """Tokens of a request in the cache."""
-        return self._clock.computed(state)
+        return self._clock.computed_tokens(state)
 
-    def produced(self, state: RequestState) -> int:
+    def produced_tokens(self, state: RequestState) -> int:
         """Tokens of its answer that are known."""
-        return (self._clock.computed(state) + 1 if state.decoding else state.known) - state.prompt_tokens
+        return (self._clock.computed_tokens(state) + 1 if state.decoding else state.known) - state.prompt_tokens
 
     # ---- one step
 
@@ -337,12 +337,15 @@ class SglangScheduler(SglangCache):
 
     def _growth(self, state: RequestState) -> float:
         ratio = 1.0 if self.settings.ignore_eos else self.ratio.current
-        return min(state.request.max_new_tokens - self.produced(state), MOST_NEW_TOKENS) * ratio
+        return min(state.request.max_new_tokens - self.produced_tokens(state), MOST_NEW_TOKENS) * ratio
 
     def _answers(self) -> list[tuple[int, int]]:
         """(tokens left, tokens held) of the running requests."""
         return [
-            (state.request.max_new_tokens - self.produced(state), state.prompt_tokens + self.produced(state))
+            (
+                state.request.max_new_tokens - self.produced_tokens(state),
+                state.prompt_tokens + self.produced_tokens(state),
+            )
             for state in self.running
         ]
 
@@ -374,7 +377,7 @@ class SglangScheduler(SglangCache):
     def _retract(self, step: Step) -> None:
         """Drop requests, fewest produced first, then longest prompt, until the rest can decode; at least one."""
         page = self.settings.page_size
-        kept = sorted(self.running, key=lambda state: (self.produced(state), -state.prompt_tokens), reverse=True)
+        kept = sorted(self.running, key=lambda state: (self.produced_tokens(state), -state.prompt_tokens), reverse=True)
         first = True
         while first or self.free_tokens < self._needed(kept) * page:
             if len(kept) == 1:
@@ -387,11 +390,11 @@ class SglangScheduler(SglangCache):
         self.running = kept
         self._full = False
         self.ratio.after_retraction(
-            sum(map(self.produced, kept)), sum(state.request.max_new_tokens for state in kept), len(kept)
+            sum(map(self.produced_tokens, kept)), sum(state.request.max_new_tokens for state in kept), len(kept)
         )
 
     def _needed(self, states: list[RequestState]) -> int:
-        return sum(self._clock.computed(state) % self.settings.page_size == 0 for state in states)
+        return sum(self._clock.computed_tokens(state) % self.settings.page_size == 0 for state in states)
 
     def _drop(self, state: RequestState, step: Step, others: int) -> None:
         """The request starts over from the tail of the queue."""
@@ -401,7 +404,7 @@ class SglangScheduler(SglangCache):
 
     def _release(self, state: RequestState, others: int) -> None:
         """Free what the tree does not hold, and make room for some steps of the others."""
-        produced = self.produced(state)
+        produced = self.produced_tokens(state)
         self._clock.stop(state)
         self._give_back(state)
         self._make_room(others * RETRACT_STEPS)
@@ -431,7 +434,7 @@ class SglangScheduler(SglangCache):
             self.running, self._full = left, False
         return finished
 
-    def rest(self) -> None:
+    def become_idle(self) -> None:
         """Nothing is left to do before the next arrival: expectations are those of a fresh engine."""
         self.ratio.reset()
 
@@ -473,9 +476,9 @@ class OverlapScheduler(SglangScheduler):
     depth = 2
     sampled = 0
 
-    def produced(self, state: RequestState) -> int:
+    def produced_tokens(self, state: RequestState) -> int:
         """Tokens of its answer that are known."""
-        computed = self._clock.computed(state)
+        computed = self._clock.computed_tokens(state)
         return (computed if state.decoding or computed >= state.known else state.known) - state.prompt_tokens
 
     def _joining(self) -> list[RequestState]:
@@ -494,7 +497,7 @@ class OverlapScheduler(SglangScheduler):
         """Who ends by a step whose result came late: not who was retracted since."""
         ended = {id(state) for state in step.finishing}
         batch = [chunk.state for chunk in step.chunks] or step.decoded or ()
-        finished = [one for one in batch if id(one) in ended and self._clock.computed(one) >= one.target]
+        finished = [one for one in batch if id(one) in ended and self._clock.computed_tokens(one) >= one.target]
         for state in finished:
             if state.decoding:
                 self._clock.stop(state)

@@ -34,10 +34,10 @@ class StaticBatcher:
         return state
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         return bool(self._waiting or self._clock.count)
 
-    def rest(self) -> None:
+    def become_idle(self) -> None:
         """Nothing is remembered between batches."""
 
     def close(self) -> None:

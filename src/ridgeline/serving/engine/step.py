@@ -157,9 +157,9 @@ class Policy(Protocol):
         """Share of the KV cache that requests hold; what only waits to be hit again is free."""
 
     @property
-    def unfinished(self) -> bool: ...
+    def has_unfinished(self) -> bool: ...
 
-    def rest(self) -> None:
+    def become_idle(self) -> None:
         """Nothing is left to do before the next arrival."""
 
     def close(self) -> None:

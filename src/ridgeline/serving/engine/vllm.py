@@ -138,10 +138,10 @@ class VllmScheduler:
         return len(self._heap) if self._by_priority else len(self._fcfs)
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         return bool(self.running or self._fcfs or self._heap)
 
-    def rest(self) -> None:
+    def become_idle(self) -> None:
         """An idle engine remembers its cache and forgets nothing else."""
 
     def close(self) -> None:
@@ -153,9 +153,9 @@ class VllmScheduler:
     def occupancy(self) -> float:
         return 1 - self.pool.free_blocks / max(self.pool.num_blocks - 1, 1)
 
-    def computed(self, state: RequestState) -> int:
+    def computed_tokens(self, state: RequestState) -> int:
         """Tokens of a running request that are computed or being computed."""
-        return self._clock.computed(state)
+        return self._clock.computed_tokens(state)
 
     # ---- one step
 
@@ -201,7 +201,7 @@ class VllmScheduler:
         place = 0
         while place < len(order) and budget > 0:
             state = order[place]
-            computed = self._clock.computed(state)
+            computed = self._clock.computed_tokens(state)
             if not state.decoding and computed >= state.known:
                 place += 1  # its last token is being computed
                 continue

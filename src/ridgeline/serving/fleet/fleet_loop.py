@@ -107,7 +107,7 @@ def _run_fleet(run: _Run, misses: Misses | None) -> FleetRun:
     """A run from its first event to its end; all that it held is free afterwards."""
     if misses is not None and not run.disaggregated and not run.fleet.failures:
         for member in run.members:
-            member.engine.watched(misses)
+            member.engine.watch_misses(misses)
     try:
         return run.run()
     finally:

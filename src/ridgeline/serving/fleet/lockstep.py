@@ -59,7 +59,7 @@ class Ranks:
         return self.policies[chosen].add(request)
 
     def schedule(self) -> RankSteps:
-        return RankSteps([policy.schedule() if policy.unfinished else IDLE for policy in self.policies])
+        return RankSteps([policy.schedule() if policy.has_unfinished else IDLE for policy in self.policies])
 
     def update(self, step: Step) -> list[RequestState]:
         assert isinstance(step, RankSteps)
@@ -70,14 +70,14 @@ class Ranks:
         return finished
 
     def decode_room(self, limit: int) -> int:
-        return min((policy.decode_room(limit) for policy in self.policies if policy.unfinished), default=0)
+        return min((policy.decode_room(limit) for policy in self.policies if policy.has_unfinished), default=0)
 
     def decode_load(self) -> tuple[int, int]:
         loads = [policy.decode_load() for policy in self.policies]
         return sum(count for count, _ in loads), sum(tokens for _, tokens in loads)
 
     def decode_run(self, steps: int) -> RankSteps:
-        return RankSteps([policy.decode_run(steps) if policy.unfinished else IDLE for policy in self.policies])
+        return RankSteps([policy.decode_run(steps) if policy.has_unfinished else IDLE for policy in self.policies])
 
     def load(self) -> tuple[int, int]:
         loads = [policy.load() for policy in self.policies]
@@ -86,17 +86,17 @@ class Ranks:
     def occupancy(self) -> float:
         return max(policy.occupancy() for policy in self.policies)
 
-    def rest(self) -> None:
+    def become_idle(self) -> None:
         for policy in self.policies:
-            policy.rest()
+            policy.become_idle()
 
     def close(self) -> None:
         for policy in self.policies:
             policy.close()
 
     @property
-    def unfinished(self) -> bool:
-        return any(policy.unfinished for policy in self.policies)
+    def has_unfinished(self) -> bool:
+        return any(policy.has_unfinished for policy in self.policies)
 
 
 class Lockstep(Replica):
@@ -112,8 +112,8 @@ class Lockstep(Replica):
         for notes in self.notes:
             notes.gaps = self.gaps
 
-    def watched(self, misses: Misses) -> None:
-        super().watched(misses)
+    def watch_misses(self, misses: Misses) -> None:
+        super().watch_misses(misses)
         for notes in self.notes:
             notes.misses = misses
 
@@ -146,7 +146,7 @@ class Lockstep(Replica):
         lines = []
         line = self.cost.decode_line
         for policy in self.ranks.policies:
-            if policy.unfinished:
+            if policy.has_unfinished:
                 decodes, kv_tokens = policy.decode_load()
                 fixed, per_token = line(decodes)
                 lines.append((fixed + per_token * (kv_tokens + decodes), per_token * decodes))

@@ -49,7 +49,7 @@ class Replica(TokenNotes):
         self._inbox: list[tuple[float, int, Request]] = []
         self._sequence = 0
 
-    def watched(self, misses: Misses) -> None:
+    def watch_misses(self, misses: Misses) -> None:
         """Tell of first tokens, so that the run can be given up."""
         self.misses = misses
 
@@ -66,14 +66,14 @@ class Replica(TokenNotes):
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self._inbox or self.pending is not None or self.policy.unfinished)
+        return not (self._inbox or self.pending is not None or self.policy.has_unfinished)
 
     def advance(self, until: float = NEVER) -> None:
         """Decide every step that is decided before that time."""
         policy = self.policy
         while True:
             self._arrive()
-            if not policy.unfinished:
+            if not policy.has_unfinished:
                 if self.pending is not None:
                     self._settle()
                 elif self._inbox and self._inbox[0][0] < until:
@@ -88,7 +88,7 @@ class Replica(TokenNotes):
     def advance_once(self, until: float) -> None:
         """One step, or one run of decode steps as far as that time."""
         self._arrive()
-        if self.policy.unfinished:
+        if self.policy.has_unfinished:
             self._event(until)
         elif self.pending is not None:
             self._settle()
@@ -101,7 +101,7 @@ class Replica(TokenNotes):
             return self.pending[1]
         if self._inbox and self._inbox[0][0] <= max(self.now, self.chip_free):
             return max(self.now, self._inbox[0][0])
-        if not self.policy.unfinished:
+        if not self.policy.has_unfinished:
             return self._inbox[0][0] if self._inbox else NEVER
         begin = max(self.now, self.chip_free)
         room = self._room()
@@ -113,7 +113,7 @@ class Replica(TokenNotes):
 
     def _wait(self) -> None:
         """Idle until the next arrival."""
-        self.policy.rest()
+        self.policy.become_idle()
         self.now = max(self.now, self._inbox[0][0])
 
     def _arrive(self) -> None:
@@ -243,7 +243,7 @@ def step_seconds(step: Step, cost: StepCost) -> tuple[float, float]:
     alone = fixed + per_token * step.kv_tokens
     if not step.chunks:
         return alone, 0.0
-    mixed = cost.mixed([_chunk_tokens(chunk) for chunk in step.chunks], step.decodes, step.kv_tokens)
+    mixed = cost.mixed_step_seconds([_chunk_tokens(chunk) for chunk in step.chunks], step.decodes, step.kv_tokens)
     return mixed, mixed - alone
 
 

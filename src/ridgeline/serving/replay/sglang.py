@@ -38,9 +38,9 @@ def sglang_records(case: SglangCase) -> Iterator[Record]:
     todo = deque(sorted(range(len(case.requests)), key=lambda index: (case.arrival_steps[index], index)))
     at = 0
     late: Step | None = None  # with overlap: the step whose result comes after the next is decided
-    while todo or engine.unfinished or late is not None:
-        if not engine.unfinished and late is None and (not case.idle_lines or case.arrival_steps[todo[0]] > at):
-            engine.rest()
+    while todo or engine.has_unfinished or late is not None:
+        if not engine.has_unfinished and late is None and (not case.idle_lines or case.arrival_steps[todo[0]] > at):
+            engine.become_idle()
             if case.idle_lines and at:
                 yield _record(engine, Step())
                 at += 1
@@ -65,7 +65,7 @@ def _record(engine: SglangScheduler, step: Step) -> Record:
     if step.chunks:
         batch = [(chunk.state, chunk.tokens, chunk.context) for chunk in step.chunks]
     else:
-        batch = [(state, 1, engine.computed(state) - 1) for state in step.decoded or ()]
+        batch = [(state, 1, engine.computed_tokens(state) - 1) for state in step.decoded or ()]
     return {
         "mode": "EXTEND" if step.chunks else "DECODE" if batch else IDLE,
         "reqs": [state.request.id for state, _, _ in batch],

@@ -43,8 +43,8 @@ def vllm_records(case: VllmCase) -> Iterator[Record]:
     todo = deque(sorted(range(len(case.requests)), key=lambda index: (case.arrival_steps[index], index)))
     pending: deque[tuple[Step, Record]] = deque()
     at, flush = 0, False
-    while todo or engine.unfinished or flush or pending:
-        busy = engine.unfinished or flush
+    while todo or engine.has_unfinished or flush or pending:
+        busy = engine.has_unfinished or flush
         if todo and not busy and not pending:
             at = max(at, case.arrival_steps[todo[0]])
         arrived = []
@@ -56,7 +56,7 @@ def vllm_records(case: VllmCase) -> Iterator[Record]:
             flush = False
             pending.append((step, _record(engine, step, at, arrived)))
             at += 1
-            if len(pending) < engine.depth and (not step.empty or engine.unfinished):
+            if len(pending) < engine.depth and (not step.empty or engine.has_unfinished):
                 continue
         step, record = pending.popleft()
         finished = engine.update(step)
@@ -94,7 +94,7 @@ def _scheduled_chunks(engine: VllmScheduler, step: Step) -> Iterator[tuple[Reque
         if (chunk := chunks.get(id(state))) is not None:
             yield state, chunk.tokens, chunk.context
         elif id(state) in walked if walked is not None else state.decoding or id(state) in finishing:
-            yield state, 1, engine.computed(state) - 1
+            yield state, 1, engine.computed_tokens(state) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,10 +83,10 @@ class StepRun:
         """Until the last rank has finished its tail."""
         return self.pipeline.makespan_s
 
-    def paced(self, pace: float) -> StepRun:
+    def at_pace(self, pace: float) -> StepRun:
         """The same with everything so many times as long."""
         longer = (one._replace(start_s=one.start_s * pace, end_s=one.end_s * pace) for one in self.traffic)
-        return StepRun(pipeline=self.pipeline.paced(pace), traffic=tuple(longer))
+        return StepRun(pipeline=self.pipeline.at_pace(pace), traffic=tuple(longer))
 
 
 def run_shared(table: ScheduleTable, given: SharedWork, *, slow: Slowdown | None = None) -> StepRun:

@@ -107,7 +107,7 @@ class PipelineRun:
         """Until the last rank has finished its tail."""
         return max(interval.end_s for interval in self.gather)
 
-    def paced(self, pace: float) -> PipelineRun:
+    def at_pace(self, pace: float) -> PipelineRun:
         """The same with everything so many times as long."""
 
         def longer(each: Sequence[StepInterval]) -> tuple[StepInterval, ...]:

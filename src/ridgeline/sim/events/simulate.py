@@ -103,7 +103,7 @@ def simulate(
     workload = step_work(scenario, priced)
     shared = shared_work(workload if contention else _separate_streams(workload))
     run, pace = run_shared(table_of(scenario), shared, slow=slow), priced.rates.rates.pace
-    run = run if pace is None else run.paced(float(pace[0]))
+    run = run if pace is None else run.at_pace(float(pace[0]))
     return Simulated(scenario=scenario, priced=priced, workload=workload, shared=shared, run=run)
 
 

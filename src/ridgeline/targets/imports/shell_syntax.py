@@ -383,7 +383,7 @@ class _Reader:
         body = self.statements(frozenset({"done"}), depth + 1)
         if self.word() == "done":
             self.at += 1
-        self.rest()
+        self.read_remaining()
         return body
 
     def conditional(self, depth: int) -> If:
@@ -401,7 +401,7 @@ class _Reader:
             if self.word() == "fi":
                 self.at += 1
                 break
-        self.rest()
+        self.read_remaining()
         return If(tuple(arms), otherwise)
 
     def choice(self, depth: int) -> Case:
@@ -429,7 +429,7 @@ class _Reader:
                 self.at += 1
             if self.at == before:
                 self.at += 1
-        self.rest()
+        self.read_remaining()
         return Case(subject if isinstance(subject, Word) else Word(()), tuple(arms))
 
     def loop(self, depth: int) -> Statement:
@@ -464,7 +464,7 @@ class _Reader:
         body = self.statements(frozenset({"}"}), depth + 1)
         if (round_ and self.sign() == ")") or self.word() == "}":
             self.at += 1
-        self.rest()
+        self.read_remaining()
         return Group(body)
 
     def function(self, depth: int) -> Function:
@@ -479,7 +479,7 @@ class _Reader:
         body = self.statement(depth + 1)
         return Function(name, body.body if isinstance(body, Group) else (body,))
 
-    def rest(self) -> None:
+    def read_remaining(self) -> None:
         """Redirections behind a compound statement."""
         while self.sign() in REDIRECTIONS:
             self.at += 2
