@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan_rank import PlanRank, plan_ranks, problem_of, widened
+from plan_rank import PlanRank, plan_ranks, problem_of, widen_space
 
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
@@ -57,7 +57,7 @@ def test_what_is_left_sums_to_the_gap() -> None:
 
 def test_choices_of_its_own_are_in_the_space() -> None:
     odd = ran(tp=2, dp=4, shard="zero1", shard_degree=2, recompute={"kind": "full", "layers": 3})
-    space = widened(space_of(odd), [odd.plan])
+    space = widen_space(space_of(odd), [odd.plan])
     assert space.shard_degree == (0, 2)
     assert Recompute(kind="full", layers=3) in space.recompute
     assert space.tp == space_of(odd).tp

@@ -208,8 +208,8 @@ def expected_seconds(question: CollectiveQuestion) -> tuple[float, float, float]
     """What a benchmark of a collective would measure, and where nine of ten would lie.
 
     >>> from ridgeline.hardware.load import system
-    >>> asked = Question(kind="all-reduce", size=2**30, ranks=8, system=system("8xh100-sxm"))
-    >>> [round(seconds * 1e3, 1) for seconds in expected_seconds(asked)]
+    >>> question = CollectiveQuestion(kind="all-reduce", size=2**30, ranks=8, system=system("8xh100-sxm"))
+    >>> [round(seconds * 1e3, 1) for seconds in expected_seconds(question)]
     [4.1, 3.5, 5.1]
     """
     blank = Row(id="", table="", cells=MappingProxyType({}))

@@ -40,7 +40,7 @@ def reason(**cells: str) -> str:
 def predicted(item: InferenceRow) -> float:
     made = price_run(item, default_calibration())
     assert not isinstance(made, str)
-    return float(run_columns([made]).predicted(run_values([made], shipped_serving()))[0])
+    return float(run_columns([made]).predict_runs(run_values([made], shipped_serving()))[0])
 
 
 def test_own_rows_are_within_five_percent() -> None:
@@ -115,7 +115,7 @@ def test_slopes_are_those_of_the_figures() -> None:
     found, slopes = columns.slopes(run_values(runs, serving))
     for name in SERVING_PARAMETERS:
         moved = ServingCalibration(offsets={**serving.offsets, name: serving.offsets.get(name, 0.0) + 1e-5})
-        after = np.log(columns.predicted(run_values(runs, moved)))
+        after = np.log(columns.predict_runs(run_values(runs, moved)))
         assert np.allclose((after - found) / 1e-5, slopes[name], atol=2e-4), name
 
 
@@ -125,8 +125,8 @@ def test_a_fit_finds_what_made_the_figures() -> None:
     made = [price_run(read(id=f"a-{isl}{osl}", isl=isl, osl=osl), default_calibration()) for isl, osl in loads]
     runs = [one for one in made if not isinstance(one, str)]
     truth = ServingCalibration(offsets={"decode_attention": 0.4})
-    figures = run_columns(runs).predicted(run_values(runs, truth))
+    figures = run_columns(runs).predict_runs(run_values(runs, truth))
     for run, figure in zip(runs, figures.tolist(), strict=True):
         object.__setattr__(run.item, "measured", figure)
-    found = run_columns(runs).predicted(run_values(runs, fit_serving(runs)))
+    found = run_columns(runs).predict_runs(run_values(runs, fit_serving(runs)))
     assert np.abs(found / figures - 1).max() < 0.03

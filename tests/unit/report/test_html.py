@@ -15,7 +15,8 @@ import pytest
 from ridgeline.calibrate.validate import validate
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import read_scenario
-from ridgeline.report import serve_html, trace_html, validate_html
+from ridgeline.report import serve_html, trace_html
+from ridgeline.report import validate as validate_report
 from ridgeline.report.html import Scale, document, dot, escape_text, facts, label, policy, table
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 from ridgeline.trace import Span, Timeline
@@ -54,7 +55,7 @@ def planned(folder: Path) -> str:
 
 
 def validated(folder: Path) -> str:
-    return validate_html.page(validate(where=["source=h200"]), HOSTILE)
+    return validate_report.page(validate(where=["source=h200"]), HOSTILE)
 
 
 def served(folder: Path) -> str:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import ridgeline
+from ridgeline.ir.forward_steps import forward_steps
 from ridgeline.plan.scenario import Scenario
-from ridgeline.sim import forward_steps, price_forward, serving_memory
+from ridgeline.sim import price_forward, serving_memory
 
 
 def served(model: str = "llama3-8b", chips: int = 1, system: str = "h100-sxm", **plan: Any) -> Scenario:
