@@ -297,8 +297,8 @@ def bringup_page(found: BringUp) -> str:
         f"<h1>Bring-up of {escape_text(title + fault)}: "
         f'<span class="{"right" if right else "wrong"}">{verdict}</span></h1>{html_facts(figures)}'
         f"<p>{escape_text(', '.join(f'{key} {value}' for key, value in found.environment.items()))}</p>"
-        f"{_findings(found.findings)}{_bringup_html_checks(found)}{_bringup_html_arithmetic(found)}{''.join(_inventory(inventory))}"
-        f"{_coverage(found)}{_bringup_html_speed(found.speed_report) if found.speed_report else ''}{_rows(inventory)}"
+        f"{_findings(found.findings)}{_check_table(found)}{_arithmetic_section(found)}{''.join(_inventory(inventory))}"
+        f"{_coverage(found)}{_speed_section(found.speed_report) if found.speed_report else ''}{_rows(inventory)}"
     )
     return document(title=f"Ridgeline: bring-up of {title}", body=body, style=STYLE)
 
@@ -344,7 +344,7 @@ def _findings(findings: Sequence[OpFinding]) -> str:
     return f"<h2>Wrong ops</h2>{table(heads, rows, text=range(5))}"
 
 
-def _bringup_html_checks(found: BringUp) -> str:
+def _check_table(found: BringUp) -> str:
     """Rungs, invariances and repeated runs; what fails first."""
     parts = []
     for name, checks in (("Ladder", found.ladder), ("Invariances", found.invariances)):
@@ -366,7 +366,7 @@ def _bringup_html_checks(found: BringUp) -> str:
     return "".join(parts)
 
 
-def _bringup_html_arithmetic(found: BringUp) -> str:
+def _arithmetic_section(found: BringUp) -> str:
     known = found.fingerprint_report
     if known is None:
         return ""
@@ -402,7 +402,7 @@ def _coverage(found: BringUp) -> str:
     return f"<h2>What was judged</h2>{table(('', ''), rows, text=(0, 1))}"
 
 
-def _bringup_html_speed(report: SpeedReport) -> str:
+def _speed_section(report: SpeedReport) -> str:
     speed = report.speed
     beside = f"{speed.rates.name} ({speed.rates.source})" if speed.rates else "no chip"
     size = " x ".join(map(str, speed.tokens))

@@ -232,8 +232,7 @@ def _diff_summary(diff: Diff) -> str:
         (signed_share(diff.slower) if diff.slower else "0.0%", "of A's step"),
     )  # fmt: skip
     places = "".join(
-        _diff_html_places(by, rows)
-        for by, rows in (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
+        _place_table(by, rows) for by, rows in (("phase", diff.phases), ("class", diff.classes), ("layer", diff.layers))
     )
     return (
         f"<h2>{escape_text(before.label)} → {escape_text(after.label)}</h2>{facts(figures)}"
@@ -297,7 +296,7 @@ def _kernels(before: Sequence[str], after: Sequence[str]) -> str:
     return "" if not any(names) else names[0] if names[0] == names[1] else f"{names[0]} → {names[1]}"
 
 
-def _diff_html_places(by: str, places: Sequence[Place]) -> str:
+def _place_table(by: str, places: Sequence[Place]) -> str:
     rows = [
         (place.id, time(place.before_ns), time(place.after_ns), signed_time(place.delta_ns))
         for place in places

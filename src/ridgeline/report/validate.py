@@ -247,14 +247,14 @@ def page(found: Validation, of: str) -> str:
         f"<p>Residual = predicted / measured − 1. Dots: {legend}</p>"
         f'<figure><div class="side">{_scatter(found.cases)}{_histogram(found.cases)}</div><figcaption>Left: seconds of '
         f"a {what}, both axes logarithmic; dashed lines at ±25 %. Right: rows by residual. Point at a dot for its row."
-        f"</figcaption></figure>{strips}{_validate_html_worst(found)}{_validate_html_skipped(found)}{_all(found.cases)}"
+        f"</figcaption></figure>{strips}{_worst_section(found)}{_skipped_section(found)}{_all(found.cases)}"
     )
     return document(title=f"Ridgeline: {of}", body=body, style=STYLE)
 
 
 def _dot(case: ValidationCase, x: float, y: float, radius: float) -> str:
     seen, made = (f"{value:.4g}{_unit(case)}" for value in (case.measured_s, case.predicted_s))
-    sentence = f"{case.row.id}: {seen} measured, {made} predicted ({_validate_html_signed(case)})"
+    sentence = f"{case.row.id}: {seen} measured, {made} predicted ({_signed_residual(case)})"
     return dot(x, y, radius, kind="in" if case.covered else "out", told=sentence)
 
 
@@ -263,7 +263,7 @@ def _unit(case: ValidationCase) -> str:
     return f" {case.metric}" if case.metric else " s"
 
 
-def _validate_html_signed(case: ValidationCase) -> str:
+def _signed_residual(case: ValidationCase) -> str:
     return _plus(case.residual, 1)
 
 
@@ -284,7 +284,7 @@ def _scatter(cases: Sequence[ValidationCase]) -> str:
     place = Scale(low=low, high=max(high, low + 1), start=EDGE, end=SIDE - EDGE)
     marks = []
     for power in range(low, high + 1):
-        at, told = place(power), _validate_html_seconds(power)
+        at, told = place(power), _power_of_ten_label(power)
         marks.append(rule(f"M{at:.1f} {EDGE}V{SIDE - EDGE}M{EDGE} {SIDE - at:.1f}H{SIDE - EDGE}"))
         marks.append(label(told, at, SIDE - EDGE + 16, anchor="middle"))
         marks.append(label(told, EDGE - 6, SIDE - at + 4, anchor="end"))
@@ -328,7 +328,7 @@ def _histogram(cases: Sequence[ValidationCase]) -> str:
     return svg(wide, tall, marks)
 
 
-def _validate_html_seconds(power: int) -> str:
+def _power_of_ten_label(power: int) -> str:
     """A power of ten of a second as people say it.
 
     >>> _validate_html_seconds(-3), _validate_html_seconds(2)
@@ -366,17 +366,17 @@ def _cells(case: ValidationCase) -> tuple[str, ...]:
         case.row.id,
         f"{case.measured_s:.4g}{_unit(case)}",
         f"{case.predicted_s:.4g}{_unit(case)}",
-        _validate_html_signed(case),
+        _signed_residual(case),
     )
 
 
-def _validate_html_worst(found: Validation) -> str:
+def _worst_section(found: Validation) -> str:
     head = ("row", "measured", "predicted", "residual", "look first at")
     rows = [(*_cells(case), reason) for case, reason in worst(found)]
     return f"<h2>Furthest off</h2>{table(head, rows, text=(0, 4))}" if rows else ""
 
 
-def _validate_html_skipped(found: Validation) -> str:
+def _skipped_section(found: Validation) -> str:
     rows = [(item.id, item.reason) for item in found.skipped]
     cells = table(("row", "reason"), rows, text=(0, 1))
     return f"<h2>Skipped</h2><details><summary>{len(rows)} rows</summary>{cells}</details>" if rows else ""
