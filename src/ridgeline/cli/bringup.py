@@ -129,9 +129,8 @@ def bringup(
     if fault:
         _hand_over(each[0], html, report, json)
         raise typer.Exit(0 if each[0].right else 1)
-    together = FaultsReport(faults=tuple(each))
-    _hand_over(together, html, report, json)
-    raise typer.Exit(0 if together.caught == len(each) else 1)
+    _hand_over(faults_report := FaultsReport(faults=tuple(each)), html, report, json)
+    raise typer.Exit(0 if faults_report.caught == len(each) else 1)
 
 
 def _outputs(html: Path | None, output: Path | None) -> tuple[Path | None, Path | None]:
