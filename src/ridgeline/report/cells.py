@@ -40,7 +40,7 @@ def time(nanoseconds: float) -> str:
 def signed_time(nanoseconds: float) -> str:
     """A difference of times of traces, with its sign.
 
-    >>> signed(1234500), signed(-2000)
+    >>> signed_time(1234500), signed_time(-2000)
     ('+1.234 ms', '−2 us')
     """
     return signed_quantity(nanoseconds / 1000 * DECIMAL["u"], "s", 4)

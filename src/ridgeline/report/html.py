@@ -79,7 +79,7 @@ def printable(text: str, most: int = LONGEST) -> str:
 def escape_text(value: object) -> str:
     """Text of a stranger inside markup or inside a quoted attribute.
 
-    >>> escaped('<b title="x">')
+    >>> escape_text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
     """
     return escape(printable(str(value)))

@@ -331,7 +331,7 @@ def _histogram(cases: Sequence[ValidationCase]) -> str:
 def _power_of_ten_label(power: int) -> str:
     """A power of ten of a second as people say it.
 
-    >>> _validate_html_seconds(-3), _validate_html_seconds(2)
+    >>> _power_of_ten_label(-3), _power_of_ten_label(2)
     ('1 ms', '100 s')
     """
     return f"{10 ** (power % 3)} {('µs', 'ms')[power // 3 + 2]}" if -6 <= power < 0 else f"{10.0**power:g} s"

@@ -64,7 +64,7 @@ class Recovery:
     def schedule_s(self, chips: Num) -> Num:
         """Seconds until machines are there.
 
-        >>> [round(float(published().recovery["requeue"].schedule_s(chips))) for chips in (64, 2048, 16384)]
+        >>> [round(float(published_figures().recovery["requeue"].schedule_s(chips))) for chips in (64, 2048, 16384)]
         [454, 454, 768]
         """
         doublings = np.log2(np.maximum(np.asarray(chips, dtype=np.float64) / self.chips, 1.0))

@@ -60,7 +60,7 @@ def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The faster first, then the smaller, then the plainer, then the first in the alphabet.
 
     >>> one, two = Entry(plan=Plan(), step_s=2.0, peak_bytes=1.0), Entry(plan=PLAIN, step_s=1.0, peak_bytes=1.0)
-    >>> [entry.step_s for entry in ordered([one, two])]
+    >>> [entry.step_s for entry in in_order([one, two])]
     [1.0, 2.0]
     """
     for _, group in groupby(sorted(entries, key=lambda one: one.takes), key=lambda one: one.takes):

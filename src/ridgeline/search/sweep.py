@@ -340,7 +340,7 @@ def _plans(
 def round_digits(values: Array) -> Array:
     """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
 
-    >>> rounded(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
+    >>> round_digits(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
     [0.2999999999999545, 0.2999999999999545, inf]
     """
     bits = values.view(np.int64) + (1 << (LAST_BITS - 1))

@@ -290,7 +290,7 @@ def class_seconds(work: Array, graphed: Mask, values: Mapping[str, Num]) -> dict
 def overlap_host(chip: Array, host: Array) -> Array:
     """Seconds of a chip and its host side by side.
 
-    >>> beside(np.array([1.0, 1.0, 1.0]), np.array([0.0, 1.0, 3.0])).round(3).tolist()
+    >>> overlap_host(np.array([1.0, 1.0, 1.0]), np.array([0.0, 1.0, 3.0])).round(3).tolist()
     [1.0, 1.122, 3.001]
     """
     longer = np.maximum(np.maximum(chip, host), 1e-30)

@@ -198,7 +198,7 @@ def widen_interval(found: Interval, step_s: float, far: Distance) -> Interval:
     """The range of a step that is far from every run: both ends further out, as by an independent error.
 
     >>> near = Interval(low=0.8, high=1.25, coverage=0.9, runs=40, basis="40 runs")
-    >>> wide = widened(near, 1.0, Distance(0.1, "fp8, which no run of f has"))
+    >>> wide = widen_interval(near, 1.0, Distance(0.1, "fp8, which no run of f has"))
     >>> round(wide.low, 3), round(wide.high, 3), wide.basis
     (0.783, 1.277, '40 runs, wider for fp8, which no run of f has')
     """
@@ -215,7 +215,7 @@ def narrow_interval(found: Interval, step_s: float, ratio: float, runs: int) -> 
         ratio = standard deviation after the runs / before them         at most 1
 
     >>> wide = Interval(low=0.8, high=1.25, coverage=0.9, runs=40, basis="40 runs")
-    >>> near = narrowed(wide, 1.0, 0.5, 2)
+    >>> near = narrow_interval(wide, 1.0, 0.5, 2)
     >>> round(near.low, 3), round(near.high, 3), near.basis
     (0.894, 1.118, '40 runs, narrowed to 50 % by 2 of your own')
     """

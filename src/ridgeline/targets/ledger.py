@@ -294,7 +294,7 @@ def by_reason(lost: Iterable[Lost]) -> dict[str, list[Lost]]:
 def describe_losses(parts: list[Lost]) -> str:
     """Decisions with their values, the first few of them.
 
-    >>> named([Lost(path="plan.shard", value="zero3", why="")])
+    >>> describe_losses([Lost(path="plan.shard", value="zero3", why="")])
     'plan.shard = zero3'
     """
     more_text = f", and {len(parts) - MOST} more" if len(parts) > MOST else ""

@@ -33,7 +33,7 @@ def normal_recompute(scenario: Scenario) -> Recompute:
     >>> import ridgeline
     >>> made = ridgeline.scenario({"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 4096,
     ...     "global_batch": 8}, "plan": {"pp": 2, "recompute": {"kind": "full", "layers": [16, 16]}}})
-    >>> str(normalized(made))
+    >>> str(normal_recompute(made))
     'full'
     """
     chosen = scenario.plan.recompute

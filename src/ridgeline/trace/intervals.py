@@ -81,7 +81,7 @@ def gaps(busy: Cover) -> Cover:
 def covered_ns(at: Cover, start: Longs, end: Longs) -> Longs:
     """How much of each given interval a cover covers.
 
-    >>> covered(cover(np.array([0, 5]), np.array([2, 6])), np.array([1, 3]), np.array([6, 4])).tolist()
+    >>> covered_ns(cover(np.array([0, 5]), np.array([2, 6])), np.array([1, 3]), np.array([6, 4])).tolist()
     [2, 0]
     """
     if not len(at):

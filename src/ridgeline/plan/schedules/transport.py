@@ -112,11 +112,11 @@ def blocked_ranks(table: ScheduleTable, transport: Transport = Transport.AHEAD) 
 
     >>> from ridgeline.plan.schedules import build
     >>> table = build("1f1b", stages=2, microbatches=2)
-    >>> for rank, operation in sorted(blocked(table, Transport.ONE_BY_ONE).items()):
+    >>> for rank, operation in sorted(blocked_ranks(table, Transport.ONE_BY_ONE).items()):
     ...     print(f"rank {rank} waits for: {operation}")
     rank 0 waits for: receive activation of microbatch 1 from virtual stage 0 (rank 0 to 1)
     rank 1 waits for: receive gradient of microbatch 0 from virtual stage 1 (rank 1 to 0)
-    >>> blocked(table, Transport.BATCHED)
+    >>> blocked_ranks(table, Transport.BATCHED)
     {}
     """
     posted_operations: set[Operation] = set()

@@ -202,7 +202,7 @@ def _right(light: Light, measure: Measure) -> bool:
 def bisect_ops(right: Callable[[int], bool], ops: int) -> int | None:
     """The first op whose own result makes a run wrong, when `right(i)` runs with the host's results from op i on.
 
-    >>> bisected(lambda at: at <= 5, 100)
+    >>> bisect_ops(lambda at: at <= 5, 100)
     5
     """
     if not right(0):

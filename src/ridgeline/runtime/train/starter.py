@@ -67,7 +67,7 @@ def describe_plan(scenario: Scenario) -> str:
     """A plan in a few words: its axes that split anything.
 
     >>> import ridgeline
-    >>> described(ridgeline.scenario({"model": "llama3-8b", "system": "2xcpu", "plan": {"tp": 2},
+    >>> describe_plan(ridgeline.scenario({"model": "llama3-8b", "system": "2xcpu", "plan": {"tp": 2},
     ...     "workload": {"seq": 128, "global_batch": 4}}))
     'tp 2 on 2 rank(s)'
     """

@@ -85,6 +85,7 @@ class Shape:
 def shape_words(shape: Shape) -> str:
     """A replica in one line: `tp=4 ep=4, fp8, cache fp8, max_num_seqs 256`.
 
+    >>> from ridgeline.plan.serving_plan import VllmKnobs
     >>> shape_words(Shape(mesh=Mesh(tp=2), precision=Precision(), speculation=None, knobs=VllmKnobs(max_num_seqs=64)))
     'tp=2, bf16, max_num_seqs 64'
     """

@@ -59,7 +59,7 @@ Table = tuple[tuple[int, ...], ...]
 def undominated_rows(rows: Array) -> Index:
     """Places of rows that no other row equals or exceeds in everything; of equal ones the first.
 
-    >>> undominated(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
+    >>> undominated_rows(np.array([[1, 0], [2, 0], [0, 3], [2, 0]])).tolist()
     [1, 2]
     """
     above = (rows[:, None] >= rows).all(2)

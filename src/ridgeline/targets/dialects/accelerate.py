@@ -83,7 +83,7 @@ def commands(files: Files) -> Iterator[list[str]]:
 def launcher_command(command: list[str]) -> list[str]:
     """The launcher's own command: behind `--` of a scheduler, and behind `uv run` and its like.
 
-    >>> unwrapped(["uv", "run", "mason.py", "--gpus", "8", "--", "accelerate", "launch", "a.py"])
+    >>> launcher_command(["uv", "run", "mason.py", "--gpus", "8", "--", "accelerate", "launch", "a.py"])
     ['accelerate', 'launch', 'a.py']
     """
     if "--" in command and any(name in command[command.index("--") :] for name in LAUNCHERS):

@@ -88,7 +88,7 @@ def tokenizer_words(tokenizer: object) -> Iterator[tuple[str, Any]]:
 def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options with references to others filled in, relative ones (`${.seq}`) and products (`${multiply:2,4}`) too.
 
-    >>> filled({"m.a": 8, "m.b": "${.a}", "m.c": "${multiply:4, ${m.a}}", "d": "${divide_floor:${m.c},2}"})
+    >>> resolve_references({"m.a": 8, "m.b": "${.a}", "m.c": "${multiply:4, ${m.a}}", "d": "${divide_floor:${m.c},2}"})
     {'m.a': 8, 'm.b': 8, 'm.c': 32, 'd': 16}
     """
     resolved_options = dict(options)

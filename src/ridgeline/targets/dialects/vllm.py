@@ -297,7 +297,7 @@ def read_engine(reader: OptionReader) -> dict[str, Any]:
 def parse_count(value: Any) -> Any:
     """A count as vLLM reads it: small letters are powers of 1000, capitals of 1024; anything else as it stands.
 
-    >>> counted("8k"), counted("25.6k"), counted("8K"), counted("fcfs"), counted(7)
+    >>> parse_count("8k"), parse_count("25.6k"), parse_count("8K"), parse_count("fcfs"), parse_count(7)
     (8000, 25600, 8192, 'fcfs', 7)
     """
     match = COUNT.fullmatch(value) if isinstance(value, str) else None

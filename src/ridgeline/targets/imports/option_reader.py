@@ -41,7 +41,7 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 def nest_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The opposite of `flatten`.
 
-    >>> nested({"a.b": 1, "c": [2]})
+    >>> nest_options({"a.b": 1, "c": [2]})
     {'a': {'b': 1}, 'c': [2]}
     """
     table: dict[str, Any] = {}
@@ -222,7 +222,7 @@ def _why(name: str, apart: Mapping[str, str]) -> str:
 def assignments(files: Files) -> dict[str, Any]:
     """The `key=value` arguments of the commands in shell scripts, later ones on top; nothing is executed.
 
-    >>> assigned({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
+    >>> assignments({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
     {'a.b': 8, 'c': 'x', 'd': True}
     """
     return {key: value for command_options in assigned_by(files) for key, value in command_options.items()}
@@ -270,7 +270,7 @@ def starts_script(command: Sequence[str]) -> bool:
 def interpolate_references(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """Options with OmegaConf's references filled in: another option, one with a default, the environment.
 
-    >>> interpolated({"a": "${b.c}", "b.c": 4, "d": "${oc.env:N,8}", "e": "${oc.select:x.y,null}"}, {})
+    >>> interpolate_references({"a": "${b.c}", "b.c": 4, "d": "${oc.env:N,8}", "e": "${oc.select:x.y,null}"}, {})
     {'a': 4, 'b.c': 4, 'd': 8, 'e': None}
     """
     options_filled = dict(options)

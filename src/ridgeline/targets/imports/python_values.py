@@ -115,7 +115,7 @@ def key_of(value: Any) -> Any:
 def describe_value(value: Any) -> str:
     """A value as a message shows it: never the inside of this reader.
 
-    >>> shown(Made(name="Thing")), shown([1, Unknown("x.y")]), shown("a")
+    >>> describe_value(Made(name="Thing")), describe_value([1, Unknown("x.y")]), describe_value("a")
     ('Thing(...)', '[1, x.y]', "'a'")
     """
     match value:

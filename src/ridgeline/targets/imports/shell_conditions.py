@@ -91,7 +91,7 @@ def calculate_let(script: Script, text: str) -> int | None:
     """What an arithmetic command is worth, variables set on the way; None where that is left open.
 
     >>> script = Script(variables={"N": ["3"]})
-    >>> calculated(script, "N += 2"), calculated(script, "M = N * 2, M > 9"), script.variables["M"]
+    >>> calculate_let(script, "N += 2"), calculate_let(script, "M = N * 2, M > 9"), script.variables["M"]
     (5, 1, ['10'])
     """
     worth: int | None = None
@@ -144,7 +144,7 @@ _FORM = re.compile(r"%(0?\d{0,2})([sd])")
 def sequence_output(words: Sequence[str]) -> str | None:
     """What a command prints that reads nothing.
 
-    >>> made(["seq", "2", "4"]), made(["printf", "%02d", "3"]), made(["echo", "-n", "a b"])
+    >>> sequence_output(["seq", "2", "4"]), sequence_output(["printf", "%02d", "3"]), sequence_output(["echo", "-n", "a b"])
     ('2\\n3\\n4', '03', 'a b')
     """
     if words[0] == "echo":
@@ -180,9 +180,9 @@ def _format_output(form: str, values: list[str]) -> str | None:
 def filter_output(words: Sequence[str], text: str) -> str | None:
     """What a filter prints of its input.
 
-    >>> filtered(["tr", ",", "\\\\n"], "0,1,2").split(), filtered(["wc", "-l"], "a\\nb")
+    >>> filter_output(["tr", ",", "\\\\n"], "0,1,2").split(), filter_output(["wc", "-l"], "a\\nb")
     (['0', '1', '2'], '2')
-    >>> filtered(["cut", "-d,", "-f2"], "a,b"), filtered(["awk", "-F:", "{print $1}"], "a:b")
+    >>> filter_output(["cut", "-d,", "-f2"], "a,b"), filter_output(["awk", "-F:", "{print $1}"], "a:b")
     ('b', 'a')
     """
     name, arguments = words[0], list(words[1:])

@@ -37,7 +37,7 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
 def evaluate_arithmetic(text: str) -> int | None:
     """What an expression of numbers is worth; None for what is none.
 
-    >>> evaluated("2 ** 22 / 1024"), evaluated("(4 > 3 && !0) ? 5 : 6"), evaluated("import os")
+    >>> evaluate_arithmetic("2 ** 22 / 1024"), evaluate_arithmetic("(4 > 3 && !0) ? 5 : 6"), evaluate_arithmetic("import os")
     (4096, 5, None)
     """
     chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text)  # C's choice, which Python spells otherwise
@@ -134,7 +134,7 @@ def mark(name: str) -> str:
 def display_word(text: str) -> str:
     """A text as it was written, where something in it is left open.
 
-    >>> shown("a" + mark("B"))
+    >>> display_word("a" + mark("B"))
     'a$B'
     """
     return _MARK.sub(lambda found: f"${found.group(1)}", text).replace(BLANK, " ").translate(SHOWN)
@@ -427,7 +427,7 @@ def _model_args(script: Script, text: str) -> str:
 def expand_range(word: str) -> list[str]:
     """`{2..5}` as the numbers that it stands for; another word as itself.
 
-    >>> counted("{2..4}"), counted("a")
+    >>> expand_range("{2..4}"), expand_range("a")
     (['2', '3', '4'], ['a'])
     """
     span = re.fullmatch(r"\{(\d{1,4})\.\.(\d{1,4})\}", word)

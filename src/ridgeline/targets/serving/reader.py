@@ -30,7 +30,7 @@ QUIET = ("false", "none", "null", "'none'", "'null'", "0")
 def weigh_unread(unread: Iterable[Unread]) -> Iterator[Unread]:
     """What was not read, with what it changes where it changes something and is not switched off.
 
-    >>> told = weighed(Unread(option=name, value="4", why="") for name in ("--stream-interval", "seed"))
+    >>> told = weigh_unread(Unread(option=name, value="4", why="") for name in ("--stream-interval", "seed"))
     >>> [(part.option, part.matters) for part in told]
     [('--stream-interval', True), ('seed', False)]
     """

@@ -42,7 +42,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 def signed_int(value: int) -> int:
     """A number of the wire as the signed one it stands for.
 
-    >>> signed(2**64 - 1), signed(7)
+    >>> signed_int(2**64 - 1), signed_int(7)
     (-1, 7)
     """
     return value - WORD if value >= WORD // 2 else value

@@ -224,7 +224,7 @@ def _module(command: list[str]) -> int:
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
     """Options by name without dashes; one value as itself, several as a list, none as True.
 
-    >>> parsed(["--tp", "8", "--bf16", "--modules", "a", "b", "--x=1e-3"])
+    >>> parse_options(["--tp", "8", "--bf16", "--modules", "a", "b", "--x=1e-3"])
     {'tp': 8, 'bf16': True, 'modules': ['a', 'b'], 'x': 0.001}
     """
     flags = options("megatron").flags

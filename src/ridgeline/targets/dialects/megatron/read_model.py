@@ -154,7 +154,7 @@ def spread_pattern(layers: int, attention: float, mlp: float) -> str | None:
     Attention stands between stretches of Mamba of equal length; every stretch of Mamba layers between two mlps is as
     long as the next.
 
-    >>> spread(8, 0.25, 0.0), spread(8, 0.125, 0.5)
+    >>> spread_pattern(8, 0.25, 0.0), spread_pattern(8, 0.125, 0.5)
     ('MM*MM*MM', 'M-M-*-M-')
     """
     if not 0 < layers <= LONGEST:
