@@ -144,7 +144,9 @@ _FORM = re.compile(r"%(0?\d{0,2})([sd])")
 def sequence_output(words: Sequence[str]) -> str | None:
     """What a command prints that reads nothing.
 
-    >>> sequence_output(["seq", "2", "4"]), sequence_output(["printf", "%02d", "3"]), sequence_output(["echo", "-n", "a b"])
+    >>> (sequence_output(["seq", "2", "4"]),
+    ...  sequence_output(["printf", "%02d", "3"]),
+    ...  sequence_output(["echo", "-n", "a b"]),)
     ('2\\n3\\n4', '03', 'a b')
     """
     if words[0] == "echo":

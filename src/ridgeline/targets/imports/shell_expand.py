@@ -37,7 +37,9 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
 def evaluate_arithmetic(text: str) -> int | None:
     """What an expression of numbers is worth; None for what is none.
 
-    >>> evaluate_arithmetic("2 ** 22 / 1024"), evaluate_arithmetic("(4 > 3 && !0) ? 5 : 6"), evaluate_arithmetic("import os")
+    >>> (evaluate_arithmetic("2 ** 22 / 1024"),
+    ...  evaluate_arithmetic("(4 > 3 && !0) ? 5 : 6"),
+    ...  evaluate_arithmetic("import os"),)
     (4096, 5, None)
     """
     chosen = re.fullmatch(r"([^?:]+)\?([^?:]+):([^?:]+)", text)  # C's choice, which Python spells otherwise

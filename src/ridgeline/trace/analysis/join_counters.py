@@ -78,7 +78,8 @@ def join_counters(line: Timeline, counted: Mask, counters: Sequence[KernelCounte
 def name_similarity(a: str, b: str) -> float:
     """Share of the words of two names that are in both.
 
-    >>> name_similarity("each<Gelu, Half>(int)", "void at::each<at::Gelu>"), name_similarity("each<Gelu>", "each<Sigmoid>")
+    >>> (name_similarity("each<Gelu, Half>(int)", "void at::each<at::Gelu>"),
+    ...  name_similarity("each<Gelu>", "each<Sigmoid>"),)
     (0.5, 0.3333333333333333)
     """
     left_words, right = set(_WORDS.findall(a)), set(_WORDS.findall(b))
@@ -109,7 +110,8 @@ def _measured_kernel(line: Timeline, rows: np.ndarray, codes: list[int], one: Ke
 def unabridged_name(name: str) -> str:
     """The name without what it returns and without namespaces that have no name.
 
-    >>> unabridged_name("void at::<unnamed>::softmax<float>(int)"), unabridged_name("void at::(anonymous namespace)::softmax<float>(int)")
+    >>> (unabridged_name("void at::<unnamed>::softmax<float>(int)"),
+    ...  unabridged_name("void at::(anonymous namespace)::softmax<float>(int)"),)
     ('at::softmax<float>(int)', 'at::softmax<float>(int)')
     """
     return _UNNAMED.sub("", _RETURNS.sub("", name.split(" [", 1)[0].strip()))
