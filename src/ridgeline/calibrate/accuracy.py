@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from ridgeline.calibrate.collective_times import is_large
 from ridgeline.calibrate.folds import bundled_rows, takes_part
 from ridgeline.calibrate.truth.rows import BUNDLED, is_headline
 from ridgeline.calibrate.validate import FittedParameters
 from ridgeline.calibrate.validation import Errors, Validation, ValidationCase, errors_of
+from ridgeline.core.documents import JsonObject
 from ridgeline.cost import PARAMETERS, Calibration, Owners
 from ridgeline.plan.engine import default_engine
 
@@ -94,7 +95,7 @@ RULES: Sequence[Callable[[ValidationCase, Counter[str]], Iterator[str]]] = (_not
 
 
 ENOUGH = 8  # rows an accelerator needs before its mean says something
-Sheet = dict[str, Any]
+Sheet = JsonObject
 Measure = Literal["mape", "median_ape", "coverage90"]
 
 

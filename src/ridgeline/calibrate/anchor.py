@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -39,6 +38,7 @@ from ridgeline.calibrate.folds import Dataset, dataset_of, is_bundled, is_frozen
 from ridgeline.calibrate.truth.residual_table import COLUMNS, runs_of
 from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.core.arrays import Array
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table, write_text
 from ridgeline.core.units import DECIMAL
@@ -103,7 +103,7 @@ def _scenario_row(path: Path) -> Row:
     return _row(run["id"], path.name, run)
 
 
-def _measured_entry(table: Mapping[str, Any], where: str) -> tuple[str, float]:
+def _measured_entry(table: JsonMapping, where: str) -> tuple[str, float]:
     """Which metric a [measured] table states, and its value."""
     problems = [not_among(f"measured.{key}", str(key), KEYS, "remove it") for key in table if key not in KEYS]
     keys = [key for key in KEYS[:2] if key in table]

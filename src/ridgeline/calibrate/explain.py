@@ -35,8 +35,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import BIGGEST_FILE, read_table
 from ridgeline.core.units import DECIMAL, format_quantity
@@ -424,7 +424,7 @@ class Explanation:
     """Largest first, whichever sign."""
     doubts: tuple[str, ...]
     """What makes the comparison unequal: another chip, another number of chips, other software, other sizes."""
-    table: Mapping[str, Any] | None = None
+    table: JsonMapping | None = None
     """The scenario as its file says it, with settings; None where it was given as a value."""
 
     JSON = """
@@ -565,7 +565,7 @@ def _parts(sides: list[dict[tuple[str, str], float]], compared: Diff, rates: Map
     return sorted(parts, key=lambda part: -abs(part.gap_ns))
 
 
-def scenario_table(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
+def scenario_table(path: Path, settings: Iterable[str] = ()) -> JsonObject:
     """The table of a scenario file with settings applied and the files it names written out.
 
     >>> scenario_table(Path("examples/llama3.2-1b-1xh200.toml"), ["plan.engine=torch-compile"])["plan"]["engine"]

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -42,6 +42,7 @@ from scipy.optimize import least_squares
 from ridgeline.calibrate.folds import Dataset
 from ridgeline.calibrate.truth.rows import Row
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.core.units import DECIMAL
 from ridgeline.cost import (
@@ -103,7 +104,7 @@ class Anchor:
         return owners(system(f"1x{self.chip}").chip, ENGINES[self.engine])
 
 
-def _read(table: dict[str, Any]) -> Anchor:
+def _read(table: JsonObject) -> Anchor:
     unit = {"product": DECIMAL["T"], "attention": DECIMAL["T"], "memory": DECIMAL["T"], "link": 1.0}[table["kind"]]
     sizes = {"shape": tuple(table["shape"])} if "shape" in table else {}
     entry = {"engine": "generic"} | table | sizes | {"low": table["low"] * unit, "high": table["high"] * unit}

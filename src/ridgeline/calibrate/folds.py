@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.row_scenario import measured_step_s, to_scenario
 from ridgeline.calibrate.truth.rows import Row, read_rows
 from ridgeline.core.arrays import Array
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.cost import Calibration, ParameterColumns, Profile, machines_of, parameter_columns, shipped_profiles
 from ridgeline.plan.scenario import Scenario
@@ -144,7 +144,7 @@ class Folds:
         fold = self.left_out.get(group)
         return None if fold is None else self.calibrations[fold]
 
-    def to_table(self) -> dict[str, Any]:
+    def to_table(self) -> JsonObject:
         """As `folds.json` holds it: the groups of each fold, and each offset under every fold."""
         names = sorted({name for item in self.calibrations for name in item.offsets})
         count = len(self.calibrations)
@@ -154,7 +154,7 @@ class Folds:
         }
 
 
-def folds_from(table: Mapping[str, Any]) -> Folds:
+def folds_from(table: JsonMapping) -> Folds:
     """What `to_table` wrote."""
     groups: Sequence[Sequence[str]] = table["left_out"]
     return Folds(

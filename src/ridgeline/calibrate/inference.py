@@ -36,6 +36,7 @@ from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.inference_rows import InferenceRow, inference_of
 from ridgeline.calibrate.truth.rows import TRUTH, Row, read_table
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
 from ridgeline.core.files import write_text
 from ridgeline.cost import (
@@ -150,7 +151,7 @@ def inference_answers(
     return answers, skipped_rows
 
 
-def refit_serving() -> dict[str, Any]:
+def refit_serving() -> JsonObject:
     """Fit the bundled rows, write the parameters that ship, and say what they are worth."""
     _, rows = read_table(TRUTH / INFERENCE, ("inference",))
     runs, skipped_rows = priced_runs(rows)

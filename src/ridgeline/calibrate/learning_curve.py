@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ridgeline.calibrate.anchor import FREEDOM, condition_on
 from ridgeline.calibrate.fit import STEP, OffsetLayout
 from ridgeline.calibrate.folds import Dataset
 from ridgeline.core.arrays import Array, Index, Mask
+from ridgeline.core.documents import JsonObject
 from ridgeline.cost import PARAMETERS, Sensitivity, owners, shape_of
 from ridgeline.cost.anchored import Components
 from ridgeline.cost.anchoring import PARTS, basis
@@ -269,12 +270,12 @@ def _off(gap: float) -> float:
     return float(abs(np.expm1(-gap)))
 
 
-def curve_sheet(sources: Sequence[Unseen], spans: Spans, headline: Mask) -> tuple[Components, dict[str, Any]]:
+def curve_sheet(sources: Sequence[Unseen], spans: Spans, headline: Mask) -> tuple[Components, JsonObject]:
     """Components from all sources, and the learning curve as `docs/accuracy.json` holds it."""
     search = ComponentSearch(sources, spans)
     chosen = {item.source: search.best(item.source) for item in sources}
     best = search.best()
-    sheet: dict[str, Any] = {"runs": list(RUNS), "picks": PICKS}
+    sheet: JsonObject = {"runs": list(RUNS), "picks": PICKS}
     sheet["components"] = {name: getattr(best, name) for name in Components.__slots__}
     for scope in SCOPES:
         scores = score_rows(sources, chosen, spans, scope)
@@ -284,7 +285,7 @@ def curve_sheet(sources: Sequence[Unseen], spans: Spans, headline: Mask) -> tupl
     return best, sheet
 
 
-def _point(runs: int, rows: Sequence[Scored], headline: Mask) -> dict[str, Any]:
+def _point(runs: int, rows: Sequence[Scored], headline: Mask) -> JsonObject:
     some = [row for row in rows if headline[row.row]]
     off = np.array([row.off for row in rows])
     return {
@@ -300,7 +301,7 @@ def _point(runs: int, rows: Sequence[Scored], headline: Mask) -> dict[str, Any]:
     }
 
 
-def _by(found: Mapping[int, Sequence[Scored]], by: str) -> dict[str, Any]:
+def _by(found: Mapping[int, Sequence[Scored]], by: str) -> JsonObject:
     """Mean error after each number of runs, by source or engine, the most rows first."""
     groups: dict[str, dict[int, list[float]]] = {}
     for runs, rows in found.items():

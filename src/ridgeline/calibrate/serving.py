@@ -27,6 +27,7 @@ import numpy as np
 
 from ridgeline.calibrate.truth.csv_cells import Skipped
 from ridgeline.calibrate.truth.rows import TRUTH, Row
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.scenario_file import scenario as scenario_of
@@ -118,14 +119,14 @@ def _row_metrics(row: Row) -> Iterator[tuple[str, float]]:
             yield column, value
 
 
-def _table(row: Row) -> dict[str, Any]:
+def _table(row: Row) -> JsonObject:
     tp, dp = int(_number(row["tp"]) or 1), int(_number(row["x_dp"]) or 1)
     chips = int(_number(row["n"]) or tp * dp)
-    plan: dict[str, Any] = {"tp": tp, "pp": max(chips // (tp * dp), 1), "dp": dp, "precision": _precision(row)}
+    plan: JsonObject = {"tp": tp, "pp": max(chips // (tp * dp), 1), "dp": dp, "precision": _precision(row)}
     plan["engine"] = "sglang" if "sglang" in row["engine"].lower() else "vllm"
     if row["x_ep"] and row["x_ep"] != "0":
         plan["ep"] = tp * dp
-    serving: dict[str, Any] = {"data_parallel_size": dp} if plan.get("ep") else {}
+    serving: JsonObject = {"data_parallel_size": dp} if plan.get("ep") else {}
     if plan["engine"] == "vllm":
         serving["vllm"] = _vllm(row)
     plan["serving"] = serving
@@ -148,8 +149,8 @@ def _precision(row: Row) -> Any:
     return {"name": precision_name, "weights": precision_name} if narrow else precision_name
 
 
-def _vllm(row: Row) -> dict[str, Any]:
-    knobs: dict[str, Any] = {}
+def _vllm(row: Row) -> JsonObject:
+    knobs: JsonObject = {}
     version = re.search(r"\d+\.\d+(\.\d+)?", row["engine"])
     if version:
         knobs["version"] = version[0]

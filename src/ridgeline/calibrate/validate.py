@@ -28,7 +28,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -55,6 +54,7 @@ from ridgeline.calibrate.truth.rows import COLLECTIVES, TRUTH, Kind, Row, read_r
 from ridgeline.calibrate.truth.rows import where as pick
 from ridgeline.calibrate.validation import Validation, ValidationCase, peak_of
 from ridgeline.core.arrays import Array
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.core.table import decode
 from ridgeline.cost import Calibration, Choice, Profile, owners, parameter_columns, shipped_profiles
@@ -67,7 +67,7 @@ from ridgeline.serving.deployment import Priced
 from ridgeline.sim import SHIPPED_RESIDUALS, Residual, StepBatch, interval, new_source_interval, read_residuals
 
 LIST, ROWS = TRUTH / "published.toml", TRUTH / "published.csv"
-NO_PLAN: Mapping[str, Any] = MappingProxyType({})
+NO_PLAN: JsonMapping = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class PublishedRun:
     """
 
     row: Row
-    plan: Mapping[str, Any] = field(default_factory=lambda: NO_PLAN)
+    plan: JsonMapping = field(default_factory=lambda: NO_PLAN)
     why: str = ""
 
     @property
@@ -117,7 +117,7 @@ def published_runs() -> tuple[PublishedRun, ...]:
     return tuple(_run(entry, rows) for entry in entries)
 
 
-def _run(entry: Mapping[str, Any], rows: Mapping[str, Row]) -> PublishedRun:
+def _run(entry: JsonMapping, rows: Mapping[str, Row]) -> PublishedRun:
     id = str(entry["row"])
     if id not in rows:
         close = ", ".join(near(id, rows)) or "a row of a truth table"

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def bringup(
         _judge_dump(msprobe, model, html, report, json)
     target = target_of(_require_model(model))
     faults = Path(CORPUS) if faults is None and fault else faults
-    options: dict[str, Any] = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
+    options: JsonObject = {"seed": seed, "tell": unheard if json else _aloud, "faults": faults or ""}
     held = _profile_of(profile, save_fingerprint, faults is not None)
     options |= {"allow": allowances(allow or []), "stored": _stored_fingerprint(held)}
     names = fault_names(faults, fault) if faults is not None else []

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ridgeline.cli.streams import say
 from ridgeline.cli.terminal import Json, console, print_json, stderr_console
+from ridgeline.core.documents import JsonObject
 
 Device = Annotated[str, typer.Option(metavar="NAME", help="Any torch device string: cuda, cuda:1, cpu, npu, xpu, mps.")]
 Imports = Annotated[
@@ -80,7 +81,7 @@ def characterize(
         found = measure.merge_profiles(merge, output)
     else:
         groups = [part.strip() for part in (only or "").split(",") if part.strip()]
-        told: dict[str, Any] = {"minutes": minutes, "output": output, "resume": resume, "only": groups, "chip": chip}
+        told: JsonObject = {"minutes": minutes, "output": output, "resume": resume, "only": groups, "chip": chip}
         with _progress("measuring") as tell:
             found = measure.characterize(
                 device, imports=imports or (), backend=backend, seed=seed, progress=tell, **told

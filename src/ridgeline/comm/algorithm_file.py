@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Steps, steps_of
 from ridgeline.comm.contract import contract
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import write_text
 
@@ -55,7 +55,7 @@ def read_algorithm(path: Path) -> Algorithm:
     return _decode_algorithm(path, data)
 
 
-def _decode_algorithm(path: Path, data: dict[str, Any]) -> Algorithm:
+def _decode_algorithm(path: Path, data: JsonObject) -> Algorithm:
     name = data.get("collective")
     if name not in WHOLE:
         raise InputError(not_among("collective", str(name), WHOLE))
@@ -73,14 +73,14 @@ def _decode_algorithm(path: Path, data: dict[str, Any]) -> Algorithm:
     return Algorithm(name=label, contract=contract(name, ranks, chunks, root), nodes=nodes, steps=_steps(path, data))
 
 
-def _count(path: Path, data: dict[str, Any], key: str, least: int) -> int:
+def _count(path: Path, data: JsonObject, key: str, least: int) -> int:
     value = data.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
         raise _wrong(path, f"{key} {value!r:.40}", f"a whole number from {least} on")
     return value
 
 
-def _steps(path: Path, data: dict[str, Any]) -> Steps:
+def _steps(path: Path, data: JsonObject) -> Steps:
     table = data.get("steps")
     if not isinstance(table, dict) or not all(isinstance(table.get(name), list) for name in COLUMNS):
         raise _wrong(path, "steps without a column", f"lists {', '.join(COLUMNS)}")

@@ -7,8 +7,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, UnknownId
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ T = TypeVar("T")
 class Catalog(Mapping[str, T], Generic[T]):
     """Entries by id, the file's stem; a file's `aliases` name it too. Unknown ids raise `UnknownId`, which suggests."""
 
-    def __init__(self, kind: str, folder: Path, read: Callable[[str, dict[str, Any]], T]) -> None:
+    def __init__(self, kind: str, folder: Path, read: Callable[[str, JsonObject], T]) -> None:
         self.kind, self._folder, self._read = kind, folder, read
         self._loaded: dict[str, T] = {}
 
@@ -35,7 +36,7 @@ class Catalog(Mapping[str, T], Generic[T]):
                     raise InputError(f"{self.kind} catalog: {alias!r} names both {ids[fold(alias)]} and {id}")
         return ids
 
-    def table(self, id: str) -> dict[str, Any]:
+    def table(self, id: str) -> JsonObject:
         """The entry as its file writes it."""
         with open(f"{self._folder}/{id}.toml", encoding="utf-8") as stream:
             return tomllib.loads(stream.read())

@@ -24,6 +24,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import DType
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.table import flat, hints, keyed_union
@@ -36,7 +37,7 @@ ENTRY = re.compile(
 )
 
 
-def encode(value: Any) -> dict[str, Any]:
+def encode(value: Any) -> JsonObject:
     """The table that decodes to this dataclass; a field that holds its default is not written.
 
     >>> from dataclasses import dataclass
@@ -47,7 +48,7 @@ def encode(value: Any) -> dict[str, Any]:
     >>> encode(Size(tp=8))
     {'tp': 8}
     """
-    table: dict[str, Any] = {}
+    table: JsonObject = {}
     kind: type = type(value)
     annotations = hints(kind)
     for field in fields(value):
@@ -108,8 +109,8 @@ def to_json(value: Any) -> Any:
     return plain(value, _record)
 
 
-def _record(value: Any) -> dict[str, Any]:
-    table: dict[str, Any] = {}
+def _record(value: Any) -> JsonObject:
+    table: JsonObject = {}
     kind: type = type(value)
     for key in json_keys(kind):
         part = key.constant if key.path is None else key.read(value)

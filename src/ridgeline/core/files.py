@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 
@@ -35,7 +36,7 @@ _YAML_CLOSES = frozenset({"FlowSequenceEndToken", "FlowMappingEndToken", "BlockE
 class Table:
     """A file's content as nested plain values, with its name and the line of each dotted path."""
 
-    data: dict[str, Any]
+    data: JsonObject
     source: str
     lines: Mapping[str, int] = field(default_factory=dict)
 
@@ -55,7 +56,7 @@ def read_table(path: Path) -> Table:
     return parse_table(path, read_text(path))
 
 
-Merge = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+Merge = Callable[[JsonMapping, JsonMapping], JsonObject]
 
 
 def read_layers(path: Path, merge: Merge) -> Table:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 
-Nested = Mapping[str, Any]  # a table of tables
+Nested = JsonMapping  # a table of tables
 
 
-def overlay(base: Nested, over: Nested, replaces: Callable[[Nested, Nested], bool], path: str = "") -> dict[str, Any]:
+def overlay(base: Nested, over: Nested, replaces: Callable[[Nested, Nested], bool], path: str = "") -> JsonObject:
     """`base` with the keys of `over` laid upon it: a deep merge.
 
         table over table            merged key by key, unless `replaces(below, above)`: then the upper one stands alone

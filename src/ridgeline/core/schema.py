@@ -13,12 +13,13 @@ from pathlib import PurePath
 from types import MappingProxyType, NoneType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType
 from ridgeline.core.encode import json_keys
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.table import AtLeast, Doc, QuantityUnit, Via, flat, hints, keyed_union
 
-Schema = dict[str, Any]
+Schema = JsonObject
 
 
 def table_schema(kind: type) -> Schema:

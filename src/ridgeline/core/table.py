@@ -24,6 +24,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Dissent, Evidence, Quoted
@@ -124,7 +125,7 @@ def given_text(value: object) -> str:
 
 
 @cache
-def hints(kind: type) -> Mapping[str, Any]:
+def hints(kind: type) -> JsonMapping:
     """The dataclass's annotations, resolved once."""
     return get_type_hints(kind, include_extras=True)
 
@@ -379,7 +380,7 @@ class _Decoder:
 
     def fill(self, kind: type, value: Mapping[str, object], path: str) -> Any:
         """The dataclass from those keys of the table that are its own."""
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         broken = False
         for slot in _layout(kind):
             name = slot.name

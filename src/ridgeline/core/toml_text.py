@@ -7,10 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
+
 WIDEST = 100  # an inline table longer than this gets a header of its own
 
 
-def toml_text(table: Mapping[str, Any]) -> str:
+def toml_text(table: JsonMapping) -> str:
     """Keys first, then tables; None is left out, because TOML has no word for it.
 
     >>> print(toml_text({"a": 1, "b": {"c": [1, 2], "d": "x"}}), end="")
@@ -23,7 +25,7 @@ def toml_text(table: Mapping[str, Any]) -> str:
     return "\n\n".join(_tables(table, ())) + "\n"
 
 
-def _tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _tables(table: JsonMapping, path: tuple[str, ...]) -> list[str]:
     """The table's own keys under its header, then the tables inside it."""
     inner = {key: part for key, part in table.items() if isinstance(part, Mapping) and not _short(part, path)}
     plain_entries = {key: part for key, part in table.items() if key not in inner and part is not None}
@@ -35,7 +37,7 @@ def _tables(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     return texts
 
 
-def _short(part: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+def _short(part: JsonMapping, path: tuple[str, ...]) -> bool:
     """Whether a table reads well on one line: below another table, and all of its values plain."""
     flat = not any(isinstance(value, (Mapping, list, tuple)) for value in part.values())
     return bool(path) and flat and len(_value(part)) <= WIDEST

@@ -20,8 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from types import MappingProxyType
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 
@@ -97,7 +97,7 @@ class Anchored:
     runs: tuple[AnchorRun, ...]
     moved: Mapping[str, float]
 
-    def to_table(self) -> dict[str, Any]:
+    def to_table(self) -> JsonObject:
         """As a calibration file holds it."""
         return {
             "components": asdict(self.components),
@@ -106,7 +106,7 @@ class Anchored:
         }
 
 
-def _run_table(run: AnchorRun) -> dict[str, Any]:
+def _run_table(run: AnchorRun) -> JsonObject:
     sensitivity = run.sensitivity
     sensitivity_table = {
         "owners": list(sensitivity.owners),

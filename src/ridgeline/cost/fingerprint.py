@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import Problem
 
 MOST_NAMES = 40  # formats or functions in a table
@@ -31,7 +32,7 @@ Wrong = tuple[str, str, str]
 """Where it is wrong, what was given, what was expected."""
 
 
-def check_fingerprint(table: Any, where: str, problems: list[Problem]) -> Mapping[str, Any]:
+def check_fingerprint(table: Any, where: str, problems: list[Problem]) -> JsonMapping:
     """The fingerprint that a profile holds; empty where it has none."""
     if table is None:
         return MappingProxyType({})
@@ -127,7 +128,7 @@ PARTS: Mapping[str, Callable[[Any], Wrong | None]] = MappingProxyType(
 )
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> dict[str, tuple[str, str]]:
+def changes(before: JsonMapping, after: JsonMapping, path: str = "") -> dict[str, tuple[str, str]]:
     """What differs between two tables by dotted key: words and whole numbers at all, figures by more than a tenth."""
     differences: dict[str, tuple[str, str]] = {}
     for key in dict.fromkeys((*before, *after)):
@@ -144,7 +145,7 @@ def _near(one: Any, other: Any) -> bool:
     return figures and abs(one - other) <= max(LEAST, SHARE * max(abs(one), abs(other)))
 
 
-def with_fingerprint(data: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+def with_fingerprint(data: JsonMapping, table: JsonMapping) -> str:
     """The text of a profile, given as its plain table, with a fingerprint: one measurement a line, in their order."""
     head = {key: value for key, value in data.items() if key not in ("rows", "fingerprint")}
     lines = [json.dumps(row, separators=(",", ":")) for row in data["rows"]]

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import dtype as dtype_of
 from ridgeline.core.dtype import peak_key
 from ridgeline.core.errors import InputError, Problem
@@ -181,12 +182,12 @@ class Profile:
 
     rows: tuple[Measurement, ...]
     chip: str = ""
-    device: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    host: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    software: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    device: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
+    host: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
+    software: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
     taken: str = ""
     source: str = ""
-    fingerprint: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    fingerprint: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, *ops: str) -> tuple[Measurement, ...]:
         """The rows of these ops that ran."""
@@ -259,11 +260,11 @@ def read_profile(path: Path | str) -> Profile:
     return profile_of(_plain(path), str(path))
 
 
-def _plain(path: Path) -> dict[str, Any]:
+def _plain(path: Path) -> JsonObject:
     return parse_table(path.with_suffix(".json"), read_text(path, BIGGEST_PROFILE)).data
 
 
-def save_fingerprint(path: Path, table: Mapping[str, Any]) -> None:
+def save_fingerprint(path: Path, table: JsonMapping) -> None:
     """Put a fingerprint into a profile's file, which has none, in one step; all else stays as it was."""
     refuse_stored(read_profile(path), path)
     data = _plain(path)
@@ -290,7 +291,7 @@ def is_profile(path: Path) -> bool:
         return False
 
 
-def profile_of(data: Mapping[str, Any], where: str) -> Profile:
+def profile_of(data: JsonMapping, where: str) -> Profile:
     """A profile from a plain table."""
     if data.get("ridgeline_profile") != VERSION:
         given_text = f"ridgeline_profile = {str(data.get('ridgeline_profile'))[:20]}"
@@ -349,7 +350,7 @@ def _wrong(row: Any) -> tuple[str, str, str] | None:
     return None
 
 
-def _measurement(row: Mapping[str, Any]) -> Measurement:
+def _measurement(row: JsonMapping) -> Measurement:
     is_failure = row.get("ok") is False or not row.get("s")
     error = _word(row.get("why")) or _word(row.get("error")) if is_failure else ""
     return Measurement(
@@ -373,7 +374,7 @@ def _word(value: Any) -> str:
     return value[:LONGEST_WORD] if isinstance(value, str) else ""
 
 
-def _facts(value: Any) -> Mapping[str, Any]:
+def _facts(value: Any) -> JsonMapping:
     """What describes a device, as far as it is words and numbers."""
     if not isinstance(value, dict):
         return MappingProxyType({})
@@ -406,8 +407,8 @@ def in_order(rows: Iterable[Measurement]) -> list[Measurement]:
     return sorted(rows, key=lambda row: (place.get(row.op, len(OPS)), row.impl, row.dtype, tuple(row.dims.values())))
 
 
-def _line(row: Measurement) -> dict[str, Any]:
-    line: dict[str, Any] = {"op": row.op, "impl": row.impl, "dtype": row.dtype, **row.dims, **row.kernel.words}
+def _line(row: Measurement) -> JsonObject:
+    line: JsonObject = {"op": row.op, "impl": row.impl, "dtype": row.dtype, **row.dims, **row.kernel.words}
     if row.ok:
         line |= {"s": float(f"{row.seconds:.5g}")}
         line |= {"spread": float(f"{row.spread:.3g}"), "runs": row.runs, "ok": True} if row.runs > 1 else {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.dtype import DTYPES, DType
 from ridgeline.core.errors import MissingNumber, Problem, not_among
 from ridgeline.core.evidence import Quoted
@@ -114,7 +115,7 @@ class Chip:
         return value
 
 
-def read_chip(id: str, table: Mapping[str, Any], path: str = "") -> Chip:
+def read_chip(id: str, table: JsonMapping, path: str = "") -> Chip:
     """The chip a TOML table describes, or an `InputError` with everything wrong in it."""
     hardware = {key: value for key, value in table.items() if key not in NOT_HARDWARE}
     return decode(Chip, {"id": id, **hardware}, path)

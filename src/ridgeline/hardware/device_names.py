@@ -22,13 +22,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
+
 PACKED = "device_names.json"
 CHIPS = Path(__file__).parent / "catalog" / "chips"
 CAPACITY = re.compile(r'^\[hbm\]$[^\[]*^capacity *= *\{ *value *= *"([^"]+)"', re.MULTILINE)
 DRIVER_SHARE = 1.5  # times a chip's capacity up to which a driver's figure may be of it
 
 
-def names_table() -> dict[str, dict[str, Any]]:
+def names_table() -> dict[str, JsonObject]:
     """The names of every chip that has any, with the bytes of its memory.
 
     A file's last table is parsed alone: its quoted numbers take ten times as long.
@@ -37,7 +39,7 @@ def names_table() -> dict[str, dict[str, Any]]:
 
     from ridgeline.core.units import parse_quantity
 
-    table: dict[str, dict[str, Any]] = {}
+    table: dict[str, JsonObject] = {}
     for path in sorted(CHIPS.glob("*.toml")):
         numbers, _, names = path.read_text(encoding="utf-8").partition("\n[names]\n")
         memory = CAPACITY.search(numbers)
@@ -47,7 +49,7 @@ def names_table() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _names() -> Mapping[str, Mapping[str, Any]]:
+def _names() -> Mapping[str, JsonMapping]:
     """The table of a standalone file, else of the catalog."""
     try:
         text = pkgutil.get_data(__package__, PACKED)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.core.catalog import Catalog
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.evidence import Evidence, Quoted
 from ridgeline.core.files import SUFFIXES, path_beside, read_layers
@@ -25,7 +25,7 @@ WITH_CAPACITY = "the share of the capacity given that the driver leaves of the c
 _NAME = re.compile(r"(?:(\d{1,9})x)?([A-Za-z0-9][\w.-]*?)(?::(\d{1,6}(?:x\d{1,6})*))?")
 
 
-def _template(id: str, table: dict[str, Any]) -> SystemTemplate:
+def _template(id: str, table: JsonObject) -> SystemTemplate:
     entries = {key: value for key, value in table.items() if key != "aliases"}
     return decode(SystemTemplate, {"id": id, **entries})
 
@@ -67,7 +67,7 @@ def _family_power(family: str) -> Quoted | None:
     return max(powers, key=lambda tdp: tdp.value, default=None)
 
 
-def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
+def chip(ref: str | Path | JsonMapping) -> Chip:
     """A chip by id or alias, by TOML file, or by table; `base = ID` starts a table from a catalog entry.
 
     >>> chip({"base": "h100-sxm", "hbm": {"bandwidth": "8 TB/s"}}).hbm.bandwidth.value
@@ -91,7 +91,7 @@ def chip(ref: str | Path | Mapping[str, Any]) -> Chip:
     return CHIPS[ref]
 
 
-def _with_capacity(made: Chip, known: Chip, given: Mapping[str, Any]) -> Chip:
+def _with_capacity(made: Chip, known: Chip, given: JsonMapping) -> Chip:
     """What a driver leaves of memory, scaled where another capacity is given and nothing is said of what is usable."""
     memory, hbm_table = known.hbm, given.get("hbm")
     if not isinstance(hbm_table, Mapping) or "capacity" not in hbm_table or "usable" in hbm_table:
@@ -102,7 +102,7 @@ def _with_capacity(made: Chip, known: Chip, given: Mapping[str, Any]) -> Chip:
     return replace(made, hbm=replace(made.hbm, usable=usable))
 
 
-def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any] | None = None) -> System:
+def system(ref: str | Path | JsonMapping, chip_overrides: JsonMapping | None = None) -> System:
     """A system by name (`64xh100-sxm`, `256xgb200-nvl72`, `tpu-v5p:8x8x8`, `dgx-h100`), by TOML file, or by table.
 
     A table is either a template with its number of `chips`, or `base = NAME` with what differs; `domain` says how many
@@ -120,7 +120,7 @@ def system(ref: str | Path | Mapping[str, Any], chip_overrides: Mapping[str, Any
     return build(template, _modify_chip(template.chip, chip_overrides or {}), request)
 
 
-def resize_name(ref: str, chips: int) -> str | dict[str, Any]:
+def resize_name(ref: str, chips: int) -> str | JsonObject:
     """What names the same system with another number of chips; a torus takes the shape that suits the number.
 
     >>> resize_name("64xh100-sxm", 128), resize_name("h100-sxm", 8), resize_name("tpu-v5p:8x8x8", 256)
@@ -153,7 +153,7 @@ def parse_name(name: str) -> tuple[SystemTemplate, SystemRequest]:
     return template, SystemRequest(name=name, chips=chips or (None if sizes else one_chip), shape=sizes)
 
 
-def system_table(path: Path) -> dict[str, Any]:
+def system_table(path: Path) -> JsonObject:
     """A system file as a table; a chip file it names must lie in its own folder and is read in."""
     table = {"name": path.stem, **read_layers(path, merge).data}
     inner = table.get("chip")
@@ -163,7 +163,7 @@ def system_table(path: Path) -> dict[str, Any]:
     return table
 
 
-def _from_table(table: dict[str, Any], chip_overrides: Mapping[str, Any]) -> System:
+def _from_table(table: JsonObject, chip_overrides: JsonMapping) -> System:
     base = table.pop("base", None)
     if isinstance(base, str) and base.endswith(SUFFIXES):
         return _from_table(merge(system_table(Path(base)), table), chip_overrides)
@@ -195,7 +195,7 @@ def _whole_number(value: object, path: str) -> int | None:
     return value
 
 
-def _modify_chip(id: str, overrides: Mapping[str, Any]) -> Chip:
+def _modify_chip(id: str, overrides: JsonMapping) -> Chip:
     if id in CHIPS:
         return chip({**overrides, "base": id})
     if {"name", "vendor", "hbm"} <= set(overrides):
@@ -203,6 +203,6 @@ def _modify_chip(id: str, overrides: Mapping[str, Any]) -> Chip:
     return CHIPS[id]  # raises UnknownId with near matches
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: JsonMapping, over: JsonMapping) -> JsonObject:
     """`base` with the keys of `over` laid upon it; a table with a value of its own is another quotation."""
     return overlay(base, over, lambda _, above: "value" in above, "system")

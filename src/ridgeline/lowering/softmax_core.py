@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.ir.fusions import op_passes
 from ridgeline.ir.ops import FLASH_BACKWARD, FLASH_EXTRA, Attend, Collective, MatMul, Num, Op, Stream
 from ridgeline.lowering.context import LoweringContext
@@ -209,7 +209,7 @@ def scores(ctx: LoweringContext, heads: int, qk: int, value: int, seen: tuple[in
         )
     backward *= FLASH_BACKWARD
     once = 1 + ring_repeats  # times that operands are read: by every step of a ring
-    shape: dict[str, Any] = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
+    shape: JsonObject = {"sizes": kernel_sizes(ctx, heads, qk, value), "steps": steps, "head_dim": wide}
     return (
         [Attend(label="attention", flops=forward, stream_bytes=once * operands, kernels=steps, **shape)],
         [

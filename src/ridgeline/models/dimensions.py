@@ -26,6 +26,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import Count, Doc, Size, Via, decode_into, given_text
@@ -184,7 +185,7 @@ class Dimensions:
     capture: CaptureRecord | None = None
 
 
-def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelSpec:
+def read_dimensions(id: str, table: JsonMapping, path: str = "") -> ModelSpec:
     """The model a table of dimensions describes, or an `InputError` with everything wrong in it."""
     problems: list[Problem] = []
     top_level = {key: value for key, value in table.items() if key not in PARTS and key != "block"}
@@ -210,7 +211,7 @@ def read_dimensions(id: str, table: Mapping[str, Any], path: str = "") -> ModelS
     return _build(id, dims, blocks, order, kinds[ahead])
 
 
-def _check_size(table: Mapping[str, Any], path: str, problems: list[Problem]) -> None:
+def _check_size(table: JsonMapping, path: str, problems: list[Problem]) -> None:
     """What must hold before layers are spelled out: a sane number of them, and [block.NAME] tables that are tables."""
     layers, blocks = table.get("layers"), table.get("block", {})
     if isinstance(layers, int) and layers > MOST_LAYERS:
@@ -219,7 +220,7 @@ def _check_size(table: Mapping[str, Any], path: str, problems: list[Problem]) ->
         problems.append(Problem(path=_at(path, "block"), given=given_text(blocks), expected="[block.NAME] tables"))
 
 
-def _block_problems(table: Mapping[str, Any], path: str) -> list[Problem]:
+def _block_problems(table: JsonMapping, path: str) -> list[Problem]:
     """What is wrong with the top level's parts, told together with what is wrong elsewhere."""
     problems: list[Problem] = []
     parts = {key: table[key] for key in PARTS if key in table and table[key] is not False}
@@ -280,7 +281,7 @@ def _spell(pattern: tuple[str, ...], layers: int, path: str, problems: list[Prob
     return (once * (layers // len(once) + 1))[:layers]
 
 
-def _check_names(table: Mapping[str, Any], named: Mapping[str, list[str]], path: str, problems: list[Problem]) -> None:
+def _check_names(table: JsonMapping, named: Mapping[str, list[str]], path: str, problems: list[Problem]) -> None:
     """Each name that a key gives, unless it is empty, must have its [block.NAME] table."""
     blocks = table.get("block", MappingProxyType({}))
     for key, names in named.items():
@@ -290,7 +291,7 @@ def _check_names(table: Mapping[str, Any], named: Mapping[str, list[str]], path:
                 problems.append(Problem(path=_at(path, key), given=given_text(name), expected=expectation))
 
 
-def _parts(table: Mapping[str, Any], name: str, dense: bool) -> dict[str, Any]:
+def _parts(table: JsonMapping, name: str, dense: bool) -> JsonObject:
     """The raw parts of one layer: the top level overlaid with its block table."""
     parts = {key: table[key] for key in PARTS if key in table}
     blocks = table.get("block", MappingProxyType({}))
@@ -307,12 +308,12 @@ def _parts(table: Mapping[str, Any], name: str, dense: bool) -> dict[str, Any]:
     return {key: value for key, value in parts.items() if not (value is False and key in ("attention", "mlp", "moe"))}
 
 
-def _defaults(parts: dict[str, Any], hidden: object) -> dict[str, Any]:
+def _defaults(parts: JsonObject, hidden: object) -> JsonObject:
     """Parts with what softmax attention may leave out: its kind, kv_heads = heads, head_dim = hidden / heads."""
     attention = parts.get("attention")
     if isinstance(attention, Mapping) and attention.get("kind", "attention") == "attention":
         heads = attention.get("heads")
-        defaults: dict[str, Any] = {"kind": "attention"}
+        defaults: JsonObject = {"kind": "attention"}
         if isinstance(heads, int) and heads > 0 and isinstance(hidden, int):
             defaults |= {"kv_heads": heads} | ({"head_dim": hidden // heads} if hidden % heads == 0 else {})
         return parts | {"attention": defaults | dict(attention)}

@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.core.catalog import Catalog
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.overlay import overlay
 from ridgeline.core.records import dataclass
@@ -90,7 +90,7 @@ def find_name(text: str) -> tuple[str, Mapping[str, int]] | None:
 __all__ = ["MODELS", "model"]
 
 
-def model(ref: str | Path | Mapping[str, Any]) -> ModelSpec:
+def model(ref: str | Path | JsonMapping) -> ModelSpec:
     """The model that `ref` means.
 
         "llama3-8b"                              a catalog id
@@ -137,7 +137,7 @@ def _existing(ref: str | Path) -> Path | None:
         return None
 
 
-def model_table(path: Path) -> dict[str, Any]:
+def model_table(path: Path) -> JsonObject:
     """A model file as a table that stands on its own: a Hugging Face config, also by its folder, or dimensions."""
     from ridgeline.core.files import read_layers, read_table
 
@@ -163,7 +163,7 @@ def _from_path(path: Path) -> ModelSpec:
         raise InputError(tuple(table.locate(problem) for problem in wrong.problems)) from None
 
 
-def _from_mapping(table: Mapping[str, Any], id: str = "") -> ModelSpec:
+def _from_mapping(table: JsonMapping, id: str = "") -> ModelSpec:
     if "model_type" in table or "_class_name" in table:
         from ridgeline.models import hf
 
@@ -194,11 +194,11 @@ def _base(name: object) -> tuple[str, Mapping[str, int]]:
     return catalog_name
 
 
-def _change_words(changes: Mapping[str, Any]) -> list[str]:
+def _change_words(changes: JsonMapping) -> list[str]:
     """What a table changes, in words: numbers with their value, the rest by name."""
     return sorted(f"{key}={value}" if isinstance(value, int) else str(key) for key, value in changes.items())
 
 
-def _merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_tables(below: JsonMapping, above: JsonMapping) -> JsonObject:
     """`below` overlaid with `above`; a table of another `kind` replaces the one below."""
     return overlay(below, above, lambda under, over: over.get("kind", under.get("kind")) != under.get("kind"))

@@ -10,11 +10,12 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import groupby
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.spec import Audio, Block, Encoder, Mlp, ModelSpec, Moe, Norm, Vision
 
 
-def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
+def dimensions_of(spec: ModelSpec) -> JsonObject:
     """The table of a model; `ridgeline.models.dimensions.read_dimensions` is its inverse. Models of a latent space are
     refused: no table describes them.
 
@@ -28,7 +29,7 @@ def dimensions_of(spec: ModelSpec) -> dict[str, Any]:
         expectation = "a model of tokens; what diffuses in a latent space has no table of dimensions"
         raise InputError(Problem(path="model", given=spec.id, expected=expectation))
     embedding = spec.embedding
-    table: dict[str, Any] = {
+    table: JsonObject = {
         "name": spec.name, "source": spec.source, "hidden": spec.hidden, "layers": spec.layers, "vocab": spec.vocab,
         "context": spec.context, "tied": embedding.tied, "positions": embedding.positions,
         "embedding_width": embedding.width, "embedding_norm": _plain(embedding.norm),
@@ -62,7 +63,7 @@ def _pattern(order: tuple[int, ...]) -> Iterator[str]:
         yield f"b{place}*{times}" if times > 1 else f"b{place}"
 
 
-def _layer(block: Block) -> dict[str, Any]:
+def _layer(block: Block) -> JsonObject:
     """A block as a [block.NAME] table; what is not there is said to be not there."""
     return {
         "attention": _plain(block.mixer) or False,
@@ -78,12 +79,12 @@ def _layer(block: Block) -> dict[str, Any]:
     }
 
 
-def _tower(tower: Vision | Audio | Encoder) -> dict[str, Any]:
+def _tower(tower: Vision | Audio | Encoder) -> JsonObject:
     table = {key: value for key, value in (_plain(tower) or {}).items() if key != "block"}
     return {**table, "block": {key: part for key, part in _layer(tower.block).items() if part is not False}}
 
 
-def _norm_table(norm: Norm) -> dict[str, Any]:
+def _norm_table(norm: Norm) -> JsonObject:
     return {"kind": norm.kind, "bias": norm.bias, "weight": norm.weight}
 
 

@@ -21,6 +21,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.plan.decisions import (
@@ -89,7 +90,7 @@ class Capability:
             fine = fine & negate(broken)
         return fine
 
-    def replacements(self, scenario: Scenario) -> dict[str, Any]:
+    def replacements(self, scenario: Scenario) -> JsonObject:
         """Decision -> what is done in its place, for decisions of a plan that are not supported as they are."""
         facts = PlanFacts.of(scenario)
         return {
@@ -103,7 +104,7 @@ class Capability:
 class PlanFacts:
     """What rows are held against: values by name, and where decisions have an effect; scalars or columns."""
 
-    values: Mapping[str, Any]
+    values: JsonMapping
     effects: Mapping[str, Truth]
 
     @classmethod
@@ -123,7 +124,7 @@ def _hold(conditions: Mapping[str, Cells], facts: PlanFacts) -> Truth:
     return truth
 
 
-def holds(cells: Cells, value: Any, values: Mapping[str, Any]) -> Truth:
+def holds(cells: Cells, value: Any, values: JsonMapping) -> Truth:
     """Whether a value is one of these cells.
 
     >>> holds((1, "=tp"), 4, {"tp": 4}), holds((">1",), 1, {}), holds(("multiple of tp",), 6, {"tp": 4})
@@ -135,7 +136,7 @@ def holds(cells: Cells, value: Any, values: Mapping[str, Any]) -> Truth:
     return truth
 
 
-def _is_cell(cell: Cell, value: Any, values: Mapping[str, Any]) -> Truth:
+def _is_cell(cell: Cell, value: Any, values: JsonMapping) -> Truth:
     relation = next((word for word in RELATIONS if isinstance(cell, str) and cell.startswith(word)), None)
     if relation is None:
         return value is None if cell == "absent" else _truth(value == cell)
@@ -159,7 +160,7 @@ def _is_cell(cell: Cell, value: Any, values: Mapping[str, Any]) -> Truth:
             return _truth(number_of(text, values) % value == 0)
 
 
-def number_of(text: str, values: Mapping[str, Any]) -> Any:
+def number_of(text: str, values: JsonMapping) -> Any:
     """A product of numbers and decisions, less a number.
 
     >>> number_of("2*pp-2", {"pp": 4}), number_of("replicas", {"replicas": 8})
@@ -182,20 +183,20 @@ def negate(value: Truth) -> Truth:
     return not value if isinstance(value, bool) else ~value
 
 
-def _value(cell: Cell, values: Mapping[str, Any]) -> Any:
+def _value(cell: Cell, values: JsonMapping) -> Any:
     """What a cell means where it names a value: itself, or another decision's."""
     if cell == "absent":
         return None
     return values[cell[1:]] if isinstance(cell, str) and cell.startswith("=") else cell
 
 
-def read_capability(table: Mapping[str, Any], where: str = "") -> Capability:
+def read_capability(table: JsonMapping, where: str = "") -> Capability:
     """The capability that a TOML table declares; an `InputError` where a row is no row."""
     limits = [limit for row in table.get("limits", ()) for limit in _rows(row, where)]
     return Capability(limits=tuple(limits), engines=tuple(table.get("engines", ())))
 
 
-def _rows(row: Mapping[str, Any], where: str) -> Iterator[Limit]:
+def _rows(row: JsonMapping, where: str) -> Iterator[Limit]:
     when, unless = (
         MappingProxyType({name: _cells(cells, where) for name, cells in row.get(key, {}).items()})
         for key in ("when", "unless")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, assert_never
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.models.mixer_parts import mixer_parts
 from ridgeline.models.parts import MixerParts
@@ -46,7 +47,7 @@ def check_known(**parts: Any) -> tuple[Problem, ...]:
 
     A rule runs until it asks for a part that is missing, so that the problems of a file come in one round.
     """
-    stood_in: dict[str, Any] = {name: _Absent() if part is None else part for name, part in parts.items()}
+    stood_in: JsonObject = {name: _Absent() if part is None else part for name, part in parts.items()}
     partial = Scenario(**stood_in)
     problems: list[Problem] = []
     for rule in RULES:

@@ -7,9 +7,9 @@ below `plan`; beside them stand facts of the question that a capability may depe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.records import dataclass
 from ridgeline.models.spec import Attention, LatentAttention, Mamba2, ModelSpec, Moe, Recurrence
 from ridgeline.plan.plan import NARROW
@@ -42,11 +42,11 @@ class PlanSizes:
     def of(cls, scenario: Scenario) -> PlanSizes:
         """The sizes of a scenario's own plan."""
         plan, mesh = scenario.plan, scenario.plan.mesh
-        degrees: dict[str, Any] = {axis: getattr(mesh, axis) for axis in AXES}
+        degrees: JsonObject = {axis: getattr(mesh, axis) for axis in AXES}
         return cls(**degrees, microbatch=plan.microbatch, shard_degree=plan.shard_degree)
 
 
-def plan_decisions(scenario: Scenario) -> Mapping[str, Any]:
+def plan_decisions(scenario: Scenario) -> JsonMapping:
     """The decisions of one plan that take effect.
 
     >>> import ridgeline
@@ -61,7 +61,7 @@ def plan_decisions(scenario: Scenario) -> Mapping[str, Any]:
     return {name: value for name, value in plan_values(scenario, sizes).items() if effect.get(name, True)}
 
 
-def plan_values(scenario: Scenario, sizes: PlanSizes) -> dict[str, Any]:
+def plan_values(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
     """Every decision of the plan by name, whether or not it takes effect."""
     plan, recompute, decisions = scenario.plan, scenario.plan.recompute, resolve(scenario)
     sequence_parallel = plan.switches.sequence_parallel
@@ -98,7 +98,7 @@ def plan_values(scenario: Scenario, sizes: PlanSizes) -> dict[str, Any]:
 OVERLAPPED = ("grad-reduce", "param-gather", "tp", "pp", "cp", "moe", "offload")
 
 
-def _formats(resolved: Resolved) -> dict[str, Any]:
+def _formats(resolved: Resolved) -> JsonObject:
     precision = resolved.precision
     return {
         "precision.compute": precision.compute.id,
@@ -142,7 +142,7 @@ def in_effect(scenario: Scenario, sizes: PlanSizes) -> dict[str, Truth]:
     }
 
 
-def question_facts(scenario: Scenario, sizes: PlanSizes) -> dict[str, Any]:
+def question_facts(scenario: Scenario, sizes: PlanSizes) -> JsonObject:
     """What a capability may depend on beside decisions: the model, the chips, and sums of sizes.
 
     replicas       data-parallel times context ranks, which hold the same weights
@@ -184,7 +184,7 @@ def question_facts(scenario: Scenario, sizes: PlanSizes) -> dict[str, Any]:
     }
 
 
-def _training_facts(work: Workload) -> dict[str, Any]:
+def _training_facts(work: Workload) -> JsonObject:
     """What of a training run formats depend on: adapters, and what the optimizer keeps."""
     if not isinstance(work, Train):
         return {}
@@ -198,7 +198,7 @@ def _training_facts(work: Workload) -> dict[str, Any]:
     }
 
 
-def serving_values(scenario: Scenario) -> dict[str, Any]:
+def serving_values(scenario: Scenario) -> JsonObject:
     """Decisions of a deployment by name: how one replica is split, its formats, drafts, and whether there are pools.
 
     dp   data-parallel ranks that step together; of a deployment in pools those of the first

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ridgeline.core.catalog import Catalog
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.dtype import ALIASES, DTYPES, DType, dtype
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.evidence import Evidence
@@ -221,7 +222,7 @@ class Engine:
                     yield not_among(key, word, vocabulary)
 
 
-def read_engine(id: str, table: Mapping[str, Any], path: str = "") -> Engine:
+def read_engine(id: str, table: JsonMapping, path: str = "") -> Engine:
     """The engine a TOML table describes, or an `InputError` with everything wrong in it."""
     fields_ = {key: value for key, value in table.items() if key != "aliases"}
     return decode(Engine, {"id": id, **fields_}, path)
@@ -265,7 +266,7 @@ def default_engine_note(system: System | None) -> str:
     return f"engine = {id}: not given; {reason}"
 
 
-def engine(ref: str | Path | Mapping[str, Any]) -> Engine:
+def engine(ref: str | Path | JsonMapping) -> Engine:
     """An engine by id or alias, by TOML file, or by table; `base = ID` starts a table from a catalog entry.
 
     >>> engine({"base": "megatron-core", "overlaps": ["tp"]}).overlaps, engine("mcore").id

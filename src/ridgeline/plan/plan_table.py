@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import encode
 from ridgeline.core.table import decode
 from ridgeline.core.toml_text import toml_text
@@ -16,7 +16,7 @@ from ridgeline.plan.plan import Plan
 SPOKEN = ("dp", "microbatch", "recompute", "precision", "engine")
 
 
-def plan_table(plan: Plan, *, spoken: bool = False) -> dict[str, Any]:
+def plan_table(plan: Plan, *, spoken: bool = False) -> JsonObject:
     """The keys of a plan that are not defaults; with `spoken`, also those that a file would have to assume.
 
     >>> from ridgeline.plan.mesh import Mesh
@@ -40,7 +40,7 @@ def plan_table(plan: Plan, *, spoken: bool = False) -> dict[str, Any]:
     return {**table, **{key: table.get(key, entries[key]) for key in SPOKEN}}
 
 
-def scenario_text(table: Mapping[str, Any], plan: Plan, note: str = "") -> str:
+def scenario_text(table: JsonMapping, plan: Plan, note: str = "") -> str:
     """A scenario file: the tables it was asked with and the plan in full."""
     head = "".join(f"# {line}\n" for line in note.splitlines())
     keys = ("name", "notes", "model", "system", "chip", "engine", "workload")

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId, not_among
 from ridgeline.core.files import INSIDE, SUFFIXES, Table, path_within, read_table
 from ridgeline.core.records import dataclass
@@ -86,7 +87,7 @@ def _locate_problem(problem: Problem, table: Table, settings: tuple[str, ...]) -
     return table.locate(problem)
 
 
-def scenario(table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None) -> Scenario:
+def scenario(table: JsonMapping, settings: Iterable[str] = (), folder: Path | None = None) -> Scenario:
     """The scenario a table describes; an impossible one is an `InputError` that lists every reason.
 
     From a program, `model` and `system` may also be a ModelSpec and a System.
@@ -98,7 +99,7 @@ def scenario(table: Mapping[str, Any], settings: Iterable[str] = (), folder: Pat
 
 
 def assemble(
-    table: Mapping[str, Any], settings: Iterable[str] = (), folder: Path | None = None
+    table: JsonMapping, settings: Iterable[str] = (), folder: Path | None = None
 ) -> tuple[Scenario | None, tuple[Problem, ...]]:
     """The scenario as far as it can be built, and every problem: an impossible plan is a value with its reasons."""
     problems = unknown_keys(table)
@@ -140,7 +141,7 @@ def assemble(
     return replace(built, assumptions=notes), tuple(dict.fromkeys(problems))
 
 
-def schema() -> dict[str, Any]:
+def schema() -> JsonObject:
     """The JSON schema of scenario files, for editors."""
     from ridgeline.core.schema import schema as of
 
@@ -165,7 +166,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) -> list[Problem]:
+def confine(data: JsonObject, folder: Path, settings: Iterable[str] = ()) -> list[Problem]:
     """Resolve paths written in a file against its folder; one that leaves it is removed and told, unless it is set."""
     problems: list[Problem] = []
     replaced_keys = {setting.partition("=")[0].strip() for setting in settings}
@@ -193,7 +194,7 @@ def confine(data: dict[str, Any], folder: Path, settings: Iterable[str] = ()) ->
     return problems
 
 
-def self_contained(table: Mapping[str, Any], folder: Path = Path()) -> dict[str, Any]:
+def self_contained(table: JsonMapping, folder: Path = Path()) -> JsonObject:
     """The table of a scenario with the model and system files that it names, from a folder, written into it."""
     entire_table = dict(table)
     for key, read in (("model", model_table), ("system", system_table)):
@@ -216,7 +217,7 @@ def _names_file(ref: str, folder: Path) -> bool:
         return False
 
 
-def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None:
+def _model(data: JsonMapping, problems: list[Problem]) -> ModelSpec | None:
     if "model" not in data:
         if not any(problem.path.split(".")[0] == "model" for problem in problems):
             expectation = "a catalog id, a path to a config.json or a table of dimensions"
@@ -233,7 +234,7 @@ def _model(data: Mapping[str, Any], problems: list[Problem]) -> ModelSpec | None
     return None
 
 
-def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
+def _system(data: JsonMapping, problems: list[Problem]) -> System | None:
     if "system" not in data:
         if not any(problem.path.split(".")[0] == "system" for problem in problems):
             expectation = "a name such as 64xh100-sxm, a path or a table"
@@ -255,7 +256,7 @@ def _system(data: Mapping[str, Any], problems: list[Problem]) -> System | None:
     return None
 
 
-def described_engine(data: Mapping[str, Any]) -> str | None:
+def described_engine(data: JsonMapping) -> str | None:
     """The engine that an [engine] table is or starts from, where no plan names one."""
     table = data.get("engine")
     if not isinstance(table, Mapping):
@@ -279,7 +280,7 @@ def _schedule_name(plan_table: Any) -> list[Problem]:
     return [] if is_schedule else [not_among("plan.schedule.name", str(name), SCHEDULES)]
 
 
-def _engine(data: Mapping[str, Any], named: str, problems: list[Problem]) -> Engine | None:
+def _engine(data: JsonMapping, named: str, problems: list[Problem]) -> Engine | None:
     """The engine that the plan names, with what the [engine] table says of it; or that table's own engine."""
     table = data.get("engine", {})
     if not isinstance(table, Mapping):
@@ -341,7 +342,7 @@ def _complete(plan: Any, system: System | None, workload: Workload | None) -> li
     return notes
 
 
-def _given_parts(data: Mapping[str, Any]) -> list[str]:
+def _given_parts(data: JsonMapping) -> list[str]:
     """What differs from the catalogs, so that a what-if never looks like the base."""
     notes: list[str] = []
     for key in ("model", "system", "chip", "engine"):
@@ -351,7 +352,7 @@ def _given_parts(data: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _leaves(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(table: JsonMapping, path: str) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{path}.{key}")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.hardware.load import merge
 from ridgeline.plan.plan import shares
@@ -30,12 +31,12 @@ SHORT = {
 }
 
 
-def unknown_keys(table: Mapping[str, Any]) -> list[Problem]:
+def unknown_keys(table: JsonMapping) -> list[Problem]:
     """Keys that no scenario has."""
     return [not_among(str(key), str(key), KEYS, "remove it") for key in table if key not in KEYS]
 
 
-def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Problem]:
+def apply_settings(data: JsonObject, settings: Iterable[str]) -> list[Problem]:
     """Write each `key.path=value` into the table; what cannot be written comes back as problems.
 
     A parent is written before its children, whichever was said first: `plan.recompute.layers=2` stays when
@@ -49,7 +50,7 @@ def apply_settings(data: dict[str, Any], settings: Iterable[str]) -> list[Proble
     return problems
 
 
-def _make_way(data: dict[str, Any], settings: Iterable[str]) -> None:
+def _make_way(data: JsonObject, settings: Iterable[str]) -> None:
     """Lengths of requests that the table describes make way for those of a file that a setting names."""
     for setting in settings:
         key, _, text = setting.partition("=")
@@ -75,7 +76,7 @@ def told_by(settings: Iterable[str], problem: Problem) -> Problem:
     return replace(problem, where="--set") if is_set and not problem.where else problem
 
 
-def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
+def _set(data: JsonObject, setting: str, problems: list[Problem]) -> None:
     """Apply one `key.path=value`; the value is TOML where it parses as such, otherwise a string."""
     path, equals, text = setting.partition("=")
     keys = [part.strip() for part in path.split(".")]
@@ -88,7 +89,7 @@ def _set(data: dict[str, Any], setting: str, problems: list[Problem]) -> None:
         problems.extend(unknown_keys({keys[0]: None}))
         return
     value = parse_value(text)
-    at: dict[str, Any] = data
+    at: JsonObject = data
     for depth, key in enumerate(keys[:-1]):
         below, here = at.get(key), ".".join(keys[: depth + 1])
         if here == "plan.offload":

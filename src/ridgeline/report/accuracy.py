@@ -12,18 +12,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.calibrate.accuracy import accuracy_of, differences
 from ridgeline.calibrate.validate import shipped_parameters, validate
 from ridgeline.calibrate.validation import Validation
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text, write_text
 from ridgeline.core.units import signed_share
 from ridgeline.plan.engine import default_engine
 from ridgeline.report.cells import DASH, percent
 
-Sheet = dict[str, Any]
+Sheet = JsonObject
 
 FIGURES = Path("docs") / "accuracy.json"
 NESTED = Path("docs") / "nested.json"

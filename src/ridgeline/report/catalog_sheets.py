@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import Problem
@@ -29,7 +29,7 @@ from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import Costs, ScheduleTable, actions_of, peak_in_flight, run_in_order
 from ridgeline.plan.schedules.registry import SCHEDULES
 
-Sheet = dict[str, Any]  # a catalog entry as JSON
+Sheet = JsonObject  # a catalog entry as JSON
 LARGEST = {"seq": 10**9, "batch": 10**9, "stages": 256, "microbatches": 4096, "chunks": 64}
 CONVENTION = "2 flops a multiply-add; causal attention counted at half; training is 3x forward, no recompute"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import DTYPES
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.files import SUFFIXES, read_table
@@ -84,7 +84,7 @@ def _sheet_of_kind(kind: str, name: str, detail: Detail, settings: tuple[str, ..
     """The sheet of one chip, system or model with the settings that concern it."""
     concerned = {"chip": ("chip",), "system": ("system", "chip"), "model": ("model",)}[kind]
     _refuse(tuple(setting for setting in settings if setting.split(".")[0].strip() not in concerned), name)
-    data: dict[str, Any] = {kind: name}
+    data: JsonObject = {kind: name}
     problems = apply_settings(data, settings)
     if problems:
         raise InputError(problems)

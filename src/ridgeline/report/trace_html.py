@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Index, Mask
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import write_text
@@ -54,7 +55,7 @@ class Packed:
     text: str
     layout: tuple[tuple[str, str, int, int], ...]
     """Name, type, first byte, number of values."""
-    tables: Mapping[str, Any]
+    tables: JsonMapping
     kept: int
     of: int
 
@@ -127,7 +128,7 @@ def _times(start: Index, duration: Index) -> dict[str, NDArray[Any]]:
     }
 
 
-def _tracks(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
+def _tracks(line: Timeline) -> tuple[Index, list[JsonObject]]:
     """The track of every row; tracks are the pairs that occur, in the order of processes, then streams."""
     keys = line.tracks()
     distinct, track = np.unique(keys, return_inverse=True)
@@ -137,7 +138,7 @@ def _tracks(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
     ]
 
 
-def _processes(line: Timeline, counted: Mask) -> list[dict[str, Any]]:
+def _processes(line: Timeline, counted: Mask) -> list[JsonObject]:
     """Processes by number; one whose spans are not counted is a host's."""
     busy = set(np.unique(line.process[counted]).tolist())
     names = zip(line.processes, line.tables.ranks, strict=True)
@@ -147,7 +148,7 @@ def _processes(line: Timeline, counted: Mask) -> list[dict[str, Any]]:
     ]
 
 
-def _paints(line: Timeline) -> tuple[Index, list[dict[str, Any]]]:
+def _paints(line: Timeline) -> tuple[Index, list[JsonObject]]:
     """What each row is drawn as: a class, or where it has none a kind."""
     key = np.where(line.class_ > 0, line.class_.astype(np.int64), len(line.classes) + line.kind.astype(np.int64))
     distinct, paint = np.unique(key, return_inverse=True)
@@ -173,10 +174,10 @@ def _texts(codes: NDArray[Any], table: tuple[str, ...]) -> tuple[NDArray[np.uint
     return place.astype(np.uint32), [printable(table[code]) for code in distinct.tolist()]
 
 
-def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def _details(line: Timeline, kept: Rows) -> tuple[dict[str, NDArray[Any]], JsonObject]:
     """Operands and the op that launched, bytes, collectives: as few columns as the trace has."""
     found: dict[str, NDArray[Any]] = {}
-    tables: dict[str, Any] = {"operands": [], "collectives": []}
+    tables: JsonObject = {"operands": [], "collectives": []}
     op = launching_ops(line, kept) if (line.launch[kept] >= 0).any() else np.full(len(kept), -1, np.int32)
     if (op >= 0).any():
         found["op"], tables["ops"] = _sparse_texts(np.where(op >= 0, line.name[np.maximum(op, 0)], -1), line.names)
@@ -260,7 +261,7 @@ def _blocks(
     }
 
 
-def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> list[dict[str, Any]]:
+def _counters(line: Timeline, columns: dict[str, NDArray[Any]], first: int) -> list[JsonObject]:
     """Counters, thinned to the largest value of equal parts where they change too often."""
     found = []
     for place, counter in enumerate(line.counters[:64]):
@@ -302,10 +303,10 @@ MOST_EDGES = 600_000  # a page that replays more would be too large
 OTHER, HOST, FIRST = 0, 1, 2  # what a question can scale: nothing, the host, or class FIRST and up
 
 
-def layers_of(found: Analysis, first_ns: int) -> tuple[Columns, dict[str, Any]]:
+def layers_of(found: Analysis, first_ns: int) -> tuple[Columns, JsonObject]:
     """Columns and tables of all layers; those that would be too large are left out."""
     columns: Columns = {}
-    tables: dict[str, Any] = {"gap_causes": list(CAUSES), "replay_classes": [], "path_tracks": []}
+    tables: JsonObject = {"gap_causes": list(CAUSES), "replay_classes": [], "path_tracks": []}
     columns |= _gaps(found, first_ns)
     path, tracks = _path(found, first_ns)
     columns |= path
@@ -429,7 +430,7 @@ def page(found: Analysis, most: int = MOST) -> tuple[str, Packed]:
     return _fill_page({"facts": facts, "layout": layout | {"groups": paints}}, packed.text), packed
 
 
-def _fill_page(data: dict[str, Any], spans: str) -> str:
+def _fill_page(data: JsonObject, spans: str) -> str:
     """The frame with the data put in, each place once; its style and its scripts."""
     places = {"facts": as_data(data["facts"]), "layout": as_data(data["layout"]), "spans": spans}
     frame = (PARTS / "page.html").read_text(encoding="utf-8")
@@ -473,7 +474,7 @@ def _clean_value(value: Any) -> Any:
     return printable(value, 600) if isinstance(value, str) else value
 
 
-def _roof(found: Analysis) -> dict[str, Any] | None:
+def _roof(found: Analysis) -> JsonObject | None:
     """Peaks and bandwidth of the chip, as far as they are published."""
     chip = found.chip
     if chip is None or chip.hbm.bandwidth is None:
@@ -486,7 +487,7 @@ def _roof(found: Analysis) -> dict[str, Any] | None:
     }
 
 
-def _steps(found: Analysis, first: int) -> list[dict[str, Any]]:
+def _steps(found: Analysis, first: int) -> list[JsonObject]:
     """When each step ran on the chips, all ranks together."""
     line = found.timeline
     rows = np.flatnonzero(counted_rows(line, found.breakdown.policy.name) & (line.step >= 0))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Unpack
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import keys
@@ -44,7 +45,7 @@ class Case:
 
     scenario: Scenario
     pins: Pins
-    table: Mapping[str, Any]
+    table: JsonMapping
     given: bool = False
 
 
@@ -217,7 +218,7 @@ def one_scenario(model: str, **options: Unpack[PlanOptions]) -> Scenario:
     return replace(built, assumptions=tuple(dict.fromkeys((*notes, *built.assumptions))))
 
 
-def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None) -> list[str]:
+def _defaults(table: JsonObject, plan: JsonMapping, engine: str | None) -> list[str]:
     """Fill in what the workload leaves out; what was assumed, a line each. `engine` says so where one was chosen."""
     notes = []
     work = dict(table["workload"]) if isinstance(table.get("workload"), Mapping) else {}
@@ -237,7 +238,7 @@ def _defaults(table: dict[str, Any], plan: Mapping[str, Any], engine: str | None
     return notes
 
 
-def _longest(table: Mapping[str, Any]) -> int:
+def _longest(table: JsonMapping) -> int:
     """The default sequence, or the longest the model was made for."""
     try:
         context = load_model(table["model"]).context
@@ -246,7 +247,7 @@ def _longest(table: Mapping[str, Any]) -> int:
     return min(SEQ, context or SEQ)
 
 
-def _system(table: Mapping[str, Any]) -> System | None:
+def _system(table: JsonMapping) -> System | None:
     """The system, for the software its chips are trained with by default."""
     try:
         return load_system(table["system"])

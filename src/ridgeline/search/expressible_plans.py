@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from ridgeline.core.arrays import Index
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.capability import Capability, PlanFacts
 from ridgeline.plan.decisions import PlanSizes
 from ridgeline.plan.mesh import Mesh
@@ -40,7 +40,7 @@ class ExpressiblePlans:
     def plainest(self, entry: Entry) -> Entry:
         """The entry without switches for ranks that are not there, where it can still be expressed."""
         switches, mesh = entry.plan.switches, entry.plan.mesh
-        plain: dict[str, Any] = {"cp_kind": "ring"} if mesh.cp == 1 else {}
+        plain: JsonObject = {"cp_kind": "ring"} if mesh.cp == 1 else {}
         plain |= {"sequence_parallel": self._scenario.plan.switches.sequence_parallel} if mesh.tp == 1 else {}
         plainer = replace(entry, plan=replace(entry.plan, switches=replace(switches, **plain)))
         return plainer if plainer.plan != entry.plan and self.can(plainer) else entry
@@ -62,7 +62,7 @@ def _of_structure(chunk: Chunk, structure: int) -> Scenario:
 def _sizes(chunk: Chunk, rows: Index) -> PlanSizes:
     """The sizes of some of a chunk's plans, as columns."""
     cell = chunk.cell[rows]
-    degrees: dict[str, Any] = {
+    degrees: JsonObject = {
         name: np.asarray(getattr(chunk.grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")
     }
     return PlanSizes(pp=chunk.pp, dp=chunk.dp[rows], shard_degree=chunk.degree[rows], **degrees)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import dtype
 from ridgeline.plan.capability import Capability
 from ridgeline.plan.engine import Shard
@@ -53,7 +54,7 @@ def expressible_space(space: Space, scenario: Scenario, pins: Pins, capability: 
             choice for choice in getattr(space, axis) if is_expressible(scenario, space, axis, choice, capability)
         )
         if choices and (axis not in pins.pinned or axis in ("switches", "precision")):
-            narrow_axis: dict[str, Any] = {axis: choices}
+            narrow_axis: JsonObject = {axis: choices}
             space = replace(space, **narrow_axis)
     return space
 
@@ -116,11 +117,11 @@ def _least(space: Space, axis: str) -> int:
 
 
 def _probe(
-    scenario: Scenario, space: Space, shard: Shard, degrees: Mapping[str, int], made: Mapping[str, Any]
+    scenario: Scenario, space: Space, shard: Shard, degrees: Mapping[str, int], made: JsonMapping
 ) -> Iterator[Plan]:
     """A plan with these degrees on the chips, and nothing but these choices; none where they do not divide them."""
     chips = scenario.system.chips
-    mesh_degrees: dict[str, Any] = {axis: size for axis, size in degrees.items() if axis}
+    mesh_degrees: JsonObject = {axis: size for axis, size in degrees.items() if axis}
     inner = mesh_degrees.get("tp", 1) * mesh_degrees.get("cp", 1) * mesh_degrees.get("pp", 1)
     if (
         chips % inner
@@ -128,7 +129,7 @@ def _probe(
         or chips % (mesh_degrees.get("ep", 1) * mesh_degrees.get("etp", 1))
     ):
         return
-    plain: dict[str, Any] = {
+    plain: JsonObject = {
         "mesh": Mesh(**{"dp": chips // inner, **mesh_degrees}),
         "microbatch": 1,
         "recompute": space.recompute[0],
@@ -156,15 +157,15 @@ def with_target_defaults(space: Space, scenario: Scenario, capability: Capabilit
     return replace(space, switches=tuple(_unique(switches)), precision=tuple(_unique(formats)))
 
 
-def _defaults(space: Space, scenario: Scenario, capability: Capability) -> Iterator[Mapping[str, Any]]:
+def _defaults(space: Space, scenario: Scenario, capability: Capability) -> Iterator[JsonMapping]:
     """What the target does by itself under each sharding: of plans that have one axis each, taken together.
 
     What it does of dispatch where no expert is on another rank is yielded by itself: elsewhere it may take another.
     """
     exchanges = {switches.cp_kind: switches for switches in space.switches}
     for shard in space.shard:
-        values: dict[str, Any] = {}
-        idle: dict[str, Any] = {}
+        values: JsonObject = {}
+        idle: JsonObject = {}
         for axis in ("", *AXES):
             for switches in exchanges.values() if axis == "cp" else (space.switches[0],):
                 degrees = {axis: _least(space, axis)} if axis else {}
@@ -176,7 +177,7 @@ def _defaults(space: Space, scenario: Scenario, capability: Capability) -> Itera
         yield from (some for some in (values, {**idle, **values}) if some)
 
 
-def target_defaults(scenario: Scenario, capability: Capability) -> dict[str, Any]:
+def target_defaults(scenario: Scenario, capability: Capability) -> JsonObject:
     """What the target does of switches and formats that it cannot express as the scenario has them.
 
     Of a plan whose ranks it does not have, or that another engine would run, that says nothing.
@@ -191,11 +192,11 @@ def _is_default(path: str) -> bool:
     return path.startswith(OVERLAP) or path in (*OPEN, GRADIENTS, SEQUENCE_PARALLEL)
 
 
-def _with_defaults(switches: Switches, stated: Switches, values: Mapping[str, Any]) -> Switches:
+def _with_defaults(switches: Switches, stated: Switches, values: JsonMapping) -> Switches:
     """Switches with what the target does in place of those that the plan does not state."""
     overlap = {path.removeprefix(OVERLAP): on for path, on in values.items() if path.startswith(OVERLAP)}
     open_overlap = {word: on for word, on in overlap.items() if word not in stated.overlap}
-    changes: dict[str, Any] = {
+    changes: JsonObject = {
         OPEN[path]: value for path, value in values.items() if path in OPEN and getattr(stated, OPEN[path]) is None
     }
     if SEQUENCE_PARALLEL in values and stated.sequence_parallel is None:
@@ -203,7 +204,7 @@ def _with_defaults(switches: Switches, stated: Switches, values: Mapping[str, An
     return replace(switches, overlap=MappingProxyType({**switches.overlap, **open_overlap}), **changes)
 
 
-def _with_gradient_format(precision: Precision, values: Mapping[str, Any]) -> Precision:
+def _with_gradient_format(precision: Precision, values: JsonMapping) -> Precision:
     """Formats with the one that the target reduces gradients in, where the plan does not state it."""
     if GRADIENTS not in values or precision.gradients is not None:
         return precision

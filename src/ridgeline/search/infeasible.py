@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import format_gib
 from ridgeline.hardware.load import resize_name
@@ -71,7 +71,7 @@ def why_not(search: Search, go_on: GoOn = always) -> tuple[Problem, ...]:
 
 def _nothing_expressible(search: Search, target: ExportTarget) -> Problem:
     """Plans fit, and the target can express none: the fastest of them, and what stands against it."""
-    space: dict[str, Any] = {item.name: getattr(search.space, item.name) for item in fields(search.space)}
+    space: JsonObject = {item.name: getattr(search.space, item.name) for item in fields(search.space)}
     for pins in (replace(search.pins, **space), search.pins):  # at first within the choices that are supported
         free = find_plan(search.scenario, pins, most=1, headroom=search.headroom, calibration=search.calibration)
         if free.plans:
@@ -153,7 +153,7 @@ def _degree_problems(scenario: Scenario, axis: str, degree: int) -> list[Problem
     chips = scenario.system.chips
     if axis not in ("ep", "etp") and chips % degree:
         return [Problem(path=f"plan.{axis}", given=str(degree), expected=f"a divisor of the chips ({chips})")]
-    degrees: dict[str, Any] = {"dp": chips, axis: degree} if axis in ("ep", "etp") else {axis: degree}
+    degrees: JsonObject = {"dp": chips, axis: degree} if axis in ("ep", "etp") else {axis: degree}
     mesh = Mesh(**degrees)
     single = replace(scenario, plan=replace(scenario.plan, mesh=mesh, microbatch=1, placement=()))
     return [problem for problem in check(single) if problem.path == f"plan.{axis}"]

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import DECIMAL, HOUR
@@ -90,7 +91,7 @@ class Outcome:
     search: Search
     best: Prediction | None
     run: Run | None = None
-    table: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    table: JsonMapping = field(default_factory=lambda: MappingProxyType({}))
     given: bool = False
 
     @property
@@ -118,10 +119,10 @@ def amount(prediction: Prediction, objective: str) -> float | None:
     }[objective]
 
 
-NO_TABLE: Mapping[str, Any] = MappingProxyType({})
+NO_TABLE: JsonMapping = MappingProxyType({})
 
 
-def outcome(search: Search, goal: Goal, *, table: Mapping[str, Any] = NO_TABLE, given: bool = False) -> Outcome:
+def outcome(search: Search, goal: Goal, *, table: JsonMapping = NO_TABLE, given: bool = False) -> Outcome:
     """The best plan of a search by the objective, and its run."""
     plans = rank_plans(search, goal, 1)
     best = plans[0] if plans else None
@@ -184,7 +185,7 @@ class Point:
     JSON = "system chips step_time_s=time peak_memory_bytes=memory cost_usd=cost energy_j=energy plan=table words"
 
     @property
-    def table(self) -> dict[str, Any]:
+    def table(self) -> JsonObject:
         """The plan as a scenario file has it, defaults left out."""
         return plan_table(self.plan)
 

@@ -22,6 +22,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import Problem, not_among
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import decode_into, keys
@@ -173,7 +174,7 @@ def pins_of(settings: PinSettings, scenario: Scenario, problems: list[Problem]) 
                 key=key, part=part, values=values, scenario=scenario, space=space, pins=pins, problems=axis_problems
             )
         )
-        axis_choices: dict[str, Any] = {axis: tuple(choices)}
+        axis_choices: JsonObject = {axis: tuple(choices)}
         pins = replace(pins, **axis_choices)
         problems += [replace(problem, where=settings.source.get(name, "")) for problem in axis_problems]
     return pins
@@ -346,7 +347,7 @@ def _switches(setting: _Setting) -> Choices:
         decoded_switches = setting.decoded({part: value} if part else value).switches
         for base in setting.left("switches"):
             new = {**base.overlap, **decoded_switches.overlap} if key == "overlap" else getattr(decoded_switches, key)
-            change: dict[str, Any] = {key: new}
+            change: JsonObject = {key: new}
             switches = replace(base, **change)
             choices += [switches] if switches not in choices else []
     return choices

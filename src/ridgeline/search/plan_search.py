@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, fields, replace
 from itertools import product
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.cost import Calibration
@@ -231,7 +231,7 @@ def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> Sweep
     )
 
 
-def _with_own_choices(space: Space, pins: Pins, plan: Plan) -> dict[str, Any]:
+def _with_own_choices(space: Space, pins: Pins, plan: Plan) -> JsonObject:
     """The choices of the axes that are free, with a plan's own among them."""
     wider = widen_space(space, [plan])
     axes = [item.name for item in fields(Space) if item.name not in pins.pinned]

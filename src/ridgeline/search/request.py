@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, read_table
 from ridgeline.core.records import dataclass
@@ -68,7 +69,7 @@ class PlanRequest:
     target     the target of an export that plans have to be told to; absent: any, within their engine
     """
 
-    table: Mapping[str, Any]
+    table: JsonMapping
     systems: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     pins: PinSettings = field(default_factory=PinSettings)
@@ -136,7 +137,7 @@ def no_system() -> Problem:
     return Problem(path="--on", given="nothing", expected="a system", todo=todo)
 
 
-def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> dict[str, Any]:
+def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> JsonObject:
     """The scenario table that is meant, with the options that are keys of its workload."""
     table = read_request(model, settings)
     work = table.get("workload", {})
@@ -148,7 +149,7 @@ def request_table(model: str, options: PlanOptions, settings: Sequence[str]) -> 
     return table
 
 
-def read_request(name: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+def read_request(name: str, settings: Sequence[str] = ()) -> JsonObject:
     """The scenario table that a model's name, a model's file or a scenario file means; paths in it are resolved."""
     path = Path(name)
     if path.suffix.lower() in SUFFIXES and path.is_file():

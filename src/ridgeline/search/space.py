@@ -12,6 +12,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
 from ridgeline.core.table import given_text
@@ -92,7 +93,7 @@ class Pins:
         if isinstance(table, Pins):
             return table
         problems = [not_among(axis, axis, CHOICES, "remove it") for axis in table if axis not in CHOICES]
-        made: dict[str, Any] = {}
+        made: JsonObject = {}
         for axis, choices in table.items():
             some = tuple(choices) if isinstance(choices, (tuple, list, range, set, frozenset)) else (choices,)
             kind = CHOICES.get(axis, object)
@@ -111,7 +112,7 @@ class Pins:
 
     def without(self, axis: str) -> Pins:
         """The pins with one axis free."""
-        free: dict[str, Any] = {axis: None}
+        free: JsonObject = {axis: None}
         return replace(self, **free)
 
 
@@ -137,7 +138,7 @@ def space_of(scenario: Scenario, pins: Pins | PinTable = NO_PINS) -> Space:
     """The space around a scenario: all its engine supports, except where choices are pinned."""
     current = Pins.of(pins)
     axes = {item.name for item in fields(Space)}
-    pinned: dict[str, Any] = {axis: getattr(current, axis) for axis in current.pinned if axis in axes}
+    pinned: JsonObject = {axis: getattr(current, axis) for axis in current.pinned if axis in axes}
     return replace(_free(scenario), **pinned)
 
 
@@ -307,7 +308,7 @@ def best_dispatch(scenario: Scenario) -> Dispatch | None:
     return next((item for item in order if item in catalog_entry), None) if chip.vendor == "NVIDIA" else None
 
 
-def choices_of(plan: Plan) -> dict[str, Any]:
+def choices_of(plan: Plan) -> JsonObject:
     """The plan as a choice along every axis of the search."""
     mesh, sharding = plan.mesh, plan.sharding
     total = sharding.shard == "none" or plan.shard_degree == mesh.dp * mesh.cp

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.core.arrays import Array, Mask
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
@@ -149,7 +150,7 @@ def _run(path: Path, document: Any, source: str) -> BenchRun:
 
 
 def _columns(
-    path: Path, document: Mapping[str, Any], columns: Mapping[str, list[Any]], kept: Sequence[int],
+    path: Path, document: JsonMapping, columns: Mapping[str, list[Any]], kept: Sequence[int],
     starts: list[float] | None, source: str,
 ) -> BenchRun:  # fmt: skip
     pauses = tuple(_pauses(path, at, columns["itls"][at]) for at in kept)
@@ -179,12 +180,12 @@ def _columns(
     )
 
 
-def _server(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _server(document: JsonMapping) -> JsonMapping:
     found = document.get("server_info")
     return found if isinstance(found, Mapping) else {}
 
 
-def _optional(path: Path, document: Mapping[str, Any], key: str, count: int) -> list[Any] | None:
+def _optional(path: Path, document: JsonMapping, key: str, count: int) -> list[Any] | None:
     found = document.get(key)
     if found is None:
         return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import Problem
 from ridgeline.core.evidence import Evidence
 from ridgeline.core.records import dataclass
@@ -223,7 +223,7 @@ class Prediction(StepParts):
     """
 
     @property
-    def plan_table(self) -> dict[str, Any]:
+    def plan_table(self) -> JsonObject:
         """The plan as a scenario file has it, defaults left out."""
         return plan_table(self.scenario.plan)
 

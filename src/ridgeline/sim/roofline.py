@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype, peak_key
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.evidence import Evidence
@@ -209,7 +210,7 @@ def roofline(
 def _scenario(model: str, on: str, phase: Phase, seq: int, batch: int, engine: str) -> Scenario:
     """One chip of the named kind that holds the whole model."""
     named = system(on if "x" in on.partition("-")[0] else f"1x{on}")
-    work: dict[str, Any] = {"kind": phase, "seq": seq, "batch": batch}
+    work: JsonObject = {"kind": phase, "seq": seq, "batch": batch}
     if phase == "train":
         work = {"kind": phase, "seq": seq, "global_batch": batch}
     elif phase == "decode":

@@ -7,12 +7,13 @@ exchange keys where there is one of them, how experts are dispatched in a dense 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.dtype import DType
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.numerics import Numerics, numerics_of, unknown_numerics
@@ -31,7 +32,7 @@ RARE = frozenset(names("decisions", "rare"))
 LABELS = ("model.id", "model.name", "model.source", "model.numerics")  # what a model is called decides nothing
 
 
-def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
+def decisions_of(scenario: Scenario) -> JsonMapping:
     """Every decision by path: strings, numbers, booleans, None, tuples and dicts of them.
 
     >>> import ridgeline
@@ -56,8 +57,8 @@ def decisions_of(scenario: Scenario) -> Mapping[str, Any]:
     return MappingProxyType(decisions)
 
 
-def _workload(work: Train) -> dict[str, Any]:
-    decisions: dict[str, Any] = {
+def _workload(work: Train) -> JsonObject:
+    decisions: JsonObject = {
         "workload.seq": work.seq,
         "workload.global_batch": work.sequences,
         "workload.task": work.task,
@@ -83,7 +84,7 @@ def _workload(work: Train) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def _model(model: ModelSpec, _: Numerics | None) -> Mapping[str, Any]:
+def _model(model: ModelSpec, _: Numerics | None) -> JsonMapping:
     """Decisions of the model; a search asks about many plans of one. Models that differ in numerics alone are equal."""
     spec = {path: value for path, value in _flat("model", replace(model, numerics=None)) if path not in LABELS}
     return MappingProxyType(spec | dict(_numerics(model)))
@@ -115,7 +116,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def serving_decisions_of(scenario: Scenario) -> Mapping[str, Any]:
+def serving_decisions_of(scenario: Scenario) -> JsonMapping:
     """Every decision by path; a scenario that does not serve is an `InputError`.
 
     >>> import ridgeline
@@ -150,11 +151,11 @@ def replicas_of(scenario: Scenario) -> int:
     return serving.replicas or max(1, mesh.dp // serving.data_parallel_size)
 
 
-def _serving_mesh(scenario: Scenario) -> dict[str, Any]:
+def _serving_mesh(scenario: Scenario) -> JsonObject:
     mesh = scenario.plan.mesh
     if scenario.plan.serving.pools:
         return {}  # every pool has its own
-    decisions: dict[str, Any] = {"plan.tp": mesh.tp, "plan.pp": mesh.pp}
+    decisions: JsonObject = {"plan.tp": mesh.tp, "plan.pp": mesh.pp}
     if has_experts(scenario.model):
         decisions["plan.ep"] = mesh.ep
         remainder = mesh.tp * scenario.plan.serving.data_parallel_size // mesh.ep
@@ -166,9 +167,9 @@ def _serving_mesh(scenario: Scenario) -> dict[str, Any]:
     return decisions
 
 
-def _serving_precision(scenario: Scenario) -> dict[str, Any]:
+def _serving_precision(scenario: Scenario) -> JsonObject:
     precision = scenario.plan.precision
-    decisions: dict[str, Any] = {
+    decisions: JsonObject = {
         f"plan.precision.{name}": getattr(precision, name).id for name in ("compute", "weights", "activations", "kv")
     }
     if precision.scaling is not None and precision.compute.peak in NARROW:
@@ -176,7 +177,7 @@ def _serving_precision(scenario: Scenario) -> dict[str, Any]:
     return decisions
 
 
-def _serving_switches(scenario: Scenario) -> dict[str, Any]:
+def _serving_switches(scenario: Scenario) -> JsonObject:
     switches, decisions = scenario.plan.switches, {}
     for name in ("attention", "graph", "compiled"):
         if getattr(switches, name) is not None:
@@ -186,7 +187,7 @@ def _serving_switches(scenario: Scenario) -> dict[str, Any]:
     return decisions
 
 
-def _serving(scenario: Scenario) -> dict[str, Any]:
+def _serving(scenario: Scenario) -> JsonObject:
     knobs = scenario.plan.serving.knobs
     decisions = dict(_leaves(f"plan.serving.{KNOBS.key_of(knobs)}", knobs)) if knobs else {}
     decisions |= dict(_leaves("plan.serving", replace(scenario.plan.serving, knobs=None)))

@@ -21,6 +21,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import plain
 from ridgeline.core.units import format_gib as gib
 from ridgeline.plan.mesh import ORDERS
@@ -106,15 +107,15 @@ def media_of_the_data() -> Iterator[Piece]:
 class Ledger:
     """Options by name, and where each decision went."""
 
-    options: Mapping[str, Any]
+    options: JsonMapping
     expressed: Mapping[str, str]
     implied: Mapping[str, str]
     lost: tuple[Lost, ...]
 
 
-def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
+def gather(decisions: JsonMapping, pieces: Iterable[Piece]) -> Ledger:
     """The account of all decisions; an option said twice with different values is a `ValueError`."""
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     stated_options: dict[str, str] = {}
     losing: dict[str, Lose] = {}
     fixed: dict[str, Fixed] = {}
@@ -144,8 +145,8 @@ def gather(decisions: Mapping[str, Any], pieces: Iterable[Piece]) -> Ledger:
 
 
 def _account(
-    decisions: Mapping[str, Any],
-    options: Mapping[str, Any],
+    decisions: JsonMapping,
+    options: JsonMapping,
     said: Mapping[str, str],
     losing: Mapping[str, Lose],
     fixed: Mapping[str, Fixed],
@@ -203,7 +204,7 @@ def export_of(target: str, files: Files, found: Ledger) -> Export:
     )
 
 
-def matching(decisions: Mapping[str, Any], pattern: str) -> list[str]:
+def matching(decisions: JsonMapping, pattern: str) -> list[str]:
     """The decisions a pattern names.
 
     >>> matching({"plan.tp": 8, "plan.overlap.tp": True}, "plan.*tp")
@@ -220,7 +221,7 @@ def _matching_paths(paths: tuple[str, ...], pattern: str) -> tuple[str, ...]:
     return tuple(path for path in paths if fnmatchcase(path, pattern))
 
 
-def same(decisions: Mapping[str, Any], pattern: str) -> Any:
+def same(decisions: JsonMapping, pattern: str) -> Any:
     """The one value of all decisions a pattern names; None where there are none or they differ."""
     values = [decisions[path] for path in matching(decisions, pattern)]
     return values[0] if values and all(value == values[0] for value in values) else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.targets.imports.option_reader import OptionReader
 from ridgeline.targets.ledger import Say
 from ridgeline.targets.tables import tables
@@ -73,7 +74,7 @@ def option_rows(dialect: str, section: str) -> tuple[Option, ...]:
     return tuple(_row(path, row if isinstance(row, Mapping) else {"option": row}) for path, row in rows)
 
 
-def _row(path: str, row: Mapping[str, Any]) -> Option:
+def _row(path: str, row: JsonMapping) -> Option:
     kind = row.get("kind", "word" if "words" in row else "count" if "default" in row else "degree")
     return Option(path=path, **{**row, "kind": kind, "older": tuple(row.get("older", ()))})
 
@@ -83,7 +84,7 @@ def option_names(dialect: str, section: str) -> dict[str, str]:
     return {row.path: row.option for row in option_rows(dialect, section)}
 
 
-def say_options(dialect: str, section: str, decisions: Mapping[str, Any], *paths: str) -> Iterator[Say]:
+def say_options(dialect: str, section: str, decisions: JsonMapping, *paths: str) -> Iterator[Say]:
     """The options of a section that the decisions ask for: all of them, or those of these paths."""
     for row in option_rows(dialect, section):
         if paths and row.path not in paths:
@@ -93,7 +94,7 @@ def say_options(dialect: str, section: str, decisions: Mapping[str, Any], *paths
             yield Say(row.option, value, row.path)
 
 
-def read_options(dialect: str, section: str, reader: OptionReader) -> dict[str, Any]:
+def read_options(dialect: str, section: str, reader: OptionReader) -> JsonObject:
     """The decisions of a section by the last part of their path; those that a file leaves open are not there.
 
     >>> from ridgeline.core.files import Table

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import format_count
 from ridgeline.hardware.system import System
@@ -89,7 +89,7 @@ def meaning(made: Export, found: Imported, scenario: Scenario) -> Scenario:
     script = {lost.path for lost in made.lost if lost.yours}
     if isinstance(scenario.workload, Train) and "workload.seq" in script:
         workload["seq"] = scenario.workload.seq
-    table: dict[str, Any] = {**settings, "workload": workload, "system": scenario.system}
+    table: JsonObject = {**settings, "workload": workload, "system": scenario.system}
     parts = (path for path in script if not path.startswith("model.numerics."))  # which costs no step anything
     if "model" not in settings or any(path.startswith("model.") for path in parts):
         table["model"] = scenario.model
@@ -108,15 +108,15 @@ def _as_scripted(built: Scenario, scenario: Scenario, script: set[str]) -> Scena
     for owner in ("plan", "workload"):
         built_part = getattr(built, owner)
         known = {field.name for field in fields(built_part)}
-        values_taken: dict[str, Any] = {
+        values_taken: JsonObject = {
             name: getattr(getattr(scenario, owner), name) for at, name in names if at == owner and name in known
         }
-        changed_parts: dict[str, Any] = {owner: replace(built_part, **values_taken)}
+        changed_parts: JsonObject = {owner: replace(built_part, **values_taken)}
         built = replace(built, **changed_parts)
     fleet = {path.removeprefix(DEPLOYED).partition(".")[0] for path in script if path.startswith(DEPLOYED)}
     if fleet:
         field_names = {"knobs" if name in KNOBS.kinds else name for name in fleet}
-        fleet_values: dict[str, Any] = {name: getattr(scenario.plan.serving, name) for name in field_names}
+        fleet_values: JsonObject = {name: getattr(scenario.plan.serving, name) for name in field_names}
         built = replace(built, plan=replace(built.plan, serving=replace(built.plan.serving, **fleet_values)))
     if len(built.plan.placement) not in (0, built.plan.virtual_stages):  # of stages that the files do not have
         built = replace(built, plan=replace(built.plan, placement=()))
@@ -133,7 +133,7 @@ def _differences(scenario: Scenario, meant: Scenario) -> Iterator[ExportDifferen
             yield ExportDifference(path=path, planned=planned_value, written=written)
 
 
-def _is_same(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def _is_same(path: str, before: JsonMapping, after: JsonMapping) -> bool:
     """Whether two values mean the same to a step: what a model was made for, and numbers that are equal as numbers."""
     if path == "model.context" or path.startswith("model.numerics."):
         return True

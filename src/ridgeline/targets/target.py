@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.encode import plain
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario
@@ -154,7 +155,7 @@ class Imported:
     """
 
     target: str
-    settings: Mapping[str, Any]
+    settings: JsonMapping
     unread: tuple[Unread, ...] = ()
     assumptions: tuple[str, ...] = ()
     per_rank: int | None = None
@@ -163,7 +164,7 @@ class Imported:
     JSON = "target scenario unread assumptions chips"
 
     @property
-    def scenario(self) -> dict[str, Any]:
+    def scenario(self) -> JsonObject:
         """The table of a scenario."""
         return {key: plain(value) for key, value in self.settings.items()}
 

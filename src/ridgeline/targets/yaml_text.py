@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import yaml
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.encode import plain
 
 WIDTH = 1000  # columns before a line is folded: never, for what is written here
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml writes the same text ten times as fast
 
 
-def yaml_text(table: Mapping[str, Any]) -> str:
+def yaml_text(table: JsonMapping) -> str:
     """Keys in the order given; whatever YAML would read as something else is quoted.
 
     >>> print(yaml_text({"a": {"parts": ("mlp", "null")}, "scale": 1e-05, "name": 'say "hi": # no'}), end="")
@@ -38,7 +36,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Blocks.add_representer(str, _text)
 
 
-def manifest_text(table: Mapping[str, Any]) -> str:
+def manifest_text(table: JsonMapping) -> str:
     """As `yaml_text`, with texts of several lines written as blocks.
 
     >>> print(manifest_text({"run": "set -e\\nls\\n"}), end="")

@@ -19,15 +19,16 @@ tables only what is named above is written.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.files import write_text
 from ridgeline.trace.timeline import NO_LAYER, PHASES, UNKNOWN, Timeline
 from ridgeline.version import __version__
 
-Event: TypeAlias = dict[str, Any]
+Event: TypeAlias = JsonObject
 NANOS = 1000  # in the unit of the format, the microsecond
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.documents import JsonMapping
+
 Rows = NDArray[np.int32]
 
 
@@ -148,7 +150,7 @@ class About:
     """What was not kept, and why, with counts: flow arrows, unfinished spans, unreadable text."""
     warnings: tuple[str, ...] = ()
     """What a reader of the numbers must know: a truncated file, clocks that cannot be compared, odd units."""
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    properties: JsonMapping = field(default_factory=dict)
     """Facts of the trace as they stood in it: device properties, distributed information, versions."""
 
     def __post_init__(self) -> None:

@@ -15,10 +15,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Skipped, Unusable
 from ridgeline.calibrate.truth.rows import Row
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype
 from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import CHIPS
@@ -309,7 +310,7 @@ def _scenario(
     cells: RowCells, named: tuple[ModelSpec, str, str], degrees: RowDegrees
 ) -> tuple[Scenario, tuple[str, ...]]:  # fmt: skip
     model, engine, chip = named
-    plan: dict[str, Any] = {
+    plan: JsonObject = {
         "tp": degrees.tp, "pp": degrees.pp, "dp": degrees.dp, "ep": degrees.ep, "engine": engine,
         "precision": {"activations": "bf16", **_precision(cells, engine, chip, model.id)},
     }  # fmt: skip
@@ -319,7 +320,7 @@ def _scenario(
     generation = _generation(cells.text("engine_version"), engine)
     if generation:
         plan["graph"] = "none"  # built engines issue their kernels one by one unless told otherwise
-    table: dict[str, Any] = {"engine": {"base": engine, "calibrated_as": generation}} if generation else {}
+    table: JsonObject = {"engine": {"base": engine, "calibrated_as": generation}} if generation else {}
     if generation == STATIC:
         groups = XQA_GROUPS if _minor(cells.text("engine_version")) >= XQA_SINCE else []
         table["engine"]["serves"] = {"shared_groups": groups}
@@ -341,7 +342,7 @@ def _scenario(
 
 def _load(
     cells: RowCells, asked: Asked, metric: str, isl: int, osl: int, engine: str, degrees: RowDegrees
-) -> dict[str, Any]:  # fmt: skip
+) -> JsonObject:  # fmt: skip
     """Requests, lengths and how many are in flight, of one scheduler: a replica's, or one attention rank's."""
     written, many = cells.text("concurrency_batch").strip(), degrees.replicas * degrees.dp
     if asked == "step":

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells
+from ridgeline.core.documents import JsonObject
 from ridgeline.hardware.chip import Chip
 
 # (engine, family of chips) -> the dispatcher its recipes for experts name (Megatron-Bridge: 57 of 58 rows on Blackwell)
@@ -40,7 +40,7 @@ def of_simulator(cells: RowCells) -> bool:
     return cells.row.source in SIMULATED
 
 
-def engine_habits(cells: RowCells) -> dict[str, Any]:
+def engine_habits(cells: RowCells) -> JsonObject:
     """Habits of the engine that differ in a row, as the [engine] table of a scenario.
 
     A simulator's row on one tensor rank leaves the vocabulary as it is: there is nothing to split it by, and of a step
@@ -117,7 +117,7 @@ def usual_graph(cells: RowCells, engine: str, chip: Chip) -> str | None:
     return None
 
 
-def usual_stages(cells: RowCells, engine: str, pp: int) -> dict[str, Any]:
+def usual_stages(cells: RowCells, engine: str, pp: int) -> JsonObject:
     """The schedule and placement of an engine that interleaves single layers; nothing where a row states its chunks."""
     layers = cells.count("layers") or 0
     if engine not in LAYER_STAGES or pp == 1 or cells.count("vpp") is not None or (layers + 2) % pp:
@@ -127,7 +127,7 @@ def usual_stages(cells: RowCells, engine: str, pp: int) -> dict[str, Any]:
     return {"schedule": {"name": "interleaved", "chunks": chunks}, "placement": [0, *[1] * layers, 0]}
 
 
-def usual_optimizer(cells: RowCells, engine: str) -> dict[str, Any]:
+def usual_optimizer(cells: RowCells, engine: str) -> JsonObject:
     """The formats of optimizer states of an engine that holds no master copy; nothing for the others."""
     if engine not in PURE_BF16:
         return {}

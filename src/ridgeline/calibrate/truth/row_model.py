@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.units import DECIMAL
 from ridgeline.models.load import MODELS, find_name, model
@@ -55,7 +55,7 @@ WITHOUT_MTP = ("maxtext", "nemo-automodel")
 # every published model with latent attention has these but for the query latent
 LATENT = MappingProxyType({"kind": "mla", "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128})
 FAR = 0.12  # of params_b, which is often rounded
-Table = dict[str, Any]
+Table = JsonObject
 
 
 def model_table(cells: RowCells, engine: str) -> Table:
@@ -71,7 +71,7 @@ def model_table(cells: RowCells, engine: str) -> Table:
     return _plain(cells)
 
 
-def _fits(base: Mapping[str, Any], cells: RowCells) -> bool:
+def _fits(base: JsonMapping, cells: RowCells) -> bool:
     """Whether the catalog's model is of the kind the columns describe."""
     arch, experts = cells.text("arch"), cells.size("experts")
     sparse = any(isinstance(part.get("moe"), Mapping) for part in (base, *base.get("block", {}).values()))
@@ -81,12 +81,12 @@ def _fits(base: Mapping[str, Any], cells: RowCells) -> bool:
     return not (arch == "mla_moe" and not latent)
 
 
-def _attention(base: Mapping[str, Any]) -> Mapping[str, Any]:
+def _attention(base: JsonMapping) -> JsonMapping:
     table = base.get("attention")
     return table if isinstance(table, Mapping) else {}
 
 
-def _differences(base: Mapping[str, Any], cells: RowCells, engine: str) -> Table:
+def _differences(base: JsonMapping, cells: RowCells, engine: str) -> Table:
     changes: Table = {}
     mtp = cells.size("x_mtp")
     if mtp is None and "mtp" in base:
@@ -109,7 +109,7 @@ def _differences(base: Mapping[str, Any], cells: RowCells, engine: str) -> Table
     return changes | {name: part for name, part in parts.items() if part}
 
 
-def _heads(base: Mapping[str, Any], cells: RowCells) -> Table:
+def _heads(base: JsonMapping, cells: RowCells) -> Table:
     """What differs in the attention: heads, kv_heads, head_dim."""
     below = _attention(base)
     heads, kv_heads, head_dim = cells.count("heads"), cells.count("kv_heads"), cells.count("x_head_dim")
@@ -135,7 +135,7 @@ def _heads(base: Mapping[str, Any], cells: RowCells) -> Table:
     return changes
 
 
-def _feed_forward(base: Mapping[str, Any], cells: RowCells) -> Table:
+def _feed_forward(base: JsonMapping, cells: RowCells) -> Table:
     """What differs in the dense feed-forward part and in the experts."""
     mlp, moe = base.get("mlp"), base.get("moe")
     ffn, is_gated = cells.count("ffn_hidden"), cells.flag("gated_mlp")

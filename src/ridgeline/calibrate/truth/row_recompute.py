@@ -25,10 +25,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from ridgeline.calibrate.truth.csv_cells import RowCells, Unusable
 from ridgeline.calibrate.truth.row_habits import of_simulator
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber
 from ridgeline.lowering.program import lower
 from ridgeline.models.spec import Moe
@@ -184,7 +184,7 @@ _BLOCKS = re.compile(r"rg=full rm=block rn=(\d{1,4})")  # Megatron's arguments: 
 _OFFLOADED = re.compile(r"offload (\d+) layers")
 
 
-def memory_table(cells: RowCells, engine: str) -> dict[str, Any]:
+def memory_table(cells: RowCells, engine: str) -> JsonObject:
     """The `recompute` and `offload` keys of a plan."""
     if of_simulator(cells):
         cells.note("recompute = none: stated as a simulator's input, and too fast for it")
@@ -200,7 +200,7 @@ def memory_table(cells: RowCells, engine: str) -> dict[str, Any]:
             cells.note(f"{UNSTATED} {kind}: unknown in the table; what recipes of {engine} usually do")
     if keeps is not None and kind != "none":
         return _policy(cells, keeps, detail)
-    recompute: dict[str, Any] = {"kind": kind}
+    recompute: JsonObject = {"kind": kind}
     some = _BLOCKS.search(cells.text("x_recompute_detail") or cells.text("notes"))
     if kind == "full" and some:
         recompute["layers"] = int(some[1])
@@ -219,7 +219,7 @@ def _from_notes(notes: str) -> str:
     return text if match and (match.re is _POLICY or words & set(MODULES)) else ""
 
 
-def _selective(cells: RowCells, detail: str, engine: str) -> dict[str, Any]:
+def _selective(cells: RowCells, detail: str, engine: str) -> JsonObject:
     if engine == "fms-fsdp":
         layers = max(1, (cells.count("layers") or 2) // 2)
         cells.note(f"{SHARE_UNSTATED} ({layers} layers) assumed for selective; the share is not stated")
@@ -264,7 +264,7 @@ def _saved_parts(detail: str) -> frozenset[str] | None:
     return frozenset(parts)
 
 
-def _policy(cells: RowCells, kept: frozenset[str], detail: str) -> dict[str, Any]:
+def _policy(cells: RowCells, kept: frozenset[str], detail: str) -> JsonObject:
     """A policy that keeps some tensors and recomputes the rest, as the parts a plan can name."""
     share = 0.0
     if cells.flag("x_offload") or "offload" in detail:

@@ -31,6 +31,7 @@ from ridgeline.calibrate.truth.row_habits import (
 from ridgeline.calibrate.truth.row_model import model_table
 from ridgeline.calibrate.truth.row_recompute import fitting, memory_table
 from ridgeline.calibrate.truth.rows import TRUTH, Row
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import MissingNumber, Problem, RidgelineError, near
 from ridgeline.core.files import parse_table
 from ridgeline.core.units import DECIMAL
@@ -244,10 +245,10 @@ def _for_gaudi(framework: str) -> bool:
     return re.search(HABANA, framework.lower()) is not None
 
 
-def plan_table(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
+def plan_table(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     """Every decision of the run; what the row leaves open stays out, and what had to be assumed is noted."""
     mesh = _mesh(cells)
-    plan: dict[str, Any] = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
+    plan: JsonObject = {"engine": engine, **mesh, "microbatch": _microbatch(cells, mesh["dp"])}
     plan |= usual_stages(cells, engine, plan["pp"])
     chunks = cells.assume("vpp", 1) if plan["pp"] > 1 and "schedule" not in plan else 1
     if chunks > 1:
@@ -296,7 +297,7 @@ def _microbatch(cells: RowCells, dp: int) -> int:
     return 1
 
 
-def _sharding(cells: RowCells, ranks: int) -> dict[str, Any]:
+def _sharding(cells: RowCells, ranks: int) -> JsonObject:
     shard = cells.hint("x_shard", SHARDS)
     text = cells.text("zero_or_fsdp").lower()
     if shard is None:
@@ -311,11 +312,11 @@ def _sharding(cells: RowCells, ranks: int) -> dict[str, Any]:
     return {"shard": shard, "shard_degree": degree}
 
 
-def _switches(cells: RowCells, engine: str, chip: Chip) -> dict[str, Any]:
+def _switches(cells: RowCells, engine: str, chip: Chip) -> JsonObject:
     overlap = {key: cells.flag(column) for column, key in OVERLAPS.items()}
     if overlap["tp"] is None:
         overlap["tp"] = usual_overlap(cells, engine)
-    switches: dict[str, Any] = {
+    switches: JsonObject = {
         "sequence_parallel": cells.flag("sp"),
         "attention": _attention(cells) or usual_attention(cells, engine, chip),
         "graph": cells.hint("x_cuda_graph", GRAPHS) or usual_graph(cells, engine, chip),
@@ -348,9 +349,9 @@ def _attention(cells: RowCells) -> str | None:
     return "flash" if re.search(r"flash|fused|splash|sdpa|\bte\b", text) else None
 
 
-def workload_table(cells: RowCells, engine: str) -> dict[str, Any]:
+def workload_table(cells: RowCells, engine: str) -> JsonObject:
     """The training step a row measured."""
-    table: dict[str, Any] = {"kind": "train", "seq": cells.need("seq_len"), "global_batch": _sequences(cells)}
+    table: JsonObject = {"kind": "train", "seq": cells.need("seq_len"), "global_batch": _sequences(cells)}
     task = cells.word("x_task", TASKS)
     if task is None:
         task = "pretrain"
@@ -362,7 +363,7 @@ def workload_table(cells: RowCells, engine: str) -> dict[str, Any]:
     return table
 
 
-def _optimizer(cells: RowCells) -> dict[str, Any]:
+def _optimizer(cells: RowCells) -> JsonObject:
     """The formats of the optimizer's moments and master copy, where columns say them."""
     if "own" in (cells.text("source_url_or_repo_path"), cells.text("source").partition(" ")[0]):
         cells.note("optimizer: moments in bf16 and no master copy, as in all own measurements")
@@ -452,12 +453,12 @@ def to_scenario(row: Row) -> Scenario | Skipped:
     return fitting(replace(built, assumptions=(*cells.notes, *built.assumptions)))
 
 
-def _told_scenario(text: str) -> dict[str, Any]:
+def _told_scenario(text: str) -> JsonObject:
     """The scenario a row carries as JSON; paths in it are refused, for a table may come from anybody."""
     return dict(parse_table(Path("x_scenario.json"), text).data)
 
 
-def scenario_table(cells: RowCells) -> dict[str, Any]:
+def scenario_table(cells: RowCells) -> JsonObject:
     """The row as the table a scenario file holds; notes gather in `cells`."""
     engine, chip = engine_of(cells), _chip(cells)
     return {
@@ -512,7 +513,7 @@ def _such_as(text: str) -> str:
     return f" such as {', '.join(close)}" if close else "; `ridgeline show chips` lists them"
 
 
-def _system(cells: RowCells, chip: str) -> str | dict[str, Any]:
+def _system(cells: RowCells, chip: str) -> str | JsonObject:
     """The system's name, with the slices or the part of a node where the row says so."""
     gpus, text = cells.need("gpus"), cells.text("nodes_gpus_per_node").lower()
     name = f"{gpus}x{chip}"
@@ -540,7 +541,7 @@ def _fabric(cells: RowCells, per_node: int) -> float:
     return 0.0
 
 
-def _outer(name: str, fabric: float) -> dict[str, Any]:
+def _outer(name: str, fabric: float) -> JsonObject:
     """The outer tier at the stated rate; nothing when the system has none or the rate is the catalog's own."""
     tiers = system(name).tiers
     if not fabric or len(tiers) < 2 or isinstance(tiers[0].topology, Torus):

@@ -26,6 +26,7 @@ from ridgeline.comm.formats.program import (
     refuse_too_large,
     whole_number,
 )
+from ridgeline.core.documents import JsonObject
 
 COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
     {
@@ -44,7 +45,7 @@ STILL = ("nop", "flush", "barrier", "sem_acquire", "sem_release", *WAITS, "signa
 NAMES = (*STILL, *PAIRED, *SUMS, "pipeline")
 MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE, MOST_SEMAPHORES, MOST_BARRIERS = 64, 16, 8, 16, 16
 MOST_FINER = 64
-Json = dict[str, Any]
+Json = JsonObject
 
 
 def read_mscclpp(path: Path, plan: Json) -> Program:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -24,12 +23,13 @@ from ridgeline.comm.formats.lower import (
     refuse_unwritable_algorithm,
 )
 from ridgeline.comm.formats.program import Place, Program
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 
 MOST_OPS, MOST_CHANNELS, MOST_AT_ONCE = 64, 16, 8  # ops and channels of a block, channels of an op
 MOST_BLOCKS = 64
 LARGEST = 2**32 - 1  # bytes: offsets are 32 bits wide
-Json = dict[str, Any]
+Json = JsonObject
 
 
 def mscclpp_text(algorithm: Algorithm) -> str:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import Any
 
 from ridgeline.comm.libraries.options import NotOffered, Option
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.system import System
@@ -37,7 +37,7 @@ PCI_SHARE = 0.762  # of a slot's rate, as NCCL counts it
 
 
 @cache
-def constants() -> dict[str, Any]:
+def constants() -> JsonObject:
     """The tuner's constants with their source."""
     return tomllib.loads((Path(__file__).parent / "nccl.toml").read_text(encoding="utf-8"))
 
@@ -200,7 +200,7 @@ def _algbw(comm: Communicator, collective: str, algorithm: str, protocol: int, s
     return bus * ratio
 
 
-def _in_switch(comm: Communicator, collective: str, algorithm: str, own: dict[str, Any]) -> float:
+def _in_switch(comm: Communicator, collective: str, algorithm: str, own: JsonObject) -> float:
     channels = CHANNELS_NVLS
     inside = comm.link * own["nvls"] * (channels - 1) / channels
     inside *= 2 if collective == "allreduce" else (comm.ppn - 1) / comm.ppn

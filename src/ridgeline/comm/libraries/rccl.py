@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import Any
 
 from ridgeline.comm.libraries.options import NotOffered, Option
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.system import System
@@ -25,7 +25,7 @@ SIMPLE = 2
 
 
 @cache
-def constants() -> dict[str, Any]:
+def constants() -> JsonObject:
     """The tuner's constants with their source."""
     return tomllib.loads((Path(__file__).parent / "rccl.toml").read_text(encoding="utf-8"))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import DEEPEST, read_text
 from ridgeline.models.hf import encoder, multimodal
@@ -94,7 +95,7 @@ def read_config(path: Path | str, *, id: str = "", ignore: Collection[str] = ())
     return replace(as_processed(spec, file.parent), source=str(file))
 
 
-def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
+def from_config(data: JsonMapping, *, id: str = "", ignore: Collection[str] = ()) -> ModelSpec:
     """The model that a config describes, or an `InputError` with everything in it that cannot be used.
 
     `ignore` names keys of the top level that the caller knows to be irrelevant to the shape.
@@ -130,7 +131,7 @@ def from_config(data: Mapping[str, Any], *, id: str = "", ignore: Collection[str
     return replace(spec, id=id or kind, name=id or kind, numerics=numerics_from(data))
 
 
-def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[str]) -> ModelSpec:
+def _diffusion(data: JsonMapping, named: str, id: str, ignore: Collection[str]) -> ModelSpec:
     """The diffusion transformer that diffusers' own config describes."""
     cfg = Config(in_its_keys(data, USUAL[named]), USUAL[named])
     cfg.ignore("_class_name", "_diffusers_version", *ignore)
@@ -139,7 +140,7 @@ def _diffusion(data: Mapping[str, Any], named: str, id: str, ignore: Collection[
     return replace(spec, id=id or named, name=id or named)
 
 
-def _of_no_type(data: Mapping[str, Any], kind: object) -> Problem:
+def _of_no_type(data: JsonMapping, kind: object) -> Problem:
     """What a config without a model_type seems to be."""
     class_name = data.get("_class_name")
     if isinstance(class_name, str):
@@ -153,7 +154,7 @@ def _of_no_type(data: Mapping[str, Any], kind: object) -> Problem:
     return Problem(path="model_type", given=quote_value(kind), expected="a string", todo="add it")
 
 
-def _too_deep(data: Mapping[str, Any]) -> bool:
+def _too_deep(data: JsonMapping) -> bool:
     """Whether tables and lists nest deeper than any config does; walks without recursion."""
     level: list[Any] = [data]
     for _ in range(DEEPEST):

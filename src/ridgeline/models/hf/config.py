@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.table import BIGGEST
 
@@ -92,8 +93,8 @@ class Config:
 
     def __init__(
         self,
-        data: Mapping[str, Any],
-        defaults: Mapping[str, Any] = MappingProxyType({}),
+        data: JsonMapping,
+        defaults: JsonMapping = MappingProxyType({}),
         path: str = "",
         problems: list[Problem] | None = None,
     ) -> None:
@@ -201,7 +202,7 @@ class Config:
         self.bad(key, value, "a number or two equal ones")
         return 1
 
-    def child(self, key: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> Config | None:
+    def child(self, key: str, defaults: JsonMapping = MappingProxyType({})) -> Config | None:
         """A nested config; None when it is absent or null."""
         _, value = self._value(key)
         if value is None:
@@ -211,7 +212,7 @@ class Config:
             return None
         return self._children.setdefault(key, Config(value, defaults, f"{self.path}{key}.", self.problems))
 
-    def aside(self, key: str, defaults: Mapping[str, Any]) -> Config:
+    def aside(self, key: str, defaults: JsonMapping) -> Config:
         """A nested config of something that is counted and not described: keys that nobody asks for are left alone."""
         _, value = self._value(key)
         if value is not None and not isinstance(value, Mapping):
@@ -219,11 +220,11 @@ class Config:
         data = value if isinstance(value, Mapping) else {}
         return Config(data, defaults, f"{self.path}{key}.", self.problems)
 
-    def adopt(self, key: str, data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+    def adopt(self, key: str, data: JsonMapping, defaults: JsonMapping) -> Config:
         """A nested config that the file leaves out, read from the given data and defaults."""
         return self._children.setdefault(key, Config(data, defaults, f"{self.path}{key}.", self.problems))
 
-    def flattened(self, without: Collection[str], defaults: Mapping[str, Any]) -> Config:
+    def flattened(self, without: Collection[str], defaults: JsonMapping) -> Config:
         """This level's own keys as a nested config, for files that do not nest; leftovers are looked for there."""
         data = {key: value for key, value in self.data.items() if key not in without}
         self._taken.update(data)

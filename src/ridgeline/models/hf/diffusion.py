@@ -21,6 +21,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.models.hf.config import Config
 from ridgeline.models.hf.parts import LAYER
 from ridgeline.models.spec import (
@@ -52,7 +53,7 @@ def linear(inputs: int, outputs: int) -> int:
 def attention_of(cfg: Config, **traits: Any) -> Attention:
     """Attention both ways, every head with keys and values of its own, biases everywhere."""
     heads, size = cfg.count("num_attention_heads"), cfg.count("attention_head_dim")
-    usual: dict[str, Any] = {"qkv_bias": True, "out_bias": True, "positions": "rope", "causal": False}
+    usual: JsonObject = {"qkv_bias": True, "out_bias": True, "positions": "rope", "causal": False}
     return Attention(heads=heads, kv_heads=heads, head_dim=size, **{**usual, **traits})
 
 
@@ -403,7 +404,7 @@ def ltx(cfg: Config) -> ModelSpec:
 
 
 # what diffusers assumes for a key that a file leaves out
-USUAL_VIDEO: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+USUAL_VIDEO: Mapping[str, JsonMapping] = MappingProxyType(
     {
         "CogVideoXTransformer3DModel": {
             "num_attention_heads": 30, "attention_head_dim": 64, "in_channels": 16, "out_channels": 16,
@@ -434,7 +435,7 @@ VIDEO: Mapping[str, Callable[[Config], ModelSpec]] = MappingProxyType(
         "WanTransformer3DModel": wan,
     }
 )
-USUAL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+USUAL: Mapping[str, JsonMapping] = MappingProxyType(
     {
         "DiTTransformer2DModel": {
             "num_attention_heads": 16, "attention_head_dim": 72, "in_channels": 4, "num_layers": 28, "patch_size": 2,

@@ -13,11 +13,11 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem, UnknownId
 from ridgeline.models.dimensions import read_dimensions
 from ridgeline.models.spec import ModelSpec
@@ -28,7 +28,7 @@ NEEDED = ("torch", "transformers")
 TYPES = "models/auto/auto_mappings.py", "models/auto/configuration_auto.py"  # where transformers names its types
 
 
-def capture_config(data: Mapping[str, Any], readers: Collection[str], id: str = "") -> ModelSpec:
+def capture_config(data: JsonMapping, readers: Collection[str], id: str = "") -> ModelSpec:
     """The model of a config without a reader, or an `InputError` with the nearest readers and the way to capture it."""
     kind = str(data.get("model_type"))[:60]
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.hf.parts import defaults
 
@@ -32,7 +32,7 @@ STACKS = ("decoder_layers", "encoder_layers")  # models of two stacks size each;
 THINKING = ("qwen2_5_omni", "qwen3_omni_moe")
 
 
-def in_its_keys(data: Mapping[str, Any], known: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+def in_its_keys(data: JsonMapping, known: JsonMapping = MappingProxyType({})) -> JsonObject:
     """The config with each of the catalog's words under the name that this file, or its type, uses; `known`: keys that
     its reader knows, where no type says.
 
@@ -69,7 +69,7 @@ def _family(kind: str) -> str:
     return kind.removesuffix("_thinker")
 
 
-def _home(data: Mapping[str, Any]) -> tuple[str, ...]:
+def _home(data: JsonMapping) -> tuple[str, ...]:
     """Where a config keeps the keys of its language model: an omni model's thinker has a text of its own."""
     kind = str(data.get("model_type", ""))
     if isinstance(data.get("text_config"), Mapping):
@@ -80,14 +80,14 @@ def _home(data: Mapping[str, Any]) -> tuple[str, ...]:
     return ("text_config",) if not flat and defaults(f"{_family(kind)}_text") else ()
 
 
-def _inside(data: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+def _inside(data: JsonMapping, path: tuple[str, ...]) -> JsonMapping:
     for key in path:
         below = data.get(key)
         data = below if isinstance(below, Mapping) else {}
     return data
 
 
-def _with(data: Mapping[str, Any], path: tuple[str, ...], table: dict[str, Any]) -> dict[str, Any]:
+def _with(data: JsonMapping, path: tuple[str, ...], table: JsonObject) -> JsonObject:
     if not path:
         return table
     below = data.get(path[0])
@@ -95,7 +95,7 @@ def _with(data: Mapping[str, Any], path: tuple[str, ...], table: dict[str, Any])
     return {**data, path[0]: _with(inner, path[1:], table)}
 
 
-def _cut(table: dict[str, Any], before: object, after: object) -> None:
+def _cut(table: JsonObject, before: object, after: object) -> None:
     """Lists with a word for each layer, cut to the layers that are left."""
     if not isinstance(before, int) or not isinstance(after, int) or before == after:
         return

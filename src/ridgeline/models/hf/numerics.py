@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args, get_type_hints
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.table import BIGGEST
 from ridgeline.models.numerics_values import Numerics, RotaryScaling, Router
 
@@ -36,7 +37,7 @@ ROUTERS: dict[str, tuple[Score, bool, bool]] = {
 BALANCED = ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff")
 
 
-def numerics_from(data: Mapping[str, Any]) -> Numerics:
+def numerics_from(data: JsonMapping) -> Numerics:
     """What a config says of them; of a multimodal model, what its text part says.
 
     >>> found = numerics_from({"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "rope_scaling": {"rope_type": "llama3",
@@ -62,7 +63,7 @@ def numerics_from(data: Mapping[str, Any]) -> Numerics:
     )
 
 
-def _table(value: object) -> Mapping[str, Any]:
+def _table(value: object) -> JsonMapping:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -77,7 +78,7 @@ def _share(value: float | None) -> float | None:
     return value if value is not None and value < 1 else None
 
 
-def _scaling(table: Mapping[str, Any], text: Mapping[str, Any]) -> RotaryScaling | None:
+def _scaling(table: JsonMapping, text: JsonMapping) -> RotaryScaling | None:
     kind, factor = str(table.get("rope_type", table.get("type", ""))), _number(table.get("factor"))
     first = _number(table.get("original_max_position_embeddings"))
     first = (
@@ -97,7 +98,7 @@ def _scaling(table: Mapping[str, Any], text: Mapping[str, Any]) -> RotaryScaling
     )
 
 
-def _router(text: Mapping[str, Any]) -> Router | None:
+def _router(text: JsonMapping) -> Router | None:
     """How experts are picked: as the config says, else as models of its type do; None of a type that is not known."""
     kind = str(text.get("model_type", "")).removesuffix("_text")
     score_name = text.get("scoring_func")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.models.hf.config import Config, Keys
 from ridgeline.models.spec import Attention, Block, Embedding, Mlp, ModelSpec, Moe, Mtp, Norm, from_layers
 
@@ -22,12 +23,12 @@ NAMES = MappingProxyType({"kv_heads": "num_key_value_heads", "topk": "num_expert
 
 
 @cache
-def _all_defaults() -> Mapping[str, Mapping[str, Any]]:
+def _all_defaults() -> Mapping[str, JsonMapping]:
     with (Path(__file__).parent / "defaults.toml").open("rb") as stream:
         return tomllib.load(stream)
 
 
-def defaults(model_type: str) -> Mapping[str, Any]:
+def defaults(model_type: str) -> JsonMapping:
     """What transformers assumes for keys that a config of this type leaves out."""
     return _all_defaults().get(model_type, {})
 

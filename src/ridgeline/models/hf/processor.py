@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import read_text
 from ridgeline.models.sizing import Rule, Sizing
@@ -46,18 +46,18 @@ def as_processed(spec: ModelSpec, folder: Path) -> ModelSpec:
     return replace(spec, vision=_with_limits(vision, _table(folder / IMAGES), _table(folder / VIDEO)))
 
 
-def _with_limits(vision: Vision, images: Mapping[str, Any], video: Mapping[str, Any]) -> Vision:
+def _with_limits(vision: Vision, images: JsonMapping, video: JsonMapping) -> Vision:
     image_sizing = _with_sizes(vision.sizing, images, IMAGES)
     return replace(vision, sizing=image_sizing, video=_with_sizes(vision.video, video, VIDEO) if vision.video else None)
 
 
-def _with_sizes(own: Sizing, table: Mapping[str, Any], file: str) -> Sizing:
+def _with_sizes(own: Sizing, table: JsonMapping, file: str) -> Sizing:
     least = _first(table, LEAST.get(own.rule, ()), file)
     limit = _first(table, LIMITS.get(own.rule, ()), file)
     return replace(own, least=own.least if least is None else least, most=own.most if limit is None else limit)
 
 
-def _first(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> int | None:
+def _first(table: JsonMapping, keys: tuple[str, ...], file: str) -> int | None:
     for key in keys:
         outer, _, inner = key.partition(".")
         below = table.get(outer)
@@ -70,7 +70,7 @@ def _first(table: Mapping[str, Any], keys: tuple[str, ...], file: str) -> int | 
     return None
 
 
-def _table(path: Path) -> Mapping[str, Any]:
+def _table(path: Path) -> JsonMapping:
     if not path.is_file():
         return {}
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.hardware.system import System
 from ridgeline.plan.capability import UnsupportedDecision, decision_words
@@ -36,7 +36,7 @@ def expressible_space(scenario: Scenario, space: DeploymentSpace, target: Export
     plain = next((shape for shape in kinds if able(shape.scenario(scenario))), kinds[0])
     if decisions := target.unsupported_decisions(plain.scenario(scenario)):
         raise _nothing(target, decisions)
-    choices: dict[str, Any] = {
+    choices: JsonObject = {
         axis: tuple(choice for choice in space.of(axis) if able(plain.with_setting(axis, choice).scenario(scenario)))
         for axis in SETTINGS
     }

@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import Problem
 from ridgeline.core.table import decode_into
 from ridgeline.plan.plan import Plan
@@ -33,7 +34,7 @@ SPLITS = {"none": ("aggregated",), "prefill+decode": ("disaggregated",)}
 TABLES = ("precision", "speculation")
 
 
-def pinned_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, ...]]:
+def pinned_table(table: JsonMapping, prefix: str = "") -> dict[str, tuple[Any, ...]]:
     """The keys of a [space] or [plan] table, dotted, with their values.
 
     >>> pinned_table({"tp": "2,4", "serving": {"vllm": {"max_num_seqs": [64, 256]}}})
@@ -48,10 +49,10 @@ def pinned_table(table: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[
     return found
 
 
-def searched_keys(pins: Pinned) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+def searched_keys(pins: Pinned) -> tuple[JsonObject, dict[str, tuple[Any, ...]]]:
     """Fixed keys of the plan as a table, and the pins of searched axes."""
     knobs = {f"serving.{engine}.{name}" for engine, names in SEARCHED_KNOBS.items() for name in names.values()}
-    fixed: dict[str, Any] = {}
+    fixed: JsonObject = {}
     remainder: dict[str, tuple[Any, ...]] = {}
     for key, values in pins.items():
         if key in (*COUNTS, "serving.pools", *TABLES) or key.split(".")[0] in TABLES or key in knobs:
@@ -67,7 +68,7 @@ def searched_keys(pins: Pinned) -> tuple[dict[str, Any], dict[str, tuple[Any, ..
 
 def pinned_space(space: DeploymentSpace, pins: Pinned, problems: list[Problem]) -> DeploymentSpace:
     """The space with its pinned axes; what cannot be read is told."""
-    changed: dict[str, Any] = {}
+    changed: JsonObject = {}
     for key, axis in COUNTS.items():
         if key in pins:
             changed[axis] = tuple(_counts(key, pins[key], space.of(axis), problems))
@@ -111,7 +112,7 @@ def _counts(key: str, values: Iterable[Any], tried: Iterable[int], problems: lis
 def _tables(table: str, pins: Pinned, problems: list[Problem]) -> Iterable[Any]:
     """Every combination of a table's keys, decoded as a scenario file's."""
     for values in product(*pins.values()):
-        body: dict[str, Any] = {}
+        body: JsonObject = {}
         for key, value in zip(pins, values, strict=True):
             part = key.partition(".")[2]
             if part:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, MissingNumber, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.plan.plan_table import scenario_text
@@ -73,7 +73,7 @@ class DeploymentAnswer:
         return built
 
 
-def _request_table(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> dict[str, Any]:
+def _request_table(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> JsonObject:
     """The scenario's table with the load that was simulated."""
     table = {key: value for key, value in outcome.case.table.items() if key != "measured"}
     work = dict(table["workload"])

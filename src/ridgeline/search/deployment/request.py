@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, UnitError, not_among
 from ridgeline.core.files import read_table
 from ridgeline.core.records import dataclass
@@ -70,10 +71,10 @@ class DeploymentRequest:
     target     the target of an export that the deployment has to be told to; absent: any
     """
 
-    table: Mapping[str, Any]
+    table: JsonMapping
     systems: tuple[str, ...]
     engines: tuple[str, ...]
-    plan: Mapping[str, Any]
+    plan: JsonMapping
     pins: Mapping[str, tuple[Any, ...]]
     goal: Goal = "cost"
     priced: Priced | None = None
@@ -118,7 +119,7 @@ class DeploymentRequest:
         )
 
 
-def _fixed_keys(own: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed_keys(own: JsonMapping) -> JsonObject:
     """Of a plan that came with a scenario what a search keeps: the engine, formats, and settings of its scheduler."""
     serving = own.get("serving", {})
     selection = {key: own[key] for key in ("engine", "precision", "speculation") if key in own}
@@ -127,17 +128,17 @@ def _fixed_keys(own: Mapping[str, Any]) -> dict[str, Any]:
     return selection
 
 
-def _space_of(path: Path) -> Mapping[str, Any]:
+def _space_of(path: Path) -> JsonMapping:
     body = read_table(path).data.get("space")
     if not isinstance(body, dict):
         raise InputError(Problem(path="space", given=str(path), expected="a table [space]", where=str(path)))
     return body
 
 
-def _workload(table: dict[str, Any], options: DeploymentOptions, problems: list[Problem]) -> bool:
+def _workload(table: JsonObject, options: DeploymentOptions, problems: list[Problem]) -> bool:
     """Fill the workload in; whether it has a rate of its own."""
     raw = table.get("workload", {})
-    work: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) and raw.get("kind") == "serve" else {}
+    work: JsonObject = dict(raw) if isinstance(raw, Mapping) and raw.get("kind") == "serve" else {}
     trace, rate = options.get("requests"), options.get("rate")
     if rate is not None and not 0 < rate < float("inf"):
         problems.append(Problem(path="--rate", given=f"{rate:g}", expected="requests per second, above 0"))
@@ -167,7 +168,7 @@ def _workload(table: dict[str, Any], options: DeploymentOptions, problems: list[
     return rated
 
 
-def _has_trace(work: Mapping[str, Any]) -> bool:
+def _has_trace(work: JsonMapping) -> bool:
     arrivals = work.get("arrivals")
     return isinstance(arrivals, str) or (isinstance(arrivals, Mapping) and arrivals.get("kind") == "trace")
 
@@ -196,7 +197,7 @@ class DeploymentCase:
 
     scenario: Scenario
     space: DeploymentSpace
-    table: Mapping[str, Any]
+    table: JsonMapping
 
 
 def deployment_cases(request: DeploymentRequest) -> Iterator[DeploymentCase]:

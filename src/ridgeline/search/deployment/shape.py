@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.records import dataclass
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
@@ -50,10 +51,10 @@ class Shape:
     def with_setting(self, axis: str, value: Any) -> Shape:
         """The same with another format, speculation or setting."""
         if axis in ("precision", "speculation"):
-            change: dict[str, Any] = {axis: value}
+            change: JsonObject = {axis: value}
             return replace(self, **change)
         name = self.knob_names[axis]
-        knob: dict[str, Any] = {name: not value if name.startswith("disable_") else value}
+        knob: JsonObject = {name: not value if name.startswith("disable_") else value}
         return replace(self, knobs=replace(self.knobs, **knob))
 
     def scenario(self, base: Scenario, replicas: int = 1) -> Scenario:

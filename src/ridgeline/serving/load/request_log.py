@@ -12,11 +12,11 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ridgeline.core.arrays import Array
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
@@ -41,7 +41,7 @@ class RequestLog:
     ttft_s: Array
     e2e_s: Array
     version: str
-    knobs: Mapping[str, Any]
+    knobs: JsonMapping
 
     @property
     def ranks(self) -> int:
@@ -125,7 +125,7 @@ def _row(path: Path, number: int, line: str) -> dict[str, float]:
     return found
 
 
-def _meta(path: Path) -> tuple[str, Mapping[str, Any]]:
+def _meta(path: Path) -> tuple[str, JsonMapping]:
     """Version and knobs from the file beside the log."""
     stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
     for name in (f"{stem}.meta.json.gz", f"{stem}.meta.json"):
@@ -141,7 +141,7 @@ def _meta(path: Path) -> tuple[str, Mapping[str, Any]]:
     return "", {}
 
 
-def _int_knob(knobs: Mapping[str, Any], name: str, usual: int) -> int:
+def _int_knob(knobs: JsonMapping, name: str, usual: int) -> int:
     value = knobs.get(name)
     return value if type(value) is int and 1 <= value <= MOST_TOKENS else usual
 

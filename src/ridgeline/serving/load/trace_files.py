@@ -22,6 +22,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
 from ridgeline.core.units import BINARY
@@ -178,7 +179,7 @@ def _mooncake_row(path: Path, number: int, row: Any) -> Row:
     return at, prompt, output, hashes, _priority(path, number, row.get(PRIORITY))
 
 
-def _bench_rows(path: Path, result: Mapping[str, Any]) -> Iterator[Row]:
+def _bench_rows(path: Path, result: JsonMapping) -> Iterator[Row]:
     prompts, outputs, starts = (result.get(name) for name in ("input_lens", "output_lens", "start_times"))
     if not isinstance(prompts, list) or not isinstance(outputs, list) or len(prompts) != len(outputs):
         raise _refuse(path, "a vllm bench result without input_lens and output_lens", todo="use --save-detailed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import BINARY
 from ridgeline.serving.request import Piece, Request
@@ -14,7 +15,7 @@ MOST_BLOCKS = int(16 * BINARY["Mi"])  # of a pool, and of all prompts together
 MOST_TOKENS = int(1 * BINARY["Gi"])  # of one number in a recording
 OUTPUT_SEEDS = 10_000  # the k-th sampled token of request n is token (prompt + k) of text 10000 + n
 
-Fields = dict[str, Any]
+Fields = JsonObject
 
 
 def requests(entries: object, block_size: int) -> tuple[Request, ...]:

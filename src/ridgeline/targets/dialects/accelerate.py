@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.dialects.megatron.collect import world_of
@@ -146,10 +146,10 @@ def other_software(files: Files) -> bool:
     return any((named_table(files, name) or {}).get("xla") is True for name in config_name)
 
 
-def words_of(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def words_of(command: list[str]) -> tuple[JsonObject, JsonObject]:
     """Options behind the script's name, and those in front of it (of the launcher)."""
-    stated_options: dict[str, Any] = {}
-    flags: dict[str, Any] = {}
+    stated_options: JsonObject = {}
+    flags: JsonObject = {}
     into, name = flags, ""
     for word in command[1:]:
         if word.startswith("--"):
@@ -172,13 +172,13 @@ def words_of(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     return stated_options, flags
 
 
-def launch_table(flags: Mapping[str, Any]) -> dict[str, Any]:
+def launch_table(flags: JsonMapping) -> JsonObject:
     """What options of `accelerate launch` say, as its file says it.
 
     >>> launch_table({"use_deepspeed": True, "zero_stage": 3, "num_processes": 8})
     {'num_processes': 8, 'distributed_type': 'DEEPSPEED', 'deepspeed_config': {'zero_stage': 3}}
     """
-    launch: dict[str, Any] = {
+    launch: JsonObject = {
         key: flags[key] for key in ("num_processes", "num_machines", "mixed_precision") if key in flags
     }
     names = ("zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device")
@@ -212,11 +212,11 @@ GPT2: Mapping[str, Mapping[str, int]] = {
 READ_WORDS = {**WORDS, **table_words("accelerate", "read_words")}
 
 
-def parts_of(files: Files) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def parts_of(files: Files) -> tuple[JsonObject, JsonObject, JsonObject]:
     """The tables of `accelerate launch`, of the Trainer and of DeepSpeed, whichever there are."""
-    launch: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-    zero: dict[str, Any] = {}
+    launch: JsonObject = {}
+    train: JsonObject = {}
+    zero: JsonObject = {}
     for table in tables(files, ".yaml", ".yml", ".json"):
         if "distributed_type" in table.data:
             launch |= table.data
@@ -292,7 +292,7 @@ def read(files: Files) -> Imported:
     return replace(imported_run, chips=chips_requested or imported_run.chips or world_of(files))
 
 
-def _model_from_scratch(reader: OptionReader, files: Files) -> Mapping[str, Any] | str | None:
+def _model_from_scratch(reader: OptionReader, files: Files) -> JsonMapping | str | None:
     """The model of a run from nothing: a config.json of the checkout, or a kind of model and what is changed in it."""
     if "train.model_name_or_path" in reader:
         return None
@@ -312,7 +312,7 @@ def _model_from_scratch(reader: OptionReader, files: Files) -> Mapping[str, Any]
     return {"model_type": kind, **GPT2[kind], **stated_options}
 
 
-def _by_words(train: dict[str, Any]) -> dict[str, Any]:
+def _by_words(train: JsonObject) -> JsonObject:
     """DeepSpeed as scripts of DeepSpeed-Chat say it: a stage, a switch for offloading, a format (fp16 unless told)."""
     if train.get("deepspeed") is not True or "zero_stage" not in train:
         return {}
@@ -327,7 +327,7 @@ def _by_words(train: dict[str, Any]) -> dict[str, Any]:
     return {"zero_optimization": zero, stored_format: {"enabled": True}}
 
 
-def _asked_for(train: dict[str, Any]) -> bool:
+def _asked_for(train: JsonObject) -> bool:
     """Whether adapters are trained: by a switch, or by a rank where the program has none; the rank in TRL's words."""
     off = (None, False, 0, "False", "false")
     switches = [train.pop(name, None) for name in SWITCHES]
@@ -346,7 +346,7 @@ def _asked_for(train: dict[str, Any]) -> bool:
     return rank is not None and type(rank) is int and rank > 0
 
 
-def _adapters(train: dict[str, Any]) -> bool:
+def _adapters(train: JsonObject) -> bool:
     """Whether scripts of DeepSpeed-Chat ask for adapters; their rank in the words of others."""
     rank = train.pop("lora_dim", 0)
     if type(rank) is not int or rank <= 0:
@@ -356,23 +356,23 @@ def _adapters(train: dict[str, Any]) -> bool:
     return True
 
 
-def with_chips(found: Imported, launch: Mapping[str, Any]) -> Imported:
+def with_chips(found: Imported, launch: JsonMapping) -> Imported:
     """What was read, with the number of processes that the launcher starts."""
     chips = launch.get("num_processes")
     return replace(found, chips=chips) if type(chips) is int and chips > 0 else found
 
 
-def _inner(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _inner(table: JsonMapping, key: str) -> JsonMapping:
     inner_table = table.get(key)
     return inner_table if isinstance(inner_table, Mapping) else {}
 
 
-def _inline(launch: Mapping[str, Any]) -> dict[str, Any]:
+def _inline(launch: JsonMapping) -> JsonObject:
     """DeepSpeed as accelerate's own file says it."""
     stated_options = _inner(launch, "deepspeed_config")
     if "zero_stage" not in stated_options:
         return {}
-    zero: dict[str, Any] = {}
+    zero: JsonObject = {}
     for word, name in INLINE.items():
         if word in stated_options:
             at, _, last = name.rpartition(".")
@@ -381,7 +381,7 @@ def _inline(launch: Mapping[str, Any]) -> dict[str, Any]:
     return {"zero_optimization": zero} | ({"gradient_accumulation_steps": steps} if type(steps) is int else {})
 
 
-def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
+def fsdp_parts(launch: JsonMapping) -> JsonObject:
     """Keys of tables inside with the prefix that accelerate gives those without."""
     found = dict(launch)
     for key, prefix in (("fsdp_config", "fsdp_"), ("parallelism_config", "parallelism_config_")):
@@ -393,7 +393,7 @@ def fsdp_parts(launch: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_trainer(data: Mapping[str, Any]) -> bool:
+def _is_trainer(data: JsonMapping) -> bool:
     plain = any(key in data for key in ARGUMENTS[:2])
     return (plain or (ARGUMENTS[2] in data and any(key in data for key in TRAINS))) and "micro_batch_size" not in data
 

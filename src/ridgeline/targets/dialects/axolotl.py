@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.imports.option_reader import holds, model_in, only
 from ridgeline.targets.imports.run_files import checkout_of
@@ -61,7 +61,7 @@ OWN = ("micro_batch_size", "sequence_len", "sample_packing", "gradient_accumulat
 def read(files: Files) -> Imported:
     """What the trainer's YAML says."""
     config_table = only(files, _is_ours, "one YAML file with base_model and micro_batch_size", ".yaml", ".yml")
-    train: dict[str, Any] = {str(key): value for key, value in config_table.data.items()}
+    train: JsonObject = {str(key): value for key, value in config_table.data.items()}
     notes: list[Unread] = []
     zero = zero_file(files, train.pop("deepspeed", None), notes)
     adapter = str(train.pop("adapter", None) or "")
@@ -81,7 +81,7 @@ def read(files: Files) -> Imported:
     return read_run(reader, READ_WORDS, checkout_of(files).model or model_in(files), ID, task)
 
 
-def _old_names(train: dict[str, Any]) -> None:
+def _old_names(train: JsonObject) -> None:
     """Keys of fsdp_config that begin with fsdp_, as they did; `bf16: auto` is bf16."""
     inner = train.get("fsdp_config")
     if isinstance(inner, Mapping):
@@ -91,7 +91,7 @@ def _old_names(train: dict[str, Any]) -> None:
         }
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
+def _is_ours(data: JsonMapping) -> bool:
     return "base_model" in data and any(key in data for key in OWN)
 
 

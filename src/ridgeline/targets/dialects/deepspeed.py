@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Norm
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
@@ -335,8 +335,8 @@ def read(files: Files) -> Imported:
     )
 
 
-def _read_mesh(reader: OptionReader) -> dict[str, Any]:
-    plan: dict[str, Any] = {"tp": reader.degree("tensor_parallel.autotp_size"), "cp": reader.degree(CP)}
+def _read_mesh(reader: OptionReader) -> JsonObject:
+    plan: JsonObject = {"tp": reader.degree("tensor_parallel.autotp_size"), "cp": reader.degree(CP)}
     plan["pp"] = reader.degree("pipeline.stages")
     reader.take("data_parallel_size", "seq_parallel_communication_data_type")
     if plan["tp"] > 1:
@@ -352,7 +352,7 @@ def _read_mesh(reader: OptionReader) -> dict[str, Any]:
     return plan
 
 
-def read_zero(reader: OptionReader, prefix: str = "") -> dict[str, Any]:
+def read_zero(reader: OptionReader, prefix: str = "") -> JsonObject:
     """Sharding, overlap and offloaded states by ZeRO's words, below `prefix` in files that hold DeepSpeed's."""
     zero = f"{prefix}zero_optimization"
     shard = reader.word(f"{zero}.stage", among={str(stage): shard for shard, stage in STAGES.items()}, default="none")
@@ -371,7 +371,7 @@ def read_zero(reader: OptionReader, prefix: str = "") -> dict[str, Any]:
     return {"shard": shard, "overlap": overlaps, "offload": {"optimizer": share}}
 
 
-def _read_zero(reader: OptionReader) -> dict[str, Any]:
+def _read_zero(reader: OptionReader) -> JsonObject:
     plan = read_zero(reader)
     if not plan["offload"]["optimizer"] and reader.switch("zero_optimization.cpu_offload", default=False):
         plan["offload"]["optimizer"] = 1.0
@@ -381,7 +381,7 @@ def _read_zero(reader: OptionReader) -> dict[str, Any]:
     return plan
 
 
-def _read_formats(reader: OptionReader) -> dict[str, Any]:
+def _read_formats(reader: OptionReader) -> JsonObject:
     stored_format = "fp32"
     for name in ("bf16", "fp16"):
         if reader.switch(f"{name}.enabled", "bfloat16.enabled" if name == "bf16" else f"{name}.enabled", default=False):
@@ -395,7 +395,7 @@ def _read_formats(reader: OptionReader) -> dict[str, Any]:
     return {"precision": {"name": stored_format, "gradients": gradients}}
 
 
-def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
+def _read_optimizer(reader: OptionReader) -> JsonObject:
     names = {kind: name for name, kind in OPTIMIZERS.items()} | {"onebitadam": "adam", "zerooneadam": "adam"}
     like = dict.fromkeys(("lamb", "onebitlamb"), "adamw") | {"cpuadam": "adamw", "fusedadam": "adamw"}
     name = reader.word("optimizer.type", among=names | like, default=None)
@@ -420,7 +420,7 @@ def _read_optimizer(reader: OptionReader) -> dict[str, Any]:
     }
 
 
-def _is_config(data: dict[str, Any]) -> bool:
+def _is_config(data: JsonObject) -> bool:
     return any(key in data for key in ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"))
 
 

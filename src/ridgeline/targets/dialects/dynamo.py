@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import serving_decisions_of
@@ -110,11 +111,11 @@ def _fleet(scenario: Scenario) -> Iterator[Piece]:
         yield chips_taken(scenario, chips)
 
 
-def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> dict[str, Any]:
+def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) -> JsonObject:
     """The options of a worker."""
     options_written = gather({}, _engine_options(scenario, engine, worker)).options
     if engine == "tensorrt-llm":
-        arguments: dict[str, Any] = {FIELDS: json.dumps(nest_options(options_written))}
+        arguments: JsonObject = {FIELDS: json.dumps(nest_options(options_written))}
     else:
         arguments = dict(options_written)
     role = name.partition("-")[0]
@@ -127,12 +128,12 @@ def arguments_of(scenario: Scenario, engine: str, name: str, worker: Replica) ->
     return arguments
 
 
-def _frontend(scenario: Scenario, router: Mapping[str, Any]) -> Launch:
+def _frontend(scenario: Scenario, router: JsonMapping) -> Launch:
     program = 'exec python3 -m dynamo.frontend --http-host "$HOST" --http-port "$PORT"'
     return Launch(program=program, arguments=router, weights=model_path(scenario), replicas=1, chips=1)
 
 
-def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: Mapping[str, Any]) -> Launch:
+def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: JsonMapping) -> Launch:
     return Launch(
         program=f'exec python3 -m {MODULES[engine]} {MODEL_OPTION[engine]} "$MODEL"',
         arguments=arguments,
@@ -146,19 +147,19 @@ def _worker(scenario: Scenario, engine: str, worker: Replica, arguments: Mapping
 
 def _deployment(
     scenario: Scenario,
-    router: Mapping[str, Any],
+    router: JsonMapping,
     workers: Mapping[str, Replica],
-    arguments: Mapping[str, dict[str, Any]],
-) -> dict[str, Any]:
+    arguments: Mapping[str, JsonObject],
+) -> JsonObject:
     """A DynamoGraphDeployment."""
     engine = scenario.plan.engine
     image = f"nvcr.io/nvidia/ai-dynamo/{RUNTIMES[engine]}:{options(ID).version}"
     front = {"name": "main", "image": image, "command": ["python3", "-m", "dynamo.frontend"], "args": _flat(router)}
-    parts: list[dict[str, Any]] = [_component("Frontend", "frontend", 1, front)]
+    parts: list[JsonObject] = [_component("Frontend", "frontend", 1, front)]
     weights = model_path(scenario) or "MODEL"
     for name, worker in workers.items():
         container_options = {MODEL_OPTION[engine]: weights, **arguments[name]}
-        container: dict[str, Any] = {
+        container: JsonObject = {
             "name": "main",
             "image": image,
             "command": ["python3", "-m", MODULES[engine]],
@@ -176,11 +177,11 @@ def _deployment(
     }
 
 
-def _component(name: str, kind: str, replicas: int, container: dict[str, Any]) -> dict[str, Any]:
+def _component(name: str, kind: str, replicas: int, container: JsonObject) -> JsonObject:
     return {"name": name, "type": kind, "replicas": replicas, "podTemplate": {"spec": {"containers": [container]}}}
 
 
-def _flat(arguments: Mapping[str, Any]) -> list[str]:
+def _flat(arguments: JsonMapping) -> list[str]:
     """Options as plain words."""
     flat_words: list[str] = []
     for option, value in arguments.items():
@@ -205,8 +206,8 @@ def read(files: Files) -> Imported:
     if not workers:
         raise none_found(files, "python3 -m dynamo.vllm, dynamo.sglang or dynamo.trtllm")
     first: OptionReader | None = None
-    pools: list[dict[str, Any]] = []
-    plan: dict[str, Any] = {}
+    pools: list[JsonObject] = []
+    plan: JsonObject = {}
     given_text = ""
     for module, words, count in workers:
         reader, worker_plan, pool, worker_model = _read_worker(module, words, count)
@@ -222,7 +223,7 @@ def read(files: Files) -> Imported:
     return imported_server(ID, files, first, plan, model_named(first, files, given_text), APART)
 
 
-def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReader, dict[str, Any], dict[str, Any], str]:
+def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReader, JsonObject, JsonObject, str]:
     """The options of one kind of worker: the plan they make, and the pool."""
     engine = next(name for name, wraps in MODULES.items() if wraps == module)
     arguments = read_arguments(words, options(engine), options(ID))
@@ -246,7 +247,7 @@ def _read_worker(module: str, words: list[str], count: int) -> tuple[OptionReade
     return reader, plan, pool | {axis: plan[axis] for axis in AXES if axis in plan}, model_given
 
 
-def _read_fleet(pools: list[dict[str, Any]]) -> dict[str, Any]:
+def _read_fleet(pools: list[JsonObject]) -> JsonObject:
     """Replicas of one kind, or pools."""
     if len(pools) == 1 and pools[0]["role"] == "both":
         fleet = {"replicas": pools[0]["replicas"]}
@@ -254,7 +255,7 @@ def _read_fleet(pools: list[dict[str, Any]]) -> dict[str, Any]:
     return {"pools": pools}
 
 
-def _ranks(serving: Mapping[str, Any]) -> int:
+def _ranks(serving: JsonMapping) -> int:
     if "pools" in serving:
         return 1
     return int(serving["replicas"] * serving.get("data_parallel_size", 1))
@@ -283,13 +284,13 @@ def _deployment_parts(files: Files) -> list[tuple[str, list[str], int]]:
     return parts_found
 
 
-def _components(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _components(data: JsonMapping) -> list[JsonMapping]:
     spec = data.get("spec")
     parts = spec.get("components", ()) if isinstance(spec, Mapping) else ()
     return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
 
 
-def _containers(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _containers(part: JsonMapping) -> list[JsonMapping]:
     at: Any = part
     for key in ("podTemplate", "spec", "containers"):
         at = at.get(key) if isinstance(at, Mapping) else None

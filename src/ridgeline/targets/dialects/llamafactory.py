@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.plan.scenario import Scenario, training
@@ -94,7 +94,7 @@ def read(files: Files) -> Imported:
     """What the trainer's YAML says, with the files beside it."""
     expected_text = "one YAML file with stage and finetuning_type"
     config_table = next(iter(_of_scripts(files)), None) or only(files, _is_ours, expected_text, ".yaml", ".yml")
-    train: dict[str, Any] = {str(key): value for key, value in config_table.data.items()}
+    train: JsonObject = {str(key): value for key, value in config_table.data.items()}
     _refuse(train, config_table.source)
     notes: list[Unread] = []
     stage = str(train.pop("stage", "sft"))[:40]
@@ -122,7 +122,7 @@ def read(files: Files) -> Imported:
     return with_chips(imported_run, launch)
 
 
-def _refuse(train: Mapping[str, Any], source: str) -> None:
+def _refuse(train: JsonMapping, source: str) -> None:
     """An `InputError` for a file that trains with Megatron, or does not train."""
     megatron = [key for key in MEGATRON if train.get(key) not in (None, False)]
     if megatron:
@@ -145,7 +145,7 @@ def _of_scripts(files: Files) -> Iterator[Table]:
             yield Table(data=table, source=next(iter(files)))
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
+def _is_ours(data: JsonMapping) -> bool:
     is_own = "finetuning_type" in data or ("stage" in data and "cutoff_len" in data)
     return is_own or ("template" in data and any(key in data for key in ELSEWHERE))
 

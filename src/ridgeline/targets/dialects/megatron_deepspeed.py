@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.dialects.megatron.collect import Given, collect, other_work, speaking
 from ridgeline.targets.dialects.megatron.names import pattern_of
@@ -38,7 +38,7 @@ def read(files: Files) -> Imported:
     imported_run = settings_of(replace(run_options, options=stated_options), ID, ID)
     if imported_run.settings["workload"]["kind"] != "train":
         return imported_run
-    plan: dict[str, Any] = dict(imported_run.settings["plan"])
+    plan: JsonObject = dict(imported_run.settings["plan"])
     if plan["pp"] > 1 and shard in ("zero2", "zero3"):
         notes.append(f"shard = zero1, where the files say {shard}: the pipeline engine shards optimizer states only")
         shard = "zero1"
@@ -49,7 +49,7 @@ def read(files: Files) -> Imported:
     )
 
 
-def _config(found: Given, files: Files) -> dict[str, Any] | None:
+def _config(found: Given, files: Files) -> JsonObject | None:
     """The configuration of DeepSpeed that the run is started with; None where it is not here."""
     name = str(found.options.get("deepspeed-config", ""))
     texts = dict(found.texts or {})
@@ -67,7 +67,7 @@ def _config(found: Given, files: Files) -> dict[str, Any] | None:
     return table if isinstance(table, dict) else None
 
 
-def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> tuple[str, list[str]]:
+def _stage(said: JsonObject, config: JsonObject | None, source: str) -> tuple[str, list[str]]:
     """What is sharded: the configuration decides; without it the stage that the script passes."""
     passed_piece = said.pop("zero-stage", None)
     inner = (config or {}).get("zero_optimization")
@@ -93,7 +93,7 @@ def _stage(said: dict[str, Any], config: dict[str, Any] | None, source: str) -> 
     return STAGES[stage], []
 
 
-def _layout(said: dict[str, Any]) -> None:
+def _layout(said: JsonObject) -> None:
     """No pipeline engine without stages; sequences split as Ulysses does."""
     if said.get("no-pipeline-parallel") is True:
         said["pipeline-model-parallel-size"] = 1
@@ -113,7 +113,7 @@ def _layout(said: dict[str, Any]) -> None:
     said.setdefault("attention-backend", "flash" if said.get("use-flash-attn") else "unfused")
 
 
-def _experts(said: dict[str, Any]) -> None:
+def _experts(said: JsonObject) -> None:
     """Experts in every second layer unless told otherwise, one for each token."""
     count = said.get("num-experts")
     said.pop("moe-expert-parallel-size", None) if count is None else None
@@ -134,7 +134,7 @@ def _experts(said: dict[str, Any]) -> None:
     said.setdefault("moe-token-dispatcher-type", "alltoall")
 
 
-def _recompute(said: dict[str, Any], config: dict[str, Any] | None) -> None:
+def _recompute(said: JsonObject, config: JsonObject | None) -> None:
     """Activation checkpointing under its older names."""
     old = [said.pop(name, None) for name in ("checkpoint-activations", "deepspeed-activation-checkpointing")]
     if any(old) and "recompute-granularity" not in said:
@@ -149,7 +149,7 @@ def _recompute(said: dict[str, Any], config: dict[str, Any] | None) -> None:
         said["fp16"] = True
 
 
-def _offload(config: dict[str, Any] | None, said: dict[str, Any]) -> dict[str, Any]:
+def _offload(config: JsonObject | None, said: JsonObject) -> JsonObject:
     """Optimizer states in host memory."""
     inner = (config or {}).get("zero_optimization")
     has_offload = isinstance(inner, dict) and isinstance(inner.get("offload_optimizer"), dict)

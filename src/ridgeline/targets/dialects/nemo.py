@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.dialects.megatron.collect import Given
 from ridgeline.targets.dialects.megatron.read import settings_of
@@ -31,7 +32,7 @@ POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "none": "no
 TOKENIZERS = {"sentencepiece": "SentencePieceTokenizer", "gpt2bpetokenizer": "GPT2BPETokenizer"}
 
 
-def model_words(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def model_words(model: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Options of Megatron's command line that the dimensions of a NeMo model mean.
 
     >>> dict(model_words({"num_layers": 2, "activation": "swiglu", "bias": False, "num_query_groups": 2}))["swiglu"]
@@ -58,7 +59,7 @@ def model_words(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "window-size", window if isinstance(window, list) else f"{window},0"
 
 
-def _experts(model: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _experts(model: JsonMapping) -> Iterator[tuple[str, Any]]:
     inner = model.get("moe")
     count = model.get("num_moe_experts") or (inner.get("num_experts") if isinstance(inner, Mapping) else None)
     if not count:
@@ -85,7 +86,7 @@ def tokenizer_words(tokenizer: object) -> Iterator[tuple[str, Any]]:
         yield "tokenizer-type", TOKENIZERS[library]
 
 
-def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_references(options: JsonMapping) -> JsonObject:
     """Options with references to others filled in, relative ones (`${.seq}`) and products (`${multiply:2,4}`) too.
 
     >>> resolve_references({"m.a": 8, "m.b": "${.a}", "m.c": "${multiply:4, ${m.a}}", "d": "${divide_floor:${m.c},2}"})
@@ -103,7 +104,7 @@ _INNER = re.compile(r"\$\{(\.{0,4})([\w.]{1,120})\}")
 _PRODUCT = re.compile(r"\$\{(multiply|divide_ceil|divide_floor):\s*(-?\d{1,15})\s*,\s*(-?\d{1,15})\s*\}")
 
 
-def _evaluate_product(text: str, name: str, known: Mapping[str, Any]) -> Any:
+def _evaluate_product(text: str, name: str, known: JsonMapping) -> Any:
     """A value with its innermost references replaced by what they refer to."""
 
     def meant(found: re.Match[str]) -> str:
@@ -149,7 +150,7 @@ def recognises(files: Files) -> bool:
     return holds(files, _is_ours, ".yaml", ".yml")
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
+def _is_ours(data: JsonMapping) -> bool:
     model = data.get("model")
     return (
         isinstance(model, Mapping)
@@ -183,12 +184,12 @@ def read(files: Files) -> Imported:
     return _with_adapters(imported_run, model)
 
 
-def _plain(said: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(said: JsonMapping) -> JsonObject:
     """References of the launcher's files (`${training.model.x}`) as those of the run they become (`${model.x}`)."""
     return {key: value.replace("${training.", "${") if isinstance(value, str) else value for key, value in said.items()}
 
 
-def _refuse_other_work(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
+def _refuse_other_work(model: JsonMapping, said: JsonMapping, source: str) -> None:
     """An `InputError` for files that do not train a decoder: by the keys of their model, or by the run's name."""
     work_kinds = [means for key, means in OTHERS.items() if model.get(key) not in (None, False)]
     names = [str(said.get(key) or "").lower()[:200] for key in ("run.name", "name", "run.model_train_name")]
@@ -197,7 +198,7 @@ def _refuse_other_work(model: Mapping[str, Any], said: Mapping[str, Any], source
         raise InputError(Problem(path="", given=work_kinds[0], expected="training of a decoder", where=source))
 
 
-def _refuse_unknown(model: Mapping[str, Any], said: Mapping[str, Any], source: str) -> None:
+def _refuse_unknown(model: JsonMapping, said: JsonMapping, source: str) -> None:
     """An `InputError` where the model is not spelled: neither dimensions nor a checkpoint of a known name."""
     words = f"{said.get('run.name')} {said.get('model.tokenizer.type')} {said.get('name')} {source}".lower()
     unspelled_word = next((word for word in UNSPELLED if word in words), None)
@@ -213,7 +214,7 @@ def _refuse_unknown(model: Mapping[str, Any], said: Mapping[str, Any], source: s
     raise InputError(Problem(path="model", given=given_text, expected=expected_text, todo=todo, where=source))
 
 
-def _checkpoint(model: Mapping[str, Any], said: Mapping[str, Any]) -> str | None:
+def _checkpoint(model: JsonMapping, said: JsonMapping) -> str | None:
     """The catalog's model that a checkpoint, or the run that trained it, is named after, where the file spells none."""
     if model.get("num_layers") is not None:
         return None
@@ -225,7 +226,7 @@ def _checkpoint(model: Mapping[str, Any], said: Mapping[str, Any]) -> str | None
     return None
 
 
-def _options(model: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _options(model: JsonMapping, said: JsonMapping) -> Iterator[tuple[str, Any]]:
     yield from model_words(model)
     yield from tokenizer_words(model.get("tokenizer"))
     for key, option in NAMES.items():
@@ -242,7 +243,7 @@ def _options(model: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[tupl
     yield from _sharding(said)
 
 
-def _formats(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _formats(said: JsonMapping) -> Iterator[tuple[str, Any]]:
     """bf16, fp16 or fp32 of the trainer, and products in fp8."""
     name = str(said.get("trainer.precision", said.get("model.precision", "32"))).removesuffix("-mixed")
     if name in ("bf16", "16", "fp16"):
@@ -256,7 +257,7 @@ def _formats(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "fp8-param-gather", True
 
 
-def _sharding(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _sharding(said: JsonMapping) -> Iterator[tuple[str, Any]]:
     """The distributed optimizer is zero1; FSDP by its strategy."""
     name = str(said.get("model.optim.name", "fused_adam"))
     yield "optimizer", OPTIMIZERS.get(name, "adam")
@@ -278,7 +279,7 @@ def _is_left(key: str, value: Any) -> bool:
 WORDS = frozenset(table_names("nemo", "words"))
 
 
-def _world(said: Mapping[str, Any], source: str) -> int | None:
+def _world(said: JsonMapping, source: str) -> int | None:
     """Ranks that the trainer states, where the mesh fits on them; else those that the file is named after."""
     nodes, chips_per_node = said.get("trainer.num_nodes"), said.get("trainer.devices")
     axes = ("tensor_model", "pipeline_model", "context")
@@ -295,14 +296,14 @@ def _world(said: Mapping[str, Any], source: str) -> int | None:
     return chips_in_name if chips_in_name is not None and chips_in_name >= max(1, least) else None
 
 
-def _with_adapters(found: Imported, model: Mapping[str, Any]) -> Imported:
+def _with_adapters(found: Imported, model: JsonMapping) -> Imported:
     """Adapters, or all weights of a trained model: what a file for fine-tuning updates."""
     peft = model.get("peft")
-    workload: dict[str, Any] = dict(found.settings["workload"])
+    workload: JsonObject = dict(found.settings["workload"])
     scheme = str(peft.get("peft_scheme") or "") if isinstance(peft, Mapping) else ""
     if scheme == "lora" and isinstance(peft, Mapping):
         tuning = peft.get("lora_tuning")
-        tuning_table: Mapping[str, Any] = tuning if isinstance(tuning, Mapping) else {}
+        tuning_table: JsonMapping = tuning if isinstance(tuning, Mapping) else {}
         words = tuning_table.get("target_modules")
         names = [str(word) for word in words] if isinstance(words, list) else ["attention_qkv"]
         targets = [part for word in names for part in ALL.get(word, (LORA[word],) if word in LORA else ())]

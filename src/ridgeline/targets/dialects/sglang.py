@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.option_reader import OptionReader
@@ -195,11 +195,11 @@ def _policy(reader: OptionReader, words: Sequence[str]) -> str:
     return POLICIES.get(stated_options, "prefix-aware")
 
 
-def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
+def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     """What an SGLang engine is told: mesh, formats, knobs, and replicas behind its own controller."""
     ranks, dp = reader.degree("tp-size"), reader.degree("dp-size")
     together = reader.switch("enable-dp-attention", default=False)
-    plan: dict[str, Any] = {"tp": max(1, ranks // dp) if together else ranks, "pp": reader.degree("pp-size")}
+    plan: JsonObject = {"tp": max(1, ranks // dp) if together else ranks, "pp": reader.degree("pp-size")}
     ep = reader.degree("ep-size")
     plan |= {"ep": ep} if ep > 1 else {}
     way = {word: name for name, word in DISPATCH.items()}.get(str(reader.take("moe-a2a-backend", default="")))
@@ -207,7 +207,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     plan |= {"precision": _precision(reader), "engine": ID}
     numbers = {knob: knob.replace("_", "-") for knob in NUMBERS}
     engine_knobs = take_knobs(reader, numbers, {knob: knob.replace("_", "-") for knob in SWITCHES})
-    serving: dict[str, Any] = {"sglang": engine_knobs} if engine_knobs else {}
+    serving: JsonObject = {"sglang": engine_knobs} if engine_knobs else {}
     serving["replicas"] = replicas if together else dp * replicas
     if together:
         serving["data_parallel_size"] = dp
@@ -228,10 +228,10 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     return plan
 
 
-def _precision(reader: OptionReader) -> dict[str, Any]:
+def _precision(reader: OptionReader) -> JsonObject:
     names = {word: name for name, word in DTYPES.items()} | {"half": "fp16", "float": "fp32"}
     wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    formats_read: dict[str, Any] = {"compute": wide, "weights": wide, "activations": wide}
+    formats_read: JsonObject = {"compute": wide, "weights": wide, "activations": wide}
     method = reader.take("quantization")
     known_words = {word: means for means, word in ONLINE.items()} | STORED
     if isinstance(method, str) and method in known_words:

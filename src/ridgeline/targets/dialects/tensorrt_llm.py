@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import has_experts, serving_decisions_of
 from ridgeline.targets.imports.command_line import Arguments, read_arguments
@@ -159,11 +159,11 @@ def read(files: Files) -> Imported:
     return imported_server(ID, files, reader, plan, model_named(reader, files, model_given), APART)
 
 
-def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
+def read_engine(reader: OptionReader, replicas: int = 1) -> JsonObject:
     """What a TensorRT-LLM engine is told."""
     ranks = reader.degree("tensor_parallel_size")
     together = reader.switch("enable_attention_dp", default=False)
-    plan: dict[str, Any] = {"tp": 1 if together else ranks, "pp": reader.degree("pipeline_parallel_size"), "engine": ID}
+    plan: JsonObject = {"tp": 1 if together else ranks, "pp": reader.degree("pipeline_parallel_size"), "engine": ID}
     ep = reader.degree("moe_expert_parallel_size")
     plan |= {"ep": ep} if ep > 1 else {}
     names = {word: name for name, word in DTYPES.items()}
@@ -171,7 +171,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     cache_formats = {word: name for name, word in KV_DTYPES.items()} | {"auto": wide}
     kv = reader.word("kv_cache_config.dtype", among=cache_formats, default=wide)
     plan["precision"] = {"compute": wide, "weights": wide, "activations": wide, "kv": kv}
-    serving: dict[str, Any] = {"replicas": replicas}
+    serving: JsonObject = {"replicas": replicas}
     numbers = {knob: field for knob, field in KNOBS.items() if knob not in SWITCHES}
     engine_knobs = take_knobs(reader, numbers, {knob: KNOBS[knob] for knob in SWITCHES})
     serving |= {"tensorrt_llm": engine_knobs} if engine_knobs else {}
@@ -189,7 +189,7 @@ def read_engine(reader: OptionReader, replicas: int = 1) -> dict[str, Any]:
     return plan
 
 
-def _is_config(data: dict[str, Any]) -> bool:
+def _is_config(data: JsonObject) -> bool:
     return bool(set(data) & KEYS)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pprint import pformat
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.torchtitan.read import functions, is_registry
@@ -167,7 +167,7 @@ def _habits(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("plan.graph", "graphs of this trainer exclude stages and most exchanges of experts: not written")
 
 
-def module(scenario: Scenario, said: Mapping[str, Any], name: str, title: str) -> str:
+def module(scenario: Scenario, said: JsonMapping, name: str, title: str) -> str:
     """The Python module of one function."""
     recompute = said["activation_checkpoint"]
     converters = said.get(f"{REGISTRY}.converters", [])
@@ -203,7 +203,7 @@ def module(scenario: Scenario, said: Mapping[str, Any], name: str, title: str) -
     return f"{head}\n{joined_text}\n\n\ndef {name}() -> Trainer.Config:\n{inner}\n"
 
 
-def _registry(said: Mapping[str, Any], converters: list[str]) -> str:
+def _registry(said: JsonMapping, converters: list[str]) -> str:
     words = [repr(str(said[f"{REGISTRY}.flavor"]))]
     words += [
         f"{key}={said[f'{REGISTRY}.{key}']!r}"
@@ -217,7 +217,7 @@ def _registry(said: Mapping[str, Any], converters: list[str]) -> str:
     return ", ".join([*words, *([f"converters=[{', '.join(objects_made)}]"] if objects_made else [])])
 
 
-def _arguments(said: Mapping[str, Any], prefix: str) -> str:
+def _arguments(said: JsonMapping, prefix: str) -> str:
     """Keyword arguments, one a line."""
     arguments = {key.removeprefix(prefix): value for key, value in said.items() if key.startswith(prefix)}
     lines = [f"{key}={pformat(value, width=90, compact=True)}" for key, value in arguments.items()]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import MODELS
 from ridgeline.plan.scenario import Scenario
@@ -259,7 +260,7 @@ def _levels(words: Iterable[str]) -> Iterator[str]:
             yield word
 
 
-def _read_fleet(together: bool, dp: int, replicas: int) -> dict[str, Any]:
+def _read_fleet(together: bool, dp: int, replicas: int) -> JsonObject:
     """Ranks of data that share experts step together; others are replicas behind the server's own balancer."""
     if together:
         return {"replicas": replicas, "data_parallel_size": dp}
@@ -268,9 +269,9 @@ def _read_fleet(together: bool, dp: int, replicas: int) -> dict[str, Any]:
     return {"replicas": replicas}
 
 
-def read_engine(reader: OptionReader) -> dict[str, Any]:
+def read_engine(reader: OptionReader) -> JsonObject:
     """What a vLLM engine is told: mesh, formats, knobs."""
-    plan: dict[str, Any] = {"tp": reader.degree("tensor-parallel-size"), "pp": reader.degree("pipeline-parallel-size")}
+    plan: JsonObject = {"tp": reader.degree("tensor-parallel-size"), "pp": reader.degree("pipeline-parallel-size")}
     if reader.switch("enable-expert-parallel", default=False):
         plan["ep"] = plan["tp"] * reader.degree("data-parallel-size")
     backends = {"deepep": "deepep", "allgather": "all-to-all", "naive": "all-to-all"}
@@ -282,7 +283,7 @@ def read_engine(reader: OptionReader) -> dict[str, Any]:
     numbers = {knob: dashed_options[knob] for knob in NUMBERS}
     engine_knobs = take_knobs(reader, numbers, {knob: dashed_options[knob] for knob in SWITCHES})
     engine_knobs = {knob: parse_count(value) for knob, value in engine_knobs.items()}
-    serving: dict[str, Any] = {"vllm": engine_knobs} if engine_knobs else {}
+    serving: JsonObject = {"vllm": engine_knobs} if engine_knobs else {}
     if serving:
         plan["serving"] = serving
     drafts = json_option(reader, "speculative-config")
@@ -312,10 +313,10 @@ def _draft_kind(method: str) -> str:
     return "eagle" if method.startswith("eagle") else "mtp" if "mtp" in method else "ngram"
 
 
-def _read_graphs(reader: OptionReader) -> dict[str, Any]:
+def _read_graphs(reader: OptionReader) -> JsonObject:
     if reader.switch("enforce-eager", default=False):
         return {"graph": "none", "compiled": False}
-    graph_plan: dict[str, Any] = {}
+    graph_plan: JsonObject = {}
     overall = reader.take("optimization-level")
     if overall is not None:
         graph_plan |= {"compiled": False, "graph": "none"} if str(overall) == "0" else {"compiled": True}
@@ -329,10 +330,10 @@ def _read_graphs(reader: OptionReader) -> dict[str, Any]:
     return graph_plan
 
 
-def _precision(reader: OptionReader) -> dict[str, Any]:
+def _precision(reader: OptionReader) -> JsonObject:
     names = {word: name for name, word in DTYPES.items()} | {"half": "fp16", "float": "fp32"}
     wide = reader.word("dtype", among={**names, "auto": "bf16"}, default="bf16")
-    formats_read: dict[str, Any] = {"compute": wide, "weights": wide, "activations": wide, "kv": wide}
+    formats_read: JsonObject = {"compute": wide, "weights": wide, "activations": wide, "kv": wide}
     method = reader.take("quantization")
     known_words = {word: means for means, word in ONLINE.items()} | {word: (*two, None) for word, two in STORED.items()}
     if isinstance(method, str) and method in known_words:
@@ -370,7 +371,7 @@ def _merge_config(reader: OptionReader, files: Files) -> None:
             reader.options = file_options | reader.options
 
 
-def _is_config(data: Mapping[str, Any]) -> bool:
+def _is_config(data: JsonMapping) -> bool:
     keys = {str(key).replace("_", "-") for key in data}
     return bool(keys & {"tensor-parallel-size", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"})
 

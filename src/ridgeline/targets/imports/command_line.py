@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.table import given_text
 from ridgeline.targets.options import Options
 from ridgeline.targets.target import Unread
@@ -23,7 +24,7 @@ NUMBER = re.compile(r"[+-]?(\d{1,18}|\d{0,18}\.\d{0,18})(e[+-]?\d{1,3})?", re.IG
 class Arguments:
     """Options by name: one value as itself, several as a list, a switch as True or False; words that are none."""
 
-    options: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject = field(default_factory=dict)
     words: list[str] = field(default_factory=list)
     strange: list[Unread] = field(default_factory=list)
 

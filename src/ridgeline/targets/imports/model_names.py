@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.errors import InputError
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
@@ -88,7 +88,7 @@ def _spans_of(words: list[str]) -> Iterator[str]:
                 yield "-".join(words[start:end])
 
 
-def known_as(table: Mapping[str, Any], unsure: Iterable[str] = (), prefer: str = "") -> str | Mapping[str, Any]:
+def known_as(table: JsonMapping, unsure: Iterable[str] = (), prefer: str = "") -> str | JsonMapping:
     """The catalog id of the model a table of dimensions describes, or the table itself when no entry equals it.
 
     Keys named as `unsure` were not stated by the source: an entry may differ in them, and then fills them in. Of

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import SUFFIXES, Table, parse_table
 from ridgeline.core.table import BIGGEST, given_text
@@ -24,7 +25,7 @@ MOST_NOTES = 12
 STRANGE = "not an option this reader knows"
 
 
-def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(table: JsonMapping, path: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves of nested tables by dotted path; lists are leaves.
 
     >>> dict(flatten({"a": {"b": 1}, "c": [2]}))
@@ -38,13 +39,13 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield name, value
 
 
-def nest_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def nest_options(options: JsonMapping) -> JsonObject:
     """The opposite of `flatten`.
 
     >>> nest_options({"a.b": 1, "c": [2]})
     {'a': {'b': 1}, 'c': [2]}
     """
-    table: dict[str, Any] = {}
+    table: JsonObject = {}
     for name, value in options.items():
         at = table
         *above, last = name.split(".")
@@ -71,7 +72,7 @@ def _table(path: Path, text: str) -> Table:
     return parse_table(path, text)
 
 
-def holds(files: Files, wanted: Callable[[dict[str, Any]], bool], *suffixes: str) -> bool:
+def holds(files: Files, wanted: Callable[[JsonObject], bool], *suffixes: str) -> bool:
     """Whether a file of these suffixes is wanted; files that cannot be parsed are nobody's.
 
     >>> holds({"a.json": '{"x": 1}'}, lambda data: "x" in data, ".json"), holds({"a.json": "{"}, bool, ".json")
@@ -83,7 +84,7 @@ def holds(files: Files, wanted: Callable[[dict[str, Any]], bool], *suffixes: str
         return False
 
 
-def only(files: Files, wanted: Callable[[dict[str, Any]], bool], expected: str, *suffixes: str) -> Table:
+def only(files: Files, wanted: Callable[[JsonObject], bool], expected: str, *suffixes: str) -> Table:
     """The one file of these suffixes that is wanted, or an `InputError` that says how many there are.
 
     >>> only({"a.json": '{"x": 1}', "b.json": "{}"}, lambda data: "x" in data, "one file with x", ".json").source
@@ -184,7 +185,7 @@ class OptionReader:
             return value.lower() == "true"
         return value if isinstance(value, bool) else default
 
-    def word(self, *names: str, among: Mapping[str, Any], default: Any) -> Any:
+    def word(self, *names: str, among: JsonMapping, default: Any) -> Any:
         """What the option's word means."""
         value = self.take(*names)
         if value is None:
@@ -219,7 +220,7 @@ def _why(name: str, apart: Mapping[str, str]) -> str:
     return next((why for pattern, why in apart.items() if fnmatchcase(name, pattern)), STRANGE)
 
 
-def assignments(files: Files) -> dict[str, Any]:
+def assignments(files: Files) -> JsonObject:
     """The `key=value` arguments of the commands in shell scripts, later ones on top; nothing is executed.
 
     >>> assignments({"run.sh": "N=8\\npython3 -m train a.b=$N +c=\'x\' d=true"})
@@ -238,12 +239,12 @@ def chips_named(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def assigned_by(files: Files, wanted: str = "") -> Iterator[dict[str, Any]]:
+def assigned_by(files: Files, wanted: str = "") -> Iterator[JsonObject]:
     """The `key=value` arguments of each command that has some; of those whose words match `wanted` first.
 
     Those of a command that only starts another script come last: what that script does with them was followed.
     """
-    ranked_options: list[tuple[bool, bool, dict[str, Any]]] = []
+    ranked_options: list[tuple[bool, bool, JsonObject]] = []
     for name, text in files.items():
         if not name.endswith((".sh", ".sbatch", ".slurm")):
             continue
@@ -267,7 +268,7 @@ def starts_script(command: Sequence[str]) -> bool:
     )
 
 
-def interpolate_references(options: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def interpolate_references(options: JsonMapping, environment: Mapping[str, str]) -> JsonObject:
     """Options with OmegaConf's references filled in: another option, one with a default, the environment.
 
     >>> interpolate_references({"a": "${b.c}", "b.c": 4, "d": "${oc.env:N,8}", "e": "${oc.select:x.y,null}"}, {})
@@ -323,6 +324,6 @@ def model_in(files: Files) -> str | None:
     return None
 
 
-def pick(settings: Mapping[str, Any]) -> dict[str, Any]:
+def pick(settings: JsonMapping) -> JsonObject:
     """Settings without the keys that are absent."""
     return {key: value for key, value in settings.items() if value is not None}

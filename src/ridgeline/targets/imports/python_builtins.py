@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.targets.imports.python_values import (
     MISSING,
     Bound,
@@ -162,7 +163,7 @@ def put(held: Any, at: Any, value: Any) -> None:
         held[at] = value
 
 
-def call(reading: Interpreter, what: Any, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+def call(reading: Interpreter, what: Any, given: tuple[Any, ...], words: JsonMapping) -> Any:
     """A builtin, a method of a plain value, `replace`, `deepcopy` or the environment; else `MISSING`."""
     if isinstance(what, Bound):
         return _method(what, given, words)
@@ -198,7 +199,7 @@ def deep_copy(value: Any) -> Any:
     return value if isinstance(value, (Function, Class, Bound)) else copy.copy(value)
 
 
-def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: JsonMapping) -> Any:
     first = given[0] if given else None
     if name == "print":
         return None
@@ -222,7 +223,7 @@ def _builtin(reading: Interpreter, name: str, given: tuple[Any, ...], words: Map
         return Unknown(f"{name}(...)")
 
 
-def _plain(name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+def _plain(name: str, given: tuple[Any, ...], words: JsonMapping) -> Any:
     first = given[0] if given else None
     match name:
         case "int" | "float":
@@ -282,7 +283,7 @@ def _is_a(value: Any, kind: Any) -> Any:
     return isinstance(value, _TYPES[name]) if name in _TYPES else False
 
 
-def _method(what: Bound, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+def _method(what: Bound, given: tuple[Any, ...], words: JsonMapping) -> Any:
     """A method of a text, a list or a table."""
     owner, name = what.owner, what.name
     if isinstance(owner, str) and name in _TEXT and all(isinstance(part, (str, list)) for part in given):
@@ -309,7 +310,7 @@ def _method(what: Bound, given: tuple[Any, ...], words: Mapping[str, Any]) -> An
     return MISSING
 
 
-def _of_table(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+def _of_table(owner: dict[Any, Any], name: str, given: tuple[Any, ...], words: JsonMapping) -> Any:
     key = given[0] if given else None
     match name:
         case "get" | "pop" | "setdefault" if (key := key_of(key)) is not MISSING:

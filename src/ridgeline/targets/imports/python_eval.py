@@ -10,10 +10,11 @@ set is unknown, and both are noted. Steps, depth and sizes are bounded.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.targets.imports import python_builtins as builtin
 from ridgeline.targets.imports import python_expressions as expressions
@@ -58,7 +59,7 @@ class Left(Exception):
     """`raise` was reached: the code refuses what it was given."""
 
 
-Hook = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+Hook = Callable[[str, tuple[Any, ...], JsonObject], Any]
 
 
 def _nothing(*_: Any) -> Any:
@@ -162,11 +163,11 @@ class Interpreter:
         if self.steps > MOST_STEPS or self.depth > DEEPEST:
             raise Stop
 
-    def run(self, body: list[ast.stmt], scope: dict[str, Any], module: Module) -> None:
+    def run(self, body: list[ast.stmt], scope: JsonObject, module: Module) -> None:
         for node in body:
             self.statement(node, scope, module)
 
-    def statement(self, node: ast.stmt, scope: dict[str, Any], module: Module) -> None:
+    def statement(self, node: ast.stmt, scope: JsonObject, module: Module) -> None:
         """Follow one statement."""
         self.tick()
         match node:
@@ -210,7 +211,7 @@ class Interpreter:
             case _:
                 pass
 
-    def _if(self, node: ast.If, scope: dict[str, Any], module: Module) -> None:
+    def _if(self, node: ast.If, scope: JsonObject, module: Module) -> None:
         if "__name__" in ast.dump(node.test)[:200] or "TYPE_CHECKING" in ast.unparse(node.test)[:80]:
             return
         truth_value = builtin.truth(self.value(node.test, scope, module))
@@ -219,7 +220,7 @@ class Interpreter:
         else:
             self.run(node.body if truth_value else node.orelse, scope, module)
 
-    def _follow_both(self, node: ast.stmt, body: list[ast.stmt], scope: dict[str, Any], module: Module) -> None:
+    def _follow_both(self, node: ast.stmt, body: list[ast.stmt], scope: JsonObject, module: Module) -> None:
         """A branch that cannot be told: what it would set is unknown. One that only refuses is none."""
         if all(isinstance(line, (ast.Raise, ast.Pass, ast.Assert)) or files.says(line) for line in body):
             return
@@ -230,7 +231,7 @@ class Interpreter:
                 if isinstance(part, (ast.Name, ast.Attribute)) and isinstance(part.ctx, ast.Store):
                     self.store(part, Unknown(f"set below `{text.rstrip(':')}`"), scope, module)
 
-    def _for(self, node: ast.For, scope: dict[str, Any], module: Module) -> None:
+    def _for(self, node: ast.For, scope: JsonObject, module: Module) -> None:
         items = builtin.items(self.value(node.iter, scope, module))
         if items is None:
             self._follow_both(node, node.body, scope, module)
@@ -244,7 +245,7 @@ class Interpreter:
                 if str(jump) == "Break":
                     break
 
-    def _try(self, node: ast.Try, scope: dict[str, Any], module: Module) -> None:
+    def _try(self, node: ast.Try, scope: JsonObject, module: Module) -> None:
         try:
             self.run(node.body, scope, module)
         except Left:
@@ -252,7 +253,7 @@ class Interpreter:
                 self.run(handler.body, scope, module)
         self.run(node.finalbody, scope, module)
 
-    def store(self, target: ast.expr, value: Any, scope: dict[str, Any], module: Module) -> None:
+    def store(self, target: ast.expr, value: Any, scope: JsonObject, module: Module) -> None:
         """Give a name, an attribute or an item a value."""
         match target:
             case ast.Name(id=name):
@@ -278,7 +279,7 @@ class Interpreter:
             case _:
                 pass
 
-    def owner(self, node: ast.expr, scope: dict[str, Any], module: Module) -> Made | None:
+    def owner(self, node: ast.expr, scope: JsonObject, module: Module) -> Made | None:
         """The object whose attribute is set; objects on the way are made as they are needed."""
         if isinstance(node, ast.Attribute):
             above = self.owner(node.value, scope, module)
@@ -303,7 +304,7 @@ class Interpreter:
 
     # expressions
 
-    def value(self, node: ast.expr, scope: dict[str, Any], module: Module) -> Any:
+    def value(self, node: ast.expr, scope: JsonObject, module: Module) -> Any:
         """What an expression is worth."""
         self.tick()
         self.depth += 1
@@ -312,7 +313,7 @@ class Interpreter:
         finally:
             self.depth -= 1
 
-    def _value(self, node: ast.expr, scope: dict[str, Any], module: Module) -> Any:
+    def _value(self, node: ast.expr, scope: JsonObject, module: Module) -> Any:
         match node:
             case ast.Constant(value=value):
                 return value if isinstance(value, (int, float, str, bool, type(None))) else Unknown(repr(value)[:40])
@@ -355,7 +356,7 @@ class Interpreter:
             case _:
                 return Unknown(ast.unparse(node)[:80])
 
-    def name(self, name: str, scope: dict[str, Any], module: Module) -> Any:
+    def name(self, name: str, scope: JsonObject, module: Module) -> Any:
         for layers_held in (scope, module.scope):
             if name in layers_held:
                 return self.resolved(layers_held[name], module)
@@ -391,7 +392,7 @@ class Interpreter:
                 return Outside(f"{owner.name}.{name}") if enum else self.value(node.value, {}, owner.module)
         return Outside(f"{owner.name}.{name}")
 
-    def _items(self, parts: list[ast.expr], scope: dict[str, Any], module: Module) -> Any:
+    def _items(self, parts: list[ast.expr], scope: JsonObject, module: Module) -> Any:
         elements: list[Any] = []
         for part in parts:
             value = self.value(part, scope, module)
@@ -404,7 +405,7 @@ class Interpreter:
                 elements.append(value)
         return elements
 
-    def _table(self, node: ast.Dict, scope: dict[str, Any], module: Module) -> Any:
+    def _table(self, node: ast.Dict, scope: JsonObject, module: Module) -> Any:
         pairs: dict[Any, Any] = {}
         for key, part in zip(node.keys, node.values, strict=True):
             value = self.value(part, scope, module)
@@ -418,12 +419,12 @@ class Interpreter:
 
     # calls
 
-    def _call(self, node: ast.Call, scope: dict[str, Any], module: Module) -> Any:
+    def _call(self, node: ast.Call, scope: JsonObject, module: Module) -> Any:
         positional: list[Any] = []
         for part in node.args:
             value = self.value(part, scope, module)
             positional += (builtin.items(value) or []) if isinstance(part, ast.Starred) else [value]
-        words: dict[str, Any] = {}
+        words: JsonObject = {}
         for word in node.keywords:
             value = self.value(word.value, scope, module)
             if word.arg is not None:
@@ -434,7 +435,7 @@ class Interpreter:
             self.value(node.func, scope, module), tuple(positional), words, ast.unparse(node.func)[:80]
         )
 
-    def call_value(self, what: Any, given: tuple[Any, ...], words: dict[str, Any], text: str) -> Any:
+    def call_value(self, what: Any, given: tuple[Any, ...], words: JsonObject, text: str) -> Any:
         """What calling something yields."""
         name, sees_images = str(what) if isinstance(what, Outside) else text, given
         if isinstance(what, Function) and isinstance(what.node, ast.FunctionDef):
@@ -456,7 +457,7 @@ class Interpreter:
             return Made(name=f"{owner}.{what.name}" if owner else text, given=(what.owner, *given), parts=words)
         return Made(name=str(what) if isinstance(what, Outside) else text, given=given, parts=words)
 
-    def follow(self, what: Function, given: tuple[Any, ...], words: Mapping[str, Any]) -> Any:
+    def follow(self, what: Function, given: tuple[Any, ...], words: JsonMapping) -> Any:
         """What a function of the checkout returns."""
         self.tick()
         node = what.node
@@ -477,6 +478,6 @@ class Interpreter:
             self.depth -= 1
         return None
 
-    def build(self, what: Class, given: tuple[Any, ...], words: Mapping[str, Any]) -> Made:
+    def build(self, what: Class, given: tuple[Any, ...], words: JsonMapping) -> Made:
         """An object with the defaults of its class and what it was called with."""
         return build(self, what, given, words)

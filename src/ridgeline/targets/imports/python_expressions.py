@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.targets.imports import python_builtins as builtin
 from ridgeline.targets.imports.python_values import MISSING, Module, Outside, Unknown, is_known, key_of
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from ridgeline.targets.imports.python_eval import Interpreter
 
 
-def compare_values(reading: Interpreter, node: ast.Compare, scope: dict[str, Any], module: Module) -> Any:
+def compare_values(reading: Interpreter, node: ast.Compare, scope: JsonObject, module: Module) -> Any:
     left_value = reading.value(node.left, scope, module)
     for op, part in zip(node.ops, node.comparators, strict=True):
         right = reading.value(part, scope, module)
@@ -23,7 +24,7 @@ def compare_values(reading: Interpreter, node: ast.Compare, scope: dict[str, Any
     return True
 
 
-def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope: dict[str, Any], module: Module) -> Any:
+def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope: JsonObject, module: Module) -> Any:
     if isinstance(key, ast.Slice):
         ends = [None if end is None else reading.value(end, scope, module) for end in (key.lower, key.upper, key.step)]
         if isinstance(owner, (list, str)) and all(end is None or type(end) is int for end in ends):
@@ -39,7 +40,7 @@ def item(reading: Interpreter, node: ast.expr, owner: Any, key: ast.expr, scope:
     return Unknown(ast.unparse(node)[:80])
 
 
-def text(reading: Interpreter, node: ast.expr, parts: list[ast.expr], scope: dict[str, Any], module: Module) -> Any:
+def text(reading: Interpreter, node: ast.expr, parts: list[ast.expr], scope: JsonObject, module: Module) -> Any:
     text_parts = []
     for part in parts:
         inner = part.value if isinstance(part, ast.FormattedValue) else part
@@ -50,7 +51,7 @@ def text(reading: Interpreter, node: ast.expr, parts: list[ast.expr], scope: dic
     return "".join(text_parts)[: builtin.LONGEST]
 
 
-def comprehension(reading: Interpreter, node: Any, scope: dict[str, Any], module: Module) -> Any:
+def comprehension(reading: Interpreter, node: Any, scope: JsonObject, module: Module) -> Any:
     inner, first = dict(scope), node.generators[0]
     items = builtin.items(reading.value(first.iter, scope, module))
     if items is None or len(node.generators) > 1:

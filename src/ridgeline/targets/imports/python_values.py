@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.targets.imports.run_files import Checkout
 
 MISSING: Any = object()  # no value at all, where None is one
@@ -30,7 +31,7 @@ class Made:
 
     name: str = ""
     given: tuple[Any, ...] = ()
-    parts: dict[str, Any] = field(default_factory=dict)
+    parts: JsonObject = field(default_factory=dict)
     assigned_names: set[str] = field(default_factory=set)
 
 
@@ -50,7 +51,7 @@ class Module:
 
     name: str
     package: str
-    scope: dict[str, Any] = field(default_factory=dict)
+    scope: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +68,7 @@ class Function:
 
     node: ast.FunctionDef | ast.Lambda
     module: Module
-    scope: dict[str, Any]
+    scope: JsonObject
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,12 +139,12 @@ if TYPE_CHECKING:
 
 
 def arguments(
-    reading: Interpreter, args: ast.arguments, call: tuple[tuple[Any, ...], Mapping[str, Any]], what: Function
-) -> dict[str, Any]:
+    reading: Interpreter, args: ast.arguments, call: tuple[tuple[Any, ...], JsonMapping], what: Function
+) -> JsonObject:
     """The parameters of a function by name: defaults, then what it is called with; the rest is unknown."""
     given_text, words = call
     names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
-    bound_arguments: dict[str, Any] = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
+    bound_arguments: JsonObject = {name: Unknown(name) for name in (*names, *(arg.arg for arg in args.kwonlyargs))}
     for name, part in zip(names[len(names) - len(args.defaults) :], args.defaults, strict=True):
         bound_arguments[name] = reading.value(part, {}, what.module)
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
@@ -158,7 +159,7 @@ def arguments(
     return bound_arguments
 
 
-def build(reading: Interpreter, what: Class, given: tuple[Any, ...], words: Mapping[str, Any]) -> Made:
+def build(reading: Interpreter, what: Class, given: tuple[Any, ...], words: JsonMapping) -> Made:
     """An object with the defaults of its class and what it was called with."""
     instance = Made(name=what.name, given=given)
     names = list(_defaults(reading, what, instance, 0))
@@ -212,7 +213,7 @@ def says(node: ast.stmt) -> bool:
     return isinstance(node.value, ast.Constant) or text.startswith(("log", "print", "warn", "assert"))
 
 
-def bind(node: ast.Import | ast.ImportFrom, scope: dict[str, Any], module: Module) -> None:
+def bind(node: ast.Import | ast.ImportFrom, scope: JsonObject, module: Module) -> None:
     """Names that an import binds, to be looked up when they are used."""
     if isinstance(node, ast.Import):
         for name in node.names:

@@ -7,9 +7,8 @@ files to a place it can write to and runs launch.sh, which is told how many node
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.launchers.launch import (
     IMAGE,
@@ -43,7 +42,7 @@ def jobset(scenario: Scenario, files: Files, job: JobRequest) -> str:
     name, (nodes, _) = job_name(scenario), nodes_of(scenario.system)
     leader = f"{name}-{NODE}-0-0.{name}"
     pod = _pod(scenario, job, name, _script(nodes, "$JOB_COMPLETION_INDEX", leader))
-    inner: dict[str, Any] = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "backoffLimit": 0}
+    inner: JsonObject = {"parallelism": nodes, "completions": nodes, "completionMode": "Indexed", "backoffLimit": 0}
     if job.time is not None:
         inner["activeDeadlineSeconds"] = int(job.time)
     manifest = {
@@ -71,7 +70,7 @@ def trainjob(scenario: Scenario, files: Files, job: JobRequest) -> str:
         **({"nodeSelector": pod["nodeSelector"]} if "nodeSelector" in pod else {}),
     }
     inner = {"name": NODE, "template": {"spec": {"template": {"spec": patch}}}}
-    spec: dict[str, Any] = {
+    spec: JsonObject = {
         "runtimeRef": {
             "apiGroup": "trainer.kubeflow.org",
             "kind": "ClusterTrainingRuntime",
@@ -134,11 +133,11 @@ def _script(nodes: int, rank: str, leader: str) -> str:
     )
 
 
-def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> dict[str, Any]:
+def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> JsonObject:
     """The pod that is one node: its chips, the files, shared memory for the processes on it."""
     _, chips_per_node = nodes_of(scenario.system)
     mounts = [{"name": "plan", "mountPath": "/plan"}, {"name": "shm", "mountPath": "/dev/shm"}]
-    volumes: list[dict[str, Any]] = [
+    volumes: list[JsonObject] = [
         {"name": "plan", "configMap": {"name": f"{name}-plan"}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
@@ -146,7 +145,7 @@ def _pod(scenario: Scenario, job: JobRequest, name: str, script: str) -> dict[st
         mounts.append({"name": "output", "mountPath": "/output"})
         volumes.append({"name": "output", "persistentVolumeClaim": {"claimName": job.output}})
     chips = {vendor_of(scenario.system).kubernetes: chips_per_node}
-    pod: dict[str, Any] = {
+    pod: JsonObject = {
         "restartPolicy": "Never",
         **({"nodeSelector": node_selector} if (node_selector := selector(scenario)) else {}),
         "containers": [
@@ -182,12 +181,12 @@ def selector(scenario: Scenario) -> dict[str, str]:
     }
 
 
-def _metadata(name: str, job: JobRequest) -> dict[str, Any]:
+def _metadata(name: str, job: JobRequest) -> JsonObject:
     queue = {"labels": {"kueue.x-k8s.io/queue-name": job.partition}} if job.partition else {}
     return {"name": name, **queue}
 
 
-def _manifest(scenario: Scenario, name: str, files: Files, made: Mapping[str, Any], job: JobRequest) -> str:
+def _manifest(scenario: Scenario, name: str, files: Files, made: JsonMapping, job: JobRequest) -> str:
     """The ConfigMap of the files and the job as one list: `kubectl apply -f`."""
     mounted_files = {path: text for path, text in files.items() if path != SLURM}
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-plan"}, "data": mounted_files}

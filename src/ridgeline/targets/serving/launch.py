@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.imports.shell_eval import Script, read_script
 from ridgeline.targets.launchers.launch import comment, header
@@ -35,7 +36,7 @@ class Launch:
     """
 
     program: str
-    arguments: Mapping[str, Any]
+    arguments: JsonMapping
     weights: str
     replicas: int
     chips: int
@@ -55,7 +56,7 @@ def words_of(option: str, value: Any) -> list[str]:
     return [option, *(shlex.quote(f"{part:g}" if isinstance(part, float) else str(part)) for part in values)]
 
 
-def array(name: str, values: Mapping[str, Any]) -> str:
+def array(name: str, values: JsonMapping) -> str:
     """A shell array of options, one on each line."""
     lines = [f"    {' '.join(words_of(option, value))}\n" for option, value in values.items()]
     return f"{name}=(\n{''.join(lines)})\n"

@@ -6,9 +6,10 @@ with it. What it cannot generate (trace times, on-off, conversations) is lost an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.serve import ClosedLoop, Constant, Gamma, OnOff, Poisson, Serve, Sessions, TraceFile
 from ridgeline.targets.launchers.launch import ON_NODE, comment, header
@@ -83,7 +84,7 @@ def _say(option: str, value: Any, *paths: str) -> Say:
     return Say(f"{PREFIX}--{option}", value, *paths)
 
 
-def bench_script(scenario: Scenario, said: Mapping[str, Any], title: str, weights: str) -> str:
+def bench_script(scenario: Scenario, said: JsonMapping, title: str, weights: str) -> str:
     """The script that loads a server as the workload says; the result is a JSON file with every request."""
     load_options = {name.removeprefix(PREFIX): value for name, value in said.items() if name.startswith(PREFIX)}
     head = comment(header(scenario, title))
@@ -104,14 +105,14 @@ def server_export(id: str, scenario: Scenario, ledger: Ledger, how: Launch, fiel
     return export_of(id, {**(fields or {}), ON_NODE: launch_script(scenario, how, title), BENCH: load}, ledger)
 
 
-def read_load(options: Mapping[str, Any]) -> dict[str, Any]:
+def read_load(options: JsonMapping) -> JsonObject:
     """The workload that options of `vllm bench serve` describe; options by name without dashes.
 
     >>> read_load({"request-rate": 2.0, "random-input-len": 100, "random-output-len": 20, "num-prompts": 40})
     {'kind': 'serve', 'arrivals': {'kind': 'poisson', 'rate': 2.0}, 'requests': 40, 'isl': 100, 'osl': 20}
     """
     rate, users = options.get("request-rate", "inf"), options.get("max-concurrency")
-    work: dict[str, Any] = {"kind": "serve"}
+    work: JsonObject = {"kind": "serve"}
     burstiness = options.get("burstiness", 1.0)
     if isinstance(users, int) and not _finite(rate):
         work["arrivals"] = {"kind": "closed-loop", "concurrency": users}
@@ -128,9 +129,9 @@ def read_load(options: Mapping[str, Any]) -> dict[str, Any]:
     return work | ({"objective": objective} if objective else {})
 
 
-def _objective(options: Mapping[str, Any]) -> dict[str, Any]:
+def _objective(options: JsonMapping) -> JsonObject:
     goals = options.get("goodput", ())
-    objective: dict[str, Any] = {}
+    objective: JsonObject = {}
     names = {word: name for name, word in LIMITS.items()}
     for word in goals if isinstance(goals, list | tuple) else (goals,):
         name, _, limit = str(word).partition(":")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.load import find_name
@@ -94,13 +94,13 @@ def has_server(files: Files, programs: tuple[tuple[str, ...], ...], keys: frozen
         return False
 
 
-def _dashed_keys(data: Mapping[str, Any]) -> set[str]:
+def _dashed_keys(data: JsonMapping) -> set[str]:
     return {str(key).replace("_", "-") for key in data}
 
 
-def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mapping[str, str]) -> dict[str, Any]:
+def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mapping[str, str]) -> JsonObject:
     """Knobs by their option: numbers and words as they stand, switches as true or false."""
-    knob_values: dict[str, Any] = {}
+    knob_values: JsonObject = {}
     for knob, name in numbers.items():
         value = reader.take(name)
         if isinstance(value, int | float | str) and not isinstance(value, bool):
@@ -114,10 +114,10 @@ def take_knobs(reader: OptionReader, numbers: Mapping[str, str], switches: Mappi
     return knob_values
 
 
-def json_option(reader: OptionReader, name: str) -> dict[str, Any]:
+def json_option(reader: OptionReader, name: str) -> JsonObject:
     """An option that is a JSON object, with parts that were given behind dots."""
     value_given = reader.take(name)
-    json_table: dict[str, Any] = {}
+    json_table: JsonObject = {}
     if isinstance(value_given, str):
         try:
             object_read = json.loads(value_given)
@@ -144,7 +144,7 @@ def model_named(reader: OptionReader, files: Files, given: str) -> str | None:
     return written
 
 
-def load_in(files: Files, notes: list[str], unread: list[Unread]) -> dict[str, Any]:
+def load_in(files: Files, notes: list[str], unread: list[Unread]) -> JsonObject:
     """The workload of a `vllm bench serve` among the files; an assumed one without it."""
     for _, words in commands_of(files, BENCH_PROGRAM):
         arguments_read = read_arguments(words, BENCH)
@@ -159,12 +159,12 @@ def load_in(files: Files, notes: list[str], unread: list[Unread]) -> dict[str, A
 
 
 def imported_server(
-    target: str, files: Files, reader: OptionReader, plan: dict[str, Any], model: str | None, apart: Mapping[str, str]
+    target: str, files: Files, reader: OptionReader, plan: JsonObject, model: str | None, apart: Mapping[str, str]
 ) -> Imported:
     """The settings with everything that did not reach them."""
     assumptions = list(reader.assumptions)
     more: list[Unread] = []
-    settings: dict[str, Any] = {"model": model} if model else {}
+    settings: JsonObject = {"model": model} if model else {}
     settings |= {"workload": load_in(files, assumptions, more), "plan": plan}
     unread = tuple(weigh_unread((*reader.unread(apart), *more)))
     return Imported(target=target, settings=settings, unread=unread, assumptions=tuple(assumptions))

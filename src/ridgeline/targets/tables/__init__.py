@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
+
 FOLDER = Path(__file__).parent
 
 
 @cache
-def tables(dialect: str) -> Mapping[str, Any]:
+def tables(dialect: str) -> JsonMapping:
     """Every table of a dialect, as its file nests them."""
     return MappingProxyType(tomllib.loads((FOLDER / f"{dialect}.toml").read_text(encoding="utf-8")))
 
@@ -45,7 +46,7 @@ def names(dialect: str, name: str) -> tuple[str, ...]:
     return tuple(map(str, tables(dialect)[name]))
 
 
-def values(dialect: str, name: str) -> dict[str, Any]:
+def values(dialect: str, name: str) -> JsonObject:
     """A table of values of any kind."""
     return dict(tables(dialect)[name])
 

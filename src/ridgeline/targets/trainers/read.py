@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.table import given_text
@@ -25,7 +26,7 @@ from ridgeline.targets.trainers.write import MODULES
 QUANTIZED = re.compile(r"\b(gptq|awq|aqlm|bnb|nf4|int4|int8|4bit|8bit|nvfp4)\b", re.IGNORECASE)
 
 
-def named_table(files: Files, name: Any) -> dict[str, Any] | None:
+def named_table(files: Files, name: Any) -> JsonObject | None:
     """A table that a configuration names: among the files, or beside them in their checkout."""
     if isinstance(name, Mapping):
         return dict(name)
@@ -43,7 +44,7 @@ def named_table(files: Files, name: Any) -> dict[str, Any] | None:
         return None
 
 
-def zero_file(files: Files, name: Any, notes: list[Unread]) -> dict[str, Any]:
+def zero_file(files: Files, name: Any, notes: list[Unread]) -> JsonObject:
     """DeepSpeed's file by the name that a configuration gives; its name alone tells the stage where it is not here."""
     if name in (None, "", False):
         return {}
@@ -82,7 +83,7 @@ def model_of(reader: OptionReader, option: str, named: str | None) -> str | None
     return None
 
 
-def without_further_tokens(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+def without_further_tokens(reader: OptionReader, model: str | None) -> str | JsonObject | None:
     """The model as transformers builds it, without blocks that predict further tokens."""
     if model is None or model not in MODELS or MODELS[model].mtp is None:
         return model
@@ -118,7 +119,7 @@ MATTERS = (
 )  # fmt: skip
 
 
-def reader_of_files(parts: Mapping[str, Mapping[str, Any]], source: str) -> OptionReader:
+def reader_of_files(parts: Mapping[str, JsonMapping], source: str) -> OptionReader:
     """A reader of several files' options, each under the name of its file."""
     return OptionReader(Table(data={name: dict(table) for name, table in parts.items()}, source=source))
 
@@ -137,7 +138,7 @@ def read_run(reader: OptionReader, words: Mapping[str, str], named: str | None, 
     zero = "deepspeed.zero_optimization.stage" in reader or any(key.startswith("deepspeed.") for key in reader.options)
     is_compiled = reader.switch(words["compiled"], default=False)
     engine = "deepspeed" if zero else "torch-compile" if is_compiled else "torch-eager"
-    plan: dict[str, Any] = {"engine": engine, "compiled": is_compiled}
+    plan: JsonObject = {"engine": engine, "compiled": is_compiled}
     sharding = _zero(reader, words) if zero else _fsdp(reader, words)
     plan |= sharding
     plan |= _memory(reader, words, plan)
@@ -207,14 +208,14 @@ def _batch(reader: OptionReader, words: Mapping[str, str]) -> tuple[int, int]:
     return micro or default, steps or 1
 
 
-def _fsdp(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
+def _fsdp(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     """DDP, FSDP1 or FSDP2 and the mesh of it."""
     kind = str(reader.take("accelerate.distributed_type", default="")).upper()
     version = reader.take(words["fsdp"], *words.get("fsdp_also", "").split())
     split = reader.take(words["shard"])
     on = kind == "FSDP" or (kind == "" and (version is not None or words["reshard"] in reader or split is not None))
     on = on or _old_fsdp(reader, words)
-    plan: dict[str, Any] = {}
+    plan: JsonObject = {}
     if "cp" in words:
         plan["cp"] = reader.degree(words["cp"], *words.get("cp_also", "").split())
     if "tp" in words:
@@ -254,7 +255,7 @@ def _old_fsdp(reader: OptionReader, words: Mapping[str, str]) -> bool:
     return True
 
 
-def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
+def _zero(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     plan = read_zero(reader, "deepspeed.")
     offload = plan.pop("offload")
     reader.take("accelerate.distributed_type", "accelerate.deepspeed_config.zero_stage")
@@ -269,7 +270,7 @@ def _zero(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
     return plan | {"offload": offload}
 
 
-def _memory(reader: OptionReader, words: Mapping[str, str], plan: Mapping[str, Any]) -> dict[str, Any]:
+def _memory(reader: OptionReader, words: Mapping[str, str], plan: JsonMapping) -> JsonObject:
     off = "recompute_off" in words
     stated_values = reader.take(words["recompute"])
     on = reader.switch(words["recompute"], default=words.get("recompute_default", "true") == "true" and not off)
@@ -290,9 +291,7 @@ def _memory(reader: OptionReader, words: Mapping[str, str], plan: Mapping[str, A
     return {"recompute": "full" if recomputes else "none", "offload": offload}
 
 
-def _formats(
-    reader: OptionReader, words: Mapping[str, str], wide: bool, zero: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _formats(reader: OptionReader, words: Mapping[str, str], wide: bool, zero: bool) -> tuple[JsonObject, JsonObject]:
     stored_format = "fp32"
     for name in ("bf16", "fp16"):
         values_requested = [reader.take(option) for option in (words[name], f"deepspeed.{name}.enabled")]
@@ -336,7 +335,7 @@ def _formats(
     return {"name": stored_format, "gradients": stored_format}, optimizer | {"master": "fp32"}
 
 
-def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]:
+def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> JsonObject:
     name = str(reader.take(words["optimizer"], default="adamw_torch_fused")).lower()
     meaning = OPTIMIZERS.get(name)
     if "muon" in words and "=" in words["muon"]:
@@ -352,7 +351,7 @@ def _optimizer(reader: OptionReader, words: Mapping[str, str]) -> dict[str, Any]
     return {"name": ours, "states": states}
 
 
-def _lora(reader: OptionReader, words: Mapping[str, str], task: Task) -> dict[str, Any]:
+def _lora(reader: OptionReader, words: Mapping[str, str], task: Task) -> JsonObject:
     """The task, and its adapters."""
     rank = reader.count(words["rank"])
     value = reader.take(words["adapters"])

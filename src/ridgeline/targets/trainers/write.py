@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of, has_experts
 from ridgeline.targets.dialects.verl.names import LORA_NAMES, weights_of
@@ -422,7 +423,7 @@ def by_torchrun(scenario: Scenario, program: tuple[str, ...], note: str) -> Comm
     return Command(words=("-m", *program), before=note, environment=growing_segments(scenario.system))
 
 
-def trainer_files(scenario: Scenario, tables: Mapping[str, Any], title: str) -> dict[str, str]:
+def trainer_files(scenario: Scenario, tables: JsonMapping, title: str) -> dict[str, str]:
     """The tables of options as the files they are named after."""
     head = comment(header(scenario, title))
     files = {f"{name}.yaml": head + yaml_text(tables[name]) for name in ("accelerate", "train") if name in tables}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ridgeline.core.documents import JsonObject
 from ridgeline.hardware.chip import Chip
 from ridgeline.hardware.device_names import chip_id, unnamed_chip_id
 from ridgeline.hardware.load import chip as catalog_chip
@@ -18,7 +17,7 @@ def chip_of(about: About, named: str | None = None) -> Chip | None:
         return catalog_chip(named)
     properties = about.properties.get("deviceProperties")
     first = properties[0] if isinstance(properties, list) and properties else None
-    device: dict[str, Any] = first if isinstance(first, dict) else {}
+    device: JsonObject = first if isinstance(first, dict) else {}
     size = device.get("totalGlobalMem")
     memory = size if isinstance(size, int) and 0 < size < LARGEST_MEMORY else 0
     if about.chips:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
 from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC
 
@@ -168,7 +169,7 @@ def _xla(found: ChromeColumns, names: Mapping[Any, str]) -> Dialect:
             kinds[pid, tid] = MEMCPY if copies else KERNEL if ops else MARKER
         else:
             kinds[pid, tid] = MARKER if DEVICE.match(names.get(pid, "")) else HOST
-    first: dict[str, Any] = {}
+    first: JsonObject = {}
     chips = {pid: first.setdefault(device[0], pid) for pid, device in devices.items()}
     return Dialect(
         format=XLA,

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.trace.read.timestamps import NANOS, needs_decimals
 
 NOTHING = msgspec.Raw()
@@ -150,7 +151,7 @@ def decode_one(raw: bytes) -> Any:
     if isinstance(loose.ts, float) and abs(loose.ts) > FINE and not loose.ts.is_integer():
         exact = _one_exact.decode(raw)
         loose.ts, loose.dur = exact.ts, exact.dur
-    times: dict[str, Any] = {key: _time(getattr(loose, key)) for key in ("ts", "dur")}
+    times: JsonObject = {key: _time(getattr(loose, key)) for key in ("ts", "dur")}
     return Event(
         ph=loose.ph,
         cat=_text(loose.cat),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.trace.arrays import Bytes, Codes, Layers, Longs
 from ridgeline.trace.read.mark_steps import mark_steps
 from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
@@ -308,7 +309,7 @@ def _about(parts: Sequence[TracePart], origin: int, doubts: Sequence[str]) -> Ab
     abouts = [part.about for part in parts]
     kept_counts: Tally[str] = Tally()
     dropped_counts: Tally[str] = Tally()
-    properties: dict[str, Any] = {}
+    properties: JsonObject = {}
     warnings: list[str] = []
     for about in abouts:
         kept_counts.update(about.kept)

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.trace.read.chrome_columns import MOST_SPANS, ChromeColumns
 from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of
 from ridgeline.trace.read.chrome_events import EventDecoder, decode_one
@@ -62,7 +63,7 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no trace at all."""
-    columns, facts = ChromeColumns(source.nanos), dict[str, Any]()
+    columns, facts = ChromeColumns(source.nanos), JsonObject()
     decoder = EventDecoder(source.nanos)
     stream = JsonStream(source.chunks(), decoder, decode_one)
     cut = False
@@ -115,7 +116,7 @@ class Finish:
         self,
         source: Source,
         gathered: ChromeColumns,
-        facts: Mapping[str, Any],
+        facts: JsonMapping,
         *,
         exact: bool = False,
         format: str = "",
@@ -124,7 +125,7 @@ class Finish:
         self.exact, self.format = exact, format
         """Whether the unit is beyond doubt; what to call the format where the dialect's name is another."""
         self.warnings: list[str] = []
-        self.own: Mapping[str, Any] | None = facts[OWN] if isinstance(facts.get(OWN), Mapping) else None
+        self.own: JsonMapping | None = facts[OWN] if isinstance(facts.get(OWN), Mapping) else None
         self.dialect = dialect_of(gathered)
 
     def part(self, fate: Fate, cut: bool) -> TracePart:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.plain_pickle import MAGIC, NotPlain, plain
 from ridgeline.trace.read.source import Source, refuse
@@ -139,9 +140,7 @@ def _devices(value: Any) -> Iterable[DeviceMemory]:
         yield _of_sums(*value)
 
 
-def _of_history(
-    device: int, history: Sequence[Mapping[str, Any]], segments: Sequence[Mapping[str, Any]]
-) -> DeviceMemory:
+def _of_history(device: int, history: Sequence[JsonMapping], segments: Sequence[JsonMapping]) -> DeviceMemory:
     alive: dict[int, tuple[int, str]] = {}
     held_bytes = peak = failures = 0
     at_peak: dict[int, tuple[int, str]] = {}
@@ -176,7 +175,7 @@ def _of_history(
     )
 
 
-def _blocks(segments: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, str]]:
+def _blocks(segments: Sequence[JsonMapping]) -> Iterable[tuple[int, str]]:
     for segment in segments:
         for block in segment.get("blocks") or []:
             if block.get("state") == "active_allocated":

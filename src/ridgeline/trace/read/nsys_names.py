@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.trace.read.join import TracePart
 from ridgeline.trace.read.nsys_tables import BROKEN, NsysExport
 from ridgeline.trace.timeline import KERNEL
@@ -22,7 +23,7 @@ def name_columns(export: NsysExport) -> TracePart:
     chips, processes, ranks, process_codes = _processes(export)
     gpus = _gpus(export)
     names = tuple(gpus.get(device, ("", 0))[0] for _, device in chips)
-    properties: dict[str, Any] = _facts(export)
+    properties: JsonObject = _facts(export)
     if any(names):
         properties["deviceProperties"] = [
             {"id": device, "name": gpus[device][0], "totalGlobalMem": gpus[device][1]}
@@ -143,8 +144,8 @@ def _gpus(export: NsysExport) -> dict[int, tuple[str, int]]:
     return {id: (name, size or 0) for id, name, size in rows if id is not None}
 
 
-def _facts(export: NsysExport) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
+def _facts(export: NsysExport) -> JsonObject:
+    facts: JsonObject = {}
     if {"name", "value"} <= export.tables.get("META_DATA_EXPORT", frozenset()):
         try:
             rows = export.base.execute(

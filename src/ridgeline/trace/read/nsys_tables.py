@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.trace.arrays import Longs
 from ridgeline.trace.read.chrome_columns import Interned
 from ridgeline.trace.read.row_columns import RowColumns
@@ -256,7 +257,7 @@ class NsysExport:
         match = _EMITTED.match(text)
         return self._text(match[1] if match else text), self.rows.kinds[HOST if match else ANNOTATION]
 
-    def about(self, chips: tuple[str, ...], properties: dict[str, Any]) -> About:
+    def about(self, chips: tuple[str, ...], properties: JsonObject) -> About:
         """Where this comes from, and what was kept, dropped and doubted."""
         if self.source.damage:
             self.rows.warnings.insert(0, f"{self.source.damage}; what could be read before that is kept")

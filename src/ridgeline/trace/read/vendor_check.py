@@ -9,11 +9,11 @@ nothing hides, free. It is a second opinion on the very spans that were read, so
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.trace.classes import COMMUNICATION, COMPUTE, Rules
 from ridgeline.trace.intervals import cover, union
 from ridgeline.trace.read.chrome_columns import ChromeColumns
@@ -56,7 +56,7 @@ def overlap_doubts(line: Timeline, rules: Rules) -> Sequence[str]:
     return list(_doubts(line, rules, overlap)) if isinstance(overlap, Mapping) else []
 
 
-def _doubts(line: Timeline, rules: Rules, told: Mapping[str, Any]) -> Iterator[str]:
+def _doubts(line: Timeline, rules: Rules, told: JsonMapping) -> Iterator[str]:
     groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
     for rank, theirs in told.items():
         rows = line.is_work & (line.rank == int(rank))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from struct import unpack
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.chrome_columns import ChromeColumns
 from ridgeline.trace.read.chrome_events import Args, Event
@@ -74,7 +75,7 @@ def read(source: Source) -> TracePart:
     data = b"".join(_bounded_chunks(source))
     columns, fate = ChromeColumns(1), Fate()
     fate.listed = fate.closed = True
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     try:
         _name_planes(columns, data)
         for number, plane in fields(data):
@@ -108,7 +109,7 @@ def _bounded_chunks(source: Source) -> Iterator[bytes]:
         yield chunk
 
 
-def _take_plane(gathered: ChromeColumns, plane: bytes, facts: dict[str, Any]) -> None:
+def _take_plane(gathered: ChromeColumns, plane: bytes, facts: JsonObject) -> None:
     """Add the lines of a plane: a process named like it, its lines as threads."""
     names, lines, stats, title = Names(), list[bytes](), list[bytes](), ""
     for number, value in _safely(plane):
@@ -148,7 +149,7 @@ def _take_name(names: Names, number: int, entry: bytes) -> None:
         names.shared[key] = shared
 
 
-def _properties(names: Names, stats: list[bytes], title: str, facts: dict[str, Any]) -> None:
+def _properties(names: Names, stats: list[bytes], title: str, facts: JsonObject) -> None:
     if not title.startswith("/device:") or "deviceProperties" in facts:
         return
     properties = {PROPERTIES[name]: value for name, value in _stats(names, stats) if name in PROPERTIES}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.dimensions import MOST_LAYERS
@@ -183,7 +183,7 @@ def _refuse_other_work(files: Files) -> None:
             )
 
 
-def _lora(reader: OptionReader) -> dict[str, Any]:
+def _lora(reader: OptionReader) -> JsonObject:
     """Adapters on all matrices, where they are switched on."""
     rank = reader.size("lora.lora_rank")
     if not reader.switch("lora.enable_lora", default=False):
@@ -200,7 +200,7 @@ def _second(files: Files) -> str:
     return ""
 
 
-def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
+def _mesh(reader: OptionReader, second: str) -> JsonObject:
     """The plan's degrees; -1 on one axis stands for the chips that the others leave."""
     degrees = {axis: _axis(reader, axis) for axis in AXES}
     for axis, also in ALSO_AXES.items():  # a second dimension of the same split
@@ -218,7 +218,7 @@ def _mesh(reader: OptionReader, second: str) -> dict[str, Any]:
         degrees[second] = max(1, (degrees[second] or 1) // 2)
     sizes = {axis: degree or 1 for axis, degree in degrees.items()}
     tp, cp, pp, ep = sizes["tensor"] * sizes["tensor_sequence"], sizes["context"], sizes["pipeline"], sizes["expert"]
-    plan: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
+    plan: JsonObject = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
     if tp > 1:
         plan["sequence_parallel"] = sizes["tensor_sequence"] > 1
     if cp > 1:
@@ -253,7 +253,7 @@ def _axis(reader: OptionReader, axis: str) -> int | None:
     return degree
 
 
-def _batch(reader: OptionReader, plan: dict[str, Any], devices: int) -> tuple[int | None, int | None]:
+def _batch(reader: OptionReader, plan: JsonObject, devices: int) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank; sets the microbatch. `devices` of a chip."""
     value = reader.take("per_device_batch_size", default=12.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
@@ -274,9 +274,9 @@ def _batch(reader: OptionReader, plan: dict[str, Any], devices: int) -> tuple[in
     return (global_batch * plan["dp"], None) if "dp" in plan else (None, global_batch)
 
 
-def _pipeline(reader: OptionReader, plan: dict[str, Any], spec: ModelSpec | None) -> dict[str, Any]:
+def _pipeline(reader: OptionReader, plan: JsonObject, spec: ModelSpec | None) -> JsonObject:
     repeats = reader.degree("num_pipeline_repeats")
-    stage_plan: dict[str, Any] = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
+    stage_plan: JsonObject = {"schedule": {"name": "interleaved" if repeats > 1 else "gpipe", "chunks": repeats}}
     if repeats > 1:
         reader.assumptions.append("circular repeats are read as interleaved, which keeps fewer activations")
     layers_each, stages = reader.count("num_layers_per_pipeline_stage"), plan["pp"] * repeats
@@ -289,7 +289,7 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any], spec: ModelSpec | None
     return stage_plan
 
 
-def _memory(reader: OptionReader, experts: bool) -> dict[str, Any]:
+def _memory(reader: OptionReader, experts: bool) -> JsonObject:
     policy = str(reader.take("remat_policy", default="full"))
     policy_kept, offload_share = _tensors(reader) if policy == "custom" else ("", 0.0)
     if policy == "custom":
@@ -333,13 +333,13 @@ def _tensors(reader: OptionReader) -> tuple[str, float]:
     return policy, sum(at[name] == 2 for name in counted_tensors) / len(counted_tensors) if counted_tensors else 0.0
 
 
-def _switches(reader: OptionReader) -> dict[str, Any]:
+def _switches(reader: OptionReader) -> JsonObject:
     kinds = {"autoselected": "flash", "flash": "flash", "cudnn_flash_te": "flash", "dot_product": "unfused"}
     kinds |= {"cudnn_flash_jax": "flash"}
     return {"attention": reader.word("attention", among=kinds, default="flash")}
 
 
-def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
+def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
     short = {word: name for name, word in LONG.items()}
     used = reader.word("dtype", among=short, default="bf16")
     stored_format = reader.word("weight_dtype", among=short, default="fp32")

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.models.load import MODELS
@@ -53,12 +54,12 @@ def read_model(reader: OptionReader, named: str | None) -> Any:
     heads = reader.count("base_num_query_heads", default=16)
     inner = reader.count("base_mlp_dim", default=7168)
     experts = reader.degree("num_experts")
-    mlp: dict[str, Any] = {"mlp": {"hidden": inner}}
+    mlp: JsonObject = {"mlp": {"hidden": inner}}
     moe_dim = None if reader.options.get("base_moe_mlp_dim") == -1 else reader.count("base_moe_mlp_dim")
     if experts > 1:
         topk = reader.degree("num_experts_per_tok")
         mlp = {"moe": {"experts": experts, "topk": topk, "hidden": moe_dim or inner}}
-    table: dict[str, Any] = {
+    table: JsonObject = {
         "hidden": reader.count("base_emb_dim", default=2048),
         "layers": reader.count("base_num_decoder_layers", default=16),
         "vocab": reader.count("vocab_size", default=32000),
@@ -144,7 +145,7 @@ def expand_manifests(files: Files) -> Files:
     return RunFiles(texts, checkout_of(files))
 
 
-def _table(name: str, text: str) -> Mapping[str, Any]:
+def _table(name: str, text: str) -> JsonMapping:
     try:
         return next(iter(tables({name: text}))).data
     except (InputError, StopIteration):
@@ -234,7 +235,7 @@ def filled_axes(table: Table, devices: int) -> Table:
     return replace(table, data={**table.data, names[open_[0]]: devices // (product_of_others * outer)})
 
 
-def copies_data(options: Mapping[str, Any]) -> bool:
+def copies_data(options: JsonMapping) -> bool:
     """Whether a stated number of copies of the weights is asked for, each split over its own devices."""
     stated_values = [options.get(f"{place}_data_parallelism", 1) for place in ("dcn", "ici")]
     return any(type(degree) is int and degree > 1 for degree in stated_values)
@@ -255,7 +256,7 @@ def filled_slices(table: Table, devices: int, slices: int) -> Table:
     return replace(table, data=stated_options)
 
 
-def spare_axis(options: Mapping[str, Any]) -> str:
+def spare_axis(options: JsonMapping) -> str:
     """The axis that gives up the second device of a chip: the one left to fill, or the widest even one."""
     degrees = {axis: options.get(f"ici_{axis}_parallelism", -1 if axis == "fsdp" else 1) for axis in AXES}
     for axis, degree in degrees.items():
@@ -275,7 +276,7 @@ MARK = "# a benchmark of MaxText: "
 
 
 @cache
-def benchmarks() -> Mapping[str, Mapping[str, Any]]:
+def benchmarks() -> Mapping[str, JsonMapping]:
     """The options of every benchmark by its name."""
     return read_table(FILE).data
 

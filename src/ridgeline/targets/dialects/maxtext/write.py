@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import gcd, inf, nextafter
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
@@ -378,7 +378,7 @@ def _model(scenario: Scenario) -> Iterator[Piece]:
         return
     mixer, ffn = block
     yield Say("decoder_block", "llama2" if isinstance(ffn, Mlp) else "mixtral", "model.*")
-    dims: dict[str, Any] = {
+    dims: JsonObject = {
         "base_emb_dim": model.hidden,
         "base_num_decoder_layers": model.layers,
         "base_num_query_heads": mixer.heads,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import parse_table
 from ridgeline.targets.imports.option_reader import model_in
@@ -51,7 +52,7 @@ class Given:
     texts    files that the script writes, or that stand beside it, by the name it uses
     """
 
-    options: Mapping[str, Any]
+    options: JsonMapping
     source: str
     world: int | None = None
     notes: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ def _refuse_other_programs(files: Files) -> None:
                 other_work(Given(options={}, source=name, program=program))
 
 
-def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Given | None:
+def _filled_by_script(name: str, table: JsonMapping, files: Files) -> Given | None:
     """A table that leaves its numbers to variables, as a script above it in the checkout fills it in."""
     place = checkout_of(files)
     if place.folder is None or not any(isinstance(value, str) and "${" in value for value in table.values()):
@@ -127,7 +128,7 @@ def _filled_by_script(name: str, table: Mapping[str, Any], files: Files) -> Give
     return None
 
 
-def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
+def arguments_of(data: JsonMapping) -> JsonObject | None:
     """The options of a table: its own keys, or those below `MODEL_ARGS`; None where there are none."""
     inner = next((data[key] for key in ARGUMENTS if isinstance(data.get(key), Mapping)), None)
     plain = {
@@ -140,7 +141,7 @@ def arguments_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
     return {key: _split_list(value) for key, value in plain.items() if value is not False and value is not None}
 
 
-def _fill_variables(table: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+def _fill_variables(table: JsonObject, environment: Mapping[str, str]) -> JsonObject:
     """Options with `${NAME}` filled in from the environment that the caller gives."""
     options_filled = dict(table)
     for name, value in table.items():
@@ -178,7 +179,7 @@ def _only_prints(command: list[str]) -> bool:
     return command[0] in ("echo", "printf")
 
 
-def _key(options: Mapping[str, Any]) -> tuple[Any, ...]:
+def _key(options: JsonMapping) -> tuple[Any, ...]:
     """What tells runs of one script apart: the same command is often printed before it is run."""
     return tuple(options.get(name) for name in (*SIGNS, *LESS, "pipeline-model-parallel-size", "global-batch-size"))
 
@@ -221,7 +222,7 @@ def _module(command: list[str]) -> int:
     return next((at for at in names if "." in command[at] and not command[at].startswith("torch.")), -1)
 
 
-def parse_options(words: Iterable[str]) -> dict[str, Any]:
+def parse_options(words: Iterable[str]) -> JsonObject:
     """Options by name without dashes; one value as itself, several as a list, none as True.
 
     >>> parse_options(["--tp", "8", "--bf16", "--modules", "a", "b", "--x=1e-3"])
@@ -263,7 +264,7 @@ def world_of(files: Files) -> int | None:
     return None
 
 
-def _world(launch: Mapping[str, Any], script: Script | None = None) -> int | None:
+def _world(launch: JsonMapping, script: Script | None = None) -> int | None:
     """Ranks that torchrun, DeepSpeed's launcher or Slurm starts, where both numbers are known."""
     chips_per_node = _first(launch.get("nproc-per-node", launch.get("num-gpus")))
     nodes = _first(launch.get("nnodes", launch.get("num-nodes", 1)))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.load import model as load_model
@@ -36,7 +37,7 @@ KEPT = ("tp", "pp", "ep", "etp", "engine", "attention", "moe_dispatch", "sequenc
 DECODE_FORMATS = ("compute", "weights", "activations", "kv", "scaling")
 
 
-def decoding(reader: OptionReader) -> tuple[dict[str, Any], int]:
+def decoding(reader: OptionReader) -> tuple[JsonObject, int]:
     """The [workload] table of a decode step at the longest context, and the sequences of each data-parallel replica."""
     context = reader.count(*LONGEST) or 2048
     batch = reader.count(*MOST, default=1) or 1
@@ -48,7 +49,7 @@ def decoding(reader: OptionReader) -> tuple[dict[str, Any], int]:
     return {"kind": "decode", "context": context}, batch
 
 
-def decoding_plan(plan: dict[str, Any]) -> dict[str, Any]:
+def decoding_plan(plan: JsonObject) -> JsonObject:
     """What of a plan a decode step has: no sharding, no recompute, no gradients, no pipeline schedule of training."""
     decode_plan = {key: value for key, value in plan.items() if key in KEPT}
     formats = plan.get("precision", {})
@@ -76,9 +77,9 @@ class Seen:
     world: int | None = None
 
 
-def read_workload(reader: OptionReader) -> dict[str, Any]:
+def read_workload(reader: OptionReader) -> JsonObject:
     """The [workload] table; the global batch may stay open."""
-    optimizer: dict[str, Any] = {}
+    optimizer: JsonObject = {}
     kind = reader.word("optimizer", among=OPTIMIZERS, default="adamw")
     momentum = reader.take("sgd-momentum")
     if kind == "momentum" and momentum in (0, 0.0, "0", "0.0"):
@@ -94,7 +95,7 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
         optimizer["states"] = "int8"
     if not any(reader.options.get(name) for name in ("bf16", "fp16")):
         optimizer["master"] = "none"
-    count_read: dict[str, Any] = {"kind": "train", "seq": reader.count("seq-length")}
+    count_read: JsonObject = {"kind": "train", "seq": reader.count("seq-length")}
     count_read["global_batch"] = reader.count("global-batch-size")
     if reader.take("rampup-batch-size") is not None:
         reader.assumptions.append("global_batch: that behind the ramp-up of the batch")
@@ -115,7 +116,7 @@ def read_workload(reader: OptionReader) -> dict[str, Any]:
     return pick(count_read)
 
 
-def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
+def read_plan(reader: OptionReader, seen: Seen) -> JsonObject:
     """The [plan] table: what is left out is as a plan leaves it."""
     plan = read_options(ID, "axes", reader)
     if seen.experts:
@@ -135,7 +136,7 @@ def read_plan(reader: OptionReader, seen: Seen) -> dict[str, Any]:
     return pick(plan)
 
 
-def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
+def _pipeline(reader: OptionReader, layers: int, pp: int) -> JsonObject:
     layout = reader.take("pipeline-model-parallel-layout")
     layers_each = reader.count("num-layers-per-virtual-pipeline-stage")
     chunks = reader.count("num-virtual-stages-per-pipeline-rank") or 1
@@ -152,7 +153,7 @@ def _pipeline(reader: OptionReader, layers: int, pp: int) -> dict[str, Any]:
         if layers_each is not None:
             chunks = max(1, (layers + sum(slots)) // pp // layers_each)
         placement = _spread_layers(layers, pp, chunks, (slots, ends))
-    schedule: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    schedule: JsonObject = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
     zero = {"zero-bubble-v-schedule": "zbv", "enable-zbh1-pipeline": "zero-bubble-h1"}  # of Megatron's forks
     schedule_name = next((name for option, name in zero.items() if reader.switch(option, default=False)), None)
     if schedule_name:
@@ -178,7 +179,7 @@ def _spread_layers(
     return tuple(stages)
 
 
-def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+def _sharding(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
     shard = "zero1" if reader.switch("use-distributed-optimizer", default=False) else "none"
     strategy = reader.word("data-parallel-sharding-strategy", among=SHARDS, default="none")
     if reader.switch("use-megatron-fsdp", "use-custom-fsdp", default=False):
@@ -188,7 +189,7 @@ def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     if reader.switch("use-torch-fsdp2", default=False):
         keeps = reader.switch("torch-fsdp2-no-reshard-after-forward", default=False)
         shard = "zero2" if keeps else "zero3"
-    shard_plan: dict[str, Any] = {"shard": shard}
+    shard_plan: JsonObject = {"shard": shard}
     copies = reader.count("num-distributed-optimizer-instances", default=1) or 1
     if copies > 1 and seen.world is not None:
         shard_plan["shard_degree"] = max(1, seen.world // (plan["tp"] * plan["pp"] * copies))
@@ -197,8 +198,8 @@ def _sharding(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     return shard_plan
 
 
-def _memory(reader: OptionReader, layers: int) -> dict[str, Any]:
-    memory_plan: dict[str, Any] = {"recompute": "none"}
+def _memory(reader: OptionReader, layers: int) -> JsonObject:
+    memory_plan: JsonObject = {"recompute": "none"}
     kinds = {"full": "full", "selective": "selective"}
     kind = reader.word("recompute-granularity", among=kinds, default=None)
     if reader.switch("recompute-activations", default=False):
@@ -249,7 +250,7 @@ def _precision(reader: OptionReader) -> Any:
     gradient_format = {"bf16": "fp32"}.get(stored_format, stored_format)
     narrow = reader.switch("grad-reduce-in-bf16", default=False)
     wide = reader.switch("accumulate-allreduce-grads-in-fp32", default=False)
-    formats_read: dict[str, Any] = {
+    formats_read: JsonObject = {
         "compute": stored_format,
         "weights": stored_format,
         "activations": stored_format,
@@ -275,8 +276,8 @@ def _precision(reader: OptionReader) -> Any:
     return formats_read
 
 
-def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
-    switch_plan: dict[str, Any] = {}
+def _switches(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
+    switch_plan: JsonObject = {}
     split = read_options(ID, "split", reader)
     parallel, exchange = split["sequence_parallel"], split["cp_kind"]
     if parallel != (plan["tp"] > 1) and plan["tp"] > 1:
@@ -307,7 +308,7 @@ def _switches(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[st
     return switch_plan | _overlap(reader, seen, plan)
 
 
-def _dispatch(reader: OptionReader) -> dict[str, Any]:
+def _dispatch(reader: OptionReader) -> JsonObject:
     kind = reader.take("moe-token-dispatcher-type", default="allgather")
     backend = str(reader.take("moe-flex-dispatcher-backend", default="deepep"))
     reader.take("moe-enable-deepep")
@@ -316,7 +317,7 @@ def _dispatch(reader: OptionReader) -> dict[str, Any]:
     return {"moe_dispatch": backend if kind == "flex" and backend in ("deepep", "hybridep") else "all-to-all"}
 
 
-def _overlap(reader: OptionReader, seen: Seen, plan: dict[str, Any]) -> dict[str, Any]:
+def _overlap(reader: OptionReader, seen: Seen, plan: JsonObject) -> JsonObject:
     """What runs beside compute, where it differs from the engine's habit."""
     sizes_read = read_options(ID, "overlaps", reader)
     sizes_read["pp"] = not reader.switch("no-overlap-p2p-communication", default=False)
@@ -384,7 +385,7 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
         stated_options.setdefault("is-hybrid-model", True)
     reader = OptionReader(Table(data=stated_options, source=found.source))
     if "model" in found.options:  # named rather than spelled
-        model: str | Mapping[str, Any] = found.options["model"]
+        model: str | JsonMapping = found.options["model"]
         read_model_quietly(reader, found.hint)
     else:
         model = read_model(reader, found.hint or named_by_path(found.path))
@@ -408,7 +409,7 @@ def settings_of(found: Given, target: str, engine: str, names: Mapping[str, str]
     )
 
 
-def _by_program(said: dict[str, Any], found: Given) -> dict[str, Any]:
+def _by_program(said: JsonObject, found: Given) -> JsonObject:
     """The options of a run whose program builds its layers by itself, where it is known what it builds."""
     if "starcoder" in found.program:  # GPT-BigCode: one key and value head, the rest as Megatron's own GPT
         return {**said, "attention-head-type": "multiquery", "ffn-hidden-size": said["intermediate-size"]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.targets.dialects.megatron.names import ID, POSITIONS, flags_of, layout_of
@@ -171,7 +171,7 @@ def spread_pattern(layers: int, attention: float, mlp: float) -> str | None:
     return "".join(symbols)
 
 
-def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:
+def mamba(reader: OptionReader, hidden: int) -> JsonObject:
     """The state-space mixer, by Megatron-Core's defaults where the options are silent."""
     sizes_read = read_options(ID, "mamba", reader)
     heads = sizes_read.get("heads", max(1, 2 * hidden // sizes_read["head_dim"]))
@@ -179,14 +179,14 @@ def mamba(reader: OptionReader, hidden: int) -> dict[str, Any]:
     return {"kind": "mamba2", "heads": heads, **sizes_read, **({"chunk": chunk} if chunk else {})}
 
 
-def linear(reader: OptionReader) -> dict[str, Any]:
+def linear(reader: OptionReader) -> JsonObject:
     """The gated delta net."""
     sizes_read = read_options(ID, "linear", reader)
     conv = sizes_read.pop("conv")
     return {"kind": "gated-delta", **sizes_read, **({"conv": conv} if conv != 4 else {})}
 
 
-def pattern_parts(pattern: str, kinds: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def pattern_parts(pattern: str, kinds: Mapping[str, JsonObject]) -> Iterator[JsonObject]:
     """The parts of every layer that a pattern spells."""
     for symbol in pattern:
         if not kinds[symbol]:
@@ -199,7 +199,7 @@ ROTARY = ("rotary", "mrope", "yarn", "dynamic", "llama3")  # words of dialects f
 UNITS = {"swiglu": "silu", "geglu": "gelu", "liglu": "identity", "reglu": "relu"}
 
 
-def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
+def read_model(reader: OptionReader, hint: str = "") -> str | JsonMapping:
     """The model; what the options leave open is filled in from a catalog entry that agrees in everything else."""
     pattern = hybrid_pattern(reader)
     layers = len(pattern.layers) if pattern else _need(reader, "num-layers")
@@ -208,7 +208,7 @@ def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
     hidden = _need(reader, "hidden-size")
     hint = hint or named_by_tokenizer(reader) or ""
     vocab = vocabulary_of(reader)
-    table: dict[str, Any] = {"hidden": hidden, "layers": layers, "vocab": vocab or 1}
+    table: JsonObject = {"hidden": hidden, "layers": layers, "vocab": vocab or 1}
     longest = reader.count("max-position-embeddings") or reader.count("seq-length") or 0
     table |= {"context": longest} if longest else {}
     if not reader.switch("untie-embeddings-and-output-weights", default=False):
@@ -226,7 +226,7 @@ def read_model(reader: OptionReader, hint: str = "") -> str | Mapping[str, Any]:
     return _match_catalog(reader, table, vocab, hint)
 
 
-def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterator[dict[str, Any]]:
+def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterator[JsonObject]:
     """The parts of every layer that a hybrid pattern spells: one part each."""
     kinds = _parts_of(reader, pattern, hidden)
     if len(pattern.segments) > 1:  # pipeline stages are spelled by the pattern
@@ -234,7 +234,7 @@ def _hybrid(reader: OptionReader, pattern: HybridPattern, hidden: int) -> Iterat
     yield from pattern_parts(pattern.layers, kinds)
 
 
-def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict[str, dict[str, Any]]:
+def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict[str, JsonObject]:
     used = set(pattern.layers + "".join(pattern.ahead))
     attends = bool(used & set("*D+"))
     full_layer = next(_layers(reader, 1, hidden)) if attends or used & set("-E") else {}
@@ -254,13 +254,13 @@ def _parts_of(reader: OptionReader, pattern: HybridPattern, hidden: int) -> dict
     return {symbol: {**parts, "norms": 1} if parts else {} for symbol, parts in kinds.items()}
 
 
-def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern | None) -> dict[str, Any]:
+def _ahead(reader: OptionReader, table: JsonObject, pattern: HybridPattern | None) -> JsonObject:
     """Layers of multi-token prediction."""
     depth = reader.size("mtp-num-layers") or 0
     if pattern is None or not pattern.ahead:
         return {"mtp": depth} if depth else {}
     kinds = _parts_of(reader, pattern, table["hidden"])
-    block: dict[str, Any] = {}
+    block: JsonObject = {}
     for part in pattern_parts(pattern.ahead[0], kinds):
         block |= part
     block["norms"] = len(pattern.ahead[0])
@@ -270,9 +270,7 @@ def _ahead(reader: OptionReader, table: dict[str, Any], pattern: HybridPattern |
     return {"mtp": len(pattern.ahead), "mtp_block": "ahead"}
 
 
-def _match_catalog(
-    reader: OptionReader, table: dict[str, Any], vocab: int | None, hint: str
-) -> str | Mapping[str, Any]:
+def _match_catalog(reader: OptionReader, table: JsonObject, vocab: int | None, hint: str) -> str | JsonMapping:
     guessed_vocab = guessed_vocabulary(reader) if vocab is None else None
     catalog_model = known_as(table, unsure=() if vocab else ("vocab",), prefer=hint)
     is_known = isinstance(catalog_model, str) or "base" in catalog_model
@@ -304,7 +302,7 @@ def _need(reader: OptionReader, name: str) -> int:
     return value
 
 
-def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[dict[str, Any]]:
+def _layers(reader: OptionReader, layers: int, hidden: int) -> Iterator[JsonObject]:
     """The parts of every layer, in order."""
     has_bias = not reader.switch("disable-bias-linear", default=False)
     mixer = _mixer(reader, hidden, has_bias)
@@ -376,7 +374,7 @@ def _windows(reader: OptionReader, layers: int) -> tuple[int, tuple[bool, ...]]:
     return size, flags_of(str(skip), layers)
 
 
-def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
+def _mixer(reader: OptionReader, hidden: int, biased: bool) -> JsonObject:
     heads = _need(reader, "num-attention-heads")
     rotary = reader.switch("use-rotary-position-embeddings", default=False)
     bare = reader.switch("no-position-embedding", default=False)
@@ -393,7 +391,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     groups = reader.count("num-query-groups", default=1)
     if reader.word("attention-head-type", among={"multihead": 0, "multiquery": 1}, default=0):
         has_groups, groups = True, 1
-    mixer: dict[str, Any] = {"heads": heads, "kv_heads": groups if has_groups else heads}
+    mixer: JsonObject = {"heads": heads, "kv_heads": groups if has_groups else heads}
     mixer["head_dim"] = reader.count("kv-channels") or hidden // heads
     qkv = reader.switch("add-qkv-bias", default=False) or biased
     flags = {"qkv_bias": qkv, "out_bias": reader.switch("add-dense-bias", default=False) or biased}
@@ -405,7 +403,7 @@ def _mixer(reader: OptionReader, hidden: int, biased: bool) -> dict[str, Any]:
     return mixer | ({} if positions == "rope" else {"positions": positions})
 
 
-def _indexer(reader: OptionReader) -> dict[str, Any]:
+def _indexer(reader: OptionReader) -> JsonObject:
     """Sparse attention that an indexer chooses keys for."""
     stated_values = any(row.option.removeprefix("--") in reader for row in option_rows(ID, "indexer"))
     if reader.options.get("experimental-attention-variant") != "dsa" and not stated_values:
@@ -414,7 +412,7 @@ def _indexer(reader: OptionReader) -> dict[str, Any]:
     return {"indexer": read_options(ID, "indexer", reader)}
 
 
-def _activation(reader: OptionReader) -> dict[str, Any]:
+def _activation(reader: OptionReader) -> JsonObject:
     if reader.switch("swiglu", default=False):
         return {}
     if reader.switch("quick-geglu", default=False):
@@ -439,13 +437,13 @@ def _counts(reader: OptionReader, sparse: int) -> list[int]:
     return counts
 
 
-def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: bool) -> dict[str, Any]:
+def _experts(reader: OptionReader, ffn: int, act: JsonMapping, biased: bool) -> JsonObject:
     expert_counts = reader.options.get("num-experts")
     count = reader.size("num-experts") if not isinstance(expert_counts, list) else reader.take("num-experts")[0]
     if not count or count == 1:
         return {}
     reader.take("moe-grouped-gemm")
-    count_read: dict[str, Any] = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
+    count_read: JsonObject = {"experts": count, "topk": reader.count("moe-router-topk", default=2)}
     if "moe-router-topk" not in reader:
         reader.assumptions.append("moe.topk = 2: Megatron-Core's default, where the files do not say it")
     count_read["hidden"] = reader.count("moe-ffn-hidden-size") or ffn
@@ -457,9 +455,9 @@ def _experts(reader: OptionReader, ffn: int, act: Mapping[str, Any], biased: boo
     return {**count_read, **act, **({"bias": True} if biased else {})}
 
 
-def _blocks(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _blocks(parts: list[JsonObject]) -> JsonObject:
     """One kind of layer at the top level; several as named blocks in a pattern."""
-    kinds: list[dict[str, Any]] = []
+    kinds: list[JsonObject] = []
     order = []
     for part in parts:
         if part not in kinds:

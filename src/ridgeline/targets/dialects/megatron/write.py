@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.models.spec import Moe
 from ridgeline.plan.mesh import DP_LAST
 from ridgeline.plan.plan import NARROW, Recompute
@@ -478,10 +479,10 @@ def graph_environment(captured: object) -> dict[str, str]:
     return {"NCCL_GRAPH_REGISTER": "0"} if captured not in (None, "none") else {}
 
 
-def fusions(scenario: Scenario) -> dict[str, Any]:
+def fusions(scenario: Scenario) -> JsonObject:
     """Fused kernels that the prediction counts on and the parser leaves off."""
     is_fused = scenario.engine.fuses
-    fusion_options: dict[str, Any] = {}
+    fusion_options: JsonObject = {}
     if has_experts(scenario.model) and "permute" in is_fused:
         fusion_options["--moe-permute-fusion"] = True
     if has_experts(scenario.model) and "router" in is_fused:
@@ -504,7 +505,7 @@ def said_by(found: Iterable[Piece]) -> frozenset[str]:
     return frozenset(piece.option for piece in found if isinstance(piece, Say))
 
 
-def arrays(said: Mapping[str, Any], run: Mapping[str, Any], of_model: frozenset[str]) -> str:
+def arrays(said: JsonMapping, run: JsonMapping, of_model: frozenset[str]) -> str:
     """Three shell arrays: of the model, of the plan, and of what a first run needs."""
     dashed_options = {name: value for name, value in said.items() if name.startswith("--")}
     model = {name: value for name, value in dashed_options.items() if name in of_model}
@@ -518,7 +519,7 @@ def arrays(said: Mapping[str, Any], run: Mapping[str, Any], of_model: frozenset[
     return "\n".join(_array(name, values, note) for name, values, note in parts)
 
 
-def _array(name: str, values: Mapping[str, Any], note: str) -> str:
+def _array(name: str, values: JsonMapping, note: str) -> str:
     lines = [f"    {' '.join(words(option, value))}\n" for option, value in values.items()]
     return f"{name}=({f' {note}' if note else ''}\n{''.join(lines)})\n"
 

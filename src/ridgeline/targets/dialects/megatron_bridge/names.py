@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.targets.tables import values, word_lists, words
 
 ID = "megatron-bridge"
@@ -32,7 +32,7 @@ ALWAYS = words("megatron-bridge", "always")
 DTYPES: Mapping[str, str] = MappingProxyType(
     {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8"}
 )
-_FP8: Mapping[str, Any] = {"fp8-format": "hybrid", "fp8-param-gather": True}
+_FP8: JsonMapping = {"fp8-format": "hybrid", "fp8-param-gather": True}
 # what the named mixed-precision recipes set
 RECIPES = values("megatron-bridge", "recipes")
 ACTIVATIONS: Mapping[str, str] = MappingProxyType({"squared-relu": "squared_relu", "quick-geglu": "quick_gelu"})

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import MODELS, find_name
 from ridgeline.models.load import model as load_model
@@ -67,7 +68,7 @@ FINETUNED = ("sft", "finetune", "peft", "lora", "dora")
 class RecipeFields:
     """Fields by dotted name, what was left out, and the fields whose value only running the recipe would tell."""
 
-    fields: dict[str, Any]
+    fields: JsonObject
     notes: tuple[str, ...]
     unknown: dict[str, str]
     function: str = ""
@@ -148,7 +149,7 @@ def _calls(node: ast.FunctionDef, names: set[str]) -> bool:
     return any(isinstance(part, ast.Call) and ast.unparse(part.func) in names for part in ast.walk(node))
 
 
-def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
+def _hook(name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
     """What calls mean that only the installed software could follow."""
     last = name.rpartition(".")[2]
     first = given[0] if given else None
@@ -207,13 +208,13 @@ def common() -> Made:
     return config
 
 
-def _config(scope: dict[str, Any], reading: Interpreter, source: str, function: str) -> RecipeFields:
+def _config(scope: JsonObject, reading: Interpreter, source: str, function: str) -> RecipeFields:
     """The configuration among the names: what is returned, or the one called cfg or config."""
     for name in ("return", "cfg", "config"):
         config = scope.get(name)
         if isinstance(config, Made) and config.parts:
             _refuse_unseen(config, source)
-            fields: dict[str, Any] = {}
+            fields: JsonObject = {}
             unknown: dict[str, str] = {}
             notes = tuple(dict.fromkeys((*reading.notes, *_two_lengths(config))))
             _flatten(config, "", (fields, unknown), ())
@@ -248,7 +249,7 @@ def _refuse_unseen(made: Made, source: str) -> None:
         )
 
 
-def _flatten(made: Made, path: str, found: tuple[dict[str, Any], dict[str, str]], above: tuple[Made, ...]) -> None:
+def _flatten(made: Made, path: str, found: tuple[JsonObject, dict[str, str]], above: tuple[Made, ...]) -> None:
     """Fields by dotted name; an object inside itself is followed once."""
     fields, unknown = found
     if made.name and path:
@@ -334,7 +335,7 @@ def _refuse_unknown(found: RecipeFields, path: str) -> None:
 def _with_adapters(imported: Imported, found: RecipeFields) -> Imported:
     """Adapters, or all weights of a trained model: what a recipe for fine-tuning updates."""
     peft = found.fields.get("peft")
-    workload: dict[str, Any] = dict(imported.settings["workload"])
+    workload: JsonObject = dict(imported.settings["workload"])
     notes = imported.assumptions
     if peft is not None:
         words = [str(word) for word in found.fields.get("peft.target_modules") or ALL_LINEAR]
@@ -369,7 +370,7 @@ def _recipe(name: str) -> str:
     )
 
 
-def megatron_options(found: RecipeFields, model: str | None = None) -> dict[str, Any]:
+def megatron_options(found: RecipeFields, model: str | None = None) -> JsonObject:
     """The recipe's fields as Megatron's options; `model` stands in for one that the recipe does not name."""
     fields = {field: value for field, value in found.fields.items() if not field.startswith("peft")}
     options = _precision(fields)
@@ -407,7 +408,7 @@ def _value(option: str, value: Any) -> Any:
     return value
 
 
-def _lift(fields: dict[str, Any]) -> None:
+def _lift(fields: JsonObject) -> None:
     """Fields that say the same thing in another place."""
     # an object for overlap turns both on with the distributed optimizer, unless it says otherwise
     has_overlap = any(field.startswith("comm_overlap.") for field in fields)
@@ -439,7 +440,7 @@ def _lift(fields: dict[str, Any]) -> None:
         fields.pop("model.cuda_graph_scope", None)
 
 
-def _precision(fields: dict[str, Any]) -> dict[str, Any]:
+def _precision(fields: JsonObject) -> JsonObject:
     """Formats: a named recipe, changed by fields; where the file names none, the common recipe's bf16."""
     name = _precision_name(fields.pop("mixed_precision", "bf16_mixed"))
     options = dict({} if name == "MixedPrecisionConfig" else RECIPES[_recipe(name) or "bf16_mixed"])
@@ -457,12 +458,12 @@ def _precision(fields: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _activation(fields: dict[str, Any]) -> dict[str, Any]:
+def _activation(fields: JsonObject) -> JsonObject:
     """Megatron's switch for a provider's activation function, however its module was imported, and its gate. A function
     that no switch names stays among the fields, told as unread; its gate, which makes a third matrix, never does."""
     func, is_gated = fields.pop("model.activation_func", None), bool(fields.pop("model.gated_linear_unit", False))
     name = "gelu" if func is None else str(func).rpartition(".")[2]
-    flags_by_activation: dict[tuple[str, bool], dict[str, Any]] = {
+    flags_by_activation: dict[tuple[str, bool], JsonObject] = {
         ("gelu", False): {},
         ("silu", True): {"swiglu": True},
         ("gelu", True): {"geglu": True},
@@ -475,7 +476,7 @@ def _activation(fields: dict[str, Any]) -> dict[str, Any]:
     return flags_by_activation[name, is_gated]
 
 
-def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
+def _model(fields: JsonObject, chosen: str | None) -> JsonObject:
     """A published model by name with what the recipe changes of it, or the provider's own fields."""
     name = str(fields.pop("model", None) or "")
     if chosen is not None or name.startswith(PUBLISHED):
@@ -493,7 +494,7 @@ def _model(fields: dict[str, Any], chosen: str | None) -> dict[str, Any]:
         raise InputError(
             Problem(path="model", given=given_text, expected=expected_text, todo="name the model with --model")
         )
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     options |= _activation(fields)
     if fields.pop("model.share_embeddings_and_output_weights", True) is False:
         options["untie-embeddings-and-output-weights"] = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping
 from ridgeline.models.spec import Attention, LatentAttention, Mlp, Moe
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.targets.decisions import decisions_of
@@ -245,7 +246,7 @@ def _admit_fields(found: Iterator[Piece], known: Options) -> Iterator[Piece]:
             yield piece
 
 
-def _write_always(told: list[Piece], decisions: Mapping[str, Any]) -> Iterator[Piece]:
+def _write_always(told: list[Piece], decisions: JsonMapping) -> Iterator[Piece]:
     """Switches that the common recipe turns on, turned off where nobody asked for them."""
     stated_options = {piece.option for piece in told if isinstance(piece, Say)}
     for field, path in ALWAYS.items():
@@ -297,7 +298,7 @@ def lora(scenario: Scenario) -> Iterator[Piece]:
         yield Lose("workload.lora.targets", "linear_fc1 holds both halves of a gated layer")
 
 
-def recipe(scenario: Scenario, fields: Mapping[str, Any], title: str) -> str:
+def recipe(scenario: Scenario, fields: JsonMapping, title: str) -> str:
     """The text of the recipe; only the imports it uses."""
     hybrid = is_hybrid(scenario.model)
     latent = any(isinstance(block.mixer, LatentAttention) for block in scenario.model.blocks)

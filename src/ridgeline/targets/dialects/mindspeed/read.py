@@ -9,10 +9,10 @@ pooled), hyper-connections around both parts of a layer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.models.load import model as load_model
 from ridgeline.targets.dialects.megatron.collect import collect, speaking
@@ -33,7 +33,7 @@ NOTED = (
 RATIOS = (0, 4, 128)
 
 
-def of_longcat(said: dict[str, Any]) -> str | Mapping[str, Any]:
+def of_longcat(said: JsonObject) -> str | JsonMapping:
     """The model of a LongCat run; what was read is taken out of the options."""
     zero, picks = _number(said, "num-zero-experts", 0), _number(said, "moe-router-topk")
     experts, width = _number(said, "num-experts"), _number(said, "ffn-hidden-size")
@@ -42,9 +42,9 @@ def of_longcat(said: dict[str, Any]) -> str | Mapping[str, Any]:
     attention |= {"nope_dim": _stated_size(said, "qk-nope-head-dim", "qk-head-dim", 128)}
     attention |= {"rope_dim": _stated_size(said, "qk-rope-head-dim", "qk-pos-emb-head-dim", 64)}
     attention |= {"v_dim": _number(said, "v-head-dim", 128)}
-    moe: dict[str, Any] = {"experts": experts, "topk": max(1, round(picks * experts / (experts + zero)))}
+    moe: JsonObject = {"experts": experts, "topk": max(1, round(picks * experts / (experts + zero)))}
     moe |= {"hidden": _number(said, "moe-ffn-hidden-size"), "shared_hidden": width}
-    table: dict[str, Any] = {
+    table: JsonObject = {
         "hidden": _number(said, "hidden-size"),
         "layers": 2 * _number(said, "num-layers"),
         "vocab": _stated_size(said, "padded-vocab-size", "vocab-size", 131072),
@@ -60,7 +60,7 @@ def of_longcat(said: dict[str, Any]) -> str | Mapping[str, Any]:
     return known_as(table, prefer="longcat-flash")
 
 
-def of_deepseek4(said: dict[str, Any]) -> str | Mapping[str, Any]:
+def of_deepseek4(said: JsonObject) -> str | JsonMapping:
     """The model of a DeepSeek-V4 run; what was read is taken out of the options."""
     layers, ratios_given = _number(said, "num-layers"), said.get("compress-ratios")
     listed_values = ratios_given if isinstance(ratios_given, list) else [ratios_given]
@@ -68,7 +68,7 @@ def of_deepseek4(said: dict[str, Any]) -> str | Mapping[str, Any]:
     if len(listed_values) < layers or not set(ratios) <= set(RATIOS):
         expected_text = f"{layers} numbers, each 0, 4 or 128"
         raise InputError(Problem(path="--compress-ratios", given=str(ratios_given)[:60], expected=expected_text))
-    config: dict[str, Any] = {key: _number(said, name) for key, name in DEEPSEEK4.items()}
+    config: JsonObject = {key: _number(said, name) for key, name in DEEPSEEK4.items()}
     config |= {"model_type": "deepseek_v4", "num_key_value_heads": 1, "n_shared_experts": 1}
     config |= {"compress_ratios": listed_values, "num_nextn_predict_layers": _number(said, "mtp-num-layers", 0)}
     config |= {"vocab_size": _stated_size(said, "padded-vocab-size", "vocab-size", 129280)}
@@ -80,12 +80,12 @@ def of_deepseek4(said: dict[str, Any]) -> str | Mapping[str, Any]:
     return known_as(config, prefer="deepseek-v4-flash")
 
 
-def _stated_size(said: Mapping[str, Any], name: str, other: str, default: int) -> int:
+def _stated_size(said: JsonMapping, name: str, other: str, default: int) -> int:
     """A number under MindSpeed's own name or under Megatron's."""
     return _number(said, name if name in said else other, default)
 
 
-def _number(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def _number(said: JsonMapping, name: str, default: int | None = None) -> int:
     value = said.get(name, default)
     if type(value) is not int or not 0 <= value <= 10_000_000:
         given_text = "nothing" if value is None else repr(value)[:60]
@@ -145,9 +145,9 @@ def read(files: Files) -> Imported:
     return _with_plan(imported_run, schedule="dualpipe-v") if dual else imported_run
 
 
-def _task(said: dict[str, Any]) -> dict[str, Any]:
+def _task(said: JsonObject) -> JsonObject:
     """Fine-tuning, adapters, and documents of one length inside a sequence."""
-    task_table: dict[str, Any] = {}
+    task_table: JsonObject = {}
     if str(said.get("stage", "")) in ("sft", "pt", "lora"):
         task_table |= {"task": "finetune"} if said.pop("stage") != "pt" else {}
     rank = said.get("lora-r")
@@ -167,7 +167,7 @@ def _task(said: dict[str, Any]) -> dict[str, Any]:
     return task_table
 
 
-def _spec(said: dict[str, Any]) -> None:
+def _spec(said: JsonObject) -> None:
     """The file of layers that a run names: those that the options spell, or layers known by that file."""
     spec_module = said.get("spec")
     file = str(spec_module[0] if isinstance(spec_module, list) and spec_module else spec_module or "")
@@ -197,18 +197,18 @@ def _spec(said: dict[str, Any]) -> None:
     said.pop("input-embeds-norm", None)  # scales the embedding
 
 
-def _is_longcat(said: dict[str, Any]) -> bool:
+def _is_longcat(said: JsonObject) -> bool:
     """Whether each layer is built with two attentions."""
     return "longcat_spec" in str(said.get("spec", "")) or bool(said.get("moe-with-double-attention"))
 
 
 def _with_plan(imported: Imported, **changes: Any) -> Imported:
     """Decisions in place of what Megatron's words read as, which has none for them."""
-    plan: dict[str, Any] = {**imported.settings["plan"], **changes}
+    plan: JsonObject = {**imported.settings["plan"], **changes}
     return replace(imported, settings={**imported.settings, "plan": plan})
 
 
-def _recompute_options(said: dict[str, Any]) -> dict[str, Any]:
+def _recompute_options(said: JsonObject) -> JsonObject:
     """Activation functions computed again in some layers, or in those beyond the whole ones; else nothing."""
     if not said.get("recompute-activation-function"):
         return {}
@@ -222,7 +222,7 @@ def _recompute_options(said: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _per_rank(said: dict[str, Any]) -> list[int]:
+def _per_rank(said: JsonObject) -> list[int]:
     """Recomputed layers of each virtual stage where a number for each pipeline rank is given; else nothing."""
     layers_each, layers = said.get("num-layers-per-virtual-pipeline-stage"), said.get("num-layers")
     values_requested = said.pop("enable-recompute-layers-per-pp-rank", False)
@@ -240,14 +240,14 @@ def _per_rank(said: dict[str, Any]) -> list[int]:
     return [max(0, min(layers_each, count - stage // pp * layers_each)) for stage in range(layers // layers_each)]
 
 
-def _read_number(said: dict[str, Any], name: str, default: int) -> int:
+def _read_number(said: JsonObject, name: str, default: int) -> int:
     value = said.get(name, default)
     if type(value) is not int or value < 0 or value > 100_000:
         raise InputError(Problem(path=f"--{name}", given=repr(value)[:60], expected="a whole number"))
     return value
 
 
-def _layers(said: dict[str, Any], dual: bool) -> None:
+def _layers(said: JsonObject, dual: bool) -> None:
     """Real layers, and how stages hold them: by a list, or with empty layers that fill short stages."""
     total, pp = _read_number(said, "num-layers", 1), max(1, _read_number(said, "pipeline-model-parallel-size", 1))
     empty = _numbers(said.pop("noop-layers", ""))
@@ -276,7 +276,7 @@ def _numbers(value: Any) -> list[int]:
     return [int(word) for word in words]
 
 
-def _experts(said: dict[str, Any]) -> None:
+def _experts(said: JsonObject) -> None:
     width = said.pop("moe-intermediate-size", None)
     if "num-experts" not in said:
         return
@@ -301,7 +301,7 @@ def _experts(said: dict[str, Any]) -> None:
         said["moe-token-dispatcher-type"] = "alltoall"
 
 
-def _linear(said: dict[str, Any]) -> None:
+def _linear(said: JsonObject) -> None:
     """Linear attention in all layers but every N-th; sparse attention that an indexer chooses keys for."""
     interval = said.pop("full-attention-interval", None)
     if interval is not None:
@@ -311,7 +311,7 @@ def _linear(said: dict[str, Any]) -> None:
         said |= {f"dsa-indexer-{key}": said.pop(f"index-{key}") for key in INDEXER if f"index-{key}" in said}
 
 
-def _memory(said: dict[str, Any]) -> None:
+def _memory(said: JsonObject) -> None:
     early = any(said.get(name) for name in ("swap-attention", "recompute-in-advance", "recompute-in-bubble"))
     if early and "recompute-num-layers" in said and "recompute-granularity" not in said:
         # such layers are recomputed whole, without the word for it
@@ -328,7 +328,7 @@ def _memory(said: dict[str, Any]) -> None:
         said |= {"use-precision-aware-optimizer": True, "exp-avg-dtype": "bf16"}
 
 
-def _switches(said: dict[str, Any]) -> None:
+def _switches(said: JsonObject) -> None:
     algo = said.pop("context-parallel-algo", "ulysses_cp_algo")
     if _read_number(said, "context-parallel-size", 1) > 1:
         said["cp-comm-type"] = EXCHANGES.get(str(algo)) or ("allgather" if "allgather" in str(algo) else "a2a+p2p")

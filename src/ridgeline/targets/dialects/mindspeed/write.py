@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.models.numerics import numerics_of
 from ridgeline.models.spec import Attention, LatentAttention, Moe
 from ridgeline.plan.resolve import resolve
@@ -291,10 +291,10 @@ def _dense_first(flags: tuple[bool, ...], paths: tuple[str, ...]) -> Iterator[Pi
             yield Lose(path, "dense layers first, then experts in every layer")
 
 
-def run_options(scenario: Scenario) -> dict[str, Any]:
+def run_options(scenario: Scenario) -> JsonObject:
     """What a first run needs beside the decisions, and the fused kernels that the project's own scripts ask for."""
     model = scenario.model
-    first_run: dict[str, Any] = {"--use-mcore-models": True, "--mock-data": True, "--tokenizer-type": "NullTokenizer"}
+    first_run: JsonObject = {"--use-mcore-models": True, "--mock-data": True, "--tokenizer-type": "NullTokenizer"}
     if all(block.norm.kind == "rms" for block in model.blocks):
         first_run["--use-fused-rmsnorm"] = True
     if all(block.ffn is not None and block.ffn.gated and block.ffn.activation == "silu" for block in model.blocks):

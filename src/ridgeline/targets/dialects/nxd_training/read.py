@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.hardware.load import system as load_system
@@ -46,9 +47,9 @@ PARTS = {word: part for names in MODULES.values() for part, word in names.items(
 FORMATS = ("bf16SR", "fp32", "autocast", "mixed_precision", "mixed_precisionSR", "manual")
 
 
-def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | None) -> dict[str, Any]:
+def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | None) -> JsonObject:
     """The plan; layers of its stages where the file cuts them."""
-    plan: dict[str, Any] = {"engine": ENGINE, **{axis: mesh[axis] for axis in ("tp", "pp", "cp")}}
+    plan: JsonObject = {"engine": ENGINE, **{axis: mesh[axis] for axis in ("tp", "pp", "cp")}}
     if spec is not None and has_experts(spec):
         plan |= {"ep": mesh["ep"], "etp": mesh["tp"]}
     plan["microbatch"] = reader.degree("data.micro_batch_size")
@@ -67,9 +68,9 @@ def plan_of(reader: OptionReader, mesh: Mapping[str, int], spec: ModelSpec | Non
     return plan
 
 
-def _stages(reader: OptionReader, mesh: Mapping[str, int], layers: int) -> dict[str, Any]:
+def _stages(reader: OptionReader, mesh: Mapping[str, int], layers: int) -> JsonObject:
     chunks, cuts = mesh["chunks"], reader.take("model.pipeline_cuts")
-    stage_plan: dict[str, Any] = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
+    stage_plan: JsonObject = {"schedule": {"name": "interleaved", "chunks": chunks} if chunks > 1 else "1f1b"}
     stages = mesh["pp"] * chunks
     if isinstance(cuts, list) and len(cuts) == stages - 1 and layers:
         last = [int(digits) for cut in cuts if (digits := str(cut).rpartition(".")[2]).isdigit() and len(digits) < 6]
@@ -83,7 +84,7 @@ def _stages(reader: OptionReader, mesh: Mapping[str, int], layers: int) -> dict[
     return stage_plan
 
 
-def _recompute(reader: OptionReader, ring: bool) -> dict[str, Any]:
+def _recompute(reader: OptionReader, ring: bool) -> JsonObject:
     """Whole layers, or modules by class. Llama's attention is recomputed unless a fused kernel takes its place."""
     kinds = {"selective": "selective", "full": "full", "none": "none"}
     kind = reader.word("model.activations_checkpoint_granularity", among=kinds, default="none")
@@ -112,7 +113,7 @@ def _attention(reader: OptionReader, mesh: Mapping[str, int]) -> str:
     return "flash" if any(is_fused) or mesh["cp"] > 1 else "unfused"
 
 
-def _formats(reader: OptionReader, sharded: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _formats(reader: OptionReader, sharded: bool) -> tuple[JsonObject, JsonObject]:
     """Formats of the plan, and of the optimizer."""
     kind = reader.word("precision.type", among={name: name for name in FORMATS}, default="mixed_precision")
     master = wide = kind in ("mixed_precision", "mixed_precisionSR", "autocast")
@@ -128,7 +129,7 @@ def _formats(reader: OptionReader, sharded: bool) -> tuple[dict[str, Any], dict[
     return {"name": "bf16", "gradients": "fp32" if wide else "bf16"}, optimizer_formats
 
 
-def workload_of(reader: OptionReader) -> dict[str, Any]:
+def workload_of(reader: OptionReader) -> JsonObject:
     """What is trained, on how many tokens."""
     names = {"adamw": "adamw", WIDE: "adamw", "adam": "adam", "sgd": "sgd", "adafactor": "adafactor"}
     is_sharded = reader.switch(f"{MESH}.zero1", default=True)
@@ -137,7 +138,7 @@ def workload_of(reader: OptionReader) -> dict[str, Any]:
         **_formats(reader, is_sharded)[1],
     }
     optimizer["master"] = optimizer["master"] or "none"
-    count_read: dict[str, Any] = {"kind": "train", "seq": reader.count("model.encoder_seq_length", "data.seq_length")}
+    count_read: JsonObject = {"kind": "train", "seq": reader.count("model.encoder_seq_length", "data.seq_length")}
     reader.take("data.seq_length")
     count_read["global_batch"] = reader.count("data.global_batch_size")
     count_read["optimizer"] = optimizer
@@ -171,7 +172,7 @@ def recognises(files: Files) -> bool:
     return holds(files, _is_ours, ".yaml", ".yml")
 
 
-def _is_ours(data: Mapping[str, Any]) -> bool:
+def _is_ours(data: JsonMapping) -> bool:
     mesh = data.get("distributed_strategy")
     return isinstance(mesh, Mapping) and "tensor_model_parallel_size" in mesh and isinstance(data.get("model"), Mapping)
 
@@ -274,7 +275,7 @@ def _model(files: Files, reader: OptionReader, table: Table) -> Any:
     return None
 
 
-def _config(files: Files) -> Mapping[str, Any] | None:
+def _config(files: Files) -> JsonMapping | None:
     text, place = files.get("config.json"), checkout_of(files)
     if text is None and place.folder is not None:
         text = place.text(place.folder / "config.json")

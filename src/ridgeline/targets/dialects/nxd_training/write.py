@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.models.numerics import Router, numerics_of, unknown_numerics
 from ridgeline.models.spec import Attention, Mlp, ModelSpec, Moe
 from ridgeline.plan.plan import Recompute
@@ -222,7 +223,7 @@ NOTE = (
 # what AWS's own script sets: the network of several nodes, and memory of the host
 ENVIRONMENT = table_words("nxd-training", "environment")
 # what a first run needs beside the decisions
-RUN: dict[str, Any] = {
+RUN: JsonObject = {
     "seed": 1234,
     "trainer.max_epochs": -1,
     "trainer.max_steps": 50,

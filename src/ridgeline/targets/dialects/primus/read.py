@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table, parse_table
 from ridgeline.core.overlay import overlay as laid_over
@@ -70,7 +71,7 @@ def with_adapters(found: Imported, lora: Any) -> Imported:
 
 OPTIONS = {field.rpartition(".")[2]: option for option, field in FIELDS.items() if not field.startswith("comm_overlap")}
 STATED = table_names("primus", "stated")
-COMMON: Mapping[str, Any] = {
+COMMON: JsonMapping = {
     "use_distributed_optimizer": True,
     "overlap_grad_reduce": True,
     "overlap_param_gather": True,
@@ -81,7 +82,7 @@ BRIDGE_RANK = 8  # of the adapters of its recipes
 RECOMPUTED = ("qwen3-32b",)  # models whose recipes recompute all layers unless they are told otherwise
 
 
-def bridge_words(said: Mapping[str, Any], named: str | None, source: str) -> dict[str, Any]:
+def bridge_words(said: JsonMapping, named: str | None, source: str) -> JsonObject:
     """Options in Megatron's words, the model under its catalog name among them."""
     recipe = str(said.get("recipe", ""))
     if recipe.startswith("primus."):
@@ -100,7 +101,7 @@ def bridge_words(said: Mapping[str, Any], named: str | None, source: str) -> dic
     return {"model": model, **full, **dict(_options(said, source))}
 
 
-def unstated_options(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+def unstated_options(said: JsonMapping, options: JsonMapping) -> Iterator[str]:
     """What only the recipe would tell, and how it was read."""
     if "use_distributed_optimizer" not in said and said.get("use_megatron_fsdp") is not True:
         yield "shard = zero1: as in most recipes of Megatron-Bridge, of which this one is not here"
@@ -109,7 +110,7 @@ def unstated_options(said: Mapping[str, Any], options: Mapping[str, Any]) -> Ite
         yield f"recompute = {kind}: as in recipes of Megatron-Bridge for this model, of which this one is not here"
 
 
-def _model(said: Mapping[str, Any], source: str) -> str:
+def _model(said: JsonMapping, source: str) -> str:
     """The catalog's name of the published model that a recipe starts from."""
     path = str(said.get("hf_path") or "")
     flavor = str(said.get("flavor") or "").replace("_", "-")
@@ -125,7 +126,7 @@ def _has_experts(model: str) -> bool:
     return model in MODELS and any(getattr(block.ffn, "experts", 0) for block in MODELS[model].blocks)
 
 
-def _options(said: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
+def _options(said: JsonMapping, source: str) -> Iterator[tuple[str, Any]]:
     for key, value in {**COMMON, **said}.items():
         if value not in (None, False) and key in (*OPTIONS, *COMMON):
             yield OPTIONS.get(key, key.replace("_", "-")), value
@@ -141,17 +142,17 @@ def _options(said: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
         yield "sft", True
 
 
-def adapters(said: Mapping[str, Any], beside: Any, experts: bool) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def adapters(said: JsonMapping, beside: Any, experts: bool) -> tuple[JsonMapping, tuple[str, ...]]:
     """Adapters as Primus's own table would say them, and what was assumed of them."""
     peft = str(said.get("peft") or "none").lower()
     if peft in ("none", "null"):
         return {}, ()
-    adapter_settings: Mapping[str, Any] = beside if isinstance(beside, Mapping) else {}
+    adapter_settings: JsonMapping = beside if isinstance(beside, Mapping) else {}
     rank, modules = adapter_settings.get("dim", said.get("peft_dim")), adapter_settings.get("target_modules")
     notes = () if type(rank) is int else (f"lora: rank {BRIDGE_RANK}, as in recipes of Megatron-Bridge",)
     if peft != "lora":
         notes = (*notes, f"peft = {peft[:40]}: priced as LoRA")
-    adapter_table: dict[str, Any] = {"enabled": True, "dim": rank if type(rank) is int else BRIDGE_RANK}
+    adapter_table: JsonObject = {"enabled": True, "dim": rank if type(rank) is int else BRIDGE_RANK}
     if isinstance(modules, list) or experts:
         adapter_table["target_modules"] = modules if isinstance(modules, list) else list(ATTENTION)
     return adapter_table, notes
@@ -160,7 +161,7 @@ def adapters(said: Mapping[str, Any], beside: Any, experts: bool) -> tuple[Mappi
 SCRIPTS = (".sh", ".sbatch", ".slurm")
 YAML = (".yaml", ".yml")
 DEFAULTS = "pre_trainer.yaml"
-WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+WORDS: JsonMapping = {"true": True, "false": False, "none": None, "null": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +174,10 @@ class Source:
     notes   what was assumed or left out
     """
 
-    module: Mapping[str, Any]
+    module: JsonMapping
     name: str
     place: Checkout
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    beside: JsonMapping = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
 
@@ -191,7 +192,7 @@ def sources(files: Files) -> Iterator[Source]:
     yield from _model_files(files)
 
 
-def module_of(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def module_of(data: JsonMapping) -> JsonMapping | None:
     """The module of an experiment that trains."""
     modules = data.get("modules")
     for module in modules.values() if isinstance(modules, Mapping) else ():
@@ -221,7 +222,7 @@ def _scripts(files: Files) -> Iterator[Source]:
                 return
 
 
-def _experiment(place: Checkout, path: str) -> Mapping[str, Any] | None:
+def _experiment(place: Checkout, path: str) -> JsonMapping | None:
     text = place.named(path)
     if text is None:
         return None
@@ -231,9 +232,9 @@ def _experiment(place: Checkout, path: str) -> Mapping[str, Any] | None:
         return None
 
 
-def _source_options(command: list[str]) -> dict[str, Any]:
+def _source_options(command: list[str]) -> JsonObject:
     """`--name value` of a command, names as the files spell them."""
-    source_options: dict[str, Any] = {}
+    source_options: JsonObject = {}
     name = ""
     for word in command:
         if word.startswith("--") and len(word) > 2:
@@ -302,7 +303,7 @@ def _read(source: Source, files: Files) -> Imported:
     if framework not in FRAMEWORKS:
         given_text, expected_text = f"framework {framework[:40]}", f"framework {', '.join(FRAMEWORKS)}"
         raise InputError(Problem(path="modules", given=given_text, expected=expected_text, where=source.name))
-    stated_options: dict[str, Any] = {}
+    stated_options: JsonObject = {}
     notes: list[str] = []
     model = _text(module["model"], place)
     for kind, name in (("modules", _text(module.get("config", ""), place)), ("models", model)):
@@ -336,7 +337,7 @@ def _read(source: Source, files: Files) -> Imported:
     return replace(found_run, target=ID, assumptions=(*notes_left, *found_run.assumptions), unread=unread)
 
 
-def _megatron(said: Mapping[str, Any], model: str, source: str, place: Checkout) -> Imported:
+def _megatron(said: JsonMapping, model: str, source: str, place: Checkout) -> Imported:
     options = dict(_read_options(said))
     if options.pop("stage", None) == "sft":
         options["sft"] = True
@@ -358,7 +359,7 @@ def _megatron(said: Mapping[str, Any], model: str, source: str, place: Checkout)
     return with_adapters(with_recomputed_layers(imported_run, ids), said.get("lora"))
 
 
-def _bridge(said: Mapping[str, Any], source: Source, place: Checkout) -> Imported:
+def _bridge(said: JsonMapping, source: Source, place: Checkout) -> Imported:
     options = bridge_words(said, place.model, source.name)
     imported_run = settings_of(Given(options=options, source=source.name, world=place.chips), ID, ID)
     lora, notes = adapters(said, source.beside.get("peft"), has_experts(load_model(options["model"])))
@@ -366,11 +367,11 @@ def _bridge(said: Mapping[str, Any], source: Source, place: Checkout) -> Importe
     return with_adapters(replace(imported_run, assumptions=said_so, chips=None), lora)
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _over(below: JsonMapping, above: JsonMapping) -> JsonObject:
     return laid_over(below, above, lambda *_: False)
 
 
-def _fill_environment(said: Mapping[str, Any], place: Checkout) -> dict[str, Any]:
+def _fill_environment(said: JsonMapping, place: Checkout) -> JsonObject:
     """Tables with what the environment decides filled in."""
     return {
         str(key): _fill_environment(value, place) if isinstance(value, Mapping) else _read_value(value, place)
@@ -378,7 +379,7 @@ def _fill_environment(said: Mapping[str, Any], place: Checkout) -> dict[str, Any
     }
 
 
-def _layers(place: Checkout, at: tuple[str, str], name: str, depth: int) -> dict[str, Any] | None:
+def _layers(place: Checkout, at: tuple[str, str], name: str, depth: int) -> JsonObject | None:
     """A file of the software's own configuration, laid over those that it extends."""
     if place.top is None or not name or depth > DEEPEST or ".." in name:
         return None
@@ -387,7 +388,7 @@ def _layers(place: Checkout, at: tuple[str, str], name: str, depth: int) -> dict
     if text is None:
         return None
     data = parse_table(path, text).data
-    layer_options: dict[str, Any] = {}
+    layer_options: JsonObject = {}
     for key in ("extends", "includes", "bases"):
         for below in data.get(key) or ():
             layer_options = _over(layer_options, _layers(place, at, str(below), depth + 1) or {})
@@ -418,7 +419,7 @@ def _read_value(value: Any, place: Checkout) -> Any:
     return word
 
 
-def _read_options(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _read_options(said: JsonMapping) -> Iterator[tuple[str, Any]]:
     """Names of Megatron's configuration as options of its command line."""
     for key, value in said.items():
         name = str(key).replace("_", "-")

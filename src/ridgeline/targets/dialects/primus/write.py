@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.plan.scenario import Scenario
 from ridgeline.targets.decisions import decisions_of
 from ridgeline.targets.dialects.megatron.write import pieces
@@ -36,7 +37,7 @@ FILE = "primus.yaml"
 OVERRIDES = "overrides."
 NOTE = "# PRIMUS is a checkout of AMD-AGI/Primus; words after the script's name override keys (--train_iters 100)."
 # what a first run needs beside the decisions: made-up data, few steps
-RUN: dict[str, Any] = {
+RUN: JsonObject = {
     "mock_data": True,
     "tokenizer_type": "NullTokenizer",
     "train_iters": 50,

@@ -11,6 +11,7 @@ import ast
 import re
 from typing import Any
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
@@ -110,7 +111,7 @@ def _functions(module: Module) -> dict[str, Function]:
     return functions_by_name
 
 
-def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
+def _hook(name: str, given: tuple[Any, ...], words: JsonObject) -> Any:
     """A model of the registry stays a name; vocabularies and datasets decide nothing here."""
     last = name.rpartition(".")[2]
     if last.endswith("model_registry"):
@@ -126,9 +127,9 @@ def _hook(name: str, given: tuple[Any, ...], words: dict[str, Any]) -> Any:
     return MISSING
 
 
-def _options(made: Made, function: str, folder: str, source: str) -> dict[str, Any]:
+def _options(made: Made, function: str, folder: str, source: str) -> JsonObject:
     """A configuration in the words of a job file."""
-    options_found: dict[str, Any] = {}
+    options_found: JsonObject = {}
     wrong: list[Problem] = []
     for section in KEPT:
         parts = made.parts.get(section)
@@ -154,7 +155,7 @@ def _options(made: Made, function: str, folder: str, source: str) -> dict[str, A
     return options_found
 
 
-def _optimizer(optimizer: Any) -> dict[str, Any]:
+def _optimizer(optimizer: Any) -> JsonObject:
     """Its name; of several groups of weights, Muon's, which takes the matrices."""
     parts = optimizer.parts if isinstance(optimizer, Made) else {}
     if isinstance(parts.get("name"), str):
@@ -167,11 +168,11 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
     return {}
 
 
-def _model(spec: Any, function: str, folder: str) -> dict[str, Any]:
+def _model(spec: Any, function: str, folder: str) -> JsonObject:
     """The family by the file's folder or the function's name, the flavor by what the registry is asked for."""
     family = next((name for name in FAMILIES if folder == name), None)
     family = family or next((name for name in FAMILIES if name in function), function)
-    model_options: dict[str, Any] = {"model.name": family}
+    model_options: JsonObject = {"model.name": family}
     if not isinstance(spec, Made) or spec.name != "model_registry":
         return model_options | {"model.flavor": "unknown"}
     first = spec.given[0] if spec.given else spec.parts.get("flavor", "unknown")
@@ -195,10 +196,10 @@ def _model(spec: Any, function: str, folder: str) -> dict[str, Any]:
     return model_options | ({"model.converters": names} if names else {})
 
 
-def _adapters(converter: Made) -> dict[str, Any]:
+def _adapters(converter: Made) -> JsonObject:
     """Adapters as the options of a job file would say them."""
     rank, modules = converter.parts.get("rank"), converter.parts.get("target_modules")
-    adapter_options: dict[str, Any] = {"lora.rank": rank if type(rank) is int else 8}
+    adapter_options: JsonObject = {"lora.rank": rank if type(rank) is int else 8}
     return adapter_options | (
         {"lora.target_modules": [str(name) for name in modules]} if isinstance(modules, list) else {}
     )
@@ -266,7 +267,7 @@ def read_job(table: Table, named: str | None, notes: tuple[str, ...] = ()) -> Im
     )
 
 
-def _read_model(reader: OptionReader) -> str | dict[str, Any] | None:
+def _read_model(reader: OptionReader) -> str | JsonObject | None:
     """The flavor's catalog entry; the folder of the tokenizer tells apart models that share a shape."""
     family = str(reader.take("model.name", default="llama3"))
     flavor = str(reader.take("model.flavor", default="debugmodel"))
@@ -295,7 +296,7 @@ def _read_model(reader: OptionReader) -> str | dict[str, Any] | None:
     return id
 
 
-def _lora(reader: OptionReader) -> dict[str, Any]:
+def _lora(reader: OptionReader) -> JsonObject:
     """Adapters, where a converter makes them."""
     rank = reader.count("lora.rank")
     names = reader.take("lora.target_modules")
@@ -316,7 +317,7 @@ def _same_shape(one: ModelSpec, other: ModelSpec) -> bool:
     return (one.hidden, one.vocab, one.blocks, one.order) == (other.hidden, other.vocab, other.blocks, other.order)
 
 
-def _mesh(reader: OptionReader) -> dict[str, Any]:
+def _mesh(reader: OptionReader) -> JsonObject:
     plan = read_options(ID, "mesh", reader) | {"overlap": {}}
     if plan["tp"] > 1:
         plan["overlap"]["tp"] = reader.switch("parallelism.enable_async_tensor_parallel", default=False)
@@ -332,7 +333,7 @@ def _mesh(reader: OptionReader) -> dict[str, Any]:
     return plan | _shards(reader, plan["cp"], plan["pp"]) | _pipeline(reader, plan)
 
 
-def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
+def _shards(reader: OptionReader, cp: int, pp: int) -> JsonObject:
     replicate = reader.degree("parallelism.data_parallel_replicate_degree")
     model_given = reader.take("parallelism.data_parallel_shard_degree", default=-1)
     split = None if model_given == -1 else reader.count("parallelism.data_parallel_shard_degree")
@@ -349,7 +350,7 @@ def _shards(reader: OptionReader, cp: int, pp: int) -> dict[str, Any]:
     return {"shard": shard, "dp": replicate * split, "shard_degree": split * cp}
 
 
-def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
+def _pipeline(reader: OptionReader, plan: JsonObject) -> JsonObject:
     means = {word: name for name, word in SCHEDULES.items()}
     parts = reader.take("parallelism.module_fqns_per_model_part")
     overlap = reader.switch("parallelism.pipeline_parallel_expert_parallel_overlap", default=True)
@@ -360,7 +361,7 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     name = reader.word("parallelism.pipeline_parallel_schedule", among=means, default="1f1b")
     single = name in ("1f1b", "gpipe")
     chunks = 1 if single else 2
-    stage_plan: dict[str, Any] = {}
+    stage_plan: JsonObject = {}
     if name == "dualpipe-v" and plan["ep"] > 1:
         plan["overlap"]["moe"] = overlap
     if isinstance(parts, list) and parts and all(isinstance(part, list) for part in parts):
@@ -369,7 +370,7 @@ def _pipeline(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     return stage_plan | {"schedule": {"name": name, "chunks": chunks}}
 
 
-def _stages(reader: OptionReader, layers: int | None, plan: dict[str, Any]) -> dict[str, Any]:
+def _stages(reader: OptionReader, layers: int | None, plan: JsonObject) -> JsonObject:
     """Layers of every virtual stage as torchtitan deals them: the embedding and the output count as layers too."""
     layers_each = reader.count("parallelism.pipeline_parallel_layers_per_stage")
     ends = [reader.size(f"parallelism.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
@@ -406,7 +407,7 @@ def _slots(reader: OptionReader) -> int | None:
     return max(1, tokens // seq) if tokens is not None and type(seq) is int and seq > 0 else None
 
 
-def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int | None]:
+def _batch(reader: OptionReader, plan: JsonObject) -> tuple[int | None, int | None]:
     """The global batch, or the sequences of one data-parallel rank where it is not stated."""
     slots = _slots(reader)
     local = slots or reader.count("training.local_batch_size", "training.batch_size")
@@ -431,7 +432,7 @@ def _batch(reader: OptionReader, plan: dict[str, Any]) -> tuple[int | None, int 
     return (local * plan["dp"], None) if "dp" in plan else (None, local)
 
 
-def _recompute(reader: OptionReader, model: ModelSpec | None, plan: dict[str, Any]) -> dict[str, Any]:
+def _recompute(reader: OptionReader, model: ModelSpec | None, plan: JsonObject) -> JsonObject:
     kinds = {"none": "none", "full": "full", "selective": "selective"}
     if reader.take("activation_checkpoint.mode") == "memory_budget":
         reader.assumptions.append("recompute = selective: a memory budget chooses it while compiling")
@@ -450,12 +451,12 @@ def _recompute(reader: OptionReader, model: ModelSpec | None, plan: dict[str, An
     return {"recompute": {"kind": "full", "layers": layers}}
 
 
-def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
+def _formats(reader: OptionReader) -> tuple[JsonObject, JsonObject]:
     long = {"bfloat16": "bf16", "float32": "fp32"}
     stored_format = reader.word("training.mixed_precision_param", among=long, default="bf16")
     format_kept = reader.word("training.dtype", among=long, default="fp32")
     reader.take("training.mixed_precision_reduce")
-    precision: dict[str, Any] = {"name": stored_format, "gradients": "fp32"}
+    precision: JsonObject = {"name": stored_format, "gradients": "fp32"}
     converters = reader.take("model.converters", default=[])
     words = (
         converters.replace(" ", "").split(",") if isinstance(converters, str) else [str(part) for part in converters]
@@ -481,7 +482,7 @@ def _formats(reader: OptionReader) -> tuple[dict[str, Any], dict[str, Any]]:
     return precision, optimizer
 
 
-def _is_job(data: dict[str, Any]) -> bool:
+def _is_job(data: JsonObject) -> bool:
     return isinstance(data.get("model"), dict) and "flavor" in data["model"] and "training" in data
 
 

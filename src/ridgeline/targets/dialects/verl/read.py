@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table
 from ridgeline.models.load import MODELS, find_name
@@ -52,13 +51,13 @@ def as_update(table: Table, files: Files) -> Table:
     return Table(data=actor_options | {"strategy": engine}, source=next(iter(files), table.source))
 
 
-def engine_in(options: Mapping[str, Any]) -> str:
+def engine_in(options: JsonMapping) -> str:
     """Who trains: the engine that is chosen, that its own table names, or whose words stand there."""
     stated_options = options.get("engine") or options.get("engine.strategy") or options.get("model.strategy")
     return "megatron" if "engine.tensor_model_parallel_size" in options else str(stated_options or "fsdp")
 
 
-def quiet_in(files: Files, options: Mapping[str, Any]) -> frozenset[str]:
+def quiet_in(files: Files, options: JsonMapping) -> frozenset[str]:
     """Options of verl's own files by those names."""
     return frozenset(_actor_option(key, engine_in(options)) for key in base_of(files).quiet)
 
@@ -74,7 +73,7 @@ def _actor_option(key: str, engine: str) -> str:
     return f"{MODEL}.{tail}" if head == "model" else f"{OPTIM}.{tail}" if head == "optim" else key
 
 
-def sft_workload(reader: OptionReader, plan: dict[str, Any], files: Files) -> dict[str, Any]:
+def sft_workload(reader: OptionReader, plan: JsonObject, files: Files) -> JsonObject:
     """Batch and sequence; sets the microbatch."""
     newer = not any(OLDER.search(text) for text in files.values())
     seq = reader.count("data.max_length", default=1024) or 1024
@@ -106,7 +105,7 @@ def divisor_below(whole: int, most: int) -> int:
 OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon"}
 
 
-def megatron_plan(reader: OptionReader) -> dict[str, Any]:
+def megatron_plan(reader: OptionReader) -> JsonObject:
     """Mesh, schedule, sharding, recompute and formats of an actor that Megatron trains."""
     plan = read_options(ID, "mesh", reader)
     plan.setdefault("etp", plan["tp"] if plan["ep"] > 1 else 1)
@@ -126,7 +125,7 @@ def megatron_plan(reader: OptionReader) -> dict[str, Any]:
     return plan | _memory(reader, plan) | _formats(reader)
 
 
-def megatron_placement(reader: OptionReader, plan: dict[str, Any], layers: int) -> dict[str, Any]:
+def megatron_placement(reader: OptionReader, plan: JsonObject, layers: int) -> JsonObject:
     """Layers are dealt evenly, except that the first and the last stage may be told their share."""
     first = reader.count(f"{LAYER}.num_layers_in_first_pipeline_stage")
     last = reader.count(f"{LAYER}.num_layers_in_last_pipeline_stage")
@@ -149,10 +148,10 @@ def megatron_placement(reader: OptionReader, plan: dict[str, Any], layers: int) 
     return {"placement": [*([first] if first else []), *rows, *([last] if last else [])]}
 
 
-def _memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
+def _memory(reader: OptionReader, plan: JsonObject) -> JsonObject:
     shards_weights = reader.switch(f"{MEGATRON}.use_megatron_fsdp", default=False)
     split = reader.switch(f"{MEGATRON}.use_distributed_optimizer", default=True)
-    memory_plan: dict[str, Any] = {"shard": "zero3" if shards_weights else "zero1" if split else "none"}
+    memory_plan: JsonObject = {"shard": "zero3" if shards_weights else "zero1" if split else "none"}
     plan["overlap"] |= read_options(ID, "overlaps", reader)
     kind = reader.take(f"{LAYER}.recompute_granularity") or "none"
     modules = reader.take(f"{LAYER}.recompute_modules", default=["core_attn"])
@@ -170,9 +169,9 @@ def _memory(reader: OptionReader, plan: dict[str, Any]) -> dict[str, Any]:
     return memory_plan
 
 
-def _formats(reader: OptionReader) -> dict[str, Any]:
+def _formats(reader: OptionReader) -> JsonObject:
     stored_format = reader.word(f"{MEGATRON}.dtype", among={"bfloat16": "bf16", "float16": "fp16"}, default="bf16")
-    precision: dict[str, Any] = {
+    precision: JsonObject = {
         "compute": stored_format,
         "weights": stored_format,
         "activations": stored_format,
@@ -318,12 +317,12 @@ def _read_sft(files: Files, table: Table) -> Imported:
     return Imported(target=ID, settings=settings, unread=unread, assumptions=notes, chips=world)
 
 
-def _veomni(reader: OptionReader) -> dict[str, Any]:
+def _veomni(reader: OptionReader) -> JsonObject:
     """Experts and sequences as the VeOmni engine spreads them over the ranks that share weights."""
     place = f"{ACTOR}.veomni"
     ep = reader.degree(f"{place}.expert_parallel_size", f"{place}.ep_size")
     cp = reader.degree(f"{place}.ulysses_parallel_size", f"{place}.ulysses_sequence_parallel_size")
-    degrees: dict[str, Any] = {"ep": ep, "etp": 1} if ep > 1 else {}
+    degrees: JsonObject = {"ep": ep, "etp": 1} if ep > 1 else {}
     size = reader.take(f"{place}.fsdp_size", default=-1)
     if isinstance(size, int) and size > 0:
         degrees |= {"shard": "none"} if size == 1 else {"shard_degree": size}
@@ -362,7 +361,7 @@ def _model(reader: OptionReader) -> str | None:
     return None
 
 
-def _without_further_tokens(reader: OptionReader, model: str | None) -> str | dict[str, Any] | None:
+def _without_further_tokens(reader: OptionReader, model: str | None) -> str | JsonObject | None:
     """The model that is updated: blocks that predict further tokens are left out unless they are asked for."""
     ahead = [reader.switch(f"{MODEL}.mtp.{name}", default=False) for name in ("enable", "enable_train")]
     if model is None or MODELS[model].mtp is None or all(ahead):
@@ -371,7 +370,7 @@ def _without_further_tokens(reader: OptionReader, model: str | None) -> str | di
     return {"base": model, "mtp": 0}
 
 
-def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dict[str, Any]:
+def _workload(reader: OptionReader, plan: JsonObject, megatron: bool) -> JsonObject:
     prompt = reader.count("data.max_prompt_length", default=512) or 512
     response = reader.count("data.max_response_length", default=512) or 512
     prompts = reader.count(f"{ACTOR}.ppo_mini_batch_size", default=256) or 256
@@ -390,7 +389,7 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
     if micro is None:
         reader.assumptions.append("microbatch = 1: the files do not say it")
     plan["microbatch"] = min(micro or 1, share)
-    workload: dict[str, Any] = {
+    workload: JsonObject = {
         "kind": "train",
         "task": "finetune",
         "seq": seq,
@@ -400,7 +399,7 @@ def _workload(reader: OptionReader, plan: dict[str, Any], megatron: bool) -> dic
     return workload | _lora(reader, megatron)
 
 
-def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
+def _lora(reader: OptionReader, megatron: bool) -> JsonObject:
     """Adapters, where the files ask for them."""
     ranks = [reader.take(f"{MODEL}.{name}", default=0) for name in ("lora.rank", "lora_rank")]
     rank = next((rank for rank in (ranks if megatron else ranks[::-1]) if isinstance(rank, int) and rank > 0), 0)
@@ -421,11 +420,11 @@ def _lora(reader: OptionReader, megatron: bool) -> dict[str, Any]:
     return {}
 
 
-def _fsdp(reader: OptionReader) -> dict[str, Any]:
+def _fsdp(reader: OptionReader) -> JsonObject:
     names = ("ulysses_sequence_parallel_size",)
     cp = reader.degree(*(f"{ACTOR}.{name}" for name in names), *(f"{FSDP}.{name}" for name in names))
     reader.take(f"{FSDP}.ulysses_sequence_parallel_size")
-    plan: dict[str, Any] = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
+    plan: JsonObject = {"tp": 1, "pp": 1, "cp": cp, "engine": "torch-eager"}
     if cp > 1:
         plan["cp_kind"] = "all-to-all"
     size = reader.take(f"{FSDP}.fsdp_size", default=-1)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ridgeline.core.documents import JsonMapping, JsonObject
 from ridgeline.core.errors import InputError
 from ridgeline.core.files import parse_table
 from ridgeline.targets.imports.option_reader import flatten, starts_script
@@ -55,17 +56,17 @@ class Composer:
     choices: Mapping[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    def options(self, name: str) -> dict[str, Any] | None:
+    def options(self, name: str) -> JsonObject | None:
         """What a configuration says with all that it builds on; None where it is not here."""
         data = self._read(name)
         return None if data is None else self.compose(data, PurePosixPath(name).parent)
 
-    def compose(self, data: Mapping[str, Any], folder: PurePosixPath = HERE) -> dict[str, Any]:
+    def compose(self, data: JsonMapping, folder: PurePosixPath = HERE) -> JsonObject:
         """A table's options above or below those of its defaults list, as the list says; what is missing left out."""
         composed_table = self._inside(data, _Place(folder=folder, choices=self.choices))
         return {key: value for key, value in composed_table.items() if value != "???"}
 
-    def _inside(self, data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
+    def _inside(self, data: JsonMapping, place: _Place) -> JsonObject:
         listed_values = data.get("defaults")
         own_keys = {
             _at(place.package, key): value
@@ -76,7 +77,7 @@ class Composer:
         if "_self_" not in entries:  # Hydra reads the table first
             entries.insert(0, "_self_")
         chosen = place.chosen(entries)
-        merged_table: dict[str, Any] = {}
+        merged_table: JsonObject = {}
         for entry in entries:
             if entry == "_self_":
                 merged_table |= own_keys
@@ -88,7 +89,7 @@ class Composer:
                     merged_table |= self._inside(inner, at)
         return merged_table
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str) -> JsonObject | None:
         """A table by its name below the folders; a name that leaves them is not read."""
         path = PurePosixPath(name.removesuffix(".yaml"))
         parts: list[str] = []
@@ -103,7 +104,7 @@ class Composer:
 
 
 @lru_cache(maxsize=64)
-def _parse_yaml(name: str, text: str) -> dict[str, Any] | None:
+def _parse_yaml(name: str, text: str) -> JsonObject | None:
     """A table parsed once, for many scripts start from it; nobody changes what it holds."""
     try:
         return parse_table(Path(name), text).data
@@ -163,7 +164,7 @@ class Base:
     """
 
     engine: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject = field(default_factory=dict)
     quiet: frozenset[str] = frozenset()
 
     @property

@@ -1,0 +1,11 @@
+"""Types of a JSON, TOML or YAML document as its parser returns it, before a reader gives its values a type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+JsonObject = dict[str, Any]
+"""An object (table) by key; a reader narrows each value before it uses it."""
+JsonMapping = Mapping[str, Any]
+"""The same, not to be changed."""
