@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from ridgeline.cost.calibration import Calibration, shipped_calibration
 from ridgeline.cost.profile import Choice, chosen_profiles
-from ridgeline.search.cases import cases
-from ridgeline.search.plan_search import find_plan
-from ridgeline.search.request import PlanRequest
+from ridgeline.search.training.plan_search import find_plan
+from ridgeline.search.training.request import PlanRequest, cases
 
 ROUNDS = 5
 

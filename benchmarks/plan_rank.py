@@ -25,11 +25,10 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.supported import unsupported_decisions
-from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.explain import difference
-from ridgeline.search.plan_search import place_layers, supported_chunks, swept
-from ridgeline.search.space import NO_PINS, Pins, Space, choices_of, space_of, widen_space
-from ridgeline.search.sweep import Chunk
+from ridgeline.search.training.explain import difference
+from ridgeline.search.training.plan_search import place_layers, supported_chunks, swept
+from ridgeline.search.training.space import NO_PINS, Pins, Space, choices_of, space_of, widen_space
+from ridgeline.search.training.sweep import Chunk, priced_grids
 from ridgeline.sim import Prediction, capacity_of, default_calibration, predict
 
 NEAR = 0.05  # share of feasible plans that may be faster than one that is near the top

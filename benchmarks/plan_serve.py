@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.deployment.recommend import DeploymentAnswer, recommend_deployment
+from ridgeline.search.deployment.recommendation import DeploymentAnswer, recommend_deployment
 from ridgeline.search.deployment.request import DeploymentRequest
 from ridgeline.serving.serving_prediction import ServingPrediction, predict_serving
 

@@ -42,8 +42,8 @@ from ridgeline.runtime.measure import characterize as characterize
 from ridgeline.runtime.preflight import preflight as preflight
 from ridgeline.runtime.train.run_scenario import run as run
 from ridgeline.runtime.train.token_files import pack as pack
-from ridgeline.search.plan_search import find_plan as find_plan
-from ridgeline.search.request import PlanRequest as PlanRequest
+from ridgeline.search.training.plan_search import find_plan as find_plan
+from ridgeline.search.training.request import PlanRequest as PlanRequest
 from ridgeline.serving.served_model import served_model as served_model
 from ridgeline.serving.serving_prediction import ServingPrediction as ServingPrediction
 from ridgeline.serving.why_slow import why_slow as why_slow

@@ -127,7 +127,7 @@ def scenario_of(
     named: str, *, on: str = "", seq: int | None = None, global_batch: int | None = None, engine: str = "",
     settings: Sequence[str] = (),
 ) -> Scenario:  # fmt: skip
-    """The scenario in a file; or the one that a model, a system and settings mean, as `search.cases.one_scenario`.
+    """The scenario in a file; or the one that a model, a system and settings mean, as `search.one_scenario`.
 
     >>> scenario_of("llama3-8b", on="8xh100-sxm", settings=["plan.tp=2"]).plan.mesh.dp
     4
@@ -186,7 +186,7 @@ def plan(
 ) -> Recommendation | DeploymentAnswer:  # fmt: skip
     """The best way to train a model, or with `serve` to serve it; options have the names of the command line.
 
-    To train: `search.request.PlanOptions`. To serve: `search.deployment.request.DeploymentOptions`. With `to` only
+    To train: `search.PlanOptions`. To serve: `search.DeploymentOptions`. With `to` only
     plans that this target of an export can be told, so that the files it is given mean the step that was predicted, or
     with `serve` the deployment that was simulated.
 

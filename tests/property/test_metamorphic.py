@@ -29,7 +29,7 @@ from ridgeline.models.load import MODELS
 from ridgeline.plan.engine import ENGINES
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.plan_search import find_plan
+from ridgeline.search.training.plan_search import find_plan
 from ridgeline.sim import Prediction, predict
 
 EACH = 50  # scenarios of a seed

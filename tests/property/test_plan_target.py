@@ -9,8 +9,8 @@ import pytest
 from ridgeline.hardware.load import system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.plan_search import find_plan
-from ridgeline.search.space import Pins
+from ridgeline.search.training.plan_search import find_plan
+from ridgeline.search.training.space import Pins
 from ridgeline.targets.api import export
 from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.registry import TRAIN

@@ -15,8 +15,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.cost.calibration import Calibration
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario_file import scenario
+from ridgeline.search.stage_layout.layouts import Layouts, LayoutTable, layout_table
 from ridgeline.search.stage_layout.refine import Refined, refine
-from ridgeline.search.stage_layout.table import Layouts, LayoutTable, layout_table
 from ridgeline.sim.predict_step import predict
 from ridgeline.sim.prediction import Prediction
 

@@ -23,11 +23,10 @@ from ridgeline.plan.mesh import ORDERS, Mesh
 from ridgeline.plan.plan import Offload, Plan, Precision, Recompute, Schedule, Sharding, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search import sweep
-from ridgeline.search.degree_grid import priced_grids
-from ridgeline.search.plan_search import SweepResult, find_plan, swept
-from ridgeline.search.space import Space
-from ridgeline.search.sweep import chunks_of
+from ridgeline.search.training import sweep
+from ridgeline.search.training.plan_search import SweepResult, find_plan, swept
+from ridgeline.search.training.space import Space
+from ridgeline.search.training.sweep import chunks_of, priced_grids
 from ridgeline.sim.memory.peak import capacity_of
 from ridgeline.sim.predict_step import not_predictable, predict
 from ridgeline.sim.prediction import Prediction

@@ -12,8 +12,8 @@ from plan_rank import PlanRank, plan_ranks, problem_of, widen_space
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.plan_search import find_plan
-from ridgeline.search.space import space_of
+from ridgeline.search.training.plan_search import find_plan
+from ridgeline.search.training.space import space_of
 
 
 def ran(**plan: Any) -> Scenario:

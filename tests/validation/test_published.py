@@ -10,10 +10,9 @@ import pytest
 
 from ridgeline.calibrate.validate import published_runs
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.cases import cases
-from ridgeline.search.plan_search import find_plan
-from ridgeline.search.request import PlanRequest
-from ridgeline.search.space import Pins, choices_of
+from ridgeline.search.training.plan_search import find_plan
+from ridgeline.search.training.request import PlanRequest, cases
+from ridgeline.search.training.space import Pins, choices_of
 from ridgeline.sim import Prediction, predict, scenario_headroom
 from tools.__main__ import main as tools
 

@@ -23,8 +23,8 @@ from ridgeline.calibrate.validation import ValidationCase
 from ridgeline.core.units import format_gib, signed_share
 from ridgeline.plan.plan_table import plan_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.other_engines import OtherEngine, other_engines
-from ridgeline.search.plan_search import Search, find_plan
+from ridgeline.search.training.gains import OtherEngine, other_engines
+from ridgeline.search.training.plan_search import Search, find_plan
 from ridgeline.sim import Prediction, predict, scenario_headroom
 from tools.pages import DOCS, replace_block, write_or_check
 

@@ -13,7 +13,8 @@ RESULTS: Mapping[str, str] = MappingProxyType(
     {
         "predict": "sim.prediction.Prediction sim.phase_prediction.PhasePrediction "
         "serving.serving_prediction.ServingPrediction sim.prediction.Impossible core.errors.Refusal",
-        "plan": "search.report.PlanReport search.deployment.report.DeploymentReport search.report.NoPlan",
+        "plan": "search.training.recommendation.PlanReport search.deployment.recommendation.DeploymentReport "
+        "search.training.recommendation.NoPlan",
         "analyze": "trace.analyze_traces.Analysis trace.read.kernel_counters.CounterFile "
         "serving.bench_result.BenchReport trace.read.memory_snapshot.MemoryRecord",
         "validate": "calibrate.accuracy.ValidationReport calibrate.next_measurement.NextMeasurements "

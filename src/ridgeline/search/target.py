@@ -7,7 +7,6 @@ writer, which `unsupported` asks, says why not, and judges what the table does n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Protocol
 
 from ridgeline.core.errors import Problem
@@ -15,8 +14,6 @@ from ridgeline.hardware.system import System
 from ridgeline.models.load import MODELS
 from ridgeline.plan.capability import Capability, UnsupportedDecision, decision_words
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.expressible_space import plain_plans
-from ridgeline.search.space import Space
 
 MOST_NAMED = 3  # decisions that stand against a plan
 
@@ -37,20 +34,6 @@ class ExportTarget(Protocol):
 
     def unsupported_decisions(self, scenario: Scenario) -> tuple[UnsupportedDecision, ...]:
         """The decisions of a scenario that change its step and that the target cannot express, as its writer says."""
-
-
-def unsupported_question(scenario: Scenario, space: Space, target: ExportTarget) -> tuple[UnsupportedDecision, ...]:
-    """What of the model or the workload stands against every plain plan that the target can express; else nothing."""
-    items: tuple[UnsupportedDecision, ...] = ()
-    for plan in plain_plans(scenario, space):
-        attempt = replace(scenario, plan=plan)
-        if target.capability.unsupported_decisions(attempt):
-            continue
-        decisions = target.unsupported_decisions(attempt)
-        if not decisions:
-            return ()
-        items = items or decisions
-    return items
 
 
 def inexpressible(

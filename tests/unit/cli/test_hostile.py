@@ -312,7 +312,7 @@ def test_streams(command: str, environment: dict[str, str], code: int) -> None:
 
 # modules whose loading the verbs begin with, and the verb that loads them
 AT = [("typer", "show"), ("ridgeline.cli.catalog", "show"), ("rich.console", "show"), ("numpy", "predict"),
-      ("ridgeline.plan.scenario_file", "predict"), ("ridgeline.search.request", "plan")]  # fmt: skip
+      ("ridgeline.plan.scenario_file", "predict"), ("ridgeline.search.training.request", "plan")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("module", "verb"), AT)

@@ -13,8 +13,8 @@ import pytest
 import ridgeline
 from ridgeline.cli.main import main
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search import plan_search as library
-from ridgeline.search import recommendation as verb
+from ridgeline.search.training import plan_search as library
+from ridgeline.search.training import recommendation as verb
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = str(ROOT / "examples" / "llama3-70b-64xh100.toml")

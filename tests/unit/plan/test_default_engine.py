@@ -8,8 +8,7 @@ from ridgeline.hardware.load import CHIPS
 from ridgeline.hardware.load import system as load_system
 from ridgeline.plan.engine import default_engine, default_engine_note
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.cases import cases
-from ridgeline.search.request import PlanRequest
+from ridgeline.search.training.request import PlanRequest, cases
 
 WORK = {"seq": 2048, "global_batch": 64}
 

@@ -19,10 +19,9 @@ from ridgeline.plan.plan import Offload, Precision, Schedule, Sharding, Switches
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.search.deployment.shape import Shape
-from ridgeline.search.deployment.space import usual_knobs
-from ridgeline.search.expressible_space import with_target_defaults
-from ridgeline.search.space import Space, space_of
+from ridgeline.search.deployment.space import Shape, usual_knobs
+from ridgeline.search.training.expressible import with_target_defaults
+from ridgeline.search.training.space import Space, space_of
 from ridgeline.targets.plan_target import capability_of, serving_target
 from ridgeline.targets.registry import SERVE, TARGETS, TRAIN
 

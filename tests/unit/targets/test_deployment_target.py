@@ -10,8 +10,7 @@ import pytest
 from ridgeline.core.errors import InputError
 from ridgeline.plan.serving_plan import TensorrtLlmKnobs
 from ridgeline.search.deployment.request import DeploymentRequest, deployment_cases
-from ridgeline.search.deployment.shape import Shape
-from ridgeline.search.deployment.space import shapes
+from ridgeline.search.deployment.space import Shape, shapes
 from ridgeline.targets.plan_target import serving_target
 from ridgeline.targets.registry import SERVE, TARGETS
 

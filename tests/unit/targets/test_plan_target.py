@@ -10,8 +10,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import system
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import assemble
-from ridgeline.search.expressible_space import target_defaults
 from ridgeline.search.target import ExportTarget
+from ridgeline.search.training.expressible import target_defaults
 from ridgeline.targets.plan_target import capability_of, training_target
 from ridgeline.targets.registry import TRAIN
 

@@ -8,7 +8,7 @@ import pytest
 
 import ridgeline
 from ridgeline.plan.scenario import Scenario
-from ridgeline.search.plan_search import find_plan
+from ridgeline.search.training.plan_search import find_plan
 from ridgeline.targets.api import export
 from ridgeline.targets.plan_target import training_target
 from ridgeline.targets.reread import SAME

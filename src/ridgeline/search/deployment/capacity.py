@@ -1,12 +1,376 @@
-"""Turn one replica into its capacity: the highest rate at which it keeps the objective, by bisection on the rate."""
+"""Turn one replica and requests into its capacity: the highest rate at which it keeps the objective.
+
+What it could do at best, without any queue, bounds it; simulated trials on a part of the load bisect the rate.
+
+    TTFT >= prefill of the prompt alone, stage by stage          TPOT >= a decode step of one request
+    requests/s <= dp / (isl x c + (osl - 1) / g x min over b of step(b) / b)
+
+c = seconds that one more prompt token adds to a step, g = tokens a step yields with speculation, b = requests that the
+cache holds, the batch limit allows and whose step keeps the TPOT asked for. No schedule of the same steps does better,
+so what misses the objective here is not simulated.
+
+A replica of n behind a router sees every n-th request. Of a trace a part is therefore thinned first and then stretched
+in time to the rate that is asked for, from where it is busiest; of a generated load the first requests do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from math import inf
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.arrays import Array
+from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.records import dataclass
-from ridgeline.search.deployment.bound import Bound
-from ridgeline.search.deployment.shape import Shape
-from ridgeline.search.deployment.trial import Bench, Trial
+from ridgeline.core.units import HOUR, MILLION
+from ridgeline.ir.forward_steps import ForwardSteps, forward_steps
+from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.serve import Objective, Serve, TraceFile
+from ridgeline.plan.serving_plan import StaticKnobs
+from ridgeline.search.deployment.space import Shape
+from ridgeline.serving.deployment import Instance, Priced, instances_of, price_of
 from ridgeline.serving.fleet.fleet_loop import Role
+from ridgeline.serving.fleet.slo_abort import Hopeless
+from ridgeline.serving.load.load import load_of
+from ridgeline.serving.request import Request
+from ridgeline.serving.served import Served
+from ridgeline.serving.serving_prediction import FRONT_END_S, ServingPrediction, served_by
+from ridgeline.serving.step_cost import LinearStepCost
+from ridgeline.sim import ServingMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Requests in the order they are sent, and their mean rate over the whole time.
+
+    traced   whether a file says when they come: bursts are then its own
+    """
+
+    requests: tuple[Request, ...]
+    rate: float
+    traced: bool
+
+    @cached_property
+    def prompts(self) -> Array:
+        return np.array([request.prompt_tokens for request in self.requests], dtype=float)
+
+    @cached_property
+    def outputs(self) -> Array:
+        return np.array([request.output_tokens for request in self.requests], dtype=float)
+
+    @cached_property
+    def hit_share(self) -> float:
+        """Prompt tokens that an unlimited cache would hold, of all."""
+        seen: set[tuple[int, int, int]] = set()
+        hits = 0
+        for request in self.requests:
+            catalog_entry = True
+            for piece in request.prompt:
+                key = (piece.seed, piece.start, piece.tokens)
+                catalog_entry = catalog_entry and key in seen
+                hits += piece.tokens * catalog_entry
+                seen.add(key)
+            seen.add((request.output_seed, request.prompt_tokens, request.output_tokens))
+        return hits / float(self.prompts.sum())
+
+    def part(self, rate: float, most: int) -> tuple[Request, ...]:
+        """At most so many requests as a replica sees them that gets this mean rate of the whole load."""
+        roots, times = self._roots
+        thinned = max(round(self.rate / rate), 1) if self.traced else 1
+        thinned = max(min(thinned, len(roots) // most), 1)
+        begin = self._busiest(times[::thinned], most) if self.traced else 0
+        selection = roots[begin * thinned : (begin + most) * thinned : thinned]
+        stretch = float(self.rate / thinned / rate)  # a clock of numpy scalars is a slow one
+        start = selection[0].arrival_s
+        moved = [item.sent_at((item.arrival_s - start) * stretch) for item in selection]
+        return (*moved, *self._followers(selection)) if len(roots) < len(self.requests) else tuple(moved)
+
+    def at(self, rate: float) -> tuple[Request, ...]:
+        """All requests, stretched in time to a mean rate."""
+        stretch = float(self.rate / rate)
+        if stretch == 1.0:
+            return self.requests
+        return tuple(item.sent_at(item.arrival_s * stretch) if item.after is None else item for item in self.requests)
+
+    @cached_property
+    def _roots(self) -> tuple[tuple[Request, ...], Array]:
+        """The requests that follow no answer, and when they are sent."""
+        roots = tuple(request for request in self.requests if request.after is None)
+        return roots, np.array([root.arrival_s for root in roots])
+
+    @staticmethod
+    def _busiest(times: Array, most: int) -> int:
+        """Where the shortest time begins in which so many requests come."""
+        if len(times) <= most:
+            return 0
+        return int(np.argmin(times[most - 1 :] - times[: len(times) - most + 1]))
+
+    def _followers(self, kept: Sequence[Request]) -> list[Request]:
+        """The requests of sessions that these begin."""
+        names = {item.id for item in kept}
+        result = []
+        for request in self.requests:
+            if request.after is not None and request.after in names:
+                names.add(request.id)
+                result.append(request)
+        return result
+
+
+def searched_load(work: Serve) -> Load:
+    """The requests of a workload; a closed loop has no rate to search and is refused."""
+    requests = load_of(work)
+    last = max((request.arrival_s for request in requests if request.after is None), default=0.0)
+    if len(requests) < 2 or last <= 0:
+        got = f"{len(requests)} request(s) within {last:g} s"
+        expectation = "at least two requests that come at different times, whether or not others are answered"
+        raise InputError(Problem(path="workload.arrivals", given=got, expected=expectation, todo="add --rate"))
+    return Load(requests=requests, rate=len(requests) / last, traced=isinstance(work.arrivals, TraceFile))
+
+
+FEWEST, MOST = 400, 1600  # requests of a shortened load
+RESIDENTS = 3.0  # times the requests in flight that it holds at least, so that most of them meet a busy engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A simulated load.
+
+    rate           requests per second that were sent
+    taken          what each limit of the objective took at its percentile, over the limit
+    user_speed     tokens per second of a typical request after its first: 1 / median TPOT
+    chips          of the deployment
+    output_tokens_per_s   at the rate that was sent, in the long run
+    at_once        most requests that were there at one time; None of a trial that was given up
+    """
+
+    rate: float
+    taken: Mapping[str, float]
+    user_speed: float
+    ttft_s: float
+    chips: int
+    output_tokens_per_s: float
+    at_once: int | None = None
+
+    @property
+    def met(self) -> bool:
+        return all(share <= 1.0 for share in self.taken.values())
+
+    @property
+    def worst(self) -> str:
+        """The limit that is nearest to being missed, or missed most; nothing without limits."""
+        return max(self.taken, key=lambda name: self.taken[name], default="")
+
+    def cost_per_million_tokens(self, price: float | None) -> float | None:
+        """Price of a million output tokens, chips paid by the hour."""
+        if price is None or not self.output_tokens_per_s:
+            return None
+        return self.chips * price / HOUR / self.output_tokens_per_s * MILLION
+
+
+@dataclass(slots=True)
+class Bench:
+    """Where trials run: the load, the objective, and instances that are priced once.
+
+    trials   how many were simulated, and their requests
+    """
+
+    base: Scenario
+    load: Load
+    objective: Objective
+    priced: Priced
+    trials: int = 0
+    requests: int = 0
+    _instances: dict[tuple[Shape, Role], Instance] = field(default_factory=dict)
+
+    def instance(self, shape: Shape, role: Role = "both") -> Instance:
+        """One replica of a shape, priced."""
+        result = self._instances.get((shape, role))
+        if result is None:
+            (result,) = instances_of(shape.pooled(self.base, (shape.pool(role, 1),)), self.priced)
+            self._instances[shape, role] = result
+        return result
+
+    def trial(self, shape: Shape, rate: float, most: int, role: Role = "both") -> Trial | None:
+        """One replica alone at a mean rate; None where it cannot hold a request.
+
+        A replica that prefills answers with one token; one that decodes finds every prompt in its cache.
+        """
+        part = self.load.part(rate, most)
+        limits = self.objective
+        if role == "prefill":
+            part = tuple(replace(item, output_tokens=1, max_new_tokens=1) for item in part)
+            limits = replace(limits, tpot=None, itl=None, e2e=None)
+        elif role == "decode":
+            part = tuple(replace(item, remote_tokens=item.prompt_tokens - 1) for item in part)
+            limits = replace(limits, ttft=None, e2e=None)
+        instance = replace(self.instance(shape), role="both")
+        try:
+            outcome = self.run(
+                self._asked(shape, limits), (instance,), part, give_up=replace(limits, tpot=None, e2e=None)
+            )
+        except Hopeless as abort:
+            return self._given_up(shape, rate, abort)
+        return None if outcome is None else self.told(outcome, rate)
+
+    def _given_up(self, shape: Shape, rate: float, missed: Hopeless) -> Trial:
+        """A trial whose first tokens come too late, whatever the rest of it would show.
+
+        Overload makes them late first. Where other limits are missed alone, the trial is a point of the frontier.
+        """
+        return Trial(
+            rate=rate,
+            taken=MappingProxyType({missed.limit: missed.over}),
+            user_speed=0.0,
+            ttft_s=0.0,
+            chips=shape.chips,
+            output_tokens_per_s=rate * float(self.load.outputs.mean()),
+        )
+
+    def run(
+        self,
+        scenario: Scenario,
+        instances: tuple[Instance, ...],
+        requests: tuple[Request, ...],
+        *,
+        give_up: Objective | None = None,
+    ) -> ServingPrediction | None:
+        """A deployment under requests; None where a request is too long for it. `Hopeless` where it is given up."""
+        longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+        if any(longest - 1 > instance.longest for instance in instances):
+            return None
+        self.trials += 1
+        self.requests += len(requests)
+        try:
+            return served_by(scenario, instances, requests, give_up=give_up)
+        except InputError:
+            return None
+
+    def told(self, found: ServingPrediction, rate: float) -> Trial:
+        """A run as a trial."""
+        median = found.metrics.tpot.percentiles[50.0]
+        return Trial(
+            rate=rate,
+            taken=MappingProxyType({name: item.found / item.limit for name, item in found.kept.items()}),
+            user_speed=1.0 / median if median else 0.0,
+            ttft_s=found.metrics.ttft.percentiles[50.0],
+            chips=found.run.chips,
+            output_tokens_per_s=rate * float(self.load.outputs.mean()),
+            at_once=_at_once(found.run.served),
+        )
+
+    def _asked(self, shape: Shape, limits: Objective) -> Scenario:
+        candidate_value = shape.pooled(self.base, (shape.pool("both", 1),))
+        work = serving(candidate_value).workload
+        return replace(candidate_value, workload=replace(work, objective=limits))
+
+    def length(self, rate: float, tpot_s: float) -> int:
+        """Requests of a shortened load at a rate: enough to fill an engine several times."""
+        resident = rate * float(self.load.outputs.mean()) * tpot_s
+        return int(min(max(RESIDENTS * resident, FEWEST), MOST))
+
+
+def _at_once(served: Served) -> int:
+    """Most requests between sending and their last token at one time."""
+    finished_counts = np.searchsorted(np.sort(served.finished_s), np.sort(served.sent_s), side="left")
+    return int((np.arange(1, len(finished_counts) + 1) - finished_counts).max(initial=0))
+
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+FEW, UNPRICED = 512.0, LinearStepCost(step_s=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The best case of one replica.
+
+    ttft_s, tpot_s   of requests at the objective's percentile that never meet others; a first token found in a cache
+                     may be faster, so of prompts that share prefixes TTFT is what one new token takes
+    rate             requests per second that it could serve, 0 where nothing fits
+    prefill_rate     of prompts alone, decode_rate of answers alone
+    batch            requests of a step at that rate
+    """
+
+    shape: Shape
+    memory: ServingMemory
+    longest: int
+    ttft_s: float
+    tpot_s: float
+    rate: float
+    prefill_rate: float
+    decode_rate: float
+    batch: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and some cache fit on its chips."""
+        return self.memory.fits
+
+
+def bound_of(base: Scenario, shape: Shape, load: Load, objective: Objective, priced: Priced) -> Bound:
+    """The best case of a shape under a load."""
+    told = Priced(calibration=priced.calibration, serving=priced.serving, cost=UNPRICED)
+    (instance,) = instances_of(shape.pooled(base, (shape.pool("both", 1),)), told)
+    if not instance.memory.fits:
+        return _none(shape, instance)
+    tokens, seqs = _limits(instance)
+    share = 1.0 - load.hit_share * bool(shape.choice("prefix"))
+    isl, osl = float(load.prompts.mean()), float(load.outputs.mean())
+    long_prompt = float(np.percentile(load.prompts, objective.percentile))
+    batches = np.array([float(many) for many in BATCHES if many <= max(seqs, 1)])
+    price = price_of(instance.scenario, priced, tokens // shape.mesh.pp)
+    seconds = price(_steps(batches, isl + osl / 2, (min(long_prompt, tokens), float(tokens))))
+    tokens_per_step = shape.speculation.tokens_per_step if shape.speculation else 1.0
+    step, few, prompt, budget = seconds[: len(batches)], *seconds[len(batches) :]
+    seconds_per_token = max((budget - few) / max(tokens - FEW, 1.0), budget / tokens / 4)
+    prefill = isl * share * seconds_per_token
+    tpot = min(objective.tpot or np.inf, objective.itl or np.inf)
+    room = instance.memory.requests(isl + osl / 2)
+    able = (batches <= max(room, 1.0)) & (step / tokens_per_step <= tpot)
+    decode = float((step[able] / batches[able]).min()) * max(osl - 1, 0.0) / tokens_per_step if able.any() else np.inf
+    works = bool(np.isfinite(decode))
+    ranks = shape.mesh.dp
+    ttft = prompt * max(long_prompt / tokens, 1.0) if share == 1.0 else few / FEW
+    return Bound(
+        shape=shape,
+        memory=instance.memory,
+        longest=instance.longest,
+        ttft_s=float(ttft) + FRONT_END_S,
+        tpot_s=float(step[0]) / tokens_per_step,
+        rate=float(ranks / (prefill + decode)) if works else 0.0,
+        prefill_rate=float(ranks / max(prefill, 1e-12)) if works else 0.0,
+        decode_rate=float(ranks / max(decode, 1e-12)) if works else 0.0,
+        batch=float(batches[able].max()) if able.any() else 0.0,
+    )
+
+
+def _limits(one: Instance) -> tuple[int, int]:
+    """Tokens of a step, and requests that run together."""
+    return (0, one.settings.batch_size) if isinstance(one.settings, StaticKnobs) else one.settings.step_limits
+
+
+def _none(shape: Shape, one: Instance) -> Bound:
+    """Of a replica whose chips do not hold the model: nothing is priced."""
+    return Bound(
+        shape=shape, memory=one.memory, longest=one.longest, ttft_s=inf, tpot_s=inf, rate=0.0, prefill_rate=0.0,
+        decode_rate=0.0, batch=0.0,
+    )  # fmt: skip
+
+
+def _steps(batches: Array, context: float, prompts: tuple[float, float]) -> ForwardSteps:
+    """Decode steps of these batches; prefill of few tokens, of a long prompt, and of a whole budget."""
+    batch_tokens = np.array([FEW, *prompts])
+    none = np.zeros(len(batches))
+    return forward_steps(
+        prefill_tokens=np.concatenate([none, batch_tokens]),
+        prefill_pairs=np.concatenate([none, batch_tokens**2 / 2]),
+        decodes=np.concatenate([batches, np.zeros(3)]),
+        kv_tokens=np.concatenate([batches * context, np.zeros(3)]),
+    )
+
 
 STABLE = 0.95  # of the best case: beyond that a queue grows without end, however short the load shows it
 QUIET = 0.12  # of the best case: a rate at which users are served fast, a point of the frontier

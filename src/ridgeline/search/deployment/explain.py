@@ -1,18 +1,20 @@
-"""Turn a finished search into why: what limits the winner, what the next best loses, what each knob would change."""
+"""Turn a finished search into why: what limits the winner, what each knob would change, or what bars every replica."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
+from ridgeline.core.errors import Problem
 from ridgeline.core.records import dataclass
+from ridgeline.core.units import format_gib, format_quantity
 from ridgeline.ir.forward_steps import forward_steps
+from ridgeline.plan.serve import Objective
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.search.deployment.bound import bound_of
-from ridgeline.search.deployment.candidate import Candidate, Verified
-from ridgeline.search.deployment.capacity import STABLE, Capacity, capacity
+from ridgeline.search.deployment.capacity import STABLE, Bound, Capacity, bound_of, capacity
 from ridgeline.search.deployment.find_deployment import DeploymentSearch, keeps
-from ridgeline.search.deployment.shape import AXES, Shape, choice_words, precision_words, shape_words
+from ridgeline.search.deployment.fleet import Candidate, Verified, fewest, fullest, tried_at
+from ridgeline.search.deployment.space import AXES, Shape, choice_words, precision_words, shape_words
 from ridgeline.sim import price_forward
 
 SAME = 0.005  # of a rate: not a difference
@@ -168,3 +170,157 @@ def _rate_per_chip(one: Capacity) -> float:
 def lost(best: Candidate, other: Candidate) -> int:
     """Chips that another deployment takes more."""
     return other.chips - best.chips
+
+
+def why_no_deployment(search: DeploymentSearch) -> Iterator[Problem]:
+    """Why no deployment is recommended; nothing where one is, or where the search was stopped before."""
+    if search.best is not None or not search.complete:
+        return
+    where = search.scenario.system.name
+    fits = [bound for bound in search.bounds if bound.fits]
+    longest = float((search.load.prompts + search.load.outputs - 1).max())
+    long_enough = [bound for bound in fits if bound.longest >= longest]
+    able = [bound for bound in long_enough if keeps(bound, search.bench.objective)]
+    if not search.bounds:
+        got = f"{search.scenario.system.chips} chips with these pins"
+        yield Problem(path="plan", given=got, expected="degrees that divide the model", where=where, todo="free a pin")
+    elif not fits:
+        yield _too_large(search, where)
+    elif not long_enough:
+        maximum = max(bound.longest for bound in fits)
+        got = f"a request of {longest + 1:,.0f} tokens"
+        expectation = f"at most {maximum:,} tokens, prompt and answer: what {search.scenario.model.id} can hold here"
+        todo = "leave such requests out, or take a model of longer context or more chips"
+        yield Problem(path="workload", given=got, expected=expectation, where=where, todo=todo)
+    elif not able:
+        yield _too_strict(search, long_enough, where)
+    else:
+        yield _too_much(search, able, where)
+
+
+def _too_large(search: DeploymentSearch, where: str) -> Problem:
+    """The replica whose chips come nearest to holding the model."""
+    least = min(search.bounds, key=lambda one: one.memory.weights + one.memory.activations)
+    memory = least.memory
+    used = memory.weights + memory.activations + memory.graphs + memory.runtime
+    got = f"{format_gib(used)} a chip before any cache ({shape_words(least.shape)})"
+    expectation = f"less than the {format_gib(memory.capacity)} that a chip of {where} has, with room for a cache"
+    return Problem(path="memory", given=got, expected=expectation, todo="use more chips, or free plan.precision")
+
+
+def _too_strict(search: DeploymentSearch, bounds: list[Bound], where: str) -> Problem:
+    """The objective is below what a request takes that meets no other."""
+    question = search.bench.objective
+    nearest = min(bounds, key=lambda one: _over(one, question))
+    result = {"ttft": nearest.ttft_s, "tpot": nearest.tpot_s, "itl": nearest.tpot_s}
+    wanted = {name: max(limit, result.get(name, 0.0)) for name, limit in question.limits.items()}
+    got = f"{_limits(question.limits)} at p{question.percentile:g}"
+    single = f"TTFT {format_quantity(nearest.ttft_s, 's')}, TPOT {format_quantity(nearest.tpot_s, 's')}"
+    expectation = f"at least what a request takes alone on {where}: {single} ({shape_words(nearest.shape)})"
+    todo = f"the nearest objective that can be met, where requests hardly meet: {_limits(wanted)}"
+    return Problem(path="objective", given=got, expected=expectation, todo=todo)
+
+
+def _over(bound: Bound, asked: Objective) -> float:
+    """By how much the strictest limit is missed at best."""
+    shares = [bound.ttft_s / asked.ttft] if asked.ttft else []
+    shares += [bound.tpot_s / limit for limit in (asked.tpot, asked.itl) if limit]
+    return max(shares, default=0.0)
+
+
+def _too_much(search: DeploymentSearch, able: list[Bound], where: str) -> Problem:
+    """Requests that the chips cannot hold within the objective: what they keep, and what would hold them."""
+    chips, question = search.scenario.system.chips, search.bench.objective
+    capacity = [capacity for capacity in search.capacities if capacity.role == "both" and capacity.shape.chips <= chips]
+    rated = [capacity for capacity in capacity if capacity.rate]
+    helps = []
+    if rated:
+        best = max(rated, key=lambda one: one.rate * (chips // one.shape.chips))
+        maximum, need = fullest(best, chips), fewest(best, search.rate)
+        helps += [f"send at most {maximum.rate:.3g} requests/s", f"use about {need.chips} chips ({need.words})"]
+    selection = _nearest(search, rated or capacity)
+    helps += [f"the nearest objective that {where} keeps at this load: {_limits(selection)}"] if selection else []
+    got = f"{search.rate:.3g} requests/s under {_limits(question.limits)} at p{question.percentile:g}"
+    expectation = f"what {chips} chips of {where} can hold ({len(able)} kinds of replica tried or bounded)"
+    return Problem(path="objective", given=got, expected=expectation, todo=", or ".join(helps) or "relax the objective")
+
+
+def _nearest(search: DeploymentSearch, held: list[Capacity]) -> dict[str, float]:
+    """The limits that all chips keep at this load, whichever kind of replica misses the objective least."""
+    question, chips = search.bench.objective.limits, search.scenario.system.chips
+    best: dict[str, float] = {}
+    for item in sorted(held, key=lambda one: -one.rate / one.shape.chips)[:3]:
+        result = tried_at(search.bench, fullest(item, chips), search.rate)
+        if result is not None:
+            shares = {name: max(item.found, question[name]) for name, item in result.prediction.kept.items()}
+            if not best or _worst_miss(shares, question) < _worst_miss(best, question):
+                best = shares
+    return best
+
+
+def _worst_miss(taken: dict[str, float], asked: dict[str, float]) -> float:
+    """By how much the limit that is missed most is missed."""
+    return max((taken[name] / asked[name] for name in asked), default=0.0)
+
+
+def _limits(limits: dict[str, float]) -> str:
+    return ", ".join(f"{name.upper()} {format_quantity(value, 's', 3)}" for name, value in limits.items()) or "no limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierPoint:
+    """One replica at one rate, simulated on a shortened load, its limit of TTFT kept.
+
+    user_speed   tokens per second of a typical request: 1 / median TPOT
+    cost         of a million output tokens in USD; None without a price
+    """
+
+    system: str
+    shape: Shape
+    rate: float
+    user_speed: float
+    tokens_per_s_per_chip: float
+    cost: float | None
+    met: bool
+
+    JSON = "system words rate user_tokens_per_s=user_speed tokens_per_s_per_chip cost_per_million_tokens_usd=cost met"
+
+    @property
+    def words(self) -> str:
+        """The replica in one line."""
+        return shape_words(self.shape)
+
+
+def frontier(searches: Iterable[DeploymentSearch]) -> tuple[FrontierPoint, ...]:
+    """No other replica serves a user faster and costs less, or makes more of a chip where a price is not known."""
+    points = [point for search in searches for point in _points(search)]
+
+    def dear(point: FrontierPoint) -> float:
+        return point.cost if point.cost is not None else 1.0 / point.tokens_per_s_per_chip
+
+    kept: list[FrontierPoint] = []
+    least = float("inf")
+    for point in sorted(points, key=lambda one: (-one.user_speed, dear(one))):
+        if dear(point) < least:
+            kept.append(point)
+            least = dear(point)
+    return tuple(kept)
+
+
+def _points(search: DeploymentSearch) -> Iterable[FrontierPoint]:
+    system = search.scenario.system
+    price = system.chip.price.value if system.chip.price else None
+    for replica in search.capacities:
+        if replica.role != "both":
+            continue
+        for trial in replica.tried:
+            if trial.taken.get("ttft", 0.0) <= 1.0 and trial.user_speed > 0:
+                yield FrontierPoint(
+                    system=system.name,
+                    shape=replica.shape,
+                    rate=trial.rate,
+                    user_speed=trial.user_speed,
+                    tokens_per_s_per_chip=trial.output_tokens_per_s / trial.chips,
+                    cost=trial.cost_per_million_tokens(price),
+                    met=trial.met,
+                )

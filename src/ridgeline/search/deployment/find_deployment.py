@@ -20,8 +20,20 @@ from ridgeline.core.records import dataclass
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario, serving
 from ridgeline.plan.serve import Objective
-from ridgeline.search.deployment.bound import Bound, bound_of
-from ridgeline.search.deployment.candidate import (
+from ridgeline.search.deployment.capacity import (
+    FINER,
+    HALVINGS,
+    ROUGH,
+    STABLE,
+    Bench,
+    Bound,
+    Capacity,
+    Load,
+    bound_of,
+    capacity,
+    searched_load,
+)
+from ridgeline.search.deployment.fleet import (
     Candidate,
     Goal,
     Verified,
@@ -31,13 +43,9 @@ from ridgeline.search.deployment.candidate import (
     fullest_pools,
     is_allowed,
     order,
+    verify_candidates,
 )
-from ridgeline.search.deployment.capacity import FINER, HALVINGS, ROUGH, STABLE, Capacity, capacity
-from ridgeline.search.deployment.load import Load, searched_load
-from ridgeline.search.deployment.shape import Shape, shape_words
-from ridgeline.search.deployment.space import DeploymentSpace, shapes
-from ridgeline.search.deployment.trial import Bench
-from ridgeline.search.deployment.verify import verify_candidates
+from ridgeline.search.deployment.space import DeploymentSpace, Shape, shape_words, shapes
 from ridgeline.search.progress import Progress, Watch, ignore_progress
 from ridgeline.serving.deployment import Priced
 from ridgeline.serving.fleet.event_loop import settled_heap

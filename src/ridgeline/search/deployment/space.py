@@ -1,7 +1,7 @@
 """Turn a serve scenario and what is pinned of its plan into the replicas that are searched.
 
-A replica takes one choice of each axis of `shape.AXES`. Degrees that divide nothing, formats that the chip has no peak
-for and what the engine does not support are not offered; `plan.check` is the judge.
+A replica (`Shape`) takes one choice of each axis. Degrees that divide nothing, formats that the chip has no peak for
+and what the engine does not support are not offered; `plan.check` is the judge.
 
     tp           as far as the closest links go          pp    powers of two
     dp, ep       attention ranks and expert ranks, for models with experts: experts over all tp x dp ranks, as the
@@ -13,24 +13,148 @@ for and what the engine does not support are not offered; `plan.check` is the ju
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.dtype import dtype
+from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.records import dataclass
+from ridgeline.hardware.system import System
 from ridgeline.models.spec import Moe
+from ridgeline.plan.capability import UnsupportedDecision, decision_words
 from ridgeline.plan.check import check
 from ridgeline.plan.mesh import Mesh
 from ridgeline.plan.plan import Precision
 from ridgeline.plan.scenario import Scenario
-from ridgeline.plan.serving_plan import EngineKnobs, StaticKnobs, default_knobs
+from ridgeline.plan.serving_plan import (
+    KNOBS,
+    SEARCHED_KNOBS,
+    EngineKnobs,
+    Pool,
+    ServingPlan,
+    StaticKnobs,
+    default_knobs,
+)
 from ridgeline.plan.serving_settings import Speculation
-from ridgeline.search.deployment.shape import Shape
-from ridgeline.search.space import powers_of_two, tensor_degrees
 from ridgeline.search.target import ExportTarget
+from ridgeline.search.training.space import powers_of_two, tensor_degrees
+from ridgeline.serving.fleet.fleet_loop import Role
 from ridgeline.sim import limits_of
+
+AXES = ("tp", "pp", "ep", "dp", "precision", "speculation", "tokens", "seqs", "prefix")
+"""What tells two replicas apart: degrees, formats of weights and cache, and settings of the scheduler."""
+DEGREES = ("tp", "pp", "ep", "dp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """One kind of replica; dp of its mesh are the attention ranks that step together."""
+
+    mesh: Mesh
+    precision: Precision
+    speculation: Speculation | None
+    knobs: EngineKnobs
+
+    @property
+    def chips(self) -> int:
+        return self.mesh.ranks
+
+    @property
+    def knob_names(self) -> Mapping[str, str]:
+        """The engine's own names of the settings that are searched."""
+        return SEARCHED_KNOBS[KNOBS.key_of(self.knobs)]
+
+    def choice(self, axis: str) -> Any:
+        """What is chosen along an axis of `AXES`; of the prefix cache whether it is on."""
+        if axis in DEGREES:
+            return getattr(self.mesh, axis)
+        if axis in ("precision", "speculation"):
+            return getattr(self, axis)
+        name = self.knob_names[axis]
+        value = getattr(self.knobs, name)
+        return not value if name.startswith("disable_") else value
+
+    def with_setting(self, axis: str, value: Any) -> Shape:
+        """The same with another format, speculation or setting."""
+        if axis in ("precision", "speculation"):
+            change: JsonObject = {axis: value}
+            return replace(self, **change)
+        name = self.knob_names[axis]
+        knob: JsonObject = {name: not value if name.startswith("disable_") else value}
+        return replace(self, knobs=replace(self.knobs, **knob))
+
+    def scenario(self, base: Scenario, replicas: int = 1) -> Scenario:
+        """So many of these replicas on the chips of a scenario."""
+        data_ranks, remainder = divmod(base.system.chips, self.mesh.tp * self.mesh.pp)
+        if remainder or data_ranks % self.mesh.dp:
+            return self.pooled(base, (self.pool("both", replicas),))
+        serving = replace(self._serving(base), replicas=replicas, data_parallel_size=self.mesh.dp, pools=())
+        return self._with_plan(base, replace(self.mesh, dp=data_ranks), serving)
+
+    def pooled(self, base: Scenario, pools: tuple[Pool, ...]) -> Scenario:
+        """Pools of replicas with this shape's formats and settings."""
+        serving = replace(self._serving(base), pools=pools, replicas=None, data_parallel_size=1)
+        return self._with_plan(base, self.mesh, serving)
+
+    def pool(self, role: Role, replicas: int) -> Pool:
+        """So many of these replicas with one role."""
+        mesh = self.mesh
+        return Pool(role=role, replicas=replicas, tp=mesh.tp, pp=mesh.pp, ep=mesh.ep, dp=mesh.dp)
+
+    def _serving(self, base: Scenario) -> ServingPlan:
+        return replace(base.plan.serving, knobs=self.knobs)
+
+    def _with_plan(self, base: Scenario, mesh: Mesh, serving: ServingPlan) -> Scenario:
+        plan = replace(base.plan, mesh=mesh, precision=self.precision, speculation=self.speculation, serving=serving)
+        return replace(base, plan=plan)
+
+
+def shape_words(shape: Shape) -> str:
+    """A replica in one line: `tp=4 ep=4, fp8, cache fp8, max_num_seqs 256`.
+
+    >>> from ridgeline.plan.serving_plan import VllmKnobs
+    >>> shape_words(Shape(mesh=Mesh(tp=2), precision=Precision(), speculation=None, knobs=VllmKnobs(max_num_seqs=64)))
+    'tp=2, bf16, max_num_seqs 64'
+    """
+    degrees = " ".join(f"{axis}={shape.choice(axis)}" for axis in DEGREES if shape.choice(axis) > 1)
+    words = [degrees or "one chip", precision_words(shape.precision)]
+    if shape.speculation is not None:
+        words.append(speculation_words(shape.speculation))
+    names = shape.knob_names
+    words += [f"{names[axis]} {shape.choice(axis)}" for axis in ("tokens", "seqs") if shape.choice(axis)]
+    return ", ".join([*words, *([] if shape.choice("prefix") else ["no prefix cache"])])
+
+
+def precision_words(precision: Precision) -> str:
+    """Formats of products and weights, and of the cache where it differs from activations."""
+    weights, compute = precision.weights.id, precision.compute.id
+    words = compute if weights == compute else f"{compute}, weights {weights}"
+    return words if precision.kv == precision.activations else f"{words}, cache {precision.kv.id}"
+
+
+def speculation_words(speculation: Speculation | None) -> str:
+    """Who drafts how many tokens."""
+    if speculation is None:
+        return "no speculation"
+    return f"{speculation.draft} drafts {speculation.draft_tokens}, {speculation.acceptance:.0%} accepted"
+
+
+def choice_words(shape: Shape, axis: str) -> str:
+    """What a shape chooses along an axis, in words."""
+    value = shape.choice(axis)
+    if axis in DEGREES:
+        return f"{'attention dp' if axis == 'dp' else axis} {value}"
+    if axis == "precision":
+        return precision_words(shape.precision)
+    if axis == "speculation":
+        return speculation_words(shape.speculation)
+    if axis == "prefix":
+        return "prefix cache" if value else "no prefix cache"
+    return f"{shape.knob_names[axis]} {value or 'by default'}"
+
 
 DEEPEST = 8  # pipeline stages of a replica that are tried
 TOKENS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -138,3 +262,52 @@ def _problems(scenario: Scenario, shape: Shape) -> list[str]:
     single = shape.pooled(scenario, (shape.pool("both", 1),))
     single = replace(single, plan=replace(single.plan, mesh=shape.mesh))
     return [problem.path for problem in check(single) if problem.path not in OF_THE_MESH]
+
+
+SETTINGS = ("precision", "speculation", "tokens", "seqs", "prefix")  # what is set replica by replica
+
+
+def target_engines(target: ExportTarget, system: System, engines: tuple[str, ...]) -> tuple[str, ...]:
+    """Engines that the target runs on a system, of those asked for; an `InputError` where it runs none of them."""
+    able = target.engines(system)
+    if wrong := [id for id in engines if id not in able]:
+        raise InputError(not_among("--engine", wrong[0], able, f"{target.id} runs these"))
+    return engines or able
+
+
+def expressible_space(scenario: Scenario, space: DeploymentSpace, target: ExportTarget) -> DeploymentSpace:
+    """The choices that the target supports; an `InputError` where an axis is left without any."""
+    kinds = list(shapes(scenario, space))
+    if not kinds:
+        return space  # the search says why none can run
+
+    def able(tried: Scenario) -> bool:
+        return not target.capability.unsupported_decisions(tried)
+
+    plain = next((shape for shape in kinds if able(shape.scenario(scenario))), kinds[0])
+    if decisions := target.unsupported_decisions(plain.scenario(scenario)):
+        raise _nothing(target, decisions)
+    choices: JsonObject = {
+        axis: tuple(choice for choice in space.of(axis) if able(plain.with_setting(axis, choice).scenario(scenario)))
+        for axis in SETTINGS
+    }
+    choices["split"] = tuple(split for split in space.split if able(_split(scenario, plain, split)))
+    for axis, some in choices.items():
+        if not some:
+            (first, *_) = space.of(axis)
+            by_pools = axis == "split"
+            attempt = _split(scenario, plain, first) if by_pools else plain.with_setting(axis, first).scenario(scenario)
+            raise _nothing(target, target.unsupported_decisions(attempt))
+    return replace(space, **choices, target=target)
+
+
+def _split(scenario: Scenario, plain: Shape, split: str) -> Scenario:
+    if split == "aggregated":
+        return plain.scenario(scenario)
+    return plain.pooled(scenario, (plain.pool("prefill", 1), plain.pool("decode", 1)))
+
+
+def _nothing(target: ExportTarget, decisions: tuple[UnsupportedDecision, ...]) -> InputError:
+    why = "; ".join(dict.fromkeys(item.why for item in decisions))
+    got = f"{target.id} for {decision_words(decisions)}"
+    return InputError(Problem(path="--to", given=got, expected=why[:200], todo="unpin it, or choose another target"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ridgeline.plan.scenario_file import scenario
+from ridgeline.search.stage_layout.layouts import Index, Layouts, LayoutTable, layout_table
 from ridgeline.search.stage_layout.placement import Rules, bound, placements
-from ridgeline.search.stage_layout.table import Index, Layouts, LayoutTable, layout_table
 from ridgeline.sim.predict_step import default_calibration
 
 

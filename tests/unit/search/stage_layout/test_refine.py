@@ -14,9 +14,8 @@ from ridgeline.plan.engine import engine
 from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.stage_layout.policies import recomputes_of
+from ridgeline.search.stage_layout.layouts import Layouts, layout_table, recomputes_of
 from ridgeline.search.stage_layout.refine import Refined, event_step_s, refine
-from ridgeline.search.stage_layout.table import Layouts, layout_table
 from ridgeline.sim.predict_step import default_calibration, predict
 from ridgeline.sim.prediction import Impossible, Prediction
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.plan.scenario_file import scenario
-from ridgeline.search.plan_search import find_plan
+from ridgeline.search.training.plan_search import find_plan
 from ridgeline.sim.memory.headroom import Shortfall, headroom, scenario_headroom, shipped_shortfalls
 
 ROOT = Path(__file__).parents[4]

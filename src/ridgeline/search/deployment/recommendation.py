@@ -1,0 +1,228 @@
+"""Turn a question into a recommended deployment: every case searched, the best chosen, verified and explained."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+
+from ridgeline.core.documents import JsonObject
+from ridgeline.core.errors import InputError, MissingNumber, Problem
+from ridgeline.core.records import dataclass
+from ridgeline.plan.plan_table import scenario_text
+from ridgeline.plan.scenario import Scenario, serving
+from ridgeline.plan.scenario_file import assemble, self_contained
+from ridgeline.plan.serve import Serve
+from ridgeline.search.deployment.explain import (
+    Explained,
+    FrontierPoint,
+    explain_deployment,
+    frontier,
+    why_no_deployment,
+)
+from ridgeline.search.deployment.find_deployment import DeploymentSearch, find_deployment
+from ridgeline.search.deployment.fleet import Goal, Verified
+from ridgeline.search.deployment.request import DeploymentCase, DeploymentRequest, deployment_cases
+from ridgeline.search.progress import Progress, Watch, ignore_progress
+from ridgeline.search.training.recommendation import SearchTime
+from ridgeline.sim import missing_number_problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOutcome:
+    """One case and what its search found."""
+
+    case: DeploymentCase
+    search: DeploymentSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentAnswer:
+    """What is recommended, and what it was chosen from.
+
+    chosen     the outcome that the goal prefers; None where no deployment keeps the objective
+    problems   why none is chosen, with the nearest objective that can be met
+    frontier   cost per million output tokens against tokens per second of a user
+    """
+
+    request: DeploymentRequest
+    outcomes: tuple[DeploymentOutcome, ...]
+    chosen: DeploymentOutcome | None
+    why: Explained | None
+    problems: tuple[Problem, ...]
+    frontier: tuple[FrontierPoint, ...]
+    complete: bool
+
+    @property
+    def goal(self) -> Goal:
+        return self.request.goal
+
+    @property
+    def best(self) -> Verified | None:
+        return self.chosen.search.best if self.chosen is not None else None
+
+    @property
+    def scenario_text(self) -> str:
+        """The recommended deployment as a scenario file; nothing where there is none."""
+        if self.chosen is None or self.best is None:
+            return ""
+        result = self.best
+        note = f"Found by `ridgeline plan --serve`: {result.candidate.chips} chips, {result.rate:.4g} requests/s."
+        table = _request_table(self.chosen, result, rescaled=self.goal == "goodput")
+        return scenario_text(self_contained(table), result.prediction.scenario.plan, note)
+
+    @property
+    def scenario(self) -> Scenario:
+        """What that file says: the deployment under the load that was asked for, or that it holds."""
+        built, problems = assemble(tomllib.loads(self.scenario_text))
+        if built is None:
+            raise InputError(problems)
+        return built
+
+
+def _request_table(outcome: DeploymentOutcome, found: Verified, *, rescaled: bool) -> JsonObject:
+    """The scenario's table with the load that was simulated."""
+    table = {key: value for key, value in outcome.case.table.items() if key != "measured"}
+    work = dict(table["workload"])
+    many = getattr(outcome.search.scenario.workload, "requests", None)
+    if rescaled:
+        arrivals = work["arrivals"]
+        arrivals = {"kind": "trace", "file": arrivals} if isinstance(arrivals, str) else dict(arrivals)
+        work["arrivals"] = {**arrivals, "rate": round(found.rate, 4)}
+    if many is not None:
+        work["requests"] = many
+    return {**table, "workload": work}
+
+
+def recommend_deployment(request: DeploymentRequest, watch: Watch = ignore_progress) -> DeploymentAnswer:
+    """Search every case of a question, choose, and explain the choice.
+
+    >>> asked = DeploymentRequest.from_options("llama3-8b", on="2xh100-sxm", rate=4.0, ttft="1s", tpot="50ms",
+    ...     settings=["plan.tp=1", "plan.precision=bf16", "plan.serving.pools=none", "workload.requests=200"])
+    >>> found = recommend_deployment(asked)
+    >>> found.best.candidate.chips, found.best.met
+    (1, True)
+    """
+    outcomes: list[DeploymentOutcome] = []
+    for case in deployment_cases(request):
+        try:
+            search = find_deployment(case.scenario, case.space, request.goal, request.priced, watch)
+        except MissingNumber as missing:
+            raise InputError([missing_number_problem(missing)]) from None
+        outcomes.append(DeploymentOutcome(case=case, search=search))
+        if not search.complete:
+            break
+    chosen = _chosen(outcomes, request.goal)
+    complete = all(outcome.search.complete for outcome in outcomes)
+    watch(Progress(phase="explain", what="why the best is the best"))
+    return DeploymentAnswer(
+        request=request,
+        outcomes=tuple(outcomes),
+        chosen=chosen,
+        why=explain_deployment(chosen.search) if chosen else None,
+        problems=() if chosen else tuple(_reasons(outcomes)),
+        frontier=frontier([outcome.search for outcome in outcomes]),
+        complete=complete,
+    )
+
+
+def _reasons(outcomes: Sequence[DeploymentOutcome]) -> Iterator[Problem]:
+    for outcome in outcomes:
+        yield from why_no_deployment(outcome.search)
+
+
+def _chosen(outcomes: Sequence[DeploymentOutcome], goal: Goal) -> DeploymentOutcome | None:
+    """The cheapest by the hour where all chips have a price, else that with the fewest chips; or the most goodput."""
+    able = [outcome for outcome in outcomes if outcome.search.best is not None]
+    prices = [bound.search.scenario.system.chip.price for bound in able]
+
+    def order(one: DeploymentOutcome) -> tuple[float, ...]:
+        best, price = one.search.best, one.search.scenario.system.chip.price
+        assert best is not None
+        if goal == "goodput":
+            return (-best.goodput,)
+        share = price.value if goal == "cost" and all(prices) and price else 1.0
+        return best.candidate.chips * share, best.candidate.chips
+
+    return min(able, key=order, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentReport:
+    """The deployment that is recommended, what limits it, and what else was found.
+
+    asked_rate   requests per second
+    others       further deployments that were simulated as a whole
+    breaks       the limit that is missed first when the rate rises, by pool
+    in_flight    requests that a replica decodes at once, on average
+    step_s       seconds of such a decode step by part
+    knobs        the best replica that decides one thing otherwise, by axis
+    frontier     cost per million output tokens against tokens per second of a user
+    bounded      replicas whose best case was computed
+    simulated    replicas that were simulated
+    trials       simulations of them
+    """
+
+    found: DeploymentAnswer
+    search: DeploymentSearch
+    best: Verified
+    why: Explained
+    time: SearchTime
+
+    JSON = """
+        kind='deployment' possible=true model=scenario.model.id system=scenario.system.name
+        engine=scenario.plan.engine goal=found.goal requests asked_rate=search.rate mean_prompt_tokens
+        mean_output_tokens percentile=scenario.workload.objective.percentile deployment=best others
+        breaks=why.breaks in_flight=why.in_flight step_s=why.step knobs=why.knobs frontier=found.frontier bounded
+        simulated trials complete=found.complete seconds=time.seconds cpu_seconds=time.cpu_seconds assumptions
+        to?=found.request.target.id
+    """
+
+    @property
+    def scenario(self) -> Scenario[Serve]:
+        return serving(self.search.scenario)
+
+    @property
+    def requests(self) -> int:
+        return len(self.search.load.requests)
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        return float(self.search.load.prompts.mean())
+
+    @property
+    def mean_output_tokens(self) -> float:
+        return float(self.search.load.outputs.mean())
+
+    @property
+    def searches(self) -> list[DeploymentSearch]:
+        """The searches of all systems."""
+        return [outcome.search for outcome in self.found.outcomes]
+
+    @property
+    def others(self) -> list[Verified]:
+        same = [candidate for candidate in self.search.verified if candidate is not self.best]
+        return same + [search.best for search in self.searches if search is not self.search and search.best is not None]
+
+    @property
+    def bounded(self) -> int:
+        return sum(len(search.bounds) for search in self.searches)
+
+    @property
+    def simulated(self) -> int:
+        return sum(len(search.capacities) for search in self.searches)
+
+    @property
+    def trials(self) -> int:
+        return sum(search.bench.trials for search in self.searches)
+
+    @property
+    def assumptions(self) -> list[str]:
+        return [note for note in self.best.prediction.assumptions if not note.startswith("precision = ")]
+
+
+def deployment_report(found: DeploymentAnswer, time: SearchTime) -> DeploymentReport:
+    """What was found, where a deployment is recommended."""
+    assert found.chosen is not None
+    assert found.best is not None
+    assert found.why is not None
+    return DeploymentReport(found=found, search=found.chosen.search, best=found.best, why=found.why, time=time)

@@ -1,0 +1,449 @@
+"""Turn a scenario without a plan into the best plans there are: every way to split the work, priced and ranked.
+
+space -> degree_grid -> sweep   all plans, time and memory              vectorised
+      -> shortlist              the fastest, the Pareto front of time and memory, the best at each choice of each axis
+      -> predict                the fastest in full: breakdown, interval, reasons
+
+Progress is told after every chunk of plans; where the answer is False, the search is that of the plans priced so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import field, fields, replace
+from itertools import product
+from types import MappingProxyType
+
+import numpy as np
+
+from ridgeline.core.documents import JsonObject
+from ridgeline.core.errors import MissingNumber, Problem
+from ridgeline.core.records import dataclass
+from ridgeline.cost import Calibration
+from ridgeline.hardware.load import resize_name
+from ridgeline.hardware.system import System
+from ridgeline.plan.check import check, precision
+from ridgeline.plan.check import engine as known_engine
+from ridgeline.plan.mesh import ORDERS
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.plan_table import recompute_words, sharding_words
+from ridgeline.plan.scenario import Scenario
+from ridgeline.plan.supported import tellable_orders, tells_expert_overlap
+from ridgeline.search.progress import SweepProgress, silent
+from ridgeline.search.target import ExportTarget, inexpressible
+from ridgeline.search.training.expressible import ExpressiblePlans, expressible_space, unsupported_question
+from ridgeline.search.training.shortlist import (
+    BestByChoice,
+    BestWithMoreMemory,
+    Entry,
+    Fastest,
+    ParetoFront,
+    first,
+    in_order,
+    least,
+)
+from ridgeline.search.training.space import NO_PINS, Pins, PinTable, Space, parts_of, space_of, widen_space
+from ridgeline.search.training.sweep import Chunk, DegreeGrid, chunks_of, priced_grids
+from ridgeline.sim import (
+    Prediction,
+    capacity_of,
+    default_calibration,
+    missing_number_problem,
+    not_predictable,
+    predict,
+    scenario_headroom,
+)
+
+SHORTLIST = 64  # plans kept by number while the space is swept
+SAME = 1e-9  # relative difference of times that are equal but for the order of additions
+MORE_MEMORY = (1.25, 2.0)  # times the memory a chip has: what would be fastest then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What is kept of a sweep.
+
+    considered, feasible   plans priced, and those among them that fit in memory
+    best                   the shortlist: the fastest feasible plans, best first
+    frontier               the Pareto front of time and memory: no plan is both faster and smaller; fastest first
+    nearest                the plan that comes closest to fitting, where none is feasible
+    faster                 feasible plans faster than the time asked about
+    complete               False where the sweep was stopped
+    by_choice              axis -> the best plan at each of its choices, fastest first
+    with_more_memory       the fastest plan if a chip had so many times the memory
+    untold                 plans that fit and that the target cannot be told
+    """
+
+    considered: int
+    feasible: int
+    best: tuple[Entry, ...]
+    frontier: tuple[Entry, ...]
+    nearest: Entry | None
+    faster: int
+    complete: bool
+    by_choice: Mapping[str, tuple[Entry, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    with_more_memory: Mapping[float, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    untold: int = 0
+
+
+def swept(
+    chunks: Iterable[Chunk], capacity: float, *, than_s: float = 0.0, progress: SweepProgress = silent,
+    expressible: ExpressiblePlans | None = None, only_fastest: bool = False,
+) -> SweepResult:  # fmt: skip
+    """The best of all chunks that a target can express, where one is given; of those until `progress` answers False.
+
+    only_fastest   keep the shortlist alone: no front, no best by choice, none with more memory
+    """
+    fastest, front = Fastest(SHORTLIST), ParetoFront()
+    by_choice, roomier = BestByChoice(), BestWithMoreMemory(capacity, MORE_MEMORY)
+    considered = feasible = faster = untold = 0
+    nearest: Entry | None = None
+    complete = True
+    for chunk in chunks:
+        if not len(chunk.step_s):
+            continue
+        fits = chunk.peak_bytes <= capacity
+        many = int(np.count_nonzero(fits))
+        considered += len(fits)
+        if not only_fastest:
+            roomier.add(chunk)
+        if many:
+            able = chunk if many == len(fits) else chunk.taken(np.flatnonzero(fits))
+            able = able if expressible is None else expressible.keep(able)
+            feasible += len(able.step_s)
+            untold += many - len(able.step_s)
+            faster += int(np.count_nonzero(able.step_s < than_s))
+            records = (fastest,) if only_fastest else (fastest, front, by_choice)
+            for record in records if len(able.step_s) else ():
+                record.add(able)
+        elif not feasible:
+            nearest = _nearer(nearest, least(chunk, chunk.peak_bytes, chunk.step_s))
+        if progress(considered, fastest.best_s) is False:
+            complete = False
+            break
+    return SweepResult(
+        considered=considered,
+        feasible=feasible,
+        best=fastest.entries(),
+        frontier=front.entries(),
+        nearest=None if feasible else nearest,
+        faster=faster,
+        complete=complete,
+        by_choice=by_choice.entries(),
+        with_more_memory=roomier.entries(),
+        untold=untold,
+    )
+
+
+def _nearer(one: Entry | None, other: Entry) -> Entry:
+    """The plan that takes less memory; of equal ones the first in order."""
+    if one is None or one.peak_bytes != other.peak_bytes:
+        return other if one is None or other.peak_bytes < one.peak_bytes else one
+    return first(one, other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What a search of one scenario's space found: plans in full, best first, and what they were chosen from.
+
+    capacity_bytes   of a chip, less the headroom: what a plan may take
+    problems         why nothing could be searched; `infeasible.why_not` says why nothing fits
+    calibration      what plans were priced with; None for the shipped parameters
+    target           the target of an export that every plan can be told; None: whatever the engine can
+    """
+
+    scenario: Scenario
+    pins: Pins
+    space: Space
+    swept: SweepResult
+    plans: tuple[Prediction, ...]
+    headroom: float
+    capacity_bytes: float
+    problems: tuple[Problem, ...] = ()
+    calibration: Calibration | None = None
+    target: ExportTarget | None = None
+
+
+def find_plan(
+    scenario: Scenario, pins: Pins | PinTable = NO_PINS, *, most: int = 5, headroom: float | None = None,
+    calibration: Calibration | None = None, progress: SweepProgress = silent, given: bool = False,
+    target: ExportTarget | None = None, below_s: float = np.inf,
+) -> Search:  # fmt: skip
+    """The best plans for a scenario's model, system and workload.
+
+    pins       the choices left along an axis; the others take all that the engine supports
+    headroom   share of a chip's memory that a plan must leave free; None: as measured peaks ask for
+    progress   told after every chunk: plans priced, step of the best; False stops, and `swept.complete` is False
+    given      whether the scenario's plan is somebody's own: its choices are then among those of every free axis
+    target     only plans that this target of an export can express
+    below_s    plans that are known to take as long as this or longer need not be priced
+
+    Of the scenario's own plan the engine, the precision and the switches are kept; the rest is searched.
+
+    >>> from ridgeline.plan.scenario_file import assemble
+    >>> table = {"model": "llama3-8b", "system": "8xh100-sxm", "workload": {"seq": 8192, "global_batch": 64}}
+    >>> found = find_plan(assemble(table)[0])
+    >>> found.swept.feasible > 0 and found.plans[0].fits
+    True
+    """
+    used, pin_values = calibration or default_calibration(), Pins.of(pins)
+    space = space_of(scenario, pin_values)
+    space = replace(space, **_with_own_choices(space, pin_values, scenario.plan)) if given else space
+    space = expressible_space(space, scenario, pin_values, target.capability) if target else space
+    problems = tuple(_problems(scenario, space))
+    if target and not problems and (decisions := unsupported_question(scenario, space, target)):
+        problems = (inexpressible(scenario, target, decisions, scenario.model.id),)
+    free = scenario_headroom(scenario).share if headroom is None else headroom
+    capacity, result = 0.0, NOTHING
+    try:
+        if not problems:
+            capacity = capacity_of(scenario) * (1 - free)
+            grids = priced_grids(place_layers(scenario, pin_values), space, used)
+            expressible = ExpressiblePlans(target.capability, scenario) if target else None
+            chunks = supported_chunks(grids, scenario, space, pin_values, below_s)
+            step_s = _own_step(scenario, used)
+            result = swept(
+                chunks, capacity, than_s=step_s, progress=progress, expressible=expressible,
+                only_fastest=bool(np.isfinite(below_s)),
+            )  # fmt: skip
+            result = normalize_result(result, expressible) if expressible else result
+    except MissingNumber as missing:
+        problems = (missing_number_problem(missing),)
+    return Search(
+        scenario=scenario,
+        pins=pin_values,
+        space=space,
+        swept=result,
+        plans=reorder_ranks(predict_entries(scenario, distinct(result.best)[:most], used), pin_values, used, target),
+        headroom=free,
+        capacity_bytes=capacity,
+        problems=problems,
+        calibration=calibration,
+        target=target,
+    )
+
+
+def normalize_result(found: SweepResult, expressible: ExpressiblePlans) -> SweepResult:
+    """What a sweep kept, in the plainest words that the target can express."""
+
+    def plain(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        return tuple(expressible.plainest(entry) for entry in entries)
+
+    axes = {axis: plain(some) for axis, some in found.by_choice.items()}
+    roomier = {factor: entry for factor, entry in found.with_more_memory.items() if expressible.can(entry)}
+    return replace(
+        found,
+        best=plain(found.best),
+        frontier=plain(found.frontier),
+        by_choice=MappingProxyType(axes),
+        with_more_memory=MappingProxyType(roomier),
+    )
+
+
+def _with_own_choices(space: Space, pins: Pins, plan: Plan) -> JsonObject:
+    """The choices of the axes that are free, with a plan's own among them."""
+    wider = widen_space(space, [plan])
+    axes = [item.name for item in fields(Space) if item.name not in pins.pinned]
+    return {axis: getattr(wider, axis) for axis in axes if getattr(wider, axis) != getattr(space, axis)}
+
+
+NOTHING = SweepResult(considered=0, feasible=0, best=(), frontier=(), nearest=None, faster=0, complete=True)
+
+
+def _problems(scenario: Scenario, space: Space) -> Iterator[Problem]:
+    """What no plan of the space can mend: an unknown engine, a format the chip does not have, no way to its host."""
+    yield from known_engine(scenario)
+    for choice, offload in product(space.precision, space.offload):
+        tried_scenario = replace(scenario, plan=replace(scenario.plan, precision=choice, offload=offload))
+        yield from dict.fromkeys((*precision(tried_scenario), *not_predictable(tried_scenario)))
+
+
+def place_layers(scenario: Scenario, pins: Pins) -> Scenario:
+    """The scenario with its layers placed as pinned, or else as evenly as they go, and its ranks in the first order."""
+    (placement,) = pins.placement or ((),)
+    mesh = replace(scenario.plan.mesh, order=(pins.order or ORDERS)[0])
+    return replace(scenario, plan=replace(scenario.plan, placement=placement, mesh=mesh))
+
+
+def supported_chunks(
+    cells: Iterable[DegreeGrid], scenario: Scenario, space: Space, pins: Pins = NO_PINS, below_s: float = np.inf
+) -> Iterator[Chunk]:
+    """The plans of a space that the engine is known to run, of the dp that is pinned.
+
+    zero2 with several microbatches keeps its gradients whole until the last one, which is zero1, or reduces them after
+    each, which is not what zero2 is priced as: where the engine has zero1, that stands for it unless zero2 is pinned.
+    Expert dispatch is told to overlap under the schedules that the engine names for it, unless others are pinned.
+    """
+    parts = parts_of(scenario, space, pins)
+    prefers_zero1 = "zero1" in space.shard and pins.shard is None
+    overlap_schedules = scenario.engine.supports.features.moe_beside
+    overlap_schedules = (
+        overlap_schedules if any(schedule.name in overlap_schedules for schedule in space.schedule) else ()
+    )
+    for group in cells:
+        asks_overlap = np.array([tells_expert_overlap(scenario) for scenario in group.scenarios])
+        for part in parts:
+            for chunk in chunks_of([group], part, below_s):
+                all_plans = np.ones(len(chunk.dp), dtype=np.bool_)
+                mask = all_plans if pins.dp is None else np.isin(chunk.dp, pins.dp)
+                if prefers_zero1 and chunk.shard == "zero2":
+                    mask &= chunk.dp * chunk.microbatch >= scenario.workload.sequences
+                if overlap_schedules and chunk.pp > 1 and chunk.schedule.name not in overlap_schedules:
+                    mask &= ~asks_overlap[group.structure[chunk.cell]]
+                yield chunk if mask.all() else chunk.taken(np.flatnonzero(mask))
+
+
+def _own_step(scenario: Scenario, calibration: Calibration) -> float:
+    """Seconds of the scenario's own plan, so that faster ones can be counted; 0 where it cannot run."""
+    prediction = predict(scenario, calibration)
+    return prediction.step_time_s if isinstance(prediction, Prediction) else 0.0
+
+
+def distinct(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries without those that take the same time and memory as an earlier one: a switch without effect."""
+    distinct_entries: list[Entry] = []
+    for entry in entries:
+        if not any(
+            _same(entry.step_s, item.step_s) and _same(entry.peak_bytes, item.peak_bytes) for item in distinct_entries
+        ):
+            distinct_entries.append(entry)
+    return tuple(distinct_entries)
+
+
+def _same(one: float, other: float) -> bool:
+    """Equal but for the order of additions."""
+    return abs(one - other) <= SAME * abs(other)
+
+
+def predict_entries(
+    scenario: Scenario, entries: Iterable[Entry], calibration: Calibration | None = None
+) -> tuple[Prediction, ...]:
+    """Plans in full."""
+    predictions = (predict(replace(scenario, plan=entry.plan), calibration) for entry in entries)
+    return tuple(prediction for prediction in predictions if isinstance(prediction, Prediction))
+
+
+GAINS = 0.001  # of a step: less than this is not worth another order than usual
+
+
+def reorder_ranks(
+    plans: Iterable[Prediction], pins: Pins, calibration: Calibration | None, target: ExportTarget | None = None
+) -> tuple[Prediction, ...]:
+    """The plans, each in its fastest rank order, fastest first; as they were where one order is left."""
+    fastest = tuple(_fastest(plan, pins, calibration, target) for plan in plans)
+    return tuple(sorted(fastest, key=lambda one: one.step_time_s))
+
+
+def other_orders(scenario: Scenario, pins: Pins) -> Iterator[Scenario]:
+    """The scenario in every other order that is pinned, or that its engine can be told, and that can run."""
+    plan = scenario.plan
+    if plan.mesh.pp == 1 or plan.mesh.dp == 1:
+        return
+    for order in pins.order or tuple(order for order in ORDERS if order in tellable_orders(scenario)):
+        alternative = replace(scenario, plan=replace(plan, mesh=replace(plan.mesh, order=order)))
+        if order != plan.mesh.order and not check(alternative):
+            yield alternative
+
+
+def _fastest(plan: Prediction, pins: Pins, calibration: Calibration | None, target: ExportTarget | None) -> Prediction:
+    best = plan
+    for alternative in other_orders(plan.scenario, pins):
+        if target is not None and target.unsupported_decisions(alternative):
+            continue
+        prediction = predict(alternative, calibration)
+        if isinstance(prediction, Prediction) and prediction.step_time_s < best.step_time_s * (1 - GAINS):
+            best = prediction
+    return best
+
+
+def kind_of(plan: Plan) -> Hashable:
+    """What plans of one kind share."""
+    mesh = plan.mesh
+    return mesh.pp, mesh.cp, mesh.tp, mesh.ep, mesh.etp, plan.sharding, str(plan.recompute), plan.recompute.parts
+
+
+def kind_words(plan: Plan) -> str:
+    """A kind in words.
+
+    >>> from ridgeline.plan.mesh import Mesh
+    >>> kind_words(Plan(mesh=Mesh(tp=8, pp=2, dp=4)))
+    'pp=2 tp=8, no sharding, recompute none'
+    """
+    mesh = plan.mesh
+    degrees = [f"{axis}={getattr(mesh, axis)}" for axis in ("pp", "cp", "tp", "ep", "etp") if getattr(mesh, axis) > 1]
+    shard = "no sharding" if plan.sharding.shard == "none" else sharding_words(plan)
+    return f"{' '.join(degrees) or 'data-parallel'}, {shard}, recompute {recompute_words(plan)}"
+
+
+def kinds(swept: SweepResult, most: int) -> tuple[Entry, ...]:
+    """The best plan of each kind among all that were kept, fastest first."""
+    alternatives = (entry for some in swept.by_choice.values() for entry in some)
+    return distinct(first_of_each((*swept.best, *alternatives)))[:most]
+
+
+def first_of_each(entries: Iterable[Entry]) -> Iterable[Entry]:
+    """The fastest entry of each kind, fastest first."""
+    seen: set[Hashable] = set()
+    for entry in in_order(entries):
+        kind = kind_of(entry.plan)
+        if kind not in seen:
+            seen.add(kind)
+            yield entry
+
+
+TRIED = 6  # numbers of chips
+SMOOTH = (2, 3, 5, 7)
+
+
+def fit_to(scenario: Scenario, chips: int, accept: Callable[[Scenario], bool] | None = None) -> Scenario | None:
+    """The scenario with its fastest plan on at most so many chips; None where nothing fits in memory.
+
+    accept   whether whoever will run a plan can; of the search's best, the first that it takes is taken
+
+    >>> from ridgeline.plan.scenario_file import assemble
+    >>> table = {"model": "llama3-8b", "system": "16xh100-sxm", "workload": {"seq": 4096, "global_batch": 32}}
+    >>> fit_to(assemble(table)[0], 9).plan.mesh.ranks
+    8
+    """
+    values: list[tuple[float, Scenario]] = []
+    for count in usable(chips):
+        fewer = replace(scenario, system=on_fewer(scenario.system, count))
+        for entry in find_plan(fewer, most=0).swept.best:
+            candidate = replace(fewer, plan=entry.plan)
+            if not check(candidate) and (accept is None or accept(candidate)):
+                values.append((entry.step_s, candidate))
+                break
+    return min(values, key=lambda one: one[0])[1] if values else None
+
+
+def usable(chips: int) -> tuple[int, ...]:
+    """Numbers of chips worth a search, at most `chips`: the largest smooth ones, and a power of two.
+
+    >>> usable(9), usable(1023)
+    ((9, 8, 7, 6, 5, 4), (1008, 1000, 980, 972, 960, 945, 512))
+    """
+    smooth = tuple(count for count, _ in zip(_smooth_below(chips), range(TRIED), strict=False))
+    power = 1 << (chips.bit_length() - 1)
+    return smooth if power in smooth else (*smooth, power)
+
+
+def _smooth_below(chips: int) -> Iterator[int]:
+    for count in range(chips, 0, -1):
+        remainder = count
+        for prime in SMOOTH:
+            while remainder % prime == 0:
+                remainder //= prime
+        if remainder == 1:
+            yield count
+
+
+def on_fewer(system: System, chips: int) -> System:
+    """The machine with some of its chips left: networks as they were, a tier that would join one chip left out."""
+    tiers, chips_below = [], 1
+    for tier in system.tiers:
+        if min(tier.chips, chips) > chips_below:
+            chips_below = min(tier.chips, chips)
+            tiers.append(replace(tier, chips=chips_below))
+    name = resize_name(system.name, chips)
+    name_words = name if isinstance(name, str) else f"{chips} chips of {system.name}"
+    return replace(system, name=name_words, chips=chips, node=min(system.node, chips), tiers=tuple(tiers))

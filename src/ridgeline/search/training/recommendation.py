@@ -1,0 +1,578 @@
+"""Turn a PlanRequest into a Recommendation, and that into what `ridgeline plan` prints and `-o` writes.
+
+    cases -> find_plan each -> the outcome that the goal prefers                        search
+          -> its plans in order, why, event by event, what would beat it, refined       explain
+
+Whoever watches is told of both phases and may stop each: what was found until then is recommended, and marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from ridgeline.core.errors import InputError, Problem
+from ridgeline.core.records import dataclass
+from ridgeline.core.units import signed_quantity
+from ridgeline.hardware.load import rated_power
+from ridgeline.plan.plan_table import scenario_text
+from ridgeline.plan.scenario import Scenario, training
+from ridgeline.plan.scenario_file import self_contained
+from ridgeline.plan.supported import unsupported_decisions
+from ridgeline.plan.workload import Train
+from ridgeline.search.progress import Progress, Watch, ignore_progress
+from ridgeline.search.stage_layout.refine import Refined, Refinement, lacking, refinement
+from ridgeline.search.target import ExportTarget
+from ridgeline.search.training.explain import (
+    GivenPlan,
+    PlanExplanation,
+    difference,
+    difference_words,
+    explain,
+    given_plan,
+    refusal,
+    simulated_step_s,
+)
+from ridgeline.search.training.gains import OtherEngine, TargetGain, WhatIf, other_engines, target_gains, what_if, worth
+from ridgeline.search.training.objectives import (
+    Outcome,
+    Point,
+    Run,
+    chosen,
+    frontier,
+    outcome,
+    points,
+    rank_plans,
+    scaling_efficiency,
+    usual_axes,
+)
+from ridgeline.search.training.plan_search import find_plan, kind_words, kinds, predict_entries
+from ridgeline.search.training.request import Case, PlanRequest, search_cases
+from ridgeline.sim import Prediction, capacity_of, scenario_headroom
+
+SIMULATED = 5  # plans run event by event
+REFINED_AXES = ("placement", "recompute", "offload")  # what refinement chooses; where one is pinned nothing is refined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """Why the chosen outcome's plan, and what next.
+
+    plans         in the objective's order; the first is the winner
+    kinds         the best plan of each kind: another mesh, sharding or recompute
+    why           what every alternative loses, and how sure that is
+    simulated_s   steps of the first plans event by event, None where that would take too long
+    what_if       changes that were tried, the most gain first
+    engines       what other software would gain, the most first
+    untold        what plans would gain that the target cannot be told, the most first
+    given         the plan that came with the scenario, None where none did
+    refinement    what refinement made of the first plans; None where it was not asked for, or stopped
+    assumptions   what was not given, what the numbers rest on, what the engine is not known to do
+    complete      False where it was stopped before all was tried
+    """
+
+    plans: tuple[Prediction, ...]
+    kinds: tuple[Prediction, ...]
+    why: PlanExplanation
+    assumptions: tuple[str, ...]
+    simulated_s: tuple[float | None, ...] = ()
+    what_if: tuple[WhatIf, ...] = ()
+    engines: tuple[OtherEngine, ...] = ()
+    untold: tuple[TargetGain, ...] = ()
+    given: GivenPlan | None = None
+    refinement: Refinement | None = None
+    complete: bool = True
+
+    @property
+    def recommended(self) -> Prediction:
+        """The plan that is recommended: the winner, or what refinement made of a plan, told in the engine's words."""
+        return self.refinement.prediction if self.refinement else self.plans[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What is recommended, and everything it was chosen from.
+
+    outcomes        of every system and size that was searched, in that order
+    chosen          the outcome the goal prefers; None where none qualifies
+    reasons         for its plan; None where none is chosen
+    problems        why none is chosen; empty where one is, or where the search was stopped before
+    skipped         sizes that were left out, and why
+    frontier        the Pareto front of all plans in the two quantities of `frontier_axes`
+    complete        False where the search was stopped before all plans were priced
+    """
+
+    request: PlanRequest
+    outcomes: tuple[Outcome, ...]
+    chosen: Outcome | None
+    reasons: Reasons | None
+    problems: tuple[Problem, ...]
+    skipped: tuple[str, ...]
+    frontier_axes: tuple[str, str]
+    frontier: tuple[Point, ...]
+    complete: bool
+
+    @property
+    def considered(self) -> int:
+        """Plans priced on all systems."""
+        return sum(outcome.search.swept.considered for outcome in self.outcomes)
+
+    @property
+    def feasible(self) -> int:
+        """Those among them that fit."""
+        return sum(outcome.search.swept.feasible for outcome in self.outcomes)
+
+    @property
+    def scenario_text(self) -> str:
+        """The recommended plan as a scenario file that stands on its own; nothing where there is none."""
+        if self.chosen is None or self.reasons is None:
+            return ""
+        best = self.reasons.recommended
+        note = f"Found by `ridgeline plan`: {self.considered:,} plans priced, predicted step {best.step_time_s:.4g} s."
+        table = {key: value for key, value in self.chosen.table.items() if key != "measured"}  # of another plan
+        return scenario_text(self_contained(table), best.scenario.plan, note)
+
+
+OnBest = Callable[[Recommendation], None]
+
+
+def recommend(
+    request: PlanRequest, watch: Watch = ignore_progress, *, all_gains: bool = True, on_best: OnBest | None = None
+) -> Recommendation:
+    """Search every case of a request, choose, and explain the choice.
+
+    watch       told of progress in both phases; answers False to stop
+    all_gains   also price changes and other engines that cannot gain anything; without, only those that may
+    on_best     told of the best plans as soon as they are found, before their reasons
+
+    >>> request = PlanRequest.from_options("llama3-8b", on="8xh100-sxm", global_batch=64, settings=["plan.pp=1"])
+    >>> found = recommend(request)
+    >>> found.complete, found.reasons.recommended.fits, found.reasons.plans[0] == found.chosen.best
+    (True, True, True)
+    """
+    if problems := tuple(request.goal.problems()):
+        raise InputError(problems)
+    skipped: list[str] = []
+    outcomes: list[Outcome] = []
+    for item in search_cases(request, lambda case: _outcome(case, request, watch), skipped):
+        outcomes.append(item)
+        if not item.search.swept.complete:
+            break
+    complete = all(outcome.search.swept.complete for outcome in outcomes)
+    best = chosen(outcomes, request.goal)
+    watch(Progress(phase="explain", what="why the best is the best"))
+    axes = request.frontier or usual_axes(outcome.scenario.system for outcome in outcomes)
+    result = Recommendation(
+        request=request,
+        outcomes=tuple(outcomes),
+        chosen=best,
+        reasons=None,
+        problems=refusal(outcomes, request.goal, _Stoppable(watch)) if best is None and complete else (),
+        skipped=tuple(skipped),
+        frontier_axes=axes,
+        frontier=frontier(points(outcome.search for outcome in outcomes), *axes),
+        complete=complete,
+    )
+    if best is None:
+        return result
+    if on_best is not None:
+        on_best(replace(result, reasons=replace(_reasons(best, request, None, faster=True), complete=complete)))
+    return replace(result, reasons=_reasons(best, request, watch if complete else None, faster=not all_gains))
+
+
+def _outcome(case: Case, request: PlanRequest, watch: Watch) -> Outcome:
+    """What the search of one case found."""
+    name = case.scenario.system.name
+
+    def progress(priced: int, best_s: float) -> bool | None:
+        return watch(Progress(phase="search", what=name, priced=priced, best_s=best_s))
+
+    search = find_plan(
+        case.scenario, case.pins, most=request.top, headroom=request.headroom, calibration=request.calibration,
+        progress=progress, given=case.given, target=request.target,
+    )  # fmt: skip
+    return outcome(search, request.goal, table=case.table, given=case.given)
+
+
+def _reasons(best: Outcome, request: PlanRequest, watch: Watch | None, *, faster: bool) -> Reasons:
+    """The reasons for a plan; without anybody to watch those that take no time."""
+    go_on = _Stoppable(watch)
+    search, small = best.search, request.goal.objective == "memory"
+    plans = rank_plans(search, request.goal, request.top)
+    some = plans if small else predict_entries(search.scenario, kinds(search.swept, request.top), search.calibration)
+    changes: tuple[WhatIf, ...] = ()
+    alternatives: tuple[OtherEngine, ...] = ()
+    if go_on("what would beat the best"):
+        changes = what_if(search, plans[0], search.calibration, go_on, faster=faster)
+    if go_on("what other software would gain"):
+        alternatives = other_engines(search, plans[0], search.calibration, go_on, faster=faster)
+    beyond = target_gains(search, plans[0], go_on) if search.target and go_on("what it cannot be told") else ()
+    events = tuple(
+        simulated_step_s(plan, search.calibration)
+        for plan in plans[:SIMULATED]
+        if go_on("the first plans, event by event")
+    )
+    free = request.refine and not small and not any(axis in search.pins.pinned for axis in REFINED_AXES)
+    refined = None
+    if free and go_on("stage boundaries and recompute by stage"):
+        refined = refinement(
+            _merge_plans(plans, some), events[0], search.capacity_bytes, go_on, search.calibration, search.target
+        )
+    return Reasons(
+        plans=plans,
+        kinds=some,
+        why=explain(search, plans[0]),
+        assumptions=tuple(_assumption_notes(best, plans[0], given=request.headroom is not None)),
+        simulated_s=events,
+        what_if=changes,
+        engines=alternatives,
+        untold=beyond,
+        given=given_plan(search, search.scenario, plans[0]) if best.given else None,
+        refinement=refined,
+        complete=not go_on.stopped,
+    )
+
+
+class _Stoppable:
+    """Whether to go on: what is tried next is told, and once the answer was False it stays so."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self._watch = watch
+        self.stopped = watch is None
+
+    def __call__(self, what: str) -> bool:
+        if self._watch is not None and not self.stopped:
+            self.stopped = self._watch(Progress(phase="explain", what=what)) is False
+        return not self.stopped
+
+
+def _merge_plans(plans: Sequence[Prediction], others: Iterable[Prediction]) -> tuple[Prediction, ...]:
+    """The plans, and the others that are not among them."""
+    catalog_entry = [plan.scenario.plan for plan in plans]
+    return (*plans, *(one for one in others if one.scenario.plan not in catalog_entry))
+
+
+def _assumption_notes(best: Outcome, winner: Prediction, *, given: bool) -> Iterable[str]:
+    """Every assumption once: what was not given, what the numbers rest on, what the engine is not known to do."""
+    notes: list[str] = [*winner.assumptions]
+    origin = "given" if given else scenario_headroom(winner.scenario).origin
+    notes.append(f"headroom = {best.search.headroom:.1%} of memory kept free: {origin}")
+    notes += unsupported_decisions(winner.scenario)
+    notes += best.run.goodput.assumptions if best.run else ()
+    chip = winner.scenario.system.chip
+    notes += [f"money not counted: no price of {chip.id} is published here"] if chip.price is None else []
+    unknown = rated_power(chip) is None
+    notes += [f"energy not counted: no rated power of {chip.id} is published here"] if unknown else []
+    return dict.fromkeys(notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTime:
+    """Seconds that a recommendation took, by whoever asked for it: wall and CPU of the search, wall of the reasons."""
+
+    seconds: float
+    cpu_seconds: float
+    explain_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """A plan and its prediction.
+
+    words    the plan in one line
+    family   mesh, sharding and recompute alone: plans of one family are of one kind
+    why      what the step loses to the best, or what limits it
+    """
+
+    prediction: Prediction
+    winner: Prediction
+
+    JSON = """
+        plan=prediction.plan_table words=prediction.plan_words family step_time_s=prediction.step_time_s
+        tokens_per_s_per_chip=prediction.tokens_per_s_per_chip mfu=prediction.utilization.mfu
+        peak_memory_bytes=prediction.memory.peak_bytes interval=prediction.interval why
+        breakdown=prediction.seconds_by_part cost_usd=prediction.bill.cost_usd energy_j=prediction.bill.energy_j
+    """
+
+    @property
+    def words(self) -> str:
+        return self.prediction.plan_words
+
+    @property
+    def family(self) -> str:
+        return kind_words(self.prediction.scenario.plan)
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds of its step beyond the winner's."""
+        return self.prediction.step_time_s - self.winner.step_time_s
+
+    @property
+    def saves_s(self) -> float:
+        """Seconds of the first plan's step that it saves."""
+        return self.winner.step_time_s - self.prediction.step_time_s
+
+    @property
+    def why(self) -> str:
+        winner = self.winner
+        if self.prediction is winner:
+            limits = ", ".join(f"{name} {seconds / winner.step_time_s:.0%}" for name, seconds in winner.bounds.items())
+            return f"the best of all that fit; limited by {limits}"
+        parts = difference_words(difference(self.prediction, winner), winner.step_time_s)
+        return f"{signed_quantity(self.lost_s, 's')}: {parts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPlan(PricedPlan):
+    """One of the best plans.
+
+    simulated_s   its step run event by event; null where that was not done
+    """
+
+    simulated_s: float | None
+
+    JSON = f"{PricedPlan.JSON} simulated_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefinedPlan(PricedPlan):
+    """A plan with stage boundaries, recompute by stage and offload chosen.
+
+    lacking   what the engine or target cannot express of it; empty where it can express all
+    """
+
+    refined: Refined
+    target: ExportTarget | None
+
+    JSON = f"{PricedPlan.JSON} saves_s changes lacking"
+
+    @property
+    def changes(self) -> list[str]:
+        return [str(change) for change in self.refined.changes]
+
+    @property
+    def lacking(self) -> str:
+        return lacking(self.refined, self.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendedPlan(PricedPlan):
+    """The plan that is recommended, which `-o` writes.
+
+    refined   whether it is other than the first plan
+    of        the plan it was made of
+    beyond    what would be faster still, but the engine cannot express
+    """
+
+    refinement: Refinement
+    target: ExportTarget | None
+
+    JSON = f"{PricedPlan.JSON} refined of saves_s changes simulated_s=refinement.event_s beyond"
+
+    @property
+    def refined(self) -> bool:
+        return bool(self.refinement.changes)
+
+    @property
+    def of(self) -> str:
+        return self.refinement.start.plan_words
+
+    @property
+    def changes(self) -> list[str]:
+        return [str(change) for change in self.refinement.changes]
+
+    @property
+    def beyond(self) -> RefinedPlan | None:
+        refined = self.refinement.beyond
+        if refined is None:
+            return None
+        return RefinedPlan(prediction=refined.prediction, winner=self.winner, refined=refined, target=self.target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPlan:
+    """The best plan of a system."""
+
+    best: Prediction
+
+    JSON = """
+        plan=best.plan_table words=best.plan_words step_time_s=best.step_time_s tokens_per_s
+        tokens_per_s_per_chip=best.tokens_per_s_per_chip mfu=best.utilization.mfu
+        peak_memory_bytes=best.memory.peak_bytes capacity_bytes=best.memory.capacity_bytes
+        cost_usd=best.bill.cost_usd energy_j=best.bill.energy_j tokens=best.scenario.workload.tokens
+    """
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second of all chips."""
+        return self.best.tokens_per_s_per_chip * self.best.scenario.system.chips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSystem:
+    """One system and size that was searched; without a plan where nothing fits.
+
+    efficiency   tokens/s/chip over that of the same chip's smallest system that fits
+    """
+
+    outcome: Outcome
+    chosen: bool
+    efficiency: float | None
+
+    JSON = """
+        system=outcome.scenario.system.name chips=outcome.scenario.system.chips
+        chip=outcome.scenario.system.chip.id engine=outcome.scenario.plan.engine
+        considered=outcome.search.swept.considered feasible=outcome.search.swept.feasible chosen *plan
+        days?=outcome.run.days run?=outcome.run efficiency?
+    """
+
+    @property
+    def plan(self) -> SystemPlan | None:
+        return SystemPlan(best=self.outcome.best) if self.outcome.best else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """What was searched, and how long it took."""
+
+    found: Recommendation
+    time: SearchTime
+
+    JSON = """
+        complete=found.complete considered=found.considered feasible=found.feasible seconds=time.seconds
+        cpu_seconds=time.cpu_seconds compared skipped=found.skipped
+    """
+
+    @property
+    def compared(self) -> tuple[ComparedSystem, ...]:
+        """Every system and size."""
+        result = self.found
+        rows = zip(result.outcomes, scaling_efficiency(result.outcomes), strict=True)
+        return tuple(
+            ComparedSystem(outcome=item, chosen=item is result.chosen, efficiency=efficiency)
+            for item, efficiency in rows
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan:
+    """Why there is no plan."""
+
+    problems: tuple[Problem, ...]
+    search: SearchSummary | None = None
+    plans: tuple[PricedPlan, ...] = ()
+
+    JSON = "kind='plan' possible=false problems plans *search"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """The best plans of all that were priced, and the reasons for the first.
+
+    plans           in the objective's order; the first is the winner
+    kinds           the best plan of each kind: another mesh, sharding or recompute
+    handed          the plan that is recommended, which `-o` writes
+    why             what every alternative loses to the winner
+    next            changes of plan or machine that gain
+    features        changes of software that gain
+    tried           all changes that were tried
+    explained       false where it was stopped before all reasons were found
+    frontier        the Pareto front of all plans in the two quantities of `frontier_axes`
+    headroom        share of memory kept free
+    """
+
+    found: Recommendation
+    chosen: Outcome
+    reasons: Reasons
+    search: SearchSummary
+
+    JSON = """
+        kind='plan' possible=true objective=found.request.goal.objective model=scenario.model.id
+        system=scenario.system.name chips=scenario.system.chips engine=scenario.plan.engine seq=scenario.workload.seq
+        global_batch=scenario.workload.sequences *search explain_seconds=search.time.explain_seconds
+        explained=reasons.complete capacity_bytes headroom=chosen.search.headroom plans kinds refined
+        handed=recommended bounds=winner.bounds why=reasons.why.losses sure=reasons.why next features
+        tried=reasons.what_if engines=reasons.engines frontier_axes=found.frontier_axes frontier=found.frontier
+        assumptions=reasons.assumptions tokens?=run_tokens days?=run.days run? to?=found.request.target.id *untold
+        given?=reasons.given
+    """
+
+    @property
+    def winner(self) -> Prediction:
+        return self.reasons.plans[0]
+
+    @property
+    def scenario(self) -> Scenario[Train]:
+        return training(self.winner.scenario)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Bytes of a chip's memory that a program may take."""
+        return capacity_of(self.winner.scenario)
+
+    @property
+    def plans(self) -> tuple[SimulatedPlan, ...]:
+        rows = zip_longest(self.reasons.plans, self.reasons.simulated_s)
+        return tuple(SimulatedPlan(prediction=plan, winner=self.winner, simulated_s=step) for plan, step in rows)
+
+    @property
+    def kinds(self) -> tuple[PricedPlan, ...]:
+        return tuple(PricedPlan(prediction=plan, winner=self.winner) for plan in self.reasons.kinds)
+
+    @property
+    def refined(self) -> tuple[RefinedPlan, ...]:
+        """The first plans with stage boundaries, recompute by stage and offload chosen freely."""
+        return tuple(
+            RefinedPlan(
+                prediction=refined_plan.prediction,
+                winner=self.winner,
+                refined=refined_plan,
+                target=self.chosen.search.target,
+            )
+            for refined_plan in (self.reasons.refinement.refined if self.reasons.refinement else ())
+        )
+
+    @property
+    def recommended(self) -> RecommendedPlan:
+        refinement = self.reasons.refinement or Refinement(prediction=self.winner, start=self.winner)
+        return RecommendedPlan(
+            prediction=refinement.prediction, winner=self.winner, refinement=refinement,
+            target=self.chosen.search.target,
+        )  # fmt: skip
+
+    @property
+    def next(self) -> tuple[WhatIf, ...]:
+        return worth([change for change in self.reasons.what_if if not change.is_feature])
+
+    @property
+    def features(self) -> tuple[WhatIf, ...]:
+        return worth([change for change in self.reasons.what_if if change.is_feature])
+
+    @property
+    def run(self) -> Run | None:
+        """The whole run, where tokens were asked for."""
+        return self.chosen.run if self.found.request.goal.tokens is not None else None
+
+    @property
+    def run_tokens(self) -> float | None:
+        return self.found.request.goal.tokens if self.run else None
+
+    @property
+    def untold(self) -> UnsupportedGains | None:
+        return UnsupportedGains(untold=self.reasons.untold) if self.found.request.target else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedGains:
+    """What plans would gain that the target cannot express."""
+
+    untold: tuple[TargetGain, ...]
+
+
+def plan_report(found: Recommendation, time: SearchTime) -> PlanReport | NoPlan:
+    """What was found, or why there is no plan."""
+    search = SearchSummary(found=found, time=time)
+    if found.chosen is None or found.reasons is None:
+        return NoPlan(problems=found.problems, search=search)
+    return PlanReport(found=found, chosen=found.chosen, reasons=found.reasons, search=search)

@@ -1,0 +1,570 @@
+"""Turn a space into priced plans: every structure at every choice of degrees, then every pipeline and way of sharding.
+
+    structure  which ops there are: recompute, formats, switches
+    cell      structure x (tp, cp, ep, etp, microbatch)
+    row       cell x pp x offload x schedule, and the shard degree where weights are sharded
+    kin       (tp, cp, ep, etp, precision) x pp x schedule x sharding: weights, their exchange and their state
+    plan      row x sharding of gradients and optimizer states
+
+The sections of a layer depend on tp, cp, ep, etp and the microbatch alone, so they are lowered once per structure with
+arrays for sizes. Each level is priced once; plans share what their rows and cells cost. The formulas are those of
+``sim.step`` and ``sim.memory``: a single prediction runs through the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.core.arrays import Array, Index, at
+from ridgeline.core.records import dataclass
+from ridgeline.cost import Calibration, machines_of, parameter_columns, sustained_rates
+from ridgeline.lowering.context import Degrees, LoweringContext, lowering_context
+from ridgeline.lowering.plan_columns import NAMES, SHARDS, PlanColumns, degree_columns, plan_columns
+from ridgeline.lowering.program import sections_of, stages_of
+from ridgeline.models.spec import Moe
+from ridgeline.plan.check import blocks, context, experts, precision, tensor
+from ridgeline.plan.engine import Shard
+from ridgeline.plan.mesh import DP_LAST, Mesh
+from ridgeline.plan.plan import Offload, Plan, Precision, Schedule, Sharding
+from ridgeline.plan.resolve import sends_overlap
+from ridgeline.plan.scenario import Scenario, default_placement
+from ridgeline.plan.schedules import SCHEDULES, requirement, virtual_stages_by_rank
+from ridgeline.plan.supported import tells_expert_overlap
+from ridgeline.search.training.space import Space
+from ridgeline.sim import (
+    Placement,
+    PlanModel,
+    RowModel,
+    ScheduledRows,
+    SectionTimes,
+    ShardedState,
+    join_models,
+    not_predictable,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegreeGrid:
+    """Priced cells of structures with as many sections, placed alike.
+
+    structure     which of `scenarios` a cell belongs to; those carry everything but degrees
+    degrees       tp, cp, ep, etp and microbatch by cell; those that make as many microbatches stand side by side
+    weight_group  the same for cells that hold the same weights on the same ranks: their mesh and precision are equal
+    plans         as `lowering` lays them out, by cell
+    """
+
+    scenarios: tuple[Scenario, ...]
+    context: LoweringContext
+    structure: Index
+    degrees: Degrees
+    weight_group: Index
+    plans: PlanColumns
+    model: PlanModel
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+
+RULES = (precision, blocks, not_predictable)  # what a structure alone can get wrong
+
+
+def priced_grids(base: Scenario, space: Space, calibration: Calibration) -> list[DegreeGrid]:
+    """The cells of a space, one value for all structures that stand in stages alike and run at the same rates."""
+    groups: dict[tuple[int, object, str | None], list[_Structure]] = {}
+    structure_prices: dict[tuple[str, bytes], _Structure] = {}
+    degrees_by_switches = [
+        _degrees(replace(base, plan=replace(base.plan, switches=item)), space) for item in space.switches
+    ]
+    for recompute, formats, switches in space.structures:
+        plan = replace(base.plan, recompute=recompute, precision=formats, switches=switches)
+        scenario = replace(base, plan=plan)
+        degrees = degrees_by_switches[space.switches.index(switches)]
+        possible = not any(problem for rule in RULES for problem in rule(scenario))
+        possible &= not (recompute.kind == "full" and len(space.recompute) > 1 and _overlap_told(scenario))
+        if possible and len(degrees):
+            # what overlaps changes no op
+            same = str(replace(plan, switches=replace(switches, overlap={}))), degrees.tobytes()
+            if same not in structure_prices:
+                structure_prices[same] = _structure(scenario, degrees, calibration)
+            structure = replace(
+                structure_prices[same], scenario=scenario, degrees=degrees, plans=plan_columns([_with(scenario)])
+            )
+            key = (structure.model.kinds, recompute.layers, switches.graph)
+            groups.setdefault(key, []).append(structure)
+    return [_join_structures(structures) for structures in groups.values()]
+
+
+def _overlap_told(scenario: Scenario) -> bool:
+    """Whether an engine that can is told to overlap expert dispatch: its backward cannot begin with a forward then."""
+    return "moe" in scenario.engine.supports.features.overlaps and tells_expert_overlap(scenario)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Structure:
+    scenario: Scenario
+    context: LoweringContext
+    degrees: Array
+    plans: PlanColumns
+    model: PlanModel
+
+
+def _degrees(scenario: Scenario, space: Space) -> Array:
+    """tp, cp, ep, etp, microbatch of every cell that can run somewhere, one row each; judged by `plan.check`.
+
+    Formats and recompute have no say in it.
+    """
+    plan, chips = scenario.plan, scenario.system.chips
+    tps = [tp for tp in space.tp if not any(tensor(_with(scenario, tp=tp)))]
+    pairs = [
+        (tp, cp)
+        for tp, cp in product(tps, space.cp)
+        if chips % (tp * cp) == 0
+        and not _is_duplicate_cell(plan, space, tp, cp)
+        and not any(context(_with(scenario, tp=tp, cp=cp)))
+    ]
+    expert_pairs = [
+        (ep, etp)
+        for ep, etp in product(space.ep, space.etp)
+        if chips % (ep * etp) == 0
+        and not (ep * etp == 1 and _idle_overlap(plan, space))
+        and not any(experts(_with(scenario, dp=ep * etp, ep=ep, etp=etp)))
+    ]
+    cells = [(*pair, *fold, size) for pair, fold, size in product(pairs, expert_pairs, space.microbatch)]
+    return np.array(cells, dtype=np.float64).reshape(-1, 5)
+
+
+def _is_duplicate_cell(plan: Plan, space: Space, tp: int, cp: int) -> bool:
+    """Whether another structure is the same at these degrees: a switch for ranks that are not there."""
+    switches = plan.switches
+    same = (
+        (tp == 1 and switches.sequence_parallel is not None, replace(switches, sequence_parallel=None)),
+        (cp == 1 and switches.cp_kind != "ring", replace(switches, cp_kind="ring")),
+    )
+    return any(idle and alternative in space.switches for idle, alternative in same)
+
+
+def _idle_overlap(plan: Plan, space: Space) -> bool:
+    """Whether another structure is the same while no expert is exchanged: one not told to overlap that."""
+    switches = plan.switches
+    remainder = {word: on for word, on in switches.overlap.items() if word != "moe"}
+    return "moe" in switches.overlap and replace(switches, overlap=remainder) in space.switches
+
+
+def _with(scenario: Scenario, **degrees: Any) -> Scenario:
+    return replace(scenario, plan=replace(scenario.plan, mesh=Mesh(**degrees)))
+
+
+def _structure(scenario: Scenario, degrees: Array, calibration: Calibration) -> _Structure:
+    """One structure lowered with arrays for sizes, and priced."""
+    tp, cp, ep, etp, microbatch = degrees.T
+    one, plans = lowering_context(scenario), plan_columns([_with(scenario)])
+    split = scenario.plan.switches.sequence_parallel is not False
+    context = replace(
+        one,
+        degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
+        resolved=replace(one.resolved, sequence_parallel=split),
+    )
+    sections, parameters = sections_of(context), parameter_columns(calibration, [scenario])
+    rates = sustained_rates(machines_of([scenario.system]), parameters, plans=plans)
+    return _Structure(
+        scenario=scenario,
+        context=context,
+        degrees=degrees,
+        plans=plans,
+        model=PlanModel.of(scenario, context, sections, rates, len(degrees), calibration.profiles),
+    )
+
+
+def _join_structures(parts: Sequence[_Structure]) -> DegreeGrid:
+    """Structures side by side, their sections in one table, sorted by how many microbatches they make."""
+    degrees = np.concatenate([part.degrees for part in parts])
+    tp, cp, _, _, microbatch = degrees.T
+    base = parts[0].scenario
+    microbatches = base.workload.sequences * tp * cp / (base.system.chips * microbatch)  # microbatches for a stage
+    order = np.lexsort((microbatches, microbatches % 1 > 0))  # loops take whole numbers of them
+    tp, cp, ep, etp, microbatch = degrees[order].T
+    model = join_models([part.model for part in parts], order)
+    columns = {item.name: [getattr(part.plans, item.name) for part in parts] for item in fields(PlanColumns)}
+    precisions = [part.scenario.plan.precision for part in parts]
+    return DegreeGrid(
+        scenarios=tuple(part.scenario for part in parts),
+        context=parts[0].context,
+        structure=model.structure,
+        degrees=Degrees(tp=tp, cp=cp, ep=ep, etp=etp, microbatch=microbatch),
+        weight_group=_weight_group(precisions, model.structure, degrees[order, :4]),
+        plans=PlanColumns(**{name: _column(values, model.structure) for name, values in columns.items()}),
+        model=model,
+    )
+
+
+def _weight_group(precisions: Sequence[Precision], structure: Index, degrees: Array) -> Index:
+    """A number for every mesh and precision."""
+    which = np.array([precisions.index(precision) for precision in precisions])[structure]
+    return np.unique(np.column_stack([degrees, which]), axis=0, return_inverse=True)[1].ravel()
+
+
+def _column(values: Sequence[Array], structure: Index) -> Array:
+    """A column by cell of what structures have one entry of; one entry where that is the same for all."""
+    column = np.concatenate(values)
+    return column[:1] if (column == column[0]).all() else column[structure]
+
+
+CHUNK = 4096  # rows worked on at once, so that their columns stay in the cache
+LAST_BITS = 12  # of a number's 52 that depend on where in a column it was worked out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Plans that differ in their cells alone, with step times and peak memory."""
+
+    grid: DegreeGrid
+    cell: Index
+    pp: int
+    dp: Array
+    schedule: Schedule
+    offload: Offload
+    shard: Shard
+    degree: Array
+    step_s: Array
+    peak_bytes: Array
+
+    @property
+    def microbatch(self) -> Index:
+        """Sequences of a microbatch, by plan."""
+        return np.asarray(self.grid.degrees.microbatch)[self.cell]
+
+    def taken(self, places: Index) -> Chunk:
+        """Some of the plans."""
+        return Chunk(
+            grid=self.grid,
+            cell=self.cell[places],
+            pp=self.pp,
+            dp=self.dp[places],
+            schedule=self.schedule,
+            offload=self.offload,
+            shard=self.shard,
+            degree=self.degree[places],
+            step_s=self.step_s[places],
+            peak_bytes=self.peak_bytes[places],
+        )
+
+    def plan(self, index: int) -> Plan:
+        """One of the plans."""
+        cell = int(self.cell[index])
+        base, sizes = self.grid.scenarios[int(self.grid.structure[cell])].plan, self.grid.degrees
+        tp, cp, ep, etp, microbatch = (
+            int(np.asarray(getattr(sizes, name))[cell]) for name in ("tp", "cp", "ep", "etp", "microbatch")
+        )
+        degree, dp = int(self.degree[index]), int(self.dp[index])
+        total = self.shard == "none" or degree == dp * cp
+        return replace(
+            base,
+            mesh=Mesh(pp=self.pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=etp, order=base.mesh.order),
+            microbatch=microbatch,
+            schedule=self.schedule,
+            sharding=Sharding(shard=self.shard, shard_degree=None if total else degree),
+            offload=self.offload,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Cells on a pipeline: what is the same for all schedules of it.
+
+    degree   ranks that zero3 shards weights over; 1 where weights are whole
+    """
+
+    grid: DegreeGrid
+    cell: Index
+    pp: int
+    dp: Array
+    offload: Offload
+    zero3: bool
+    degree: Array
+    model: RowModel
+
+
+def sweep(grid: DegreeGrid, space: Space, below_s: float = np.inf) -> Iterator[Chunk]:
+    """Every plan of a space on these cells, priced; plans that cannot run are left out.
+
+    below_s   cells whose plans all take as long as this or longer are left out, too: by a bound, before they are priced
+    """
+    pipelines: dict[tuple[int, Schedule], _Pipeline] = {}
+    for offload in space.offload:
+        sections = grid.model.section_times(replace(grid.plans, offload=np.array([offload.activations])))
+        bound = _least_seconds(grid, sections) if np.isfinite(below_s) else None
+        for pp in space.pp:
+            dealt = _dealt(grid, pp)
+            dealt = dealt if bound is None else _below(grid, dealt, bound / pp, below_s)
+            for rows in _rows(grid, space, sections, offload, (pp, *dealt)):
+                for schedule in _schedules(space, pp):
+                    if (pp, schedule) not in pipelines:
+                        pipelines[pp, schedule] = _pipeline(grid, pp, schedule)
+                    yield from _schedule_rows(rows, space, schedule, pipelines[pp, schedule])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipeline:
+    """What so many stages under a schedule make of a grid; no placement where there are more stages than layers.
+
+    sends_overlap   whether sends overlap compute, by structure
+    """
+
+    placement: Placement | None
+    sends_overlap: Array
+
+
+def _pipeline(grid: DegreeGrid, pp: int, schedule: Schedule) -> _Pipeline:
+    scenario, stages = grid.scenarios[0], pp * schedule.chunks
+    overlap = _sends_overlap(grid, schedule)
+    if stages > scenario.model.layers + 2:
+        return _Pipeline(placement=None, sends_overlap=overlap)
+    placed = scenario.plan.placement or default_placement(scenario.model, stages)
+    by_rank = virtual_stages_by_rank(pp, schedule.chunks, schedule.name)
+    return _Pipeline(placement=Placement.of(stages_of(grid.context, placed), by_rank), sends_overlap=overlap)
+
+
+def _schedules(space: Space, pp: int) -> tuple[Schedule, ...]:
+    """All schedules of a pipeline; without one they are all the same, and one with a single chunk stands for them."""
+    if pp > 1:
+        return space.schedule
+    single = [schedule for schedule in space.schedule if schedule.chunks == 1]
+    return tuple(sorted(single, key=lambda schedule: (schedule != Schedule(), schedule.name))[:1])
+
+
+def _dealt(grid: DegreeGrid, pp: int) -> tuple[Index, Array]:
+    """Cells on which chips, experts and sequences can be dealt evenly with so many stages, and the dp that is left."""
+    scenario, sizes = grid.scenarios[0], grid.degrees
+    inner = np.asarray(sizes.tp * sizes.cp)
+    dp = scenario.system.chips / (inner * pp)
+    even = (dp == np.floor(dp)) & (dp >= 1)
+    even &= (inner * dp) % (sizes.ep * sizes.etp) == 0
+    even &= scenario.workload.sequences % np.maximum(dp * sizes.microbatch, 1) == 0
+    even &= scenario.workload.sequences >= dp * sizes.microbatch
+    if scenario.plan.mesh.order == DP_LAST and pp > 1 and _has_experts(scenario):
+        even &= (dp == 1) | (sizes.ep * sizes.etp == inner)
+    cell = np.flatnonzero(even)
+    return cell, dp[cell]
+
+
+def _has_experts(scenario: Scenario) -> bool:
+    return any(isinstance(block.ffn, Moe) for block in scenario.model.blocks)
+
+
+def _least_seconds(grid: DegreeGrid, sections: SectionTimes) -> Array:
+    """Seconds that a microbatch keeps all ranks of a pipeline busy together, by cell."""
+    (counts,) = stages_of(grid.context, (grid.scenarios[0].model.layers,))
+    return grid.model.least_seconds(sections, counts)
+
+
+def _below(grid: DegreeGrid, dealt: tuple[Index, Array], bound: Array, below_s: float) -> tuple[Index, Array]:
+    """Those cells of which some plan may take less than so many seconds."""
+    cell, dp = dealt
+    microbatches = grid.scenarios[0].workload.sequences / (dp * np.asarray(grid.degrees.microbatch)[cell])
+    places = np.flatnonzero(microbatches * bound[cell] < below_s)
+    return cell[places], dp[places]
+
+
+def _rows(
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, dealt: tuple[int, Index, Array]
+) -> Iterator[_Rows]:
+    """Rows whose weights are whole, and rows whose weights are sharded at every degree."""
+    pp, cell, dp = dealt
+    if not len(cell):
+        return
+    if any(shard != "zero3" for shard in space.shard):
+        yield _row(grid, space, sections, offload, pp, (cell, dp, None))
+    if "zero3" in space.shard:
+        replicas = dp * np.asarray(grid.degrees.cp)[cell]
+        for size in space.shard_degree:
+            degree = replicas if size == 0 else np.full(len(cell), float(size))
+            current = np.flatnonzero(_splits(space, size, replicas))
+            if len(current):
+                yield _row(grid, space, sections, offload, pp, (cell[current], dp[current], degree[current]))
+
+
+def _row(
+    grid: DegreeGrid, space: Space, sections: SectionTimes, offload: Offload, pp: int,
+    dealt: tuple[Index, Array, Array | None],
+) -> _Rows:  # fmt: skip
+    cell, dp, degree = dealt
+    zero3 = degree is not None
+    sizes = replace(
+        grid.degrees,
+        **{name: np.asarray(getattr(grid.degrees, name))[cell] for name in ("tp", "cp", "ep", "etp", "microbatch")},
+    )
+    columns = degree_columns(grid.scenarios[0], sizes, pp, dp)
+    columns["boundary_bytes"] = columns["boundary_bytes"] * _stored_bytes_ratio(grid)[cell]
+    plans = replace(
+        grid.plans.at(cell),
+        **{name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in columns.items()},
+        shard=np.array([3.0 if zero3 else 0.0]),
+        shard_degree=np.ones(1) if degree is None else degree,
+        offload=np.array([offload.activations]),
+        offload_optimizer=np.array([offload.optimizer]),
+    )
+    apart = any(SCHEDULES[schedule.name].splits_backward for schedule in space.schedule)
+    return _Rows(
+        grid=grid,
+        cell=cell,
+        pp=pp,
+        dp=dp,
+        offload=offload,
+        zero3=zero3,
+        degree=np.ones(len(cell)) if degree is None else degree,
+        model=grid.model.rows(sections, cell, plans, grid.weight_group[cell], apart=pp > 1 and apart),
+    )
+
+
+def _stored_bytes_ratio(grid: DegreeGrid) -> Array:
+    """Bytes of a stored activation by cell, over those of the first structure, which `sized` counted with."""
+    widths = [scenario.plan.precision.activations.bytes_per_element for scenario in grid.scenarios]
+    return (np.array(widths) / widths[0])[grid.structure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A way of sharding state, priced for every weight group; `degree` is not a number where it cannot be."""
+
+    shard: Shard
+    degree: Array
+    state: ShardedState
+
+
+def _schedule_rows(rows: _Rows, space: Space, schedule: Schedule, pipeline: _Pipeline) -> Iterator[Chunk]:
+    """The rows under one schedule, as far as it takes them."""
+    model, placement = rows.model, pipeline.placement
+    if placement is None:
+        return
+    able = list(_able(schedule, rows.pp, model.plans.microbatches))
+    if not able:
+        return
+    plans = replace(
+        model.plans,
+        chunks=np.array([float(schedule.chunks)]),
+        schedule=np.array([float(NAMES.index(schedule.name))]),
+        overlap_pp=at(pipeline.sends_overlap, rows.grid.structure[rows.cell]),
+    )
+    ways = _ways(rows, space, placement)
+    sends = model.sends(plans)
+    for outcome in able:
+        yield from _plans(rows, schedule, ways, model.scheduled(placement, plans.at(outcome), sends, outcome), outcome)
+
+
+def _able(schedule: Schedule, pp: int, microbatches: Array) -> Iterator[slice]:
+    """Rows that stand beside each other and whose number of microbatches the schedule takes, a chunk at a time."""
+    cuts = [0, *(np.flatnonzero(np.diff(microbatches)) + 1).tolist(), len(microbatches)]
+    start = 0
+    for first, end in pairwise(cuts):
+        if pp > 1 and requirement(schedule.name, pp, int(microbatches[first]), schedule.chunks):
+            yield from _cut(start, first)
+            start = end
+    yield from _cut(start, len(microbatches))
+
+
+def _cut(start: int, end: int) -> Iterator[slice]:
+    """A stretch of rows in equal chunks."""
+    many = -(-(end - start) // CHUNK)
+    for place in range(many):
+        yield slice(start + (end - start) * place // many, start + (end - start) * (place + 1) // many)
+
+
+def _ways(rows: _Rows, space: Space, placement: Placement) -> list[_Way]:
+    """All ways of sharding, with what they do to the weights of every group."""
+    plans = rows.model.plans.at(rows.model.firsts)
+    attempt = [(shard, size, _degree(rows, space, (shard, size))) for shard, size in _shardings(rows, space)]
+    attempt = [way for way in attempt if np.isfinite(way[2]).any()]
+    keys = [(shard == "none", size) for shard, size, _ in attempt]  # sharded gradients sync like sharded states alone
+    columns = [
+        replace(plans, shard=np.array([float(SHARDS.index(shard))]), shard_degree=degree)
+        for shard, _, degree in attempt
+    ]
+    states = rows.model.sharded(placement, columns, [keys.index(key) for key in keys])
+    return [
+        _Way(shard=shard, degree=degree, state=state) for (shard, _, degree), state in zip(attempt, states, strict=True)
+    ]
+
+
+def _plans(
+    rows: _Rows, schedule: Schedule, ways: Sequence[_Way], scheduled: ScheduledRows, own: slice
+) -> Iterator[Chunk]:
+    """All ways of sharding on some rows."""
+    steps: dict[int, Array] = {}
+    for way in ways:
+        degree = way.degree.take(scheduled.group)
+        fits = np.isfinite(degree)
+        if not fits.any():
+            continue
+        synced = id(way.state.ends)
+        if synced not in steps:
+            steps[synced] = round_digits(rows.model.step_s(scheduled, way.state))
+        candidate_value = Chunk(
+            grid=rows.grid,
+            cell=rows.cell[own],
+            pp=rows.pp,
+            dp=rows.dp[own],
+            schedule=schedule,
+            offload=rows.offload,
+            shard=way.shard,
+            degree=degree,
+            step_s=steps[synced],
+            peak_bytes=round_digits(rows.model.peak_bytes(scheduled, way.state)),
+        )
+        yield candidate_value if fits.all() else candidate_value.taken(np.flatnonzero(fits))
+
+
+def round_digits(values: Array) -> Array:
+    """Numbers to twelve digits, so that plans which take the same are equal however they were worked out.
+
+    >>> round_digits(np.array([0.1 + 0.2, 0.3, np.inf])).tolist()
+    [0.2999999999999545, 0.2999999999999545, inf]
+    """
+    bits = values.view(np.int64) + (1 << (LAST_BITS - 1))
+    bits &= -(1 << LAST_BITS)
+    return bits.view(np.float64)
+
+
+def _sends_overlap(grid: DegreeGrid, schedule: Schedule) -> Array:
+    """Whether sends overlap compute under a schedule, by structure: as the plan says, or as the engine does."""
+    on = (sends_overlap(scenario.plan.switches, scenario.engine, schedule.name) for scenario in grid.scenarios)
+    return np.array([float(item) for item in on])
+
+
+def _shardings(rows: _Rows, space: Space) -> Iterator[tuple[Shard, int]]:
+    """What is sharded over how many ranks, 0 being all of them."""
+    if rows.zero3:
+        yield "zero3", 0
+        return
+    for shard in space.shard:
+        if shard == "none":
+            yield shard, 0
+        elif shard != "zero3":
+            yield from ((shard, size) for size in space.shard_degree)
+
+
+def _degree(rows: _Rows, space: Space, sharding: tuple[Shard, int]) -> Array:
+    """Ranks a shard is split over, by weight group; not a number where that cannot be."""
+    shard, size = sharding
+    if rows.zero3 or shard == "none":
+        return rows.degree[rows.model.firsts]
+    replicas = rows.dp[rows.model.firsts] * np.asarray(rows.grid.degrees.cp)[rows.cell[rows.model.firsts]]
+    return replicas if size == 0 else np.where(_splits(space, size, replicas), float(size), np.nan)
+
+
+def _splits(space: Space, size: int, replicas: Array) -> NDArray[np.bool_]:
+    """Whether so many replicas can share a shard, 0 being all of them; all by number only where 0 is no choice."""
+    if size == 0:
+        return np.ones(len(replicas), dtype=np.bool_)
+    return np.asarray((replicas % size == 0) & ((size < replicas) | (0 not in space.shard_degree)))
+
+
+def chunks_of(grids: Sequence[DegreeGrid], space: Space, below_s: float = np.inf) -> Iterator[Chunk]:
+    """The plans of all grids."""
+    for grid in grids:
+        yield from sweep(grid, space, below_s)
