@@ -37,7 +37,7 @@ from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees
 from ridgeline.comm.synthesis.synthesize import gather_algorithm, packed_allreduce, synthesize
-from ridgeline.comm.system_graph import graph_of_system
+from ridgeline.comm.topologies import graph_of_system
 from ridgeline.comm.timing import time_algorithm
 from ridgeline.comm.topologies import topology
 from ridgeline.comm.verify import verify_algorithm

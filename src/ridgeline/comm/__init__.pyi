@@ -2,10 +2,6 @@
 
 from ridgeline.comm.algorithm import REDUCE as REDUCE
 from ridgeline.comm.algorithm import Algorithm as Algorithm
-from ridgeline.comm.algorithm_file import WHOLE as WHOLE
-from ridgeline.comm.algorithm_file import read_algorithm as read_algorithm
-from ridgeline.comm.algorithm_file import write_algorithm as write_algorithm
-from ridgeline.comm.algorithm_table import closed_forms as closed_forms
 from ridgeline.comm.answer import CollectiveOptions as CollectiveOptions
 from ridgeline.comm.answer import CollectivePrices as CollectivePrices
 from ridgeline.comm.answer import CollectiveTime as CollectiveTime
@@ -16,8 +12,6 @@ from ridgeline.comm.answer import collective as collective
 from ridgeline.comm.answer import graph_for as graph_for
 from ridgeline.comm.answer import timed_file as timed_file
 from ridgeline.comm.bounds import lower_bound as lower_bound
-from ridgeline.comm.catalogue import AlgorithmList as AlgorithmList
-from ridgeline.comm.catalogue import list_algorithms as list_algorithms
 from ridgeline.comm.closed_form.links import EXITS as EXITS
 from ridgeline.comm.closed_form.links import Links as Links
 from ridgeline.comm.closed_form.links import TopologyColumns as TopologyColumns
@@ -32,14 +26,19 @@ from ridgeline.comm.closed_form.terms import exchange_bytes as exchange_bytes
 from ridgeline.comm.closed_form.terms import group_of as group_of
 from ridgeline.comm.closed_form.terms import in_switch_bytes as in_switch_bytes
 from ridgeline.comm.closed_form.terms import ring_bytes as ring_bytes
+from ridgeline.comm.comparisons import AlgorithmList as AlgorithmList
+from ridgeline.comm.comparisons import SizeRange as SizeRange
+from ridgeline.comm.comparisons import list_algorithms as list_algorithms
+from ridgeline.comm.contract import PLAIN_COLLECTIVES as PLAIN_COLLECTIVES
 from ridgeline.comm.contract import Collective as Collective
 from ridgeline.comm.contract import bus_factor as bus_factor
-from ridgeline.comm.crossings import SizeRange as SizeRange
 from ridgeline.comm.formats.files import ALGORITHM_TARGETS as ALGORITHM_TARGETS
 from ridgeline.comm.formats.files import CHOICE_TARGETS as CHOICE_TARGETS
 from ridgeline.comm.formats.files import TARGETS as TARGETS
 from ridgeline.comm.formats.files import CollectiveFile as CollectiveFile
+from ridgeline.comm.formats.files import read_algorithm as read_algorithm
 from ridgeline.comm.formats.files import read_collective as read_collective
+from ridgeline.comm.formats.files import write_algorithm as write_algorithm
 from ridgeline.comm.formats.files import write_collective as write_collective
 from ridgeline.comm.formats.settings_files import write_choice as write_choice
 from ridgeline.comm.graph import Graph as Graph
@@ -54,6 +53,7 @@ from ridgeline.comm.libraries.nccl import constants as constants
 from ridgeline.comm.library.exchanges import pairwise as pairwise
 from ridgeline.comm.library.exchanges import sends as sends
 from ridgeline.comm.library.gathers import ring_allgather as ring_allgather
+from ridgeline.comm.library.table import closed_forms as closed_forms
 from ridgeline.comm.routes import shortest_routes as shortest_routes
 from ridgeline.comm.simulation.conditions import Asked as Asked
 from ridgeline.comm.simulation.conditions import Conditions as Conditions
@@ -63,6 +63,6 @@ from ridgeline.comm.simulation.contention import simulated_graph as simulated_gr
 from ridgeline.comm.simulation.message_rounds import Method as Method
 from ridgeline.comm.simulation.messages import Job as Job
 from ridgeline.comm.simulation.simulate import over_seeds as over_seeds
-from ridgeline.comm.system_graph import graph_of_system as graph_of_system
+from ridgeline.comm.topologies import graph_of_system as graph_of_system
 from ridgeline.comm.topologies import topology as topology
 from ridgeline.comm.verify import verify_algorithm as verify_algorithm

@@ -75,7 +75,8 @@ class Algorithm:
         return int(self.steps.round[-1]) + 1 if len(self.steps) else 0
 
 
-def _no_floor(_size_bytes: float) -> float:
+def no_floor(_size_bytes: float) -> float:
+    """Nothing is known."""
     return 0.0
 
 
@@ -99,8 +100,8 @@ class Candidate:
     name: str
     steps: int
     make: Callable[[], Algorithm]
-    floor: Callable[[float], float] = _no_floor
-    quick: Callable[[float], float] = _no_floor
+    floor: Callable[[float], float] = no_floor
+    quick: Callable[[float], float] = no_floor
     exact: bool = False
 
 

@@ -11,31 +11,28 @@ from typing import Unpack, cast
 import numpy as np
 
 from ridgeline.comm.algorithm import Algorithm, Candidate
-from ridgeline.comm.algorithm_file import WHOLE
-from ridgeline.comm.algorithm_table import ALGORITHMS
-from ridgeline.comm.bounds import Bound, chunked_bound, lower_bound, sequence_bound
-from ridgeline.comm.contract import Collective, bus_factor
-from ridgeline.comm.contract_bounds import contract_bound
-from ridgeline.comm.crossings import SizeRange, crossings
-from ridgeline.comm.exchange_options import EXCHANGES, ExchangeOptions, exchange_candidates
+from ridgeline.comm.bounds import Bound, chunked_bound, contract_bound, lower_bound, sequence_bound
+from ridgeline.comm.comparisons import SizeRange, crossings
+from ridgeline.comm.contract import PLAIN_COLLECTIVES, Collective, bus_factor
 from ridgeline.comm.formats.files import CollectiveFile, read_collective
 from ridgeline.comm.graph import Graph, LinkLoad, group_ranks, slow_links
 from ridgeline.comm.graph import without as degraded
-from ridgeline.comm.select import beaten, candidates_named, fastest
+from ridgeline.comm.library.table import ALGORITHMS
+from ridgeline.comm.select import EXCHANGES, ExchangeOptions, beaten, candidates_named, exchange_candidates, fastest
 from ridgeline.comm.simulation.conditions import Asked, conditions
 from ridgeline.comm.simulation.contention import SEEDS, Contention, contend, simulated_graph
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.synthesis.synthesize import synthesize as build
 from ridgeline.comm.synthesis.synthesize import synthesize_exchange
-from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import Timing, time_algorithm
+from ridgeline.comm.topologies import graph_of_system
 from ridgeline.comm.topologies import topology as graph_named
 from ridgeline.comm.verify import Verification, verify_algorithm
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.units import parse_quantity
 from ridgeline.hardware.load import system
 
-NAMES = (*WHOLE, *EXCHANGES)
+NAMES = (*PLAIN_COLLECTIVES, *EXCHANGES)
 BUSIEST_LINKS = 8  # that an answer lists
 SEQUENCE: tuple[Collective, ...] = ("reducescatter", "allgather")
 
@@ -302,7 +299,7 @@ def _size_and_root(size: str | float, root: int, graph: Graph) -> float:
 def _concurrent_job(text: str, graph: Graph, root: int) -> Job:
     """Another collective of all ranks, by the library's fastest algorithm."""
     name, _, size = text.partition(":")
-    kind = _kind(name, WHOLE, "beside")
+    kind = _kind(name, PLAIN_COLLECTIVES, "beside")
     size_bytes = _number(size or "nothing", "B", "beside")
     return Job(algorithm=fastest(kind, graph, size_bytes, root=root)[0], size_bytes=size_bytes)
 

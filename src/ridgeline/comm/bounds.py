@@ -14,14 +14,11 @@ M = size, N = ranks, B+(S), B-(S) = rate out of and into a set S of nodes, c = b
                       equal links waits ceil(n/d) (alpha + c/b), as a set of ranks does that d links join to the rest;
                       for direct links and algorithms that send so
 
-Sets tried: every rank alone, every domain, every slab of a mesh or torus, sweeps of other graphs (below). Each
-is a valid bound, the largest is given.
-In-switch sums only help all-reduce: M / B.
+Sets tried: every rank alone, every domain, every slab of a mesh or torus, sweeps of other graphs. Each is a valid
+bound, the largest is given. In-switch sums only help all-reduce: M / B.
 
-Turn a graph of direct links into what no all-reduce beats: what spanning trees can share, by lengths of links.
-
-By Nash-Williams and Tutte trees can carry tau = min over partitions P of (rate between parts) / (|P| - 1), and an
-all-reduce takes M / tau at least. For any lengths of links
+All-reduce by lengths: by Nash-Williams and Tutte trees can carry tau = min over partitions P of (rate between parts) /
+(|P| - 1), and an all-reduce takes M / tau at least. For any lengths of links
 
     tau <= (sum of rate x length) / (length of the shortest spanning tree)
 
@@ -29,21 +26,18 @@ so that every try is a bound. Lengths grow where shortest trees crowd, as multip
 trees the most crowded links are those between the parts of the tightest partition: what is left without them, for each
 degree of crowding, is a partition to try.
 
-Turn a graph and what must travel on it into a time that nothing beats: the dual of the maximum concurrent flow.
-
-Give every link a length l. What a chunk needs travels at least the distance between the two of its ranks that are
-farthest apart, and a second moves at most sum of rate x l:
+Concurrent flow: give every link a length l. What a chunk needs travels at least the distance between the two of its
+ranks that are farthest apart, and a second moves at most sum of rate x l. Lengths grow where shortest ways crowd:
 
     T >= sum over chunks of bytes x distance / sum over links of rate l        for any lengths
 
-Lengths grow where shortest ways crowd (multiplicative weights), which brings the bound near the flow's optimum.
+Sweeps: nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next), on large
+graphs by what a random walk of many steps leaves of it, and by their distance from a node at the rim; every beginning
+of such an order is a set.
 
-Turn a graph of any shape into sets of nodes that few links leave: sweeps over orders in which near nodes are near.
-
-Nodes are put in order by an eigenvector of the graph's Laplacian (the Fiedler vector and the next), on large graphs
-by what a random walk of many steps leaves of it, and by their distance from a node at the rim; every beginning of such
-an order is a set. A network of two halves that one link joins shows that link. Each set is a cut like any other, so a
-bound by it holds; only how tight it is depends on the order.
+Contracts of any shape (unequal sizes, a pair, MoE dispatch), for a rank or a domain S: a chunk that ends in S and has a
+contribution from outside must enter S once, one that begins in S and ends outside must leave it once. The latency is
+that of the quickest way between the farthest begin and end of a chunk.
 """
 
 from __future__ import annotations
@@ -52,11 +46,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra, minimum_spanning_tree
 
-from ridgeline.comm.contract import Collective
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.contract import Collective, Contract
+from ridgeline.comm.graph import Graph, link_matrix, link_numbers, sums_by
 from ridgeline.core.arrays import Array, Index, Mask
 
 MOST_RANKS = 256
@@ -75,9 +69,6 @@ def trees_seconds(graph: Graph) -> float:
     """
     if not graph.direct or not 1 < graph.ranks <= MOST_RANKS:
         return 0.0
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
     low, high = np.minimum(graph.tail, graph.head), np.maximum(graph.tail, graph.head)
     pair, index = np.unique(low * graph.ranks + high, return_inverse=True)
     rate = np.bincount(index, graph.bytes_per_s) / 2  # of both directions
@@ -94,9 +85,6 @@ def trees_seconds(graph: Graph) -> float:
 
 def _partition_rate(ends: tuple[Index, Index], rate: Array, crowd: Array, ranks: int) -> float:
     """The tightest partition into what the less crowded links join."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
     best = 0.0
     for level in np.unique(np.round(crowd / crowd.max(), 3))[-LEVELS:]:
         loose = crowd < level * crowd.max() * (1 - 1e-3)
@@ -141,14 +129,12 @@ def flow_seconds(graph: Graph, trips: Trips, passes: int = PASSES) -> float:
     """Seconds that nothing beats that makes these trips, through switches or not."""
     if not len(trips.first):
         return 0.0
-    nodes, rate = graph.nodes, graph.bytes_per_s
+    rate = graph.bytes_per_s
     starts, row = np.unique(trips.source, return_inverse=True)
-    at = np.full((nodes, nodes), -1, np.int64)
-    at[graph.tail, graph.head] = np.arange(graph.links)
+    at = link_numbers(graph)
     length, best = 1 / rate, 0.0
     for step in range(passes):
-        matrix = csr_array((length, (graph.tail, graph.head)), shape=(nodes, nodes))
-        far, last = dijkstra(matrix, indices=starts, return_predecessors=True)
+        far, last = dijkstra(link_matrix(graph, length), indices=starts, return_predecessors=True)
         distance = far[row, trips.target]
         longest = np.maximum.reduceat(distance, trips.first)
         best = max(best, float((trips.bytes * longest).sum() / (rate * length).sum()))
@@ -232,9 +218,6 @@ def _orders(graph: Graph) -> list[Index]:
 
 def _walk_orders(graph: Graph) -> list[Index]:
     """Nodes by what is slow to even out in a lazy random walk, and by their distance from a rim."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import breadth_first_order
-
     ends = (np.concatenate([graph.tail, graph.head]), np.concatenate([graph.head, graph.tail]))
     weight = np.tile(graph.bytes_per_s / graph.bytes_per_s.max(), 2)
     matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
@@ -255,12 +238,12 @@ def _swept(graph: Graph, order: Index, root: int) -> tuple[Array, Array, Array, 
     place[order] = np.arange(graph.nodes)
     low, high = place[graph.tail], place[graph.head]
     inside = np.cumsum(order < graph.ranks)[:-1]
-    out = _crossing_rates(low, high, graph.bytes_per_s, graph.nodes)
-    into = _crossing_rates(high, low, graph.bytes_per_s, graph.nodes)
+    out = _prefix_rates(low, high, graph.bytes_per_s, graph.nodes)
+    into = _prefix_rates(high, low, graph.bytes_per_s, graph.nodes)
     return inside.astype(np.float64), out, into, np.arange(graph.nodes - 1) >= place[root]
 
 
-def _crossing_rates(begin: Index, end: Index, rate: Array, nodes: int) -> Array:
+def _prefix_rates(begin: Index, end: Index, rate: Array, nodes: int) -> Array:
     """Rate of links that begin inside and end outside of each beginning."""
     leaves = begin < end
     opening = np.bincount(begin[leaves], rate[leaves], nodes)
@@ -340,20 +323,22 @@ def _cuts(graph: Graph, root: int) -> tuple[Array, Array, Array, Mask]:
     masks = domain_sets(graph) + _slabs(graph)
     ranks = graph.ranks
     inside = np.concatenate([np.ones(ranks), [mask[: graph.ranks].sum() for mask in masks]])
-    leaves = [float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks]
-    enters = [float(graph.bytes_per_s[~mask[graph.tail] & mask[graph.head]].sum()) for mask in masks]
+    leaves, enters = _crossing_rates(graph, masks)
     out = np.concatenate([graph.out_bytes_per_s()[:ranks], leaves])
     into = np.concatenate([graph.in_bytes_per_s()[:ranks], enters])
     holds_root = np.concatenate([np.arange(ranks) == root, [mask[root] for mask in masks]]).astype(np.bool_)
     if graph.shape:
         return inside, out, into, holds_root
-    swept = sweep_cuts(graph, root)
-    return (
-        np.concatenate([inside, swept[0]]),
-        np.concatenate([out, swept[1]]),
-        np.concatenate([into, swept[2]]),
-        np.concatenate([holds_root, swept[3]]),
-    )
+    tried = zip((inside, out, into, holds_root), sweep_cuts(graph, root), strict=True)
+    inside, out, into, holds_root = (np.concatenate(pair) for pair in tried)
+    return inside, out, into, holds_root
+
+
+def _crossing_rates(graph: Graph, masks: list[Mask]) -> tuple[list[float], list[float]]:
+    """Rate out of each set of nodes, and into it."""
+    rate, tail, head = graph.bytes_per_s, graph.tail, graph.head
+    out = [float(rate[mask[tail] & ~mask[head]].sum()) for mask in masks]
+    return out, [float(rate[~mask[tail] & mask[head]].sum()) for mask in masks]
 
 
 def domain_sets(graph: Graph) -> list[Mask]:
@@ -386,19 +371,13 @@ def _partitions(graph: Graph) -> float:
     best = 2 * (graph.ranks - 1) / float(graph.out_bytes_per_s()[: graph.ranks].sum())
     masks = domain_sets(graph)
     if len(masks) > 1:
-        out = sum(float(graph.bytes_per_s[mask[graph.tail] & ~mask[graph.head]].sum()) for mask in masks)
-        best = max(best, 2 * (len(masks) - 1) / out)
+        best = max(best, 2 * (len(masks) - 1) / sum(_crossing_rates(graph, masks)[0]))
     return best
 
 
 def _distances(graph: Graph, weight: Array, sources: Index, *, turned: bool = False) -> Array:
     """From each source to every rank, or from every rank to it; 0 where no way leads."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import dijkstra
-
-    ends = (graph.head, graph.tail) if turned else (graph.tail, graph.head)
-    matrix = coo_array((weight, ends), shape=(graph.nodes, graph.nodes)).tocsr()
-    distances = dijkstra(matrix, indices=sources)[:, : graph.ranks]
+    distances = dijkstra(link_matrix(graph, weight, turned=turned), indices=sources)[:, : graph.ranks]
     return np.where(np.isfinite(distances), distances, 0.0)
 
 
@@ -492,3 +471,108 @@ def _soonest(each: Array, count: int) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if np.floor(middle / each + 1e-9).sum() >= count else (middle, high)
     return high
+
+
+MOST_PAIRS = 4_000_000  # of a begin and an end that are looked at for the latency
+FLOW_NODES, FLOW_PAIRS = 320, 400_000  # up to which the concurrent flow is bounded
+
+
+def contract_bound(graph: Graph, contract: Contract, size_bytes: float) -> Bound:
+    """Seconds that no algorithm for this contract beats on this graph.
+
+    >>> from ridgeline.comm.contract import point_to_point
+    >>> from ridgeline.comm.topologies import topology
+    >>> pair = point_to_point(4, np.array([0]), np.array([2]))
+    >>> contract_bound(topology("ring:4", 2.0), pair, 4.0).seconds  # by both links of the sender
+    1.0
+    """
+    begins, ends = _places(contract.begins, contract), _places(contract.ends, contract)
+    bytes_ = contract.shares() * size_bytes
+    sets = [np.arange(graph.ranks), *_group_numbers(graph)]
+    best = 0.0
+    for group in sets:
+        out, into = _rates(graph, group)
+        leave, enter = _crossing_bytes(group, begins, ends, bytes_), _crossing_bytes(group, ends, begins, bytes_)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            need = np.concatenate([np.where(leave > 0, leave / out, 0.0), np.where(enter > 0, enter / into, 0.0)])
+        best = max(best, float(need.max(initial=0.0)))
+    pairs = _pairs(begins, ends)
+    if pairs is None:
+        return Bound(bandwidth_s=best, latency_s=0.0)
+    if graph.nodes <= FLOW_NODES and len(pairs[0]) <= FLOW_PAIRS:
+        best = max(best, flow_seconds(graph, _trips(*pairs, bytes_)))
+    return Bound(bandwidth_s=best, latency_s=_farthest(graph, *pairs[:2]))
+
+
+def _places(places: Index | None, contract: Contract) -> Index:
+    if places is not None:
+        return places
+    rank, chunk = (part.ravel() for part in np.indices((contract.ranks, contract.chunks)))
+    return np.stack([rank, chunk], axis=1)
+
+
+def _group_numbers(graph: Graph) -> list[Index]:
+    """The domain of each rank, where there are several."""
+    masks = domain_sets(graph)
+    if len(masks) < 2:
+        return []
+    number = np.zeros(graph.ranks, np.int64)
+    for index, mask in enumerate(masks):
+        number[mask[: graph.ranks]] = index
+    return [number]
+
+
+def _rates(graph: Graph, group: Index) -> tuple[Array, Array]:
+    """Rate out of and into each group of ranks, with the switches that only it has."""
+    count = int(group.max()) + 1
+    if count == graph.ranks:
+        return graph.out_bytes_per_s()[: graph.ranks], graph.in_bytes_per_s()[: graph.ranks]
+    out, into = _crossing_rates(graph, domain_sets(graph))
+    return np.array(out), np.array(into)
+
+
+def _crossing_bytes(group: Index, here: Index, there: Index, bytes_: Array) -> Array:
+    """Bytes of chunks with a place `here` in a group and one `there` outside of it, each once a group."""
+    count, chunks = int(group.max()) + 1, len(bytes_)
+    begin_keys = np.unique(group[here[:, 0]] * chunks + here[:, 1])
+    end_keys = np.unique(group[there[:, 0]] * chunks + there[:, 1])
+    groups_of_chunk = np.bincount(end_keys % chunks, minlength=chunks)
+    outside = groups_of_chunk[begin_keys % chunks] - np.isin(begin_keys, end_keys) > 0
+    return sums_by(begin_keys[outside] // chunks, bytes_[begin_keys[outside] % chunks], count)
+
+
+def _pairs(begins: Index, ends: Index) -> tuple[Index, Index, Index] | None:
+    """Source, target and chunk of every begin and end of a chunk, by chunk; None where they are very many."""
+    order = np.argsort(ends[:, 1], kind="stable")
+    begins = begins[np.argsort(begins[:, 1], kind="stable")]
+    count = np.bincount(ends[:, 1], minlength=int(begins[:, 1].max()) + 1)
+    if not len(begins) or int(count[begins[:, 1]].sum()) > MOST_PAIRS:
+        return None
+    many = count[begins[:, 1]]
+    first = (np.cumsum(count) - count)[begins[:, 1]]
+    place = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
+    source, target = np.repeat(begins[:, 0], many), ends[order, 0][np.repeat(first, many) + place]
+    return source, target, np.repeat(begins[:, 1], many)
+
+
+def _trips(source: Index, target: Index, chunk: Index, bytes_: Array) -> Trips:
+    """What must travel, without what stays; chunks of one way together."""
+    moves = source != target
+    source, target, chunk = source[moves], target[moves], chunk[moves]
+    first = np.flatnonzero(np.append(True, chunk[1:] != chunk[:-1])) if len(chunk) else np.zeros(0, np.int64)
+    sizes = bytes_[chunk[first]]
+    if len(first) < len(chunk):
+        return Trips(source=source, target=target, first=first, bytes=sizes)
+    width = int(max(source.max(initial=0), target.max(initial=0))) + 1
+    way, row = np.unique(source * width + target, return_inverse=True)
+    total = sums_by(row, sizes, len(way))
+    return Trips(source=way // width, target=way % width, first=np.arange(len(way)), bytes=total)
+
+
+def _farthest(graph: Graph, source: Index, target: Index) -> float:
+    """The latency between the two ranks of a chunk that are farthest apart."""
+    tiny = 1e-15  # an entry of 0 would be no link at all
+    starts, row = np.unique(source, return_inverse=True)
+    distances = dijkstra(link_matrix(graph, graph.latency_s + tiny), indices=starts)
+    longest = float(distances[row, target].max(initial=0.0))
+    return longest if longest > tiny * graph.nodes else 0.0

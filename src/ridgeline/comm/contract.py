@@ -39,6 +39,8 @@ Collective = Literal[
     "combine",
 ]
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
+PLAIN_COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
+"""Collectives whose chunks are equal."""
 BUS = MappingProxyType({"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "alltoallv": 1.0})
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ridgeline.core.arrays import Array, Index
 from ridgeline.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _SLOW = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8})):(\d{1,4}(?:\.\d{1,9})?)")
 _WITHOUT = re.compile(r"(?:link:(\d{1,8})-(\d{1,8})|node:(\d{1,8}))")
@@ -73,6 +77,22 @@ def sums_by(index: Index, values: Array, size: int) -> Array:
     return np.bincount(index, values, size).astype(np.float64)
 
 
+def link_matrix(graph: Graph, length: Array | None = None, *, turned: bool = False) -> csr_array:
+    """The graph as a matrix of the lengths of its links, 1 each where none are given; `turned`: from head to tail."""
+    from scipy.sparse import coo_array
+
+    ends = (graph.head, graph.tail) if turned else (graph.tail, graph.head)
+    lengths = np.ones(graph.links) if length is None else length
+    return coo_array((lengths, ends), shape=(graph.nodes, graph.nodes)).tocsr()
+
+
+def link_numbers(graph: Graph) -> Index:
+    """(nodes, nodes) the number of the link from one node to another, -1 where there is none."""
+    at = np.full((graph.nodes, graph.nodes), -1, np.int64)
+    at[graph.tail, graph.head] = np.arange(graph.links)
+    return at
+
+
 def graph_of(name: str, ranks: int, nodes: int, links: Iterable[tuple[Index, Index, float, float]]) -> Graph:
     """A graph of full-duplex links as groups (ends, other ends, bytes/s a direction, seconds); equal ones add up."""
     parts = [(np.ravel(a), np.ravel(b), rate, latency) for a, b, rate, latency in links]
@@ -103,7 +123,7 @@ def without(graph: Graph, removed: Iterable[str]) -> Graph:
     for text in gone:
         match = _WITHOUT.fullmatch(text)
         if match is None:
-            raise _wrong(repr(text), "link:A-B or node:A with ranks or switches by number")
+            raise wrong_graph(repr(text), "link:A-B or node:A with ranks or switches by number")
         a, b, node = match.groups()
         if node is not None:
             alive[_known_node(graph, int(node))] = False
@@ -111,7 +131,7 @@ def without(graph: Graph, removed: Iterable[str]) -> Graph:
         ends = {_known_node(graph, int(a)), _known_node(graph, int(b))}
         hit = np.isin(graph.tail, list(ends)) & np.isin(graph.head, list(ends))
         if len(ends) < 2 or not hit.any():
-            raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a)))
+            raise wrong_graph(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a)))
         keep &= ~hit
     keep &= alive[graph.tail] & alive[graph.head]
     remaining = _renumber(graph, keep, alive, " ".join(["without", *gone]))
@@ -129,13 +149,15 @@ def slow_links(graph: Graph, parts: Iterable[str]) -> Graph:
         match = _SLOW.fullmatch(text)
         factor = float(match.group(4)) if match else 0.0
         if match is None or not 0 < factor <= 1000:
-            raise _wrong(repr(text), "link:A-B:FACTOR or node:A:FACTOR with a factor above 0 of its rate")
+            raise wrong_graph(repr(text), "link:A-B:FACTOR or node:A:FACTOR with a factor above 0 of its rate")
         a, b, node = match.groups()[:3]
         ends = {_known_node(graph, int(end)) for end in (a, b, node) if end is not None}
         touches = np.isin(graph.tail, list(ends)), np.isin(graph.head, list(ends))
         hit = touches[0] | touches[1] if node is not None else touches[0] & touches[1]
         if not hit.any():
-            raise _wrong(f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a or node)))
+            raise wrong_graph(
+                f"{text}, which {graph.name} does not have", "a link of it", _links_of(graph, int(a or node))
+            )
         rate[hit] *= factor
     slower_graph = replace(graph, name=" ".join([graph.name, "with", *part_texts]), bytes_per_s=rate)
     return slower_graph if slower_graph.uniform else replace(slower_graph, shape=(), wraps=())
@@ -143,7 +165,7 @@ def slow_links(graph: Graph, parts: Iterable[str]) -> Graph:
 
 def _known_node(graph: Graph, node: int) -> int:
     if node >= graph.nodes:
-        raise _wrong(f"node {node}", f"0 to {graph.nodes - 1} in {graph.name}")
+        raise wrong_graph(f"node {node}", f"0 to {graph.nodes - 1} in {graph.name}")
     return node
 
 
@@ -203,25 +225,24 @@ def group_ranks(graph: Graph, text: str) -> Graph:
     sizes = tuple(int(part) for part in text.split("+")) if match else ()
     if not sizes or min(sizes) < 1 or sum(sizes) != graph.ranks:
         given_text = f"groups {text!r:.60}" + (f", together {sum(sizes)}" if sizes else "")
-        raise _wrong(given_text, f"sizes that make {graph.ranks} ranks, as 2+3")
+        raise wrong_graph(given_text, f"sizes that make {graph.ranks} ranks, as 2+3")
     return replace(graph, groups=sizes)
 
 
 def refuse_disconnected(graph: Graph) -> None:
     """An `InputError` that names two ranks without a path between them, where there are such."""
-    from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     if graph.ranks < 1:
-        raise _wrong(f"{graph.name}: no rank left", "at least one rank")
-    matrix = coo_array((np.ones(graph.links), (graph.tail, graph.head)), shape=(graph.nodes, graph.nodes))
-    _, label = connected_components(matrix, directed=True, connection="strong")
+        raise wrong_graph(f"{graph.name}: no rank left", "at least one rank")
+    _, label = connected_components(link_matrix(graph), directed=True, connection="strong")
     ranks_apart = np.flatnonzero(label[: graph.ranks] != label[0])
     if len(ranks_apart):
         labels = graph.labels or tuple(range(graph.ranks))
         given_text = f"{graph.name}, where no path joins ranks {labels[0]} and {labels[int(ranks_apart[0])]}"
-        raise _wrong(given_text, "a connected graph", "take fewer links away")
+        raise wrong_graph(given_text, "a connected graph", "take fewer links away")
 
 
-def _wrong(given: str, expected: str, todo: str = "") -> InputError:
+def wrong_graph(given: str, expected: str, todo: str = "") -> InputError:
+    """The refusal of a topology."""
     return InputError(Problem(path="topology", given=given, expected=expected, todo=todo))

@@ -6,7 +6,7 @@ W = time of the bytes on the slowest link, L = what every slice of the payload c
 R = ranks, which do not arrive together. A payload is cut into slices that follow each other; with the best number of
 them, sqrt(W / L), the total is the above. A small payload so gets a short wait and little of the link's rate, a large
 one nearly all of it: the protocols of a library (LL, LL128, Simple) are points of that curve. W, L and once of every
-algorithm come from the table of algorithms (`comm.algorithm_table`); rates and skew from the calibration.
+algorithm come from the table of algorithms (`comm.library.table`); rates and skew from the calibration.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "runtime.bringup.compare.ReportDiff",
         "profile": "cost.profile_compare.ProfileReport",
         "roofline": "sim.roofline.Roofline",
-        "collective": "comm.answer.CollectiveTime comm.catalogue.AlgorithmList comm.libraries.choice.LibraryChoice "
+        "collective": "comm.answer.CollectiveTime comm.comparisons.AlgorithmList comm.libraries.choice.LibraryChoice "
         "comm.formats.files.CollectiveFile runtime.collective_run.CollectiveRun",
         "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.why_slow.WhySlow",
         "pack": "runtime.train.token_files.Packed",

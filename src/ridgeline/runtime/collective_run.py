@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ridgeline.comm import (
-    WHOLE,
+    PLAIN_COLLECTIVES,
     Algorithm,
     Collective,
     bus_factor,
@@ -169,8 +169,8 @@ def _need_chips(ranks: int) -> None:
 def _algorithm(
     name: str, ranks: int, size: float, chosen: str, synthesize: bool, network: _Network, root: int
 ) -> Algorithm:
-    if name not in WHOLE:
-        raise InputError(not_among("collective", name, WHOLE))
+    if name not in PLAIN_COLLECTIVES:
+        raise InputError(not_among("collective", name, PLAIN_COLLECTIVES))
     if not 2 <= ranks <= MOST_RANKS:
         raise InputError(Problem(path="--ranks", given=str(ranks), expected=f"2 to {MOST_RANKS}"))
     if chosen.endswith((".json", ".xml")) or "/" in chosen:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.comm import algorithm_table, select
+from ridgeline.comm import select
 from ridgeline.comm.algorithm import Candidate, CollectiveTask
-from ridgeline.comm.algorithm_table import ALGORITHMS, ROWS, AlgorithmRow, closed_forms, row_of_alias
 from ridgeline.comm.closed_form.links import plain_links
 from ridgeline.comm.closed_form.terms import ClosedForm, Group, Terms
 from ridgeline.comm.libraries.choice import library_choice
+from ridgeline.comm.library import candidates as builders
+from ridgeline.comm.library import table
+from ridgeline.comm.library.table import ALGORITHMS, ROWS, AlgorithmRow, closed_forms, row_of_alias
 from ridgeline.comm.topologies import topology
 from ridgeline.comm.verify import verify_algorithm
 from ridgeline.cost import collectives
@@ -26,8 +28,8 @@ def test_names_are_unique_and_every_row_is_used() -> None:
     aliases = [alias for row in ROWS for alias in row.aliases]
     assert len(aliases) == len(set(aliases))
     for row in ROWS:
-        assert row.closed_forms or row.steps is not None, row.name
-        assert bool(row.serves) == (row.steps is not None), row.name
+        assert row.closed_forms or row.steps, row.name
+        assert bool(row.serves) == bool(row.steps), row.name
 
 
 def test_every_row_with_steps_builds_a_right_algorithm_somewhere() -> None:
@@ -35,8 +37,8 @@ def test_every_row_with_steps_builds_a_right_algorithm_somewhere() -> None:
     graphs.append(replace(graphs[1], groups=(6, 10)))
     for row in ROWS:
         for collective in row.serves:
-            assert row.steps is not None
-            forms = [form for graph in graphs for form in row.steps(CollectiveTask(graph, collective))]
+            build = getattr(builders, row.steps)
+            forms = [form for graph in graphs for form in build(CollectiveTask(graph, collective), row.name)]
             assert forms, (row.name, collective)
             assert all(form.name == row.name for form in forms)
             assert verify_algorithm(forms[0].make()).ok, (row.name, collective)
@@ -53,20 +55,19 @@ def test_tuners_and_benchmarks_speak_of_algorithms_of_the_table(on: str, library
 def test_a_new_row_changes_the_ideal_time_and_the_price_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row with the steps of a ring and a closed form of a nanosecond wins both."""
 
-    def steps(task: CollectiveTask) -> Iterator[Candidate]:
-        ring = ALGORITHMS["ring"].steps
-        assert ring is not None
-        yield from (replace(form, name="telepathy") for form in ring(task))
+    def telepathy(task: CollectiveTask, name: str) -> Iterator[Candidate]:
+        yield from (replace(form, name=name) for form in builders.line_gather(task, "ring"))
 
     def terms(group: Group) -> Terms:
         nothing = np.zeros_like(group.ranks)
         return Terms(scale_up=nothing, scale_out=0.0, slice=nothing, once=1e-9)
 
     form = ClosedForm(terms=terms, offer=lambda group: True)
-    row = AlgorithmRow(name="telepathy", serves=("allgather",), steps=steps, closed_forms={"all-gather": form})
+    row = AlgorithmRow(name="telepathy", serves=("allgather",), steps="telepathy", closed_forms={"all-gather": form})
     rows: Any = (*ROWS, row)
     monkeypatch.setattr(select, "ROWS", rows)
-    monkeypatch.setattr(algorithm_table, "ROWS", rows)
+    monkeypatch.setattr(table, "ROWS", rows)
+    monkeypatch.setattr(builders, "telepathy", telepathy, raising=False)
     assert "telepathy" in {one.name for one in select.candidates("allgather", topology("ring:4", 50e9, 5e-7))}
     monkeypatch.setattr(collectives, "CLOSED_FORMS", {collectives.ALL_GATHER: closed_forms("all-gather")})
     ones = np.ones(1)

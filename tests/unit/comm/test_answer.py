@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 import ridgeline
 from ridgeline.cli.main import command_line
-from ridgeline.comm.algorithm_file import read_algorithm, write_algorithm
 from ridgeline.comm.answer import verify_file
-from ridgeline.comm.formats.files import read_collective
+from ridgeline.comm.formats.files import read_algorithm, read_collective, write_algorithm
 from ridgeline.core.encode import to_json
 from ridgeline.core.errors import InputError
 from ridgeline.report.results import verb_schema

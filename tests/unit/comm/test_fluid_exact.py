@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeline.comm.ecmp_paths import PathTable, follow_paths
 from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
+from ridgeline.comm.routes import PathTable, follow_paths, mix_bits
 from ridgeline.comm.simulation import compiled, path_choice, simulate
 from ridgeline.comm.simulation.conditions import Conditions, conditions
 from ridgeline.comm.simulation.fluid_exact import exact_arrivals, in_turns, make_queues
 from ridgeline.comm.simulation.fluid_windows import max_min
 from ridgeline.comm.simulation.message_rounds import Flows, Run, port_of
 from ridgeline.comm.simulation.messages import Job, needed_writes
-from ridgeline.comm.simulation.path_choice import _hash_connections, _mix
+from ridgeline.comm.simulation.path_choice import _hash_connections
 from ridgeline.comm.topologies import topology
 
 RATE, ALPHA = 50e9, 5e-7
@@ -158,7 +158,7 @@ def test_ways_are_those_of_the_columns() -> None:
         number = _hash_connections(sources, targets, np.zeros(len(ends), np.int64), 7)
         quick = path_choice.chosen_ways(table, sources, targets, number, True)
         assert quick is not None
-        wanted = follow_paths(table, sources, targets, number, _mix)
+        wanted = follow_paths(table, sources, targets, number, mix_bits)
         assert (quick[0] == np.where(wanted < 0, graph.links, wanted)).all(), name
         assert quick[1] == pytest.approx(np.append(graph.latency_s, 0.0)[wanted].sum(axis=1), rel=1e-12), name
         rail = path_choice.chosen_ways(table, sources, targets, sources, False)

@@ -12,15 +12,14 @@ from ridgeline.comm.answer import collective as answered
 from ridgeline.comm.bounds import chunked_bound, lower_bound, sequence_bound
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, graph_of, slow_links, without
+from ridgeline.comm.library.candidates import bucket_seconds
 from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.synthesis.matching import arrival_allgather, cycle_allgather, has_cycle, matched_allgather
 from ridgeline.comm.synthesis.packing import packed_trees, scheduled_allreduce
 from ridgeline.comm.synthesis.symmetric import ports, symmetric_allgather
 from ridgeline.comm.synthesis.synthesize import synthesize
-from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import time_algorithm
-from ridgeline.comm.topologies import topology
-from ridgeline.comm.traffic import bucket_seconds
+from ridgeline.comm.topologies import graph_of_system, topology
 from ridgeline.comm.verify import verify_algorithm
 from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import system

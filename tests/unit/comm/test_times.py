@@ -7,16 +7,15 @@ import pytest
 
 from ridgeline.comm.algorithm import reversed_algorithm
 from ridgeline.comm.bounds import chunked_bound, lower_bound
-from ridgeline.comm.candidates.builders import ring_order
 from ridgeline.comm.contract import Collective
 from ridgeline.comm.graph import Graph, without
+from ridgeline.comm.library.candidates import ring_order
 from ridgeline.comm.library.exchanges import alltoallv, moe_dispatch
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
 from ridgeline.comm.routes import shortest_routes
 from ridgeline.comm.select import candidates, fastest
-from ridgeline.comm.system_graph import graph_of_system
 from ridgeline.comm.timing import time_algorithm
-from ridgeline.comm.topologies import topology
+from ridgeline.comm.topologies import graph_of_system, topology
 from ridgeline.comm.verify import verify_algorithm
 from ridgeline.core.errors import InputError
 from ridgeline.hardware.load import system

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from ridgeline.comm.algorithm import Algorithm
-from ridgeline.comm.algorithm_file import write_algorithm
 from ridgeline.comm.answer import collective
-from ridgeline.comm.formats.files import write_collective
+from ridgeline.comm.formats.files import write_algorithm, write_collective
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.collective_ranks import _library_call, _seconds
 from ridgeline.runtime.collective_run import _from_file, _sizes, collective_run

@@ -1,6 +1,6 @@
 """Turn a group of ranks on its links into the closed-form terms of an algorithm, and say where it is on offer.
 
-`comm.algorithm_table` names the algorithms that these closed forms belong to.
+`comm.library.table` names the algorithms that these closed forms belong to.
 P = payload, R = ranks, r = ranks of the group in one domain, n = domains it lies in. A formula's rates are those of one
 chip; scale-up is inside a domain, scale-out beyond it.
 """

@@ -15,6 +15,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from ridgeline.comm.algorithm import REDUCE, Algorithm
+from ridgeline.comm.contract import PLAIN_COLLECTIVES
 from ridgeline.comm.formats.program import (
     LIMITS,
     MOST_INSTRUCTIONS,
@@ -27,7 +28,6 @@ from ridgeline.comm.formats.program import (
 from ridgeline.core.arrays import Index
 from ridgeline.core.errors import InputError, Problem
 
-WHOLE = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "alltoall")
 IN_PLACE = ("allreduce", "allgather", "broadcast")  # every rank ends with every chunk, at its own offset
 CHANNELS = 1 << 20  # above any channel's number
 MOST_MERGED = 71  # chunks of one step
@@ -39,8 +39,8 @@ Told = tuple[int, int]  # block, step
 def refuse_unwritable_algorithm(algorithm: Algorithm, target: str) -> None:
     """An `InputError` where a target has no words for an algorithm."""
     contract = algorithm.contract
-    if contract.collective not in WHOLE:
-        expected_text = f"one of {', '.join(WHOLE)}"
+    if contract.collective not in PLAIN_COLLECTIVES:
+        expected_text = f"one of {', '.join(PLAIN_COLLECTIVES)}"
         raise InputError(Problem(path="--to", given=f"{contract.collective} to {target}", expected=expected_text))
     if algorithm.nodes > algorithm.ranks:
         given_text, expected_text = f"{algorithm.name}, whose sums are made in switches", "an algorithm of ranks alone"

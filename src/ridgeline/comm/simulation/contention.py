@@ -12,7 +12,7 @@ from ridgeline.comm.graph import Graph, LinkLoad
 from ridgeline.comm.simulation.conditions import Conditions
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import Simulated, over_seeds, simulate
-from ridgeline.comm.switched_topologies import split_spines
+from ridgeline.comm.topologies import split_spines
 from ridgeline.core.arrays import Array
 
 SEEDS = 20

@@ -89,15 +89,6 @@ def unshared_rates(flows: Flows) -> tuple[Mask, Array]:
     return is_alone, np.asarray(link_rate.min(axis=1), np.float64)
 
 
-def senders_meet(flows: Flows) -> bool:
-    """Whether connections that leave by different ports share a link: then it needs no look at jobs and channels."""
-    links, none = flows.ways.links, len(flows.rates) - 1
-    sender = np.broadcast_to(flows.out[:, None], links.shape)
-    someone = np.full(none + 1, -1)
-    someone[links] = sender
-    return bool(((someone[links] != sender) & (links < none)).any())
-
-
 def by_rounds(flows: Flows) -> Run | None:
     """Every message's arrival where no link is shared; None where one is.
 
@@ -144,20 +135,6 @@ def jobs_in_step(flows: Flows) -> bool:
     rounds = np.zeros(jobs)
     np.maximum.at(rounds, messages.job, messages.round.astype(np.float64))
     return all(np.ptp(column) <= ALIKE * np.abs(column).max() for column in (size, rounds, flows.start_s))
-
-
-def shares(flows: Flows) -> bool:
-    """Whether two ports send over one link."""
-    (port, connection), _ = port_of(flows.messages, flows.out)
-    someone = np.full(len(flows.rates), -1)
-    for column in flows.ways.links.T:
-        over = column[connection]
-        before = someone[over]
-        someone[over] = port
-        met = ((before >= 0) & (before != port)) | (someone[over] != port)
-        if (met & (over < len(flows.rates) - 1)).any():
-            return True
-    return False
 
 
 def by_shared_rounds(flows: Flows) -> Run:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.comm.ecmp_paths import DENSE, PathTable, follow_paths
 from ridgeline.comm.graph import Graph
-from ridgeline.comm.routes import shortest_routes
+from ridgeline.comm.routes import DENSE, PathTable, follow_paths, mix_bits, shortest_routes
 from ridgeline.comm.simulation.compiled import core
 from ridgeline.comm.simulation.conditions import PathChoice
 from ridgeline.core.arrays import Array, Index
@@ -116,7 +115,7 @@ def ways(
     quick = chosen_ways(path_table, sources, targets, number, is_hashed)
     if quick is not None:
         return Ways(links=quick[0], share=None, latency_s=quick[1])
-    return _single(graph, follow_paths(path_table, sources, targets, number, _mix if is_hashed else None))
+    return _single(graph, follow_paths(path_table, sources, targets, number, mix_bits if is_hashed else None))
 
 
 def _single(graph: Graph, links: Index) -> Ways:
@@ -162,14 +161,6 @@ def _all_ways(table: PathTable, sources: Index, targets: Index) -> tuple[Index, 
 def _hash_connections(sources: Index, targets: Index, channels: Index, seed: int) -> np.ndarray:
     """A hash of each connection, as a switch's of the five fields of a flow."""
     start = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    key = _mix(sources.astype(np.uint64) + start)
-    key = _mix(key + targets.astype(np.uint64))
-    return _mix(key + channels.astype(np.uint64))
-
-
-def _mix(key: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64."""
-    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed_key: np.ndarray = key ^ (key >> np.uint64(31))
-    return mixed_key
+    key = mix_bits(sources.astype(np.uint64) + start)
+    key = mix_bits(key + targets.astype(np.uint64))
+    return mix_bits(key + channels.astype(np.uint64))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.comm.ecmp_paths import PathTable
 from ridgeline.comm.graph import Graph
+from ridgeline.comm.routes import PathTable
 from ridgeline.comm.simulation.conditions import LEFT, Conditions, link_rates
 from ridgeline.comm.simulation.fluid_exact import Prepared
 from ridgeline.comm.simulation.fluid_windows import run

@@ -22,12 +22,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from ridgeline.comm.algorithm import Algorithm, steps_of
 from ridgeline.comm.contract import Contract, contract
-from ridgeline.comm.graph import Graph
+from ridgeline.comm.graph import Graph, link_matrix, link_numbers
 from ridgeline.comm.synthesis.matching import SYNTHESIZED
 from ridgeline.core.arrays import Array, Index
 
@@ -164,8 +163,7 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
     assert whole.begins is not None
     assert whole.ends is not None
     source, target, size = whole.begins[:, 0], whole.ends[:, 0], whole.shares()
-    at = np.full((graph.ranks, graph.ranks), -1, np.int64)
-    at[graph.tail, graph.head] = np.arange(graph.links)
+    at = link_numbers(graph)
     cost = float(graph.bytes_per_s.max()) / graph.bytes_per_s
     load, routes_found = np.zeros(graph.links), [np.zeros(0, np.int64)] * len(source)
     random = np.random.default_rng(seed)
@@ -174,9 +172,9 @@ def _ways(graph: Graph, whole: Contract, seed: int = 0) -> Index:
             load[routes_found[piece]] -= size[piece]
             full = (load + size[piece]) * cost
             weight = cost * np.exp(STEEP * full / full.max())
-            last = dijkstra(
-                weighted_matrix(graph, weight), indices=source[piece : piece + 1], return_predecessors=True
-            )[1][0]
+            last = dijkstra(link_matrix(graph, weight), indices=source[piece : piece + 1], return_predecessors=True)[1][
+                0
+            ]
             routes_found[piece] = links_back(at, last, int(target[piece]))
             load[routes_found[piece]] += size[piece]
     ways = np.full((len(source), max(len(route) for route in routes_found)), -1, np.int64)
@@ -197,8 +195,7 @@ IDLE = 60  # tries in a row that find none
 def balanced_ways(graph: Graph, seed: int = 0) -> Index:
     """(ranks * ranks, longest) links from rank i to rank j in row i * ranks + j, -1 after the last."""
     cost = float(graph.bytes_per_s.max()) / graph.bytes_per_s
-    at = np.full((graph.ranks, graph.ranks), -1, np.int64)
-    at[graph.tail, graph.head] = np.arange(graph.links)
+    at = link_numbers(graph)
     best, best_before = np.inf, np.zeros((0, 0), np.int64)
     for steep in STEEPS if graph.ranks <= MANY else MANY_STEEP:
         fullest, before = _trees(graph, cost, at, steep, np.random.default_rng(seed))
@@ -222,7 +219,7 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
         for group in random.permutation(groups):
             load -= used[group]
             full = max(float((load * cost).max()), 1.0)
-            matrix = weighted_matrix(graph, cost * np.exp(steep * (load + 1) * cost / full))
+            matrix = link_matrix(graph, cost * np.exp(steep * (load + 1) * cost / full))
             sources = members[group]
             before[sources] = dijkstra(matrix, indices=sources, return_predecessors=True)[1]
             used[group] = _loads(_follow_links(at, before[sources], sources), graph.links)
@@ -230,11 +227,6 @@ def _trees(graph: Graph, cost: Array, at: Index, steep: float, random: np.random
         if float((load * cost).max()) < best:
             best, best_before = float((load * cost).max()), before.copy()
     return best, best_before
-
-
-def weighted_matrix(graph: Graph, weight: Array) -> csr_array:
-    """The graph as a matrix of lengths."""
-    return csr_array((weight, (graph.tail, graph.head)), shape=(graph.ranks, graph.ranks))
 
 
 def _loads(ways: Index, links: int) -> Array:
@@ -260,7 +252,7 @@ def _ease_crowded(graph: Graph, cost: Array, at: Index, ways: Index, random: np.
         load[old] -= 1
         weight = cost * np.exp(STEEPS[-1] * np.minimum((load + 1) * cost / full[worst], 2.0))
         source = np.array([pair // graph.ranks])
-        last = dijkstra(weighted_matrix(graph, weight), indices=source, return_predecessors=True)[1][0]
+        last = dijkstra(link_matrix(graph, weight), indices=source, return_predecessors=True)[1][0]
         new = links_back(at, last, pair % graph.ranks)
         idle += 1
         if len(new) <= ways.shape[1] and ((load[new] + 1) * cost[new]).max() < full[worst] - 1e-9:

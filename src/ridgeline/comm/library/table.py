@@ -12,18 +12,15 @@ table. The tuners' own costs stand with the libraries (`comm.libraries`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from ridgeline.comm import candidates as data
-from ridgeline.comm.algorithm import Candidate, CollectiveTask
 from ridgeline.comm.closed_form import terms
 from ridgeline.comm.closed_form.terms import ClosedForm
 from ridgeline.comm.contract import Collective
 
-Builder = Callable[[CollectiveTask], Iterable[Candidate]]
 PricedKind = Literal["all-reduce", "all-gather", "all-to-all", "send"]
 """Collectives that have closed forms; a reduce-scatter costs what an all-gather costs."""
 
@@ -35,7 +32,7 @@ class AlgorithmRow:
     aliases        other names that it goes by, where the collective has none of that very name
     needs          what a graph must have for it, in words
     serves         collectives that its steps do
-    steps          its candidates for a collective on a graph; None where it has a closed form only
+    steps          builder of its candidates, by its name in `library.candidates`; blank where it has a closed form only
     in_halves      whether its all-reduce is a reduce-scatter and then an all-gather
     closed_forms   its seconds as terms, and where it is on offer, by kind of collective
     """
@@ -44,7 +41,7 @@ class AlgorithmRow:
     aliases: tuple[str, ...] = ()
     needs: str = ""
     serves: tuple[Collective, ...] = ()
-    steps: Builder | None = None
+    steps: str = ""
     in_halves: bool = True
     closed_forms: Mapping[PricedKind, ClosedForm] = field(default_factory=dict)
 
@@ -58,74 +55,61 @@ ROWS = (
     AlgorithmRow(
         name="ring",
         serves=GATHERS,
-        steps=lambda task: data.line_gather(task, "ring"),
+        steps="line_gather",
         closed_forms={"all-gather": terms.RING, "all-reduce": terms.RING_TWICE},
     ),
-    AlgorithmRow(name="nhr", serves=GATHERS, steps=lambda task: data.line_gather(task, "nhr")),
-    AlgorithmRow(
-        name="nb",
-        aliases=("bruck",),
-        serves=GATHERS,
-        steps=lambda task: data.line_gather(task, "nb"),
-    ),
+    AlgorithmRow(name="nhr", serves=GATHERS, steps="line_gather"),
+    AlgorithmRow(name="nb", aliases=("bruck",), serves=GATHERS, steps="line_gather"),
     AlgorithmRow(
         name="halving-doubling",
         aliases=("recursive-halving-doubling", "rhd", "h-d_r"),
         needs=POWER_OF_TWO,
         serves=GATHERS,
-        steps=lambda task: data.line_gather(task, "halving-doubling"),
+        steps="line_gather",
     ),
-    AlgorithmRow(
-        name="swing",
-        needs=POWER_OF_TWO,
-        serves=GATHERS,
-        steps=lambda task: data.line_gather(task, "swing"),
-    ),
+    AlgorithmRow(name="swing", needs=POWER_OF_TWO, serves=GATHERS, steps="line_gather"),
     AlgorithmRow(
         name="all-pairs",
         aliases=("mesh",),
         serves=(*GATHERS, "alltoall"),
-        steps=lambda task: data.all_pairs(task),
+        steps="all_pairs",
         closed_forms={"all-to-all": terms.DIRECT},
     ),
     AlgorithmRow(
-        name="two-way-ring",
-        needs="it needs ranks that are linked directly",
-        serves=GATHERS,
-        steps=lambda task: data.two_way_rings(task),
+        name="two-way-ring", needs="it needs ranks that are linked directly", serves=GATHERS, steps="two_way_rings"
     ),
     AlgorithmRow(
         name="bucket",
         needs="it needs a whole mesh or torus of two axes or more, and all-gather, reduce-scatter or all-reduce",
         serves=GATHERS,
-        steps=lambda task: data.bucket(task),
+        steps="bucket",
     ),
     AlgorithmRow(
         name="split-rail",
         aliases=("blueconnect",),
         needs=DOMAINS,
         serves=GATHERS,
-        steps=lambda task: data.split_rail(task),
+        steps="split_rail",
         closed_forms={"all-gather": terms.LEVELS, "all-reduce": terms.LEVELS_TWICE},
     ),
-    AlgorithmRow(name="rings", needs=DOMAINS, serves=GATHERS, steps=lambda task: data.rings(task)),
+    AlgorithmRow(name="rings", needs=DOMAINS, serves=GATHERS, steps="rings"),
     AlgorithmRow(
         name="in-switch",
         aliases=("nvls", "sharp"),
         needs="it needs a switch that adds up, as sharp:8 or 8xh100-sxm",
         serves=GATHERS,
-        steps=lambda task: data.in_switch(task),
+        steps="in_switch",
         in_halves=False,
         closed_forms={"all-gather": terms.SWITCH_COPY, "all-reduce": terms.SWITCH_SUM},
     ),
     AlgorithmRow(name="in-fabric", closed_forms={"all-reduce": terms.FABRIC_SUM}),
-    AlgorithmRow(name="chain", serves=BROADCASTS, steps=lambda task: data.broadcast_tree(task, "chain")),
-    AlgorithmRow(name="tree", serves=BROADCASTS, steps=lambda task: data.broadcast_tree(task, "tree")),
+    AlgorithmRow(name="chain", serves=BROADCASTS, steps="broadcast_tree"),
+    AlgorithmRow(name="tree", serves=BROADCASTS, steps="broadcast_tree"),
     AlgorithmRow(
         name="double-tree",
         aliases=("tree",),
         serves=("allreduce", *BROADCASTS),
-        steps=lambda task: data.double_trees(task),
+        steps="double_trees",
         in_halves=False,
         closed_forms={"all-reduce": terms.TREES},
     ),
@@ -134,7 +118,7 @@ ROWS = (
         aliases=("ahc", "unequal"),
         needs="it needs --groups 2+3 or domains that lost ranks, and all-reduce",
         serves=("allreduce",),
-        steps=lambda task: data.unequal_groups(task),
+        steps="unequal_groups",
         in_halves=False,
     ),
     AlgorithmRow(
@@ -142,18 +126,18 @@ ROWS = (
         aliases=("hierarchical",),
         needs=f"{DOMAINS}, and all-reduce",
         serves=("allreduce",),
-        steps=lambda task: data.two_level(task),
+        steps="two_level",
         in_halves=False,
     ),
-    AlgorithmRow(name="pairwise", serves=("alltoall",), steps=lambda task: data.pairwise(task)),
+    AlgorithmRow(name="pairwise", serves=("alltoall",), steps="pairwise"),
     AlgorithmRow(
         name="forwarded",
         needs=f"{DOMAINS}, and all-to-all, dispatch or combine",
         serves=("alltoall",),
-        steps=lambda task: data.forwarded_exchange(task),
+        steps="forwarded_exchange",
         closed_forms={"all-to-all": terms.FORWARDED},
     ),
-    AlgorithmRow(name="bruck", serves=("alltoall",), steps=lambda task: data.bruck(task)),
+    AlgorithmRow(name="bruck", serves=("alltoall",), steps="bruck"),
     AlgorithmRow(name="neighbour", closed_forms={"send": terms.NEIGHBOUR}),
 )
 ALGORITHMS: Mapping[str, AlgorithmRow] = MappingProxyType({row.name: row for row in ROWS})
