@@ -24,22 +24,22 @@ from typing import Any
 import numpy as np
 from plain_fluid import plain_seconds
 
-from ridgeline.comm.algorithm import Algorithm, turned
+from ridgeline.comm.algorithm import Algorithm, reversed_algorithm
 from ridgeline.comm.answer import answer
 from ridgeline.comm.bounds import chunked_bound
 from ridgeline.comm.graph import Graph, slow_links, without
+from ridgeline.comm.library.candidates import ring_order
 from ridgeline.comm.library.exchanges import pairwise
 from ridgeline.comm.library.gathers import allgather_over, reduce_then_gather, ring_allgather
-from ridgeline.comm.select import bucket, fastest, ring_order
+from ridgeline.comm.select import candidates, fastest
 from ridgeline.comm.simulation.conditions import Conditions, conditions
 from ridgeline.comm.simulation.fluid_windows import WINDOW
 from ridgeline.comm.simulation.messages import Job
 from ridgeline.comm.simulation.simulate import over_seeds, simulate
 from ridgeline.comm.synthesis.packing import packed_trees
 from ridgeline.comm.synthesis.synthesize import gather_algorithm, packed_allreduce, synthesize
-from ridgeline.comm.topologies import graph_of_system
 from ridgeline.comm.timing import time_algorithm
-from ridgeline.comm.topologies import topology
+from ridgeline.comm.topologies import graph_of_system, topology
 from ridgeline.comm.verify import verify_algorithm
 from ridgeline.hardware.load import system
 
@@ -61,7 +61,7 @@ def cpu(call: Callable[[], Any]) -> tuple[float, Any]:
 def verification() -> dict[str, float]:
     """Steps a core-second of `verify` and of `time_algorithm`."""
     made = reduce_then_gather(ring_allgather(1024))
-    nhr = turned(allgather_over(ring_order(topology("switch:512", RATE)), "nhr", 8))
+    nhr = reversed_algorithm(allgather_over(ring_order(topology("switch:512", RATE)), "nhr", 8))
     rates = {}
     for name, one in (("ring all-reduce, 1024 ranks", made), ("NHR reduce-scatter, 512 ranks", nhr)):
         spent, found = cpu(lambda one=one: verify_algorithm(one))
@@ -282,7 +282,7 @@ def _ring(graph: Graph) -> Algorithm:
 
 
 def _bucket(graph: Graph) -> Algorithm:
-    return reduce_then_gather(bucket(graph))
+    return next(form.make() for form in candidates("allreduce", graph) if form.name == "bucket")
 
 
 def _nhr(graph: Graph) -> Algorithm:
