@@ -32,9 +32,8 @@ from ridgeline.runtime.train.layout import make_layout
 from ridgeline.runtime.train.loop import blueprint_of
 from ridgeline.runtime.train.refuse import refusals
 from ridgeline.runtime.train.request import Options, make_request
-from ridgeline.runtime.train.step import Stepper
+from ridgeline.runtime.train.step import SETTLED, Stepper, WholeStep
 from ridgeline.runtime.train.update import Update
-from ridgeline.runtime.train.whole_step import SETTLED, WholeStep
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -109,7 +109,7 @@ def blueprint_and_layout(name: str, table: dict[str, Any]) -> tuple[Any, Any, An
     from ridgeline.plan.scenario import default_placement
     from ridgeline.runtime.train.assemble import Blueprint
     from ridgeline.runtime.train.layout import make_layout
-    from ridgeline.runtime.train.numerics import usual_numerics
+    from ridgeline.runtime.train.request import usual_numerics
 
     given = {"precision": "fp32", "engine": "ridgeline", **table}
     fuses = frozenset(given.pop("fuses", engine("ridgeline").fuses))
@@ -141,7 +141,7 @@ def _verified(name: str, table: dict[str, Any]) -> dict[str, Any] | None:
 
 def _break(what: str) -> None:
     """Make a mistake that frameworks make: forget that a gradient is a summand; average what should be summed."""
-    from ridgeline.runtime.train import exchange, stage, weights
+    from ridgeline.runtime.train import layout, stage, weights
 
     if what == "norm":
         made = weights.Norm.__init__
@@ -152,4 +152,4 @@ def _break(what: str) -> None:
 
         weights.Norm.__init__ = forgetful
     elif what == "embedding":
-        stage.leave = lambda x, layout: exchange.scatter(x, layout.tp, 1) / 2
+        stage.leave = lambda x, where: layout.scatter(x, where.tp, 1) / 2

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import ridgeline
-from ridgeline.runtime.train.checkpoint_files import steps
+from ridgeline.runtime.train.checkpoint import steps
 from ridgeline.runtime.train.request import RunOutcome
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 import ridgeline
-from ridgeline.runtime.train.checkpoint_files import newest_sound, steps
+from ridgeline.runtime.train.checkpoint import newest_sound, steps
 
 HERE = Path(__file__).parent
 TINY = {

@@ -11,7 +11,7 @@ from ridgeline.models.blocks import Mixer
 
 SOURCE = Path(__file__).parents[2] / "src" / "ridgeline"
 MIXERS = {mixer.__name__ for mixer in get_args(Mixer)}
-DESCRIBED = {"models/mixer_parts.py", "runtime/train/mixers.py"}
+DESCRIBED = {"models/mixer_parts.py", "runtime/train/layer.py"}
 
 
 def cases(path: Path) -> set[str]:

@@ -71,7 +71,7 @@ INTERIOR = {
     ),
     "runtime": (
         ("probe",),
-        ("standalone", "measure", "peers", "node_settings", "reference", "rank_figures", "collective_steps"),
+        ("measure", "peers", "rank_figures"),
         ("preflight", "shm"),
         ("collective_ranks",),
         ("collective_run", "train"),

@@ -23,8 +23,7 @@ from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_
 
 if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.runtime.train.request import Options, StepRow
-    from ridgeline.runtime.train.verification import Verification
+    from ridgeline.runtime.train.request import Options, StepRow, Verification
     from ridgeline.sim.memory.peak import Memory
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
@@ -241,8 +240,8 @@ def refuse_unfit(built: Scenario) -> None:
     from ridgeline.core.units import format_quantity
     from ridgeline.plan.check import check
     from ridgeline.plan.workload import Train
+    from ridgeline.runtime.train.launch import describe_plan
     from ridgeline.runtime.train.refuse import refusals
-    from ridgeline.runtime.train.starter import describe_plan
 
     problems = [*check(built), *refusals(built)]
     held = _peak(built) if not problems else None

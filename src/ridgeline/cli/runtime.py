@@ -118,7 +118,7 @@ def preflight(
 
 def _write_standalone(path: Path, json: bool) -> None:
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.runtime.standalone import write_standalone
+    from ridgeline.runtime.measure import write_standalone
 
     refuse_unwritable(path)
     written = write_standalone(path)

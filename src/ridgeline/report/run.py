@@ -10,8 +10,7 @@ from ridgeline.ir.op_comparison import DryRun
 from ridgeline.report.cells import clean, percent
 from ridgeline.runtime.measure import Characterization
 from ridgeline.runtime.preflight import Preflight, PreflightFinding
-from ridgeline.runtime.train.request import RunMemory, RunOutcome, StepRow
-from ridgeline.runtime.train.verification import Verification
+from ridgeline.runtime.train.request import RunMemory, RunOutcome, StepRow, Verification
 
 GIB = 1 << 30
 SHOWN = 5  # diverged parameters named

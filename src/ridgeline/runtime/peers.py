@@ -108,7 +108,7 @@ def slow_links(
     """
     if len(pairs) < 3:
         return [], []
-    values = {pair: best(samples) for pair, samples in pairs.items()}
+    values = {pair: fastest(samples) for pair, samples in pairs.items()}
     ranks = sorted({rank for pair in values for rank in pair})
     values_of_rank = {f"rank {rank}": [value for pair, value in values.items() if rank in pair] for rank in ranks}
     slow_ranks = (
@@ -124,7 +124,7 @@ def slow_links(
     return slow_ranks, _far(figure, pair_names, limit) if len(pair_names) > 2 else []
 
 
-def best(samples: Sequence[float]) -> float:
+def fastest(samples: Sequence[float]) -> float:
     """The fastest of the samples."""
     return min(samples)
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ridgeline.runtime.probe.kernel import Bench
 from ridgeline.runtime.probe.links import collective, ping_pong, time_together
+from ridgeline.runtime.probe.timing import Bench
 
 ROUNDS = 7
 BLOCK_S, CPU_BLOCK_S, BLOCKS = 0.01, 0.004, 3  # work between two looks at the clock, and how often in a round

@@ -18,9 +18,16 @@ from ridgeline.comm.algorithm import Algorithm
 from ridgeline.comm.answer import collective
 from ridgeline.comm.formats.files import write_algorithm, write_collective
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.collective_ranks import _library_call, _seconds
+from ridgeline.runtime.collective_ranks import (
+    _library_call,
+    _seconds,
+    elements_of,
+    first_buffer,
+    size_of,
+    transfers_of,
+    wrong_chunks,
+)
 from ridgeline.runtime.collective_run import _from_file, _sizes, collective_run
-from ridgeline.runtime.collective_steps import elements_of, first_buffer, size_of, transfers_of, wrong_chunks
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[3]

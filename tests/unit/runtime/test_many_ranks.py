@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.runtime.probe.grid_links import COLLECTIVES, link_cases
-from ridgeline.runtime.probe.many_ranks import rank_path
-from ridgeline.runtime.probe.merge import merge_rows
+from ridgeline.runtime.probe.case import COLLECTIVES, link_cases
+from ridgeline.runtime.probe.session import merge_rows, rank_path
 
 
 def test_every_rank_keeps_its_rows() -> None:

@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.node_settings import problems, warnings
 from ridgeline.runtime.peers import Limit, deviation, outliers, slow_links
-from ridgeline.runtime.preflight import Report, judge, preflight
+from ridgeline.runtime.preflight import Report, figures_of, judge, preflight, problems, warnings
 from ridgeline.runtime.probe.ranks import World, find_world
 from ridgeline.runtime.rank_figures import turns
-from ridgeline.runtime.reference import figures_of
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[3]

@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.runtime.probe.case import make_case, row_key
-from ridgeline.runtime.probe.grid import GROUPS, cases
-from ridgeline.runtime.probe.grid_links import link_cases
-from ridgeline.runtime.probe.profile_file import OPS, Journal, journal_path, profile_text, write_profile
-from ridgeline.runtime.probe.session import Outcome, measure_device
+from ridgeline.runtime.measure import PARTS, write_standalone
+from ridgeline.runtime.probe.case import GROUPS, cases, link_cases, make_case, row_key
+from ridgeline.runtime.probe.session import (
+    OPS,
+    Journal,
+    Outcome,
+    journal_path,
+    measure_device,
+    profile_text,
+    write_profile,
+)
 from ridgeline.runtime.probe.supervisor import Settings
-from ridgeline.runtime.standalone import PARTS, write_standalone
 
 torch = pytest.importorskip("torch")
 
@@ -139,7 +144,7 @@ def test_waiting_for_a_core_is_counted() -> None:
     import time
 
     from ridgeline.runtime.probe.backend import open_backend
-    from ridgeline.runtime.probe.waiting import RunDelay, longest_wait
+    from ridgeline.runtime.probe.timing import RunDelay, longest_wait
 
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this system keeps no account of run delay")

@@ -41,11 +41,9 @@ from ridgeline.runtime.bringup.session import Session
 from ridgeline.runtime.bringup.subject import TOKENS
 from ridgeline.runtime.bringup.target import OwnModule
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.train.local_workers import free_port
-from ridgeline.runtime.train.rank_work import reason
+from ridgeline.runtime.train.launch import free_port, reason
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Options, Request, make_request
-from ridgeline.runtime.train.verification import Compared, Verification
+from ridgeline.runtime.train.request import Compared, Options, Request, Verification, make_request
 from ridgeline.runtime.train.verify import FLOOR
 
 NAME = "parallel"

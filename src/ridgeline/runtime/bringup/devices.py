@@ -21,8 +21,7 @@ import torch
 from ridgeline.core.errors import InputError, Problem, near
 from ridgeline.hardware.device_names import chip_id
 from ridgeline.runtime.bringup import dispatcher, ridge
-from ridgeline.runtime.probe.backend import PLUG_INS
-from ridgeline.runtime.probe.describe import cpu_name
+from ridgeline.runtime.probe.backend import PLUG_INS, cpu_name
 
 FORM = re.compile(r"(?P<kind>[A-Za-z][A-Za-z_]*)(?::(?P<index>\d{1,4}))?")
 # what makes torch know a device, for whoever lacks it

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.runtime.train.mixers import MultiHeadLatentAttention, SoftmaxAttention
+from ridgeline.runtime.train.layer import MultiHeadLatentAttention, SoftmaxAttention
 
 TOP_K, TEMPERATURE = 20, 0.8
 Within = Callable[[str], AbstractContextManager[None]]  # told which module is at work

@@ -30,7 +30,7 @@ from ridgeline.runtime.bringup.generation import Within, decode, prefill, sample
 from ridgeline.runtime.bringup.target import OwnModule, Target
 from ridgeline.runtime.train.assemble import TORCH_DTYPES, Blueprint, assemble
 from ridgeline.runtime.train.layout import make_layout
-from ridgeline.runtime.train.numerics import usual_numerics
+from ridgeline.runtime.train.request import usual_numerics
 from ridgeline.runtime.train.stage import cross_entropy
 
 TOKENS = (2, 16)

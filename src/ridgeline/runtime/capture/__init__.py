@@ -89,8 +89,7 @@ def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _media_of(given: Mapping[str, Any]) -> Seen | None:
     """The image among inputs, if one of them looks like it."""
-    from ridgeline.runtime.capture.assemble import Seen
-    from ridgeline.runtime.capture.towers import Shown
+    from ridgeline.runtime.capture.assemble import Seen, Shown
 
     image = next((x for x in given.values() if hasattr(x, "shape") and len(x.shape) > 3), None)
     return Seen(shown=Shown(image=int(image.shape[-1]))) if image is not None else None

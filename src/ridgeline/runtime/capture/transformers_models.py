@@ -1,26 +1,258 @@
-"""Turn a Hugging Face config into a module of transformers on the meta device, with inputs to call it with.
+"""Turn a Hugging Face config into a module of transformers on the meta device, with inputs that its forward takes.
 
 Only code that transformers itself ships runs: what a config names of its own (`auto_map`) is not looked at. Attention
-is told whole, with its window, where a model asks transformers' interface for it.
+is told whole, with its window, where a model asks transformers' interface for it. What an argument of a forward is made
+of is one function of `MAKERS`, by the argument's name. Floats are on the meta device.
 """
 
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.core.errors import InputError, Problem
-from ridgeline.runtime.capture.assemble import Seen
-from ridgeline.runtime.capture.example_inputs import images_of, sets_of, shown_in
+from ridgeline.runtime.capture.assemble import Seen, Shown
 from ridgeline.runtime.capture.recording import PRODUCTS, Recorder, Recording, capture_problem, record_forward
+
+FIRST_ID = 11  # of tokens that the module is called with: small ones are often special
+USUAL_SIDE = 224  # pixels of an image whose size a config leaves open
+PATCHES = 256  # of an image that comes as patches
+ASKED = 8  # tokens of a question to a query transformer
+SEES = ("vision_config", "encoder", "vlm_config", "image_config", "vision_model_config")
+HEARS = ("audio_config", "audio_encoder_config", "encoder_config", "speech_config")
+QUERIES = ("num_query_tokens", "latent_query_num", "image_seq_length", "num_image_tokens")
+
+
+def text_of(module: nn.Module, tokens: int) -> dict[str, Any]:
+    """Token ids that a language model is called with; of an encoder and a decoder both."""
+    config = getattr(module, "config", None)
+    ids = _ids(tokens, int(getattr(_text(config), "vocab_size", 0) or 0))
+    books, rows = (getattr(config, name, None) for name in ("num_codebooks", "codebook_vocab_size"))
+    if isinstance(books, int) and isinstance(rows, int):
+        ids = ids[..., None].expand(-1, -1, books + 1) % max(1, rows - 1)  # a column of text, one of each codebook
+    inputs: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    if getattr(config, "is_encoder_decoder", False):
+        books = getattr(getattr(config, "decoder", None), "num_codebooks", None)
+        inputs["decoder_input_ids"] = ids.expand(books, -1).clone() if isinstance(books, int) else ids.clone()
+    return inputs
+
+
+def _text(config: Any) -> Any:
+    """The config of the language model; of two, the one that writes."""
+    try:
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
+    except ValueError:
+        return config.get_text_config(decoder=True)
+
+
+def sets_of(module: nn.Module, tokens: int) -> Iterator[dict[str, Any]]:
+    """Inputs that a forward may take, the plainest first."""
+    text = text_of(module, tokens)
+    yield text
+    parameters = inspect.signature(module.forward).parameters
+    config = getattr(module, "config", None)
+    made_inputs = {name: make(config, tokens) for name, make in MAKERS.items() if name in parameters}
+    more = {name: value for name, value in made_inputs.items() if value is not None}
+    if not more:
+        return
+    media_inputs = {**text, **_place_tokens(config, text), **more}
+    yield media_inputs
+    if "pixel_values" in more:
+        yield {**media_inputs, "pixel_values": more["pixel_values"][None]}
+    for ids in (None, "decoder_input_ids"):
+        if ids is None or ids in parameters:
+            embedding_inputs = {
+                name: value for name, value in media_inputs.items() if name not in ("input_ids", "inputs_embeds")
+            }
+            yield embedding_inputs | ({ids: text["input_ids"]} if ids else {})
+    if "inputs_embeds" in more:
+        yield {"inputs_embeds": more["inputs_embeds"], "use_cache": False, **_states(more)}
+
+
+def images_of(module: nn.Module, features: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """What features of one image are asked for with: pixels, or patches with their grid."""
+    function = features.forward if isinstance(features, nn.Module) else features
+    config, parameters = getattr(module, "config", None), inspect.signature(function).parameters
+    vision, image = _inner(config, SEES) or config, image_of(config)
+    grid = next((name for name in ("image_grid_thw", "grid_thw") if name in parameters), "")
+    patch = _patch(vision)
+    side = image.shape[-1] if image is not None else USUAL_SIDE
+    if grid and patch:
+        merge = int(getattr(vision, "spatial_merge_size", 0) or getattr(vision, "merge_size", 0) or 2)
+        across = max(merge, side // patch // merge * merge)
+        deep = int(getattr(vision, "temporal_patch_size", 0) or 1)
+        channels = image.shape[1] if image is not None else 3
+        for frames in dict.fromkeys((deep, 1)):
+            size = channels * frames * patch**2
+            patches = torch.zeros((across**2, size), dtype=torch.bfloat16, device="meta")
+            yield {"pixel_values": patches, grid: torch.tensor([[1, across, across]])}
+        squares = torch.zeros((across**2, channels, patch, patch), dtype=torch.bfloat16, device="meta")
+        yield {"pixel_values": squares, grid: torch.tensor([[1, across, across]])}
+    if image is None:
+        return
+    more: dict[str, Any] = {}
+    if "image_sizes" in parameters:
+        more["image_sizes"] = torch.tensor([[side, side]])
+    if "qformer_input_ids" in parameters:
+        more["qformer_input_ids"] = torch.full((1, ASKED), FIRST_ID)
+    first = next(
+        (name for name in parameters if name in ("pixel_values", "flattened_patches")), next(iter(parameters), "")
+    )
+    if first == "flattened_patches":
+        yield {first: _patches(config, 0)}
+        return
+    for pixels in (image, image[None], image.expand(2, -1, -1, -1)[None]):
+        yield {first: pixels, **more}
+
+
+def shown_in(module: nn.Module, inputs: Mapping[str, Any]) -> Shown | None:
+    """The image among inputs: pixels of its side, and of a patch."""
+    config = getattr(module, "config", None)
+    patch = _patch(_inner(config, SEES) or config)
+    pixels = next((x for x in inputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 3), None)
+    if pixels is not None and not (pixels.shape[-1] == patch and "grid" in "".join(inputs)):
+        return Shown(image=int(pixels.shape[-1]), patch=patch)
+    rows = inputs.get("flattened_patches", inputs.get("pixel_values"))
+    if rows is None:
+        return None
+    if rows.dim() > 3:
+        return Shown(image=round(rows.shape[0] ** 0.5) * patch, patch=patch)
+    return Shown(image=round(rows.shape[-2] ** 0.5) * max(1, patch), patch=patch)
+
+
+def _patch(vision: Any) -> int:
+    size = getattr(vision, "patch_size", 0)
+    size = size[-1] if isinstance(size, (list, tuple)) and size else size
+    return size if isinstance(size, int) else 0
+
+
+def _states(made: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in made.items() if name in ("shared_kv_states", "position_ids")}
+
+
+def _ids(tokens: int, vocab: int) -> Tensor:
+    return (torch.arange(tokens) % max(1, vocab - FIRST_ID - 1) + FIRST_ID).clamp(max=max(0, vocab - 1))[None]
+
+
+def _place_tokens(config: Any, text: Mapping[str, Any]) -> dict[str, Any]:
+    """Token ids with as many places of an image's tokens in front as the config says that an image has."""
+    names = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+    token = next((value for value in (getattr(config, name, None) for name in names) if isinstance(value, int)), None)
+    many = next((value for value in (_config_value(config, name) for name in QUERIES) if isinstance(value, int)), 0)
+    ids = text["input_ids"].clone()
+    if token is None or not many or many >= ids.shape[1]:
+        return {}
+    ids[:, :many] = token
+    return {"input_ids": ids}
+
+
+def _config_value(config: Any, name: str) -> Any:
+    """A key of a config or of one of the configs in it."""
+    inner = [getattr(config, part, None) for part in (*SEES, "text_config", "qformer_config")]
+    return next((getattr(part, name) for part in (config, *inner) if getattr(part, name, None) is not None), None)
+
+
+def _inner(config: Any, names: tuple[str, ...]) -> Any:
+    """The config of a tower, also one level further in."""
+    inner = next((getattr(config, name) for name in names if getattr(config, name, None) is not None), None)
+    deeper = getattr(inner, names[0], None)
+    return deeper if deeper is not None else inner
+
+
+def image_of(config: Any, _tokens: int = 0) -> Tensor | None:
+    """One image of the size that the config of a model or of its tower says."""
+    vision = _inner(config, SEES) or config
+    sizes = (getattr(part, "image_size", None) for part in (vision, config))
+    size = next((size for size in sizes if size is not None), USUAL_SIDE)
+    sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, (list, tuple)) else ()
+    channels = next((getattr(vision, name) for name in ("num_channels", "in_channels") if hasattr(vision, name)), 3)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        return None
+    return torch.zeros((1, int(channels or 3), *sides), dtype=torch.bfloat16, device="meta")
+
+
+def _patches(config: Any, _tokens: int) -> Tensor:
+    vision = _inner(config, SEES) or config
+    size = int(getattr(vision, "patch_embed_hidden_size", 0) or 3 * int(getattr(vision, "patch_size", 16)) ** 2)
+    return torch.zeros((1, PATCHES, size + 2), dtype=torch.bfloat16, device="meta")
+
+
+def _sound(config: Any, tokens: int) -> Tensor | None:
+    """A spectrogram as long as the tokens are, where one stands for so many of its frames."""
+    audio = _inner(config, HEARS)
+    bins = getattr(audio, "num_mel_bins", None)
+    if not isinstance(bins, int):
+        return None
+    frames = tokens * int(getattr(config, "audio_length_per_tok", 0) or 8)
+    return torch.zeros((1, bins, frames), dtype=torch.bfloat16, device="meta")
+
+
+def _places(config: Any, tokens: int) -> Tensor:
+    """Which tokens an image's tokens stand in the place of: the first."""
+    mask = torch.zeros((1, tokens), dtype=torch.bool)
+    mask[:, : int(_config_value(config, "latent_query_num") or 0)] = True
+    return mask
+
+
+def _state(config: Any, _tokens: int) -> Tensor:
+    return torch.zeros((1, int(getattr(config, "max_state_dim", 32))), dtype=torch.bfloat16, device="meta")
+
+
+def _cameras(config: Any, _tokens: int) -> Tensor | None:
+    return torch.ones((1, 1), dtype=torch.bool) if hasattr(config, "max_state_dim") else None
+
+
+def _backbone(config: Any, tokens: int) -> Tensor | None:
+    """Hidden states of another model, which an assistant drafts from: its last token's and an embedding."""
+    width = getattr(config, "backbone_hidden_size", None)
+    return torch.zeros((1, tokens, 2 * width), dtype=torch.bfloat16, device="meta") if width else None
+
+
+def _shared(config: Any, tokens: int) -> dict[str, tuple[Tensor, Tensor]] | None:
+    """Keys and values of another model's last layers, one pair for each kind of attention."""
+    if getattr(config, "backbone_hidden_size", None) is None:
+        return None
+    text = _text(config)
+    layers = dict(zip(text.layer_types, getattr(text, "per_layer_config", [text] * len(text.layer_types)), strict=True))
+    pairs = {}
+    for kind, layer in layers.items():
+        names = ("global_head_dim", "num_global_key_value_heads") if kind == "full_attention" else ("", "")
+        sizes = [getattr(layer, name, None) for name in names]
+        wide, few = sizes[0] or layer.head_dim, sizes[1] or layer.num_key_value_heads
+        state = torch.zeros((1, few, tokens, wide), dtype=torch.bfloat16, device="meta")
+        pairs[kind] = (state, torch.zeros_like(state))
+    return pairs
+
+
+MAKERS: Mapping[str, Callable[[Any, int], Any]] = MappingProxyType(
+    {
+        "pixel_values": image_of,
+        "flattened_patches": _patches,
+        "input_features": _sound,
+        "qformer_input_ids": lambda _config, _tokens: torch.full((1, ASKED), FIRST_ID),
+        "image_attention_mask": lambda _config, tokens: torch.ones((1, tokens, 1), dtype=torch.long),
+        "image_embeds_position_mask": _places,
+        "pixel_attention_mask": _cameras,
+        "bbox": lambda _config, tokens: torch.zeros((1, tokens, 4)),
+        "state": _state,
+        "protein_input_ids": lambda _config, tokens: torch.full((1, tokens), FIRST_ID),
+        "protein_attention_mask": lambda _config, tokens: torch.ones((1, tokens), dtype=torch.long),
+        "inputs_embeds": _backbone,
+        "shared_kv_states": _shared,
+    }
+)
+"""What each argument of a forward is made of: the model's config and the tokens of the sequence."""
+
 
 NAME = "ridgeline"
 TOWERS = ("vision_tower", "vision_model", "visual", "image_encoder", "vision_encoder", "vision_embed_tokens")

@@ -9,11 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ridgeline.runtime.probe.case import Case
-from ridgeline.runtime.probe.grid import GROUPS
-from ridgeline.runtime.probe.many_ranks import measure_ranks
+from ridgeline.runtime.probe.case import GROUPS, Case
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.probe.session import measure_device
+from ridgeline.runtime.probe.session import measure_device, measure_ranks
 from ridgeline.runtime.probe.supervisor import Refused, Settings, ignore_progress
 
 

@@ -1,18 +1,26 @@
-"""Turn a torch device string into what measuring needs: synchronisation, events, graphs, streams, cache and memory.
+"""Turn a torch device string into what measuring needs: synchronisation, events, graphs, memory, meter, description.
 
 A new accelerator is a plug-in: whatever torch package registers the device (`torch_npu` for `npu`) is imported by
 name, and `torch.get_device_module` finds its functions. What such a module lacks is None here, and is done without.
+Clocks, power and energy are as the device's own library tells them: NVML through ctypes, RAPL for a CPU, else nothing.
+Nothing is ever set: a card is measured as it is found.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import importlib
+import os
+import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from ridgeline.hardware.device_names import chip_id
 
 PLUG_INS = {"npu": "torch_npu", "hpu": "habana_frameworks.torch.core", "xla": "torch_xla", "mlu": "torch_mlu"}
 PLUG_INS |= {"musa": "torch_musa", "gcu": "torch_gcu"}
@@ -138,3 +146,142 @@ def host_memory(field: str) -> int:
 def host_free_bytes() -> int:
     """Memory of the host that may still be taken; 8 GiB where nobody says."""
     return host_memory("MemAvailable") or 8 << 30
+
+
+SM_CLOCK, MEMORY_CLOCK = 1, 2  # nvmlClockType_t
+ENERGY_FILES = "/sys/class/powercap/intel-rapl:?/energy_uj"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """What can be read while something runs; each answers 0 where nobody tells.
+
+    clock_mhz   clock of the multiprocessors now
+    power_w     power drawn now
+    energy_j    joules since some moment: differences count
+    facts       what does not change: driver, power limit, clocks, ECC and the like
+    """
+
+    clock_mhz: Callable[[], int] = lambda: 0
+    power_w: Callable[[], float] = lambda: 0.0
+    energy_j: Callable[[], float] = lambda: 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def open_meter(kind: str, module: Any, index: int) -> Meter:
+    """The meter of a torch device."""
+    if kind == "cuda":
+        with contextlib.suppress(Exception):
+            uuid = str(module.get_device_properties(index).uuid)
+            return _nvml(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+    if kind == "cpu":
+        return _rapl()
+    return Meter()
+
+
+def _nvml(uuid: str) -> Meter:
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    if library.nvmlInit_v2() != 0:
+        return Meter()
+    handle = ctypes.c_void_p()
+    if library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0 and (
+        library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) != 0
+    ):
+        return Meter()
+
+    def read(name: str, kind: Any = ctypes.c_uint, *inputs: int) -> int:
+        value = kind()
+        function = getattr(library, name, None)
+        if function is None or function(handle, *inputs, ctypes.byref(value)) != 0:
+            return 0
+        return int(value.value)
+
+    return Meter(
+        clock_mhz=lambda: read("nvmlDeviceGetClockInfo", ctypes.c_uint, SM_CLOCK),
+        power_w=lambda: read("nvmlDeviceGetPowerUsage") / 1e3,
+        energy_j=lambda: read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong) / 1e3,
+        facts=_nvml_facts(library, handle, read),
+    )
+
+
+def _nvml_facts(library: Any, handle: Any, read: Callable[..., int]) -> dict[str, Any]:
+    text = ctypes.create_string_buffer(96)
+    driver = text.value.decode() if library.nvmlSystemGetDriverVersion(text, 96) == 0 else ""
+    current, pending = ctypes.c_uint(), ctypes.c_uint()
+    has_ecc = library.nvmlDeviceGetEccMode(handle, ctypes.byref(current), ctypes.byref(pending)) == 0
+    return {
+        "driver": driver,
+        "power_limit_w": read("nvmlDeviceGetEnforcedPowerLimit") / 1e3,
+        "power_default_w": read("nvmlDeviceGetPowerManagementDefaultLimit") / 1e3,
+        "clock_mhz": read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, SM_CLOCK),
+        "memory_clock_mhz": read("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, MEMORY_CLOCK),
+        "ecc": bool(current.value) if has_ecc else None,
+        "persistence": bool(read("nvmlDeviceGetPersistenceMode")),
+        "pcie_generation": read("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_generation_max": read("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie_width": read("nvmlDeviceGetCurrPcieLinkWidth"),
+        "pcie_width_max": read("nvmlDeviceGetMaxPcieLinkWidth"),
+    }
+
+
+def _rapl() -> Meter:
+    paths = sorted(glob.glob(ENERGY_FILES))
+
+    def joules() -> float:
+        total = 0.0
+        for path in paths:
+            with contextlib.suppress(OSError, ValueError), open(path) as file:
+                total += int(file.read()) / 1e6
+        return total
+
+    return Meter(energy_j=joules)
+
+
+def describe(backend: Backend, meter: Meter) -> dict[str, Any]:
+    """The keys `chip`, `device`, `host` and `software` of a profile."""
+    name, memory = device_name(backend), backend.memory_bytes()
+    count = getattr(backend.module, "device_count", lambda: 1)
+    facts = {key: value for key, value in meter.facts.items() if value not in (0, "", None)}
+    return {
+        "chip": chip_id(name, memory),
+        "device": {"type": backend.type, "name": name, "memory_bytes": memory, "count": int(count()), **facts},
+        "host": {
+            "cpu": cpu_name(),
+            "cores": os.cpu_count() or 0,
+            "node": platform.node(),
+            "system": platform.platform(),
+        },
+        "software": software(backend),
+    }
+
+
+def device_name(backend: Backend) -> str:
+    """What the backend calls the device; a CPU by its model."""
+    if backend.type == "cpu":
+        return cpu_name()
+    with contextlib.suppress(Exception):
+        return str(backend.module.get_device_name(backend.index))
+    return backend.name
+
+
+def cpu_name() -> str:
+    """The processor's model as the kernel prints it."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def software(backend: Backend) -> dict[str, Any]:
+    """Versions that decide which kernels run."""
+    versions: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
+    built = {"cuda": torch.version.cuda, "hip": getattr(torch.version, "hip", None)}
+    versions |= {key: value for key, value in built.items() if value}
+    with contextlib.suppress(Exception):
+        if backend.type == "cuda" and torch.backends.cudnn.is_available():
+            versions["cudnn"] = torch.backends.cudnn.version()
+    with contextlib.suppress(Exception):
+        versions["triton"] = __import__("triton").__version__
+    versions["threads"] = torch.get_num_threads()
+    return versions

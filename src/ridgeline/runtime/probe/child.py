@@ -21,11 +21,9 @@ from typing import Any, TextIO
 import torch
 
 from ridgeline.runtime.probe import registry
-from ridgeline.runtime.probe.backend import Backend, open_backend
+from ridgeline.runtime.probe.backend import Backend, describe, open_backend, open_meter
 from ridgeline.runtime.probe.case import Case, read_case
-from ridgeline.runtime.probe.describe import describe
-from ridgeline.runtime.probe.kernel import Bench
-from ridgeline.runtime.probe.power import open_meter
+from ridgeline.runtime.probe.timing import Bench
 
 POISONED = 3  # exit code after an error that the device does not recover from
 CROWDED = 0.5  # share of the memory below which unused buffers are given back

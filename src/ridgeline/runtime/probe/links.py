@@ -18,13 +18,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ridgeline.runtime.probe import registry, together
+from ridgeline.runtime.probe import machine, registry
 from ridgeline.runtime.probe.backend import Backend, open_backend
 from ridgeline.runtime.probe.case import Case, read_case
 from ridgeline.runtime.probe.child import open_bench
-from ridgeline.runtime.probe.kernel import Bench, Lacking
-from ridgeline.runtime.probe.many_ranks import BROKEN
-from ridgeline.runtime.probe.timing import summary
+from ridgeline.runtime.probe.session import BROKEN
+from ridgeline.runtime.probe.timing import Bench, Lacking, summary
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo", "npu": "hccl", "xpu": "xccl", "hpu": "hccl", "mlu": "cncl", "musa": "mccl"}
 LIMIT_S, STORE_LIMIT_S = 60.0, 1800.0
@@ -102,7 +101,7 @@ def _take(case: Case, bench: Bench) -> dict[str, Any]:
         if case.kernel.op == "overlap":
             size = case["bytes"]
             call = collective(case["beside"], size, bench)[0]
-            return together.overlap(case, bench, call, agree=lambda value: _slowest(value, bench))
+            return machine.overlap(case, bench, call, agree=lambda value: _slowest(value, bench))
         if case.kernel.op == "send_recv":
             return _send_recv(case, bench)
         call, check = collective(case.kernel.op, case["bytes"], bench)

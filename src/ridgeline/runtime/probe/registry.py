@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ridgeline.runtime.probe import attention, host, matmul, memory, rowwise, together
+from ridgeline.runtime.probe import kernels, machine
 from ridgeline.runtime.probe.case import Case
-from ridgeline.runtime.probe.kernel import Bench, Prepared, measure
+from ridgeline.runtime.probe.timing import Bench, Prepared, measure
 
 KERNELS: dict[str, Callable[[Case, Bench], Prepared]] = {
-    "gemm": matmul.gemm,
-    "grouped_gemm": matmul.grouped_gemm,
-    "attention_forward": attention.forward,
-    "attention_decode": attention.forward,
-    "attention_backward": attention.backward,
-    "adamw": rowwise.adamw,
-    **dict.fromkeys(rowwise.FUNCTIONS, rowwise.row_op),
+    "gemm": kernels.gemm,
+    "grouped_gemm": kernels.grouped_gemm,
+    "attention_forward": kernels.attention_forward,
+    "attention_decode": kernels.attention_forward,
+    "attention_backward": kernels.attention_backward,
+    "adamw": kernels.adamw,
+    **dict.fromkeys(kernels.FUNCTIONS, kernels.row_op),
 }
 MEASURES: dict[str, Callable[[Case, Bench], dict[str, Any]]] = {
-    "copy": memory.traffic,
-    "read": memory.traffic,
-    "write": memory.traffic,
-    "h2d": memory.host_copy,
-    "d2h": memory.host_copy,
-    "launch": host.launch,
-    "graph": host.graph,
-    "overlap": together.overlap,
-    "sustained": together.sustained_rate,
+    "copy": machine.traffic,
+    "read": machine.traffic,
+    "write": machine.traffic,
+    "h2d": machine.host_copy,
+    "d2h": machine.host_copy,
+    "launch": machine.launch,
+    "graph": machine.graph_cost,
+    "overlap": machine.overlap,
+    "sustained": machine.sustained_rate,
 }
 
 

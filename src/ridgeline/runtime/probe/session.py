@@ -1,18 +1,128 @@
-"""One run from the device string to the profile file: plan, supervise, keep a journal, write."""
+"""One run from the device string to the profile file: a journal while it goes on, the profile when it ends.
+
+On many ranks each measures its own device, then all of them the links, and rank 0 writes one profile. A profile is JSON
+text with one measurement a line, so that two of them can be compared by `diff`; docs/profile.md says what every key
+means.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import json
+import os
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeline.runtime.probe.case import Case, read_case
-from ridgeline.runtime.probe.grid import cases
-from ridgeline.runtime.probe.profile_file import Journal, journal_path, write_profile
-from ridgeline.runtime.probe.supervisor import Settings, Watch, ignore_progress, supervise
+from ridgeline.ir.kernel import OPS
+from ridgeline.runtime.probe.case import Case, cases, link_cases, read_case
+from ridgeline.runtime.probe.ranks import World
+from ridgeline.runtime.probe.supervisor import (
+    START_LIMIT_S,
+    Child,
+    Settings,
+    Watch,
+    ignore_progress,
+    start_child,
+    supervise,
+)
+
+VERSION = 1
+
+
+def journal_path(profile: Path) -> Path:
+    """Where the rows of a run that has not ended are."""
+    return profile.with_name(profile.name + ".journal")
+
+
+class Journal:
+    """Rows appended one a line, each on disk before the next is measured."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path = path
+        done_rows = dict(_read_rows(path)) if resume else {}
+        self.keys, self.rows = set(done_rows), list(done_rows.values())
+        if not resume:
+            path.unlink(missing_ok=True)
+
+    def append(self, key: str, row: dict[str, Any]) -> None:
+        """Keep the row of a case."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"case": key, "row": row}) + "\n")
+
+
+def _read_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Cases and rows of a journal; a last line that a crash cut short is left out."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            with contextlib.suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("row"), dict) and "op" in row["row"]:
+                    yield str(row.get("case")), row["row"]
+
+
+def profile_text(head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
+    """A profile as text: the head, then one row a line, in an order that does not depend on when each was taken."""
+    order = {op: place for place, op in enumerate(OPS)}
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        numbers = [value for value in row.values() if isinstance(value, int) and not isinstance(value, bool)]
+        return (
+            order.get(row["op"], len(OPS)),
+            row["op"],
+            row.get("impl", ""),
+            row.get("dtype", ""),
+            numbers[:8],
+            json.dumps(row),
+        )
+
+    lines = [json.dumps(row, separators=(",", ":")) for row in sorted(rows, key=place)]
+    top = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in {"ridgeline_profile": VERSION, **head}.items()]
+    return "{\n" + ",\n".join(top) + ',\n  "rows": [\n    ' + ",\n    ".join(lines) + "\n  ]\n}\n"
+
+
+def write_profile(path: Path, head: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
+    """Write a profile whole or not at all."""
+    replace_file(path, profile_text(head, rows).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in the place of another in one step."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def merge_rows(
+    heads: Sequence[dict[str, Any]], rows: Sequence[Iterable[dict[str, Any]]]
+) -> tuple[dict[str, Any], list[Any]]:
+    """The head and rows of a system's profile, from those of its ranks in order.
+
+    The head is the first rank's, with `ranks`: the node, device and driver of each. Rows that already have a rank, and
+    those of links, keep what they have.
+    """
+    members = []
+    for rank, head in enumerate(heads):
+        device = head.get("device", {})
+        members.append({"rank": rank, "node": head.get("host", {}).get("node", ""), "name": device.get("name", "")})
+        members[-1] |= {key: device[key] for key in ("driver", "power_limit_w") if key in device}
+    merged_rows = []
+    for rank, part in enumerate(rows):
+        merged_rows += [row if "rank" in row or "ranks" in row else {**row, "rank": rank} for row in part]
+    return {**heads[0], "ranks": members}, merged_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +180,118 @@ def head_of(ready: dict[str, Any], settings: Settings, chip: str | None, minutes
         "minutes": round(minutes, 2),
         "seed": settings.seed,
     }
+
+
+LINKS = "ridgeline.runtime.probe.links"
+OWN_SHARE = 0.7  # of the minutes that each rank spends on its own device
+MOST_ATTEMPTS = 4
+BROKEN = 4  # exit code of a rank whose group fell apart
+PATIENCE_S = 1800.0
+
+
+def rank_path(output: Path, rank: int) -> Path:
+    """Where a rank's own profile is written: PROFILE.rank3.json."""
+    return output.with_name(f"{output.stem}.rank{rank}{output.suffix}")
+
+
+def measure_ranks(
+    settings: Settings,
+    output: Path,
+    world: World,
+    *,
+    resume: bool = False,
+    only: Sequence[str] = (),
+    chip: str | None = None,
+    group_backend: str = "",
+    watch: Watch = ignore_progress,
+) -> Outcome:
+    """Measure every rank and the links between them; the outcome is the rank's own, at rank 0 that of all."""
+    began = time.monotonic()
+    rank_settings = replace(settings, device=world.device(settings.device), minutes=settings.minutes * OWN_SHARE)
+    path = rank_path(output, world.rank)
+    skip_own = tuple(only) == ("interconnect",)
+    found = measure_device(
+        rank_settings, path, resume=resume, only=only, chip=chip, watch=watch, chosen=() if skip_own else None
+    )
+    rows: list[dict[str, Any]] = []
+    profiles: list[str] = []
+    if not only or "interconnect" in only:
+        until = began + settings.minutes * 60
+        rows, profiles = _links(rank_settings, world, path, until, group_backend, watch)
+    if world.rank != 0:
+        return found
+    texts = profiles or [file.read_text("utf-8") for file in _rank_files(output, world.ranks)]
+    tables = [json.loads(text) for text in texts]
+    head, all_rows = merge_rows([_head(table) for table in tables], [table["rows"] for table in tables])
+    outcome = Outcome(head=head, rows=(*all_rows, *rows), left=found.left)
+    write_profile(output, head, outcome.rows)
+    return outcome
+
+
+def _rank_files(output: Path, ranks: int) -> list[Path]:
+    return [path for path in (rank_path(output, rank) for rank in range(ranks)) if path.exists()]
+
+
+def _head(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in ("rows", "ridgeline_profile")}
+
+
+def _links(
+    settings: Settings, world: World, path: Path, until: float, group_backend: str, watch: Watch
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of the links and every rank's profile as text, at rank 0; nothing at the others."""
+    rows: list[dict[str, Any]] = []
+    remaining_cases: list[Case] | None = None
+    attempt = 1
+    while attempt <= MOST_ATTEMPTS:
+        child = start_child(LINKS, dict(world.environment))
+        request = {**asdict(settings), "attempt": attempt, "group_backend": group_backend, "profile": str(path)}
+        child.send({"open": request})
+        answer = child.receive(START_LIMIT_S if world.rank == 0 else PATIENCE_S)
+        if isinstance(answer, str) or "refused" in answer:
+            child.close()
+            why = answer if isinstance(answer, str) else answer["refused"]
+            return [*rows, {"op": "all_reduce", "impl": "torch", "dtype": "bf16", "ok": False, "why": why}], []
+        backend = answer["ready"]["backend"]
+        remaining_cases = link_cases(world.ranks, world.nodes, backend) if remaining_cases is None else remaining_cases
+        profiles = _lead(child, remaining_cases, rows, until, watch) if world.rank == 0 else _wait(child)
+        child.close()
+        if profiles is not None:
+            return rows, profiles
+        attempt = int(answer["ready"]["attempt"]) + 1
+    return rows, []
+
+
+def _lead(child: Child, left: list[Case], rows: list[dict[str, Any]], until: float, watch: Watch) -> list[str] | None:
+    """Hand cases to rank 0's child until the time is up; None when it died, its case taken off the list."""
+    total = len(left) + len(rows)
+    while left and time.monotonic() < until:
+        case = left.pop(0)
+        watch(len(rows), total, case)
+        child.send({"case": case.message()})
+        answer = child.receive(case.limit_s + 60)
+        if isinstance(answer, str):
+            why = "the process group fell apart: a rank died" if answer.endswith(f"code {BROKEN}") else answer
+            rows.append({**case.identity(), "ok": False, "why": why})
+            return None
+        rows.append(answer["row"])
+    child.send({"case": None})
+    answer = child.receive(PATIENCE_S)
+    return [] if isinstance(answer, str) else list(answer["profiles"])
+
+
+def _wait(child: Child) -> list[str] | None:
+    """Wait while a rank follows; None when its process died."""
+    answer = child.receive(PATIENCE_S)
+    return None if isinstance(answer, str) else []
+
+
+Reader = Callable[[Path], dict[str, Any]]
+
+
+def merge_files(paths: Iterable[Path], output: Path, read: Reader) -> Outcome:
+    """Rank profiles that were written apart, as one."""
+    tables = [read(path) for path in paths]
+    head, rows = merge_rows([_head(table) for table in tables], [table["rows"] for table in tables])
+    write_profile(output, head, rows)
+    return Outcome(head=head, rows=tuple(rows), left=0)

@@ -1,4 +1,4 @@
-"""Turn calls into seconds: warm-up, rotating buffers, a replayed graph where there is one, medians with spread.
+"""Turn an op on real tensors into a row: warm-up, buffers in turn, a replayed graph if there is one, medians, errors.
 
 s        median over runs of (elapsed of a run / calls in it), of the later half of the runs
 spread   interquartile range / median
@@ -6,19 +6,66 @@ burst_s  the same of the first quarter, where it differs by more than 3 %: befor
 timer    graph: device events around replays, no host in between; events: around enqueued calls; host: its clock
 left_out on a CPU: runs that are no part of the median, because a thread waited for a core that others had
 waited   on a CPU: share of the runs in the median in which one did all the same, taken off their seconds
+
+A kernel of two threads ends when the later one does. Where other work has the second core, the first spins until the
+scheduler's slice is over: a product of 20 us then takes 4, 8 or 16 ms, in every run alike, and no median finds out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.runtime.probe.backend import Backend
-from ridgeline.runtime.probe.waiting import RunDelay, longest_wait
+import torch
+
+from ridgeline.runtime.probe.backend import Backend, Meter
+
+NS = 1e-9
+
+
+class RunDelay:
+    """A clock of waiting; it stands still where the system keeps no account, and for work on another device."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._files: list[int] = []
+        if backend.type == "cpu":
+            with contextlib.suppress(OSError):
+                for thread in os.listdir("/proc/self/task"):
+                    with contextlib.suppress(OSError):  # a thread may have ended since it was listed
+                        self._files.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
+
+    def read(self) -> list[float]:
+        """Seconds that each thread has waited so far."""
+        return [self._of(file) for file in self._files]
+
+    @staticmethod
+    def _of(file: int) -> float:
+        try:
+            return int(os.pread(file, 64, 0).split()[1]) * NS
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def close(self) -> None:
+        """Give the files back."""
+        for file in self._files:
+            os.close(file)
+        self._files = []
+
+
+def longest_wait(before: list[float], after: list[float]) -> float:
+    """Seconds that the thread which waited most did so between two readings.
+
+    >>> longest_wait([1.0, 2.0], [1.5, 2.125])
+    0.5
+    """
+    return max((b - a for a, b in zip(before, after, strict=True)), default=0.0)
+
 
 Call = Callable[[], Any]
 GRAPH_S = 2e-3  # seconds a graph should last, so that the edges of a replay do not show
@@ -210,3 +257,115 @@ def undisturbed_runs(runs: Sequence[_Run]) -> Sequence[_Run]:
     quiet = [run for run in runs if run.waited <= DISTURBED]
     few = max(3, len(runs) // 4)
     return quiet if len(quiet) >= few else sorted(runs, key=lambda run: run.waited)[:few]
+
+
+DTYPES: dict[str, Any] = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": getattr(torch, "float8_e4m3fn", None),
+    "int8": torch.int8,
+}
+TOLERANCE = {"fp64": 1e-10, "fp32": 2e-4, "tf32": 3e-3, "bf16": 2e-2, "fp16": 4e-3, "fp8": 2e-2, "int8": 0.0}
+UNTRUE = 0.5  # share of disturbed runs in a median of several threads, which wait for each other, that is no time
+DRAWN = 65_537  # normal numbers a CPU draws for one tensor: a prime, so that rows begin at different ones
+MOST_SETS = 48  # buffer sets that are taken in turn so that the cache holds none of them
+
+
+class Lacking(Exception):
+    """The backend has no such kernel: reported, not an error of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where kernels are measured: device, meter, seconds a measurement may take, and the seed of its inputs."""
+
+    backend: Backend
+    meter: Meter
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An op ready to run.
+
+    calls      the same op on different buffers
+    set_bytes  bytes one of them touches
+    check      relative error of one call against a reference in higher precision
+    graph      False when a graph may not hold it
+    """
+
+    calls: Sequence[Call]
+    set_bytes: float
+    check: Callable[[], float]
+    tolerance: float
+    graph: bool = True
+
+
+def sets_for(bench: Bench, set_bytes: float) -> int:
+    """Buffer sets that together exceed the cache three times, as far as memory and patience allow."""
+    wanted_sets = math.ceil(3 * bench.backend.cache_bytes / max(set_bytes, 1))
+    fits = int(0.5 * bench.backend.free_bytes() / max(set_bytes, 1))
+    return max(1, min(wanted_sets, MOST_SETS, fits))
+
+
+def is_cold(bench: Bench, prepared: Prepared) -> bool:
+    """Whether a call finds its inputs in main memory, not in the cache."""
+    return len(prepared.calls) * prepared.set_bytes >= 2 * bench.backend.cache_bytes
+
+
+def measure(prepared: Prepared, bench: Bench) -> dict[str, Any]:
+    """The results of a row: seconds first, then whether the kernel computes the right thing."""
+    error = prepared.check()
+    if not error <= prepared.tolerance:
+        return {"ok": False, "why": f"wrong result: relative error {error:.3g}"}
+    timing = time_calls(
+        prepared.calls, bench.backend, seconds=bench.seconds, graph=prepared.graph, clock=bench.meter.clock_mhz
+    )
+    if timing.waited > UNTRUE and torch.get_num_threads() > 1:
+        return {"ok": False, "why": "threads waited for a core in most runs: other work has it"}
+    row = {**timing.row(), "ok": True, "error": float(f"{error:.2g}"), "cold": is_cold(bench, prepared)}
+    default = "graph" if bench.backend.graph is not None else "events" if bench.backend.event else "host"
+    if timing.timer != default:
+        row["timer"] = timing.timer
+    return row
+
+
+def relative_error(found: Any, reference: Any) -> float:
+    """Norm of the difference over the norm of the reference, in fp64; infinite for NaN."""
+    found, reference = found.double(), reference.double()
+    if not bool(torch.isfinite(found).all()):
+        return math.inf
+    scale = float(reference.norm())
+    return float((found - reference).norm()) / scale if scale > 0 else float(found.norm())
+
+
+def random(bench: Bench, *shape: int, dtype: Any, scale: float = 1.0) -> Any:
+    """Fresh normal numbers: zeros would hide unwritten outputs and draw less power.
+
+    A CPU draws slowly: beyond `DRAWN` numbers it repeats them, and no two rows of a product are alike all the same.
+    """
+    drawn = torch.float32 if dtype.itemsize < 2 else dtype
+    count = math.prod(shape)
+    if bench.backend.type == "cpu" and count > DRAWN:
+        values = torch.randn(DRAWN, dtype=drawn).repeat(-(-count // DRAWN))[:count].view(shape)
+    else:
+        values = torch.randn(shape, device=bench.backend.name, dtype=drawn)
+    if scale != 1.0:
+        values *= scale
+    return values.to(dtype)
+
+
+def some(size: int, count: int) -> Any:
+    """A few indices below size, the last one among them: tails are where kernels go wrong."""
+    places = torch.randperm(size)[:count] if size <= 1 << 20 else torch.randint(size, (count,))
+    places[0] = size - 1
+    return places
+
+
+def tolerance_of(dtype: str) -> float:
+    """Relative error above which a kernel counts as wrong."""
+    return TOLERANCE.get(dtype, 2e-2)

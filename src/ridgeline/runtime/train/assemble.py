@@ -11,22 +11,22 @@ A shard degree below dp x cp is hybrid sharding. Experts are sharded over the re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ridgeline.core.dtype import DType
 from ridgeline.models.spec import ModelSpec
 from ridgeline.plan.plan import Plan, Precision
 from ridgeline.plan.resolve import resolve_scaling
 from ridgeline.plan.schedules import virtual_stages_by_rank
-from ridgeline.runtime.train.ffn import MixtureOfExperts
+from ridgeline.runtime.train.layer import MixtureOfExperts
 from ridgeline.runtime.train.layout import Layout
-from ridgeline.runtime.train.numerics import Numerics
 from ridgeline.runtime.train.offload import ActivationOffload
-from ridgeline.runtime.train.recompute_parts import recomputed_parts
+from ridgeline.runtime.train.request import Numerics, recomputed_parts
 from ridgeline.runtime.train.stage import Stage
 from ridgeline.runtime.train.weights import Maker, begin, fill, first_value
 
@@ -161,3 +161,32 @@ def _shard(stage: Stage, blueprint: Blueprint, layout: Layout) -> None:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def shard_groups(module: nn.Module) -> Iterator[Any]:
+    """Parameter groups of a module and of all modules inside it that are sharded."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            state = part._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)
+            single_group = getattr(state, "_fsdp_param_group", None)
+            yield from groups if groups is not None else [single_group] if single_group else []
+
+
+def padded_elements(module: nn.Module) -> dict[int, int]:
+    """Elements that travel for the weights of a group, and that they are, where rows were added to cut them evenly."""
+    elements: dict[int, int] = {}
+    for group in shard_groups(module):
+        ranks = group.mesh_info.shard_mesh_size
+        there = sum(fsdp_param.padded_sharded_param_size.numel() * ranks for fsdp_param in group.fsdp_params)
+        elements[there] = sum(fsdp_param._orig_size.numel() for fsdp_param in group.fsdp_params)
+    return {there: local for there, local in elements.items() if there != local}
+
+
+def gathered_weights(module: nn.Module) -> Iterator[Tensor]:
+    """Whole weights as they are gathered; their memory comes and goes."""
+    for group in shard_groups(module):
+        for fsdp_param in group.fsdp_params:
+            yield from getattr(fsdp_param, "all_gather_outputs", ())

@@ -24,8 +24,8 @@ from ridgeline.models.spec import Attention, Block, LatentAttention, ModelSpec, 
 from ridgeline.runtime.train.assemble import Assembly
 from ridgeline.runtime.train.data import further_tokens
 from ridgeline.runtime.train.layout import Layout
+from ridgeline.runtime.train.request import CONFIG, INDEX, SINGLE
 from ridgeline.runtime.train.weights import fill
-from ridgeline.runtime.train.weights_folder import CONFIG, INDEX, SINGLE
 
 BIGGEST_FILE = 4_000_000_000  # bytes of one file that is written
 

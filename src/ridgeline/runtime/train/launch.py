@@ -2,32 +2,294 @@
 
     torchrun, Slurm   this process is a rank already: the environment says which, and where the others are
     ray               Ray Train starts the ranks on the nodes of a cluster (`ray_cluster`)
-    otherwise         a process for each rank of the plan, here (`local_workers`)
+    otherwise         a process for each rank of the plan, here; they report through pipes, and none but they have torch
 
-Workers that are lost are started again from the last checkpoint as often as was allowed. In an elastic run, ranks that
-are lost for good leave it: whoever knows how to plan hands in the best scenario for the ranks that are left, and the
-run goes on from the last checkpoint, resharded. Under torchrun or Slurm the same happens when fewer (or more) processes
-come than the plan has ranks.
+A worker that is lost takes the others down, and all are started again from the last checkpoint as often as was allowed.
+In an elastic run, ranks that are lost for good leave it: whoever knows how to plan hands in the best scenario for those
+that are left, and the run goes on, resharded; so it does when torchrun or Slurm start fewer (or more) processes than
+the plan has ranks. An interrupt lets all ranks finish their step and write a checkpoint; a second one ends them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
+from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.probe.ranks import World, find_world
-from ridgeline.runtime.train.local_workers import Workers
-from ridgeline.runtime.train.rank_work import reason, work
 from ridgeline.runtime.train.request import Listener, Request, RunOutcome, WorkerLost
-from ridgeline.runtime.train.starter import Replan, Starter, describe_plan, fit_request, run_with_restarts
+
+
+def work(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> Any:
+    """Train or verify as this rank: its RunOutcome, or a Verification at rank 0.
+
+    stop    asked behind every step: whether all ranks should end in order
+    began   when the run was asked for, on the monotonic clock
+    """
+    import torch
+
+    from ridgeline.runtime.train.loop import compare, train
+
+    if request.options.device == "cpu":
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))  # a chip of the system `cpu` is one core
+    if request.options.verify:
+        return compare(request, world)
+    return train(request, world, listener, stop, began)
+
+
+def reason(wrong: BaseException) -> str:
+    """The error in a line, with the operation it happened in."""
+    frames = traceback.extract_tb(wrong.__traceback__)
+    ours = [frame for frame in frames if "ridgeline" in frame.filename]
+    where = f" in {ours[-1].name} ({os.path.basename(ours[-1].filename)}:{ours[-1].lineno})" if ours else ""
+    below = f", {frames[-1].name}" if frames and "ridgeline" not in frames[-1].filename else ""
+    first = (str(wrong).strip().splitlines() or [""])[0][:300]
+    return f"{type(wrong).__name__}: {first}{where}{below}"
+
+
+Replan = Callable[[int], Scenario | None]
+"""The best scenario for at most so many ranks, from whoever may plan; None where nothing fits."""
+
+
+class Starter:
+    """Who can start the ranks of a request, and knows how many more it could."""
+
+    def attempt(self, request: Request, listener: Listener) -> Any:
+        """Run until the end, or until a worker is lost."""
+        raise NotImplementedError
+
+    def left_without(self, gone: tuple[int, ...]) -> int:
+        """How many ranks can be started when these of the last attempt are lost for good."""
+        raise NotImplementedError
+
+
+def run_with_restarts(request: Request, listener: Listener, replan: Replan | None, starter: Starter) -> Any:
+    """Attempts until one ends: on all ranks as often as `restarts` says, then, if elastic, on those that are left."""
+    lost, notes = 0, []
+    while True:
+        try:
+            outcome = starter.attempt(request, listener)
+        except WorkerLost as failure:
+            lost += 1
+            if lost > request.options.restarts:
+                if not (request.options.elastic and failure.gone):
+                    raise
+                remaining = starter.left_without(failure.gone)
+                if not remaining:
+                    raise
+                request = fit_request(request, remaining, replan)
+                notes.append(f"{failure.args[0].splitlines()[0]}; went on with {describe_plan(request.scenario)}")
+                listener.note(notes[-1])
+            request = replace(request, options=replace(request.options, resume=True))
+            continue
+        return (
+            replace(outcome, restarts=lost, notes=(*notes, *outcome.notes))
+            if isinstance(outcome, RunOutcome)
+            else outcome
+        )
+
+
+def fit_request(request: Request, ranks: int, replan: Replan | None) -> Request:
+    """The request with the best plan for so many ranks."""
+    best = replan(ranks) if replan is not None else None
+    if best is None:
+        todo = "free memory with recompute or offload, or wait for the lost ranks"
+        raise InputError(
+            Problem(path="--elastic", given=f"{ranks} ranks left", expected="a plan that fits on them", todo=todo)
+        )
+    return replace(request, scenario=best)
+
+
+def describe_plan(scenario: Scenario) -> str:
+    """A plan in a few words: its axes that split anything.
+
+    >>> import ridgeline
+    >>> describe_plan(ridgeline.scenario({"model": "llama3-8b", "system": "2xcpu", "plan": {"tp": 2},
+    ...     "workload": {"seq": 128, "global_batch": 4}}))
+    'tp 2 on 2 rank(s)'
+    """
+    mesh = scenario.plan.mesh
+    axes = [f"{name} {size}" for name in ("pp", "dp", "cp", "tp") if (size := getattr(mesh, name)) > 1]
+    if scenario.plan.sharding.shard != "none":
+        axes.append(scenario.plan.sharding.shard)
+    return f"{', '.join(axes) or 'no parallelism'} on {mesh.ranks} rank(s)"
+
+
+LAST_WORDS = 5.0  # seconds in which ranks that saw another one fail may say so
+WAITED = ("onnection", "imed out", "DistBackendError", "DistNetworkError")  # in errors of ranks that waited for a peer
+
+
+def _worker(request: Request, place: tuple[int, int, int], port: int, pipe: Connection, began: float) -> None:
+    """The main function of a worker process; `place` is its rank, the number of ranks, and the chip it takes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent asks for the end of a run
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX that is advertised and traps ends the process
+    rank, ranks, chip = place
+    variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": chip, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
+    listener = Listener(step=lambda row: pipe.send(("step", row)), note=lambda line: pipe.send(("note", line)))
+    try:
+        outcome = work(request, find_world(), listener, pipe.poll, began)
+    except InputError as wrong:
+        pipe.send(("refused", wrong.problems or (Problem(path="", given=str(wrong), expected=""),)))
+    except BaseException as wrong:
+        with contextlib.suppress(OSError):
+            pipe.send(("failed", (reason(wrong), traceback.format_exc())))
+        os._exit(1)  # not through destructors that wait for ranks which are gone
+    else:
+        pipe.send(("done", outcome if rank == 0 else None))
+
+
+class Workers:
+    """The processes of one attempt."""
+
+    def __init__(self, request: Request, chips: tuple[int, ...], began: float) -> None:
+        """Start a process for each rank; rank r takes the chip of that index of the host."""
+        context = multiprocessing.get_context("spawn")
+        port = free_port()
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        for rank, chip in enumerate(chips):
+            here, there = context.Pipe()
+            arguments = (request, (rank, len(chips), chip), port, there, began)
+            process = context.Process(target=_worker, args=arguments, daemon=True, name=f"ridgeline rank {rank}")
+            process.start()
+            there.close()
+            self.pipes.append(here)
+            self.processes.append(process)
+        self.answer: Any = None
+        self.failures: list[WorkerLost] = []
+        self.interrupted = False
+
+    def run(self, listener: Listener) -> Any:
+        """Listen until all have ended; the answer of rank 0, or the first failure."""
+        silent: tuple[int, ...] = ()
+        try:
+            while any(process.is_alive() for process in self.processes) and not self.failures:
+                try:
+                    self._listen(listener)
+                except KeyboardInterrupt:
+                    if self.interrupted:
+                        raise
+                    self.interrupted = True
+                    for pipe in self.pipes:
+                        with contextlib.suppress(OSError):
+                            pipe.send("stop")
+            self._drain(listener)
+            self._notice_ends()
+            silent = self._silent()
+        finally:
+            self._end()
+        if self.failures:
+            raise self._lost(silent)
+        return self.answer
+
+    def _silent(self) -> tuple[int, ...]:
+        """Ranks that still run although another gave up waiting, and have said nothing: they hang."""
+        if not any("imed out" in failure.why for failure in self.failures):
+            return ()
+        spoke = {failure.rank for failure in self.failures}
+        return tuple(rank for rank, process in enumerate(self.processes) if process.is_alive() and rank not in spoke)
+
+    def _lost(self, silent: tuple[int, ...]) -> WorkerLost:
+        """The failure that explains the others, with the ranks that are gone: killed, or hanging."""
+        first = min(self.failures, key=_telling)
+        gone = tuple(sorted(failure.rank for failure in self.failures if not failure.stack)) or silent
+        hint = f"; rank {', '.join(map(str, silent))} did not answer" if silent else ""
+        return WorkerLost(first.rank, first.why + hint, first.stack, gone)
+
+    def _listen(self, listener: Listener) -> None:
+        """What the workers say next, or the end of one."""
+        open_pipes = {pipe: rank for rank, pipe in enumerate(self.pipes) if not pipe.closed}
+        sentinels = [process.sentinel for process in self.processes if process.is_alive()]
+        for ready in wait([*open_pipes, *sentinels], timeout=1.0):
+            if isinstance(ready, Connection):
+                self._hear(open_pipes[ready], listener)
+        self._notice_ends()
+
+    def _notice_ends(self) -> None:
+        """Workers that ended without a word."""
+        failed_ranks = {failure.rank for failure in self.failures}
+        for rank, process in enumerate(self.processes):
+            unheard = not self.pipes[rank].closed and self.pipes[rank].poll()
+            if process.exitcode not in (None, 0) and not unheard and rank not in failed_ranks:
+                self.failures.append(WorkerLost(rank, _exit_text(process.exitcode)))
+
+    def _hear(self, rank: int, listener: Listener) -> None:
+        pipe = self.pipes[rank]
+        try:
+            kind, value = pipe.recv()
+        except (EOFError, OSError):
+            pipe.close()  # its exit code says why
+            return
+        if kind == "step":
+            listener.step(value)
+        elif kind == "note":
+            listener.note(value)
+        elif kind == "done":
+            self.answer = value if rank == 0 else self.answer
+        elif kind == "refused":
+            raise InputError(value)
+        else:
+            self.failures.append(WorkerLost(rank, *value))
+
+    def _drain(self, listener: Listener) -> None:
+        """What was said and not heard; after a failure the others have a moment for theirs."""
+        is_explained = all(failure.stack for failure in self.failures)  # who was killed says all there is to say
+        until = time.monotonic() + (LAST_WORDS if self.failures and is_explained else 0.0)
+        while True:
+            ready = [pipe for pipe in self.pipes if not pipe.closed and pipe.poll()]
+            for pipe in ready:
+                self._hear(self.pipes.index(pipe), listener)
+            alive = any(process.is_alive() for process in self.processes)
+            if not ready and (not alive or time.monotonic() > until):
+                return
+            if not ready:
+                time.sleep(0.05)
+
+    def _end(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.terminate()
+        for process in self.processes:
+            process.join(2.0)
+            if process.is_alive():  # stopped, or deep in a kernel
+                process.kill()
+                process.join()
+        for pipe in self.pipes:
+            pipe.close()
+
+
+def _telling(failure: WorkerLost) -> tuple[int, int]:
+    """A worker that was killed explains the others; then whoever failed by itself rather than waiting for a peer."""
+    was_waiting = any(word in failure.why for word in WAITED)
+    return (0 if not failure.stack else 2 if was_waiting else 1, failure.rank)
+
+
+def _exit_text(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
 
 AGENT = "TORCHELASTIC_RUN_ID"  # in the environment of every process that torchrun started
 AGAIN = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # how often torchrun or Slurm started the run before

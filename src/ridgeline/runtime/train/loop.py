@@ -22,18 +22,60 @@ from ridgeline.runtime.probe.ranks import World
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble, narrow_scaling
 from ridgeline.runtime.train.checkpoint import Checkpoints
 from ridgeline.runtime.train.data import Source, batch_of, further_tokens, open_source
-from ridgeline.runtime.train.held_bytes import count_resident
+from ridgeline.runtime.train.fused import lacks_narrow
 from ridgeline.runtime.train.layout import Layout, make_layout
-from ridgeline.runtime.train.narrow import lacks_narrow
-from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, has_experts
-from ridgeline.runtime.train.step import Stepper
-from ridgeline.runtime.train.tracing import Tracer
+from ridgeline.runtime.train.memory_watch import count_resident
+from ridgeline.runtime.train.request import (
+    QUIET,
+    RECORDED,
+    WARM,
+    Listener,
+    Options,
+    Request,
+    RunOutcome,
+    StepRow,
+    Verification,
+    has_experts,
+)
+from ridgeline.runtime.train.step import Stepper, WholeStep
 from ridgeline.runtime.train.update import Update
-from ridgeline.runtime.train.verification import Verification
 from ridgeline.runtime.train.verify import verify
-from ridgeline.runtime.train.whole_step import WholeStep
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+
+
+class Tracer:
+    """Follows the steps of a run; does nothing where no folder is named."""
+
+    def __init__(self, folder: str, layout: Layout) -> None:
+        self.profiler: Any = None
+        if not folder:
+            return
+        from torch.profiler import ProfilerActivity, profile, schedule
+
+        path = Path(folder) / f"rank-{layout.rank:05d}.json.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        activities = [ProfilerActivity.CPU]
+        if layout.device.startswith("cuda"):
+            activities.append(ProfilerActivity.CUDA)
+        self.profiler = profile(
+            activities=activities,
+            schedule=schedule(wait=QUIET, warmup=WARM, active=RECORDED, repeat=1),
+            on_trace_ready=lambda found: found.export_chrome_trace(str(path)),
+            record_shapes=True,
+        )
+        self.profiler.start()
+
+    def step(self) -> None:
+        """A step has ended."""
+        if self.profiler is not None:
+            self.profiler.step()
+
+    def end(self) -> None:
+        """Write what there is."""
+        if self.profiler is not None:
+            self.profiler.stop()
+            self.profiler = None
 
 
 def train(request: Request, world: World, listener: Listener, stop: Callable[[], bool], began: float) -> RunOutcome:

@@ -18,9 +18,8 @@ from typing import Any
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.train.rank_work import reason, work
+from ridgeline.runtime.train.launch import Starter, reason, work
 from ridgeline.runtime.train.request import Listener, Request, WorkerLost
-from ridgeline.runtime.train.starter import Starter
 
 POLL_S = 0.1
 RESOURCES = {"cpu": "CPU", "cuda": "GPU", "npu": "NPU"}  # what Ray calls a chip of a torch device

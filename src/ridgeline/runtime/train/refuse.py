@@ -14,9 +14,7 @@ from ridgeline.plan.resolve import resolve
 from ridgeline.plan.scenario import Scenario
 from ridgeline.plan.schedules import SCHEDULES
 from ridgeline.plan.workload import Train
-from ridgeline.runtime.train.numerics import all_blocks
-from ridgeline.runtime.train.recompute_parts import PARTS
-from ridgeline.runtime.train.request import has_experts
+from ridgeline.runtime.train.request import PARTS, all_blocks, has_experts
 
 ACTIVATION_NAMES = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2")
 

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what it tells: values that travel between the processes of a host."""
+"""What a run is asked to do, the constants of its model, and what it tells: values that travel between processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,112 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
+from typing import Any, Literal
 
-from ridgeline.core.errors import RidgelineError
-from ridgeline.models.spec import ModelSpec, Moe
+from ridgeline.core.errors import InputError, Problem, RidgelineError
+from ridgeline.core.files import read_table
+from ridgeline.models.spec import Block, ModelSpec, Moe
+from ridgeline.plan.plan import Recompute
 from ridgeline.plan.scenario import Scenario, training
 from ridgeline.plan.workload import Train
-from ridgeline.runtime.train.numerics import Numerics, all_blocks, usual_numerics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """What a forward pass multiplies by.
+
+    epsilon           added to the mean square (or variance) of a norm
+    rope_theta        base of the rotary angles
+    rope_interleaved  rotary pairs are neighbours (DeepSeek) rather than halves of a head (Llama)
+    scoring           of experts: softmax over all, or a sigmoid each
+    topk_normalised   weights of the chosen experts sum to one
+    routed_scale      factor on the routed experts' sum
+    mtp_weight        of the losses of multi-token prediction, averaged over depths (DeepSeek-V3: 0.3, later 0.1)
+    """
+
+    epsilon: float = 1e-6
+    rope_theta: float = 10_000.0
+    rope_interleaved: bool = False
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    topk_normalised: bool = True
+    routed_scale: float = 1.0
+    mtp_weight: float = 0.3
+
+
+def all_blocks(model: ModelSpec) -> tuple[Block, ...]:
+    """Distinct blocks of the layers, and the one of multi-token prediction."""
+    return (*model.blocks, *((model.mtp.block,) if model.mtp else ()))
+
+
+def usual_numerics(model: ModelSpec) -> Numerics:
+    """What is assumed of a model without a config: a sigmoid router where experts are chosen inside groups."""
+    has_groups = any(isinstance(block.ffn, Moe) and block.ffn.groups > 1 for block in all_blocks(model))
+    return Numerics(scoring="sigmoid" if has_groups else "softmax")
+
+
+def config_numerics(config: Mapping[str, Any]) -> Numerics:
+    """The constants of a Hugging Face config; an `InputError` where it asks for what is not implemented.
+
+    >>> config_numerics({"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 500000.0}).rope_theta
+    500000.0
+    """
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        todo = "remove the scaling, or train at the original context"
+        raise InputError(Problem(path="rope_parameters.rope_type", given=repr(kind), expected="default", todo=todo))
+    deepseek = str(config.get("model_type", "")).startswith("deepseek")
+    return Numerics(
+        epsilon=float(config.get("rms_norm_eps", config.get("layer_norm_epsilon", 1e-6))),
+        rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
+        rope_interleaved=deepseek and bool(config.get("rope_interleave", True)),
+        scoring="sigmoid" if deepseek else "softmax",
+        topk_normalised=bool(config.get("norm_topk_prob", config.get("model_type") == "mixtral")),
+        routed_scale=float(config.get("routed_scaling_factor") or 1.0) if deepseek else 1.0,
+    )
+
+
+INDEX = "model.safetensors.index.json"
+
+
+SINGLE = "model.safetensors"
+
+
+CONFIG = "config.json"
+
+
+def folder_problems(folder: Path) -> list[Problem]:
+    """Why a folder cannot be loaded from, before anything starts."""
+    if (folder / INDEX).is_file() or (folder / SINGLE).is_file():
+        return []
+    given_text = str(folder) if folder.is_dir() else f"{folder} (no such folder)"
+    todo = "name the folder of a Hugging Face model"
+    return [Problem(path="--weights", given=given_text, expected=f"a folder with {SINGLE} or {INDEX}", todo=todo)]
+
+
+def folder_numerics(folder: Path) -> Numerics | None:
+    """The constants of the config.json beside the weights, where there is one."""
+    if not (folder / CONFIG).is_file():
+        return None
+    return config_numerics(read_table(folder / CONFIG).data)
+
+
+PARTS = {"attention": "attention", "mixer": "mixer", "mlp": "ffn", "moe": "ffn", "activation": "activation"}
+"""What selective recompute names, and the part of a layer that is."""
+
+
+def recomputed_parts(recompute: Recompute, block: str, *, covered: bool) -> frozenset[str]:
+    """Parts of a layer of this block that are computed again; `covered` by the number of layers, or beyond it.
+
+    >>> sorted(recomputed_parts(Recompute(kind="selective", parts=("attention", "moe")), "0", covered=True))
+    ['attention', 'ffn']
+    >>> recomputed_parts(Recompute(kind="full", layers=0), "0", covered=False)
+    frozenset()
+    """
+    kind = recompute.blocks.get(block, recompute.kind) if covered else recompute.rest
+    if kind == "full":
+        return frozenset({"layer"})
+    return frozenset(PARTS[part] for part in recompute.parts) if kind == "selective" else frozenset()
 
 
 def _view(mapping: dict[object, object]) -> Mapping[object, object]:
@@ -28,6 +128,9 @@ copyreg.pickle(MappingProxyType, _pickle_mapping)  # type: ignore[arg-type]  # r
 
 
 PREDICTED_KINDS = {"temporary": "workspace"}  # what a prediction calls the kinds that a run counts
+
+
+QUIET, WARM, RECORDED = 1, 1, 2  # steps: before, with the profiler warming up, in the trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +329,57 @@ class WorkerLost(RidgelineError):
     def __init__(self, rank: int, why: str, stack: str = "", gone: tuple[int, ...] = ()) -> None:
         super().__init__(f"rank {rank}: {why}" + (f"\n{stack.rstrip()}" if stack else ""))
         self.rank, self.why, self.stack, self.gone = rank, why, stack, gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One parameter's gradient against the reference's; both relative to its norm."""
+
+    name: str
+    difference: float
+    tolerance: float
+
+    @property
+    def equal(self) -> bool:
+        """Within its tolerance; what is no number is not."""
+        return self.difference <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """A plan against one process.
+
+    parameters   in the order of the model
+    """
+
+    loss: float
+    reference_loss: float
+    tolerance: float
+    parameters: tuple[Compared, ...]
+
+    JSON = "kind='equivalence' equal loss reference_loss loss_difference parameters=compared diverged worst"
+
+    @property
+    def compared(self) -> int:
+        """How many parameters were compared."""
+        return len(self.parameters)
+
+    @property
+    def loss_difference(self) -> float:
+        """Relative."""
+        return abs(self.loss - self.reference_loss) / abs(self.reference_loss)
+
+    @property
+    def diverged(self) -> tuple[Compared, ...]:
+        """Parameters beyond their tolerance, the one nearest the loss first."""
+        return tuple(parameter for parameter in reversed(self.parameters) if not parameter.equal)
+
+    @property
+    def worst(self) -> Compared:
+        """The largest difference, in tolerances."""
+        return max(self.parameters, key=lambda one: one.difference / one.tolerance)
+
+    @property
+    def equal(self) -> bool:
+        """Whether loss and every gradient are."""
+        return not self.diverged and self.loss_difference <= self.tolerance

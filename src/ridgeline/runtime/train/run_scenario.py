@@ -1,31 +1,119 @@
-"""Train a scenario, or compare its plan with one process: what `ridgeline run` calls."""
+"""Train a scenario, or compare its plan with one process, writing each step to files: what `ridgeline run` calls."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.core.errors import InputError, Problem, not_among
+from ridgeline.core.files import refuse_unwritable
 from ridgeline.plan.check import check
 from ridgeline.plan.scenario import Scenario
 from ridgeline.runtime.measure import need_torch
 from ridgeline.runtime.probe.ranks import find_world
-from ridgeline.runtime.train.event_file import EventFile, absent
-from ridgeline.runtime.train.launch import execute, started_again
-from ridgeline.runtime.train.metrics_file import Metrics
-from ridgeline.runtime.train.numerics import Numerics
+from ridgeline.runtime.train.launch import Replan, execute, started_again
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, make_request
-from ridgeline.runtime.train.starter import Replan
-from ridgeline.runtime.train.tracing import QUIET, RECORDED, WARM
-from ridgeline.runtime.train.verification import Verification
-from ridgeline.runtime.train.weights_folder import folder_numerics, folder_problems
+from ridgeline.runtime.train.request import (
+    QUIET,
+    RECORDED,
+    WARM,
+    Listener,
+    Numerics,
+    Options,
+    Request,
+    RunOutcome,
+    StepRow,
+    Verification,
+    folder_numerics,
+    folder_problems,
+    make_request,
+)
 
 if TYPE_CHECKING:
     from ridgeline.runtime.train.dry import TracedStage
+
+
+METRICS = "metrics.jsonl"
+
+
+class Metrics:
+    """The file of a run's steps, open while it lasts; as a context it gives the listener that writes it.
+
+    A step that is trained again behind a checkpoint is written again: its last line counts.
+    """
+
+    def __init__(self, folder: Path, listener: Listener, *, append: bool) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path, self.listener = folder / METRICS, listener
+        refuse_unwritable(self.path)
+        self.stream = self.path.open("a" if append else "w", encoding="utf-8")
+        self.failed = False
+
+    def __enter__(self) -> Listener:
+        return Listener(step=self._step, note=self.listener.note)
+
+    def __exit__(self, *how: Any) -> None:
+        try:
+            self.stream.close()
+        except OSError as wrong:
+            self._complain(wrong)
+
+    def _step(self, row: StepRow) -> None:
+        try:
+            self.stream.write(json.dumps(asdict(row)) + "\n")
+            self.stream.flush()
+            self.failed = False
+        except OSError as wrong:
+            self._complain(wrong)
+        self.listener.step(row)
+
+    def _complain(self, wrong: OSError) -> None:
+        """Once, until a line goes through again."""
+        if not self.failed:
+            self.listener.note(f"{self.path}: {wrong.strerror}; steps are not written")
+        self.failed = True
+
+
+FOLDER = "tensorboard"
+SCALARS = ("loss", "gradient_norm", "loss_scale", "seconds", "tokens_per_s", "memory")
+
+
+def absent() -> Problem | None:
+    """What to install where TensorBoard is not."""
+    if importlib.util.find_spec("tensorboard") is not None:
+        return None
+    todo = "`pip install ridgeline[tensorboard]`"
+    return Problem(path="--tensorboard", given="no module tensorboard", expected="TensorBoard", todo=todo)
+
+
+class EventFile:
+    """The scalars `train/...` of a run in FOLDER/tensorboard; as a context it gives the listener that writes them."""
+
+    def __init__(self, folder: Path, listener: Listener) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.listener, self.writer = listener, EventFileWriter(str(folder / FOLDER))
+
+    def __enter__(self) -> Listener:
+        return Listener(step=self._step, note=self.listener.note)
+
+    def __exit__(self, *how: Any) -> None:
+        self.writer.close()
+
+    def _step(self, row: StepRow) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=f"train/{name}", simple_value=getattr(row, name)) for name in SCALARS]
+        self.writer.add_event(Event(wall_time=time.time(), step=row.step, summary=Summary(value=values)))
+        self.listener.step(row)
+
 
 LAUNCHERS = ("ray",)
 

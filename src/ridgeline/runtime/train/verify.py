@@ -27,9 +27,8 @@ from ridgeline.plan.plan import Plan, Precision
 from ridgeline.runtime.train.assemble import Assembly, Blueprint, assemble
 from ridgeline.runtime.train.data import Source, batch_of, further_tokens
 from ridgeline.runtime.train.layout import Layout
-from ridgeline.runtime.train.step import Stepper
-from ridgeline.runtime.train.verification import Compared, Verification
-from ridgeline.runtime.train.whole_step import FIRST_SCALE
+from ridgeline.runtime.train.request import Compared, Verification
+from ridgeline.runtime.train.step import FIRST_SCALE, Stepper
 
 FP32_TOLERANCE = 1e-5
 ROUNDED_TWICE = 2.0  # the plan's rounding and the reference's

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.models import spec
+from ridgeline.runtime.train.fused import scaled_linear
 from ridgeline.runtime.train.layout import Layout
-from ridgeline.runtime.train.narrow import scaled_linear
-from ridgeline.runtime.train.numerics import Numerics
+from ridgeline.runtime.train.request import Numerics
 
 STANDARD_DEVIATION = 0.02  # of a matrix's first values, as GPT-2 and Llama begin
 

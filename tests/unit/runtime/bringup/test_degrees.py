@@ -16,8 +16,7 @@ from ridgeline.runtime.bringup.noise import Spread  # noqa: E402
 from ridgeline.runtime.bringup.rig import small_model  # noqa: E402
 from ridgeline.runtime.bringup.session import Session  # noqa: E402
 from ridgeline.runtime.bringup.target import OwnModule, Target  # noqa: E402
-from ridgeline.runtime.train.request import Options, make_request  # noqa: E402
-from ridgeline.runtime.train.verification import Compared, Verification  # noqa: E402
+from ridgeline.runtime.train.request import Compared, Options, Verification, make_request  # noqa: E402  # noqa: E402
 
 
 def session(device: str = "cpu", target: Target | None = None) -> Session:

@@ -24,8 +24,8 @@ import torch
 import ridgeline
 from ridgeline.cli.run import replan
 from ridgeline.runtime.probe.ranks import World
-from ridgeline.runtime.train.checkpoint_files import steps
-from ridgeline.runtime.train.rank_work import work
+from ridgeline.runtime.train.checkpoint import steps
+from ridgeline.runtime.train.launch import work
 from ridgeline.runtime.train.request import Listener, Options, RunOutcome, StepRow, make_request
 
 TINY: dict[str, Any] = {

@@ -22,7 +22,7 @@ from test_elastic import TINY, rows, worker
 
 import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.train.checkpoint_files import checkpoint_folder, damage, newest_sound, steps
+from ridgeline.runtime.train.checkpoint import checkpoint_folder, damage, newest_sound, steps
 from ridgeline.runtime.train.request import Options, RunOutcome, StepRow
 
 ONE = {**TINY, "system": "1xcpu", "plan": {"precision": "fp32"}}

@@ -21,9 +21,8 @@ from ridgeline.plan.workload import Optimizer
 from ridgeline.runtime.train.assemble import assemble
 from ridgeline.runtime.train.data import batch_of, open_source
 from ridgeline.runtime.train.refuse import refusals
-from ridgeline.runtime.train.step import Stepper
+from ridgeline.runtime.train.step import FIRST_SCALE, Stepper, WholeStep
 from ridgeline.runtime.train.update import BETAS, DECAY, EPSILON, Update
-from ridgeline.runtime.train.whole_step import FIRST_SCALE, WholeStep
 
 WIDE = Optimizer()
 NARROW = ridgeline.scenario(
@@ -64,9 +63,9 @@ def stepped(optimizer: Optimizer, steps: int = 3, **plan: Any) -> tuple[list[flo
 
 
 def test_offload_recompute_and_fusions_change_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ridgeline.runtime.train import loss
+    from ridgeline.runtime.train import fused
 
-    monkeypatch.setattr(loss, "CHUNK", 48)  # of 128 tokens: three chunks, the last one shorter
+    monkeypatch.setattr(fused, "CHUNK", 48)  # of 128 tokens: three chunks, the last one shorter
     for case in ALONE:
         found = _verified(*case)
         assert found is not None

@@ -18,10 +18,10 @@ from command import run as command
 
 import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.runtime.train import event_file, launch
-from ridgeline.runtime.train.metrics_file import Metrics
+from ridgeline.runtime.train import launch, run_scenario
+from ridgeline.runtime.train.launch import Starter, run_with_restarts
 from ridgeline.runtime.train.request import Listener, Options, Request, RunOutcome, StepRow, WorkerLost, make_request
-from ridgeline.runtime.train.starter import Starter, run_with_restarts
+from ridgeline.runtime.train.run_scenario import Metrics
 
 ROW = StepRow(step=1, loss=2.0, gradient_norm=1.0, seconds=0.5, tokens=100, memory=1 << 20)
 TABLE: dict[str, Any] = {
@@ -133,13 +133,13 @@ def test_tensorboard_reads_the_scalars_of_every_step(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with event_file.EventFile(tmp_path, Listener()) as listener:
+    with run_scenario.EventFile(tmp_path, Listener()) as listener:
         for step in (1, 2, 3):
             listener.step(replace(ROW, step=step, loss=2.0 / step))
     read = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [one.step for one in read.Scalars("train/loss")] == [1, 2, 3]
     assert [one.value for one in read.Scalars("train/loss")] == pytest.approx([2.0, 1.0, 2 / 3])
-    assert set(read.Tags()["scalars"]) == {f"train/{name}" for name in event_file.SCALARS}
+    assert set(read.Tags()["scalars"]) == {f"train/{name}" for name in run_scenario.SCALARS}
 
 
 def test_extras_that_are_absent_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import ridgeline
 from ridgeline.core.errors import InputError
 from ridgeline.models.spec import Embedding
-from ridgeline.runtime.train.checkpoint_files import checkpoint_folder, damage, newest_sound, steps
+from ridgeline.runtime.train.checkpoint import checkpoint_folder, damage, newest_sound, steps
 from ridgeline.runtime.train.request import Options, RunOutcome, StepRow, WorkerLost
 
 TINY: dict[str, Any] = {

@@ -23,8 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ridgeline.runtime.train.assemble import Assembly
-from ridgeline.runtime.train.fsdp_groups import gathered_weights
+from ridgeline.runtime.train.assemble import Assembly, gathered_weights
 from ridgeline.runtime.train.update import Update
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
