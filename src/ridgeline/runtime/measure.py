@@ -24,6 +24,7 @@ from ridgeline.version import __version__
 
 ROOT = Path(__file__).parents[1]
 PARTS = (
+    "core/documents.py",
     "core/records.py",
     "core/errors.py",
     "core/dtype.py",
