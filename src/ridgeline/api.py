@@ -280,10 +280,10 @@ def dry_run(scenario: Scenario) -> DryRun:
     from ridgeline.ir.op_comparison import DryRun, StageOps, compare_ops
     from ridgeline.lowering.rank_ops import rank_ops
     from ridgeline.plan.engine import ENGINES
-    from ridgeline.runtime.train.run_scenario import trace
+    from ridgeline.runtime import trace_plan
 
     own_scenario = replace(scenario, plan=replace(scenario.plan, engine=OWN_ENGINE), engine=ENGINES[OWN_ENGINE])
-    traces = trace(own_scenario)
+    traces = trace_plan(own_scenario)
     expected_ops = rank_ops(own_scenario)
     return DryRun(
         ranks=own_scenario.plan.mesh.ranks,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,9 +74,9 @@ INTERIOR = {
     "runtime": (
         ("probe",),
         ("measure", "peers", "rank_figures"),
-        ("preflight", "shm"),
+        ("rank_check", "shm"),
         ("collective_ranks",),
-        ("collective_run", "train"),
+        ("run_collective", "train"),
         ("bringup",),
         ("capture",),
     ),
@@ -127,6 +129,7 @@ DOORS = {
     "sim": {"search", "calibrate"},
     "search": {"report", "cli", "calibrate", "targets"},
     "trace": {"sim", "serving", "calibrate", "report", "cli"},
+    "runtime": {"calibrate", "search", "targets", "report", "cli", "api.py"},
     "cost": {"sim", "serving", "search", "targets", "report", "cli"},  # `calibrate` fits what the room prices with
 }
 """Rooms that others enter through their `__init__` alone, and who does."""
@@ -210,7 +213,7 @@ def test_imports_go_down_inside_a_room(path: Path) -> None:
             assert level[parts[2]] < level[own], f"{room}.{own} imports {module}, which is not below it"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", [*FILES, SOURCE / "api.py"], ids=lambda path: str(path.relative_to(SOURCE)))
 def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
     own = path.relative_to(SOURCE).parts[0]
     for module in imports(path):
@@ -220,8 +223,17 @@ def test_rooms_with_a_door_are_entered_through_it(path: Path) -> None:
 
 
 def test_a_door_opens_to_what_it_names() -> None:
-    from ridgeline import cost, sim
+    from ridgeline import cost, runtime, sim
 
-    assert all(getattr(room, name) is not None for room in (cost, sim) for name in room.__all__)
+    assert all(getattr(room, name) is not None for room in (cost, runtime, sim) for name in room.__all__)
     assert len(sim.__all__) <= 48
     assert len(cost.__all__) <= 70
+    assert len(runtime.__all__) <= 52
+
+
+def test_the_door_of_runtime_loads_no_torch() -> None:
+    code = (
+        "import sys, ridgeline.runtime; print([name for name in sys.modules if 'torch' in name or 'runtime.' in name])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

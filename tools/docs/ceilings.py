@@ -9,7 +9,7 @@ from typing import Any
 
 from ridgeline.core.units import format_quantity
 from ridgeline.hardware.load import CHIPS
-from ridgeline.runtime.measure import best_measured
+from ridgeline.runtime import best_measured
 from tools.pages import DOCS, ROOT, replace_block, write_or_check
 
 PAGE = DOCS / "concepts" / "measured-ceilings.md"

@@ -11,7 +11,7 @@ import csv
 import json
 
 from ridgeline.hardware.load import CHIPS
-from ridgeline.runtime.measure import best_measured
+from ridgeline.runtime import best_measured
 from tools.pages import ROOT, write_or_check
 
 SOURCE = ROOT / "src" / "ridgeline"

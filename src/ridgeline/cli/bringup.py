@@ -17,10 +17,7 @@ from ridgeline.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from ridgeline.cost import Profile
-    from ridgeline.runtime.bringup.findings import BringUp, FaultsReport
-    from ridgeline.runtime.bringup.msprobe.imported import ImportedDump
-    from ridgeline.runtime.bringup.observations import Rates
-    from ridgeline.runtime.bringup.prints import Fingerprint
+    from ridgeline.runtime import BringUp, FaultsReport, Fingerprint, ImportedDump, Rates
 
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="A torch device; ridge: a fake one, whose ops can be faulted.")
@@ -96,12 +93,17 @@ def bringup(
 ) -> None:
     """Run a model on a device: every op, the ladder, invariances; judged against fp64 arithmetic on the host."""
     from ridgeline.report.bringup import draw_bringup
-    from ridgeline.runtime.bringup.faults import CORPUS
-    from ridgeline.runtime.bringup.findings import FaultsReport, unheard
-    from ridgeline.runtime.bringup.supervise import allowances, fault_names, folder_of
-    from ridgeline.runtime.bringup.supervise import bringup as library
-    from ridgeline.runtime.bringup.target import target_of
-    from ridgeline.runtime.measure import need_torch
+    from ridgeline.runtime import (
+        CORPUS,
+        FaultsReport,
+        allowances,
+        fault_names,
+        folder_of,
+        need_torch,
+        target_of,
+        unheard,
+    )
+    from ridgeline.runtime import bring_up as library
 
     need_torch("bringup")
     report, repros = _outputs(html, output)
@@ -157,8 +159,7 @@ def _require_model(model: str) -> str:
 
 def _judge_dump(folder: Path, model: str, html: Path | None, output: Path | None, json: bool) -> None:
     """Judge a dump of msprobe, and end."""
-    from ridgeline.runtime.bringup.findings import unheard
-    from ridgeline.runtime.bringup.msprobe.imported import bringup_msprobe
+    from ridgeline.runtime import bringup_msprobe, unheard
 
     if model:
         raise InputError(Problem(path="MODEL", given=repr(model), expected="none beside --msprobe"))
@@ -190,7 +191,7 @@ def _profile_of(path: Path | None, save: bool, faulted: bool) -> Profile | None:
 
 def _stored_fingerprint(profile: Profile | None) -> Fingerprint | None:
     """The fingerprint that a profile holds."""
-    from ridgeline.runtime.bringup.prints import print_of
+    from ridgeline.runtime import print_of
 
     return print_of(profile.fingerprint) if profile is not None and profile.fingerprint else None
 
@@ -198,7 +199,7 @@ def _stored_fingerprint(profile: Profile | None) -> Fingerprint | None:
 def _save_fingerprint(found: BringUp, path: Path | None, save: bool) -> BringUp:
     """The same, once what was found of the arithmetic unit is stored in the profile, where that is asked for."""
     from ridgeline.cost import save_fingerprint
-    from ridgeline.runtime.bringup.prints import plain_print
+    from ridgeline.runtime import plain_print
 
     if not save or path is None:
         return found
@@ -213,7 +214,7 @@ def _save_fingerprint(found: BringUp, path: Path | None, save: bool) -> BringUp:
 def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
     """What is possible, of a profile or of a chip that is named; else the device's name tells."""
     from ridgeline.hardware.load import chip as read_chip
-    from ridgeline.runtime.bringup.observations import rates_of
+    from ridgeline.runtime import rates_of
 
     if profile is not None:
         return _measured_rates(profile)
@@ -223,7 +224,7 @@ def _rates(chip: str | None, profile: Profile | None) -> Rates | None:
 def _measured_rates(profile: Profile) -> Rates:
     """The best rates that a profile holds."""
     from ridgeline.cost import ceilings
-    from ridgeline.runtime.bringup.observations import Rates
+    from ridgeline.runtime import Rates
 
     file = Path(profile.source).name
     best = {ceiling.name: ceiling.measured for ceiling in ceilings(profile)}
@@ -244,7 +245,7 @@ def _hand_over(
     from ridgeline.core.encode import to_json
     from ridgeline.core.files import write_text
     from ridgeline.report.bringup import bringup_page, draw_bringup, draw_dump, dump_page, faults_page
-    from ridgeline.runtime.bringup.findings import BringUp, FaultsReport
+    from ridgeline.runtime import BringUp, FaultsReport
 
     if isinstance(found, FaultsReport):
         text = faults_page(found)

@@ -209,7 +209,7 @@ def _run(name: Path | None, json: bool, **asked: Any) -> None:
     """Carry a collective out on real ranks; exit code 1 where an output was wrong."""
     from ridgeline.core.errors import InputError, Problem
     from ridgeline.report.collective import draw_collective_run
-    from ridgeline.runtime.collective_run import collective_run
+    from ridgeline.runtime import collective_run
 
     if name is None:
         raise InputError(Problem(path="COLLECTIVE", given="nothing", expected="a collective after run, as allreduce"))

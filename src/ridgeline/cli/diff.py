@@ -122,14 +122,14 @@ def _share(text: str) -> float:
 
 
 def _are_reports(*paths: Path) -> bool:
-    from ridgeline.runtime.bringup.compare import is_report
+    from ridgeline.runtime import is_report
 
     return all(path.is_file() and is_report(path) for path in paths)
 
 
 def _diff_reports(before: Path, after: Path, json: bool) -> None:
     from ridgeline.report.bringup import draw_bringup_diff
-    from ridgeline.runtime.bringup.compare import diff_reports, read_report
+    from ridgeline.runtime import diff_reports, read_report
 
     diff = diff_reports(read_report(before), read_report(after))
     print_json(diff) if json else draw_bringup_diff(diff, console())

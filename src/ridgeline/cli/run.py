@@ -23,7 +23,7 @@ from ridgeline.cli.terminal import Json, ScenarioFile, Settings, console, print_
 
 if TYPE_CHECKING:
     from ridgeline.plan.scenario import Scenario
-    from ridgeline.runtime.train.request import Options, StepRow, Verification
+    from ridgeline.runtime import Options, StepRow, Verification
     from ridgeline.sim.memory.peak import Memory
 
 LINES = 20  # of steps that are printed where no terminal shows them as they go
@@ -85,8 +85,8 @@ def run(
     """Train a scenario's model by its plan, here; it starts a process for each rank, or joins those of torchrun."""
     from ridgeline.plan.scenario_file import read_scenario
     from ridgeline.report.run import draw_run
-    from ridgeline.runtime.train.request import Options, RunOutcome
-    from ridgeline.runtime.train.run_scenario import run as library
+    from ridgeline.runtime import Options, RunOutcome
+    from ridgeline.runtime import run as library
 
     built = read_scenario(scenario, settings or ())
     if dry:
@@ -159,8 +159,7 @@ def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: boo
     from ridgeline.core.errors import InputError
     from ridgeline.core.files import write_text
     from ridgeline.plan.check import check
-    from ridgeline.runtime.train.refuse import refusals
-    from ridgeline.runtime.train.request import SbatchScript
+    from ridgeline.runtime import SbatchScript, refusals
     from ridgeline.targets import slurm_run
 
     if problems := (*check(built), *refusals(built)):
@@ -174,7 +173,7 @@ def _write_sbatch(path: Path, built: Scenario, words: tuple[str, ...], json: boo
 
 def replan(built: Scenario, ranks: int) -> Scenario | None:
     """The best scenario for the ranks that are left, of those that `run` can execute: what `plan` would say."""
-    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.runtime import refusals
     from ridgeline.search import fit_to
 
     return fit_to(built, ranks, lambda candidate: not refusals(candidate))
@@ -187,7 +186,7 @@ def pack(
     json: Json = False,
 ) -> None:
     """Pack documents into a file of tokens for `ridgeline run --data`; the tokens of a text are its bytes."""
-    from ridgeline.runtime.train.token_files import pack as library
+    from ridgeline.runtime import pack as library
 
     made = library(files, output, end=end)
     if json:
@@ -240,8 +239,7 @@ def refuse_unfit(built: Scenario) -> None:
     from ridgeline.core.units import format_quantity
     from ridgeline.plan.check import check
     from ridgeline.plan.workload import Train
-    from ridgeline.runtime.train.launch import describe_plan
-    from ridgeline.runtime.train.refuse import refusals
+    from ridgeline.runtime import describe_plan, refusals
 
     problems = [*check(built), *refusals(built)]
     held = _peak(built) if not problems else None

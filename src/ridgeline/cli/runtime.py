@@ -72,20 +72,19 @@ def characterize(
 ) -> None:
     """Measure a device: kernels, memory, host, links, overlap and energy, into a profile that prices are read from."""
     from ridgeline.report.run import draw_characterization
-    from ridgeline.runtime import measure
+    from ridgeline.runtime import characterize as library
+    from ridgeline.runtime import merge_profiles
 
     if standalone is not None:
         _write_standalone(standalone, json)
         return
     if merge:
-        found = measure.merge_profiles(merge, output)
+        found = merge_profiles(merge, output)
     else:
         groups = [part.strip() for part in (only or "").split(",") if part.strip()]
         told: JsonObject = {"minutes": minutes, "output": output, "resume": resume, "only": groups, "chip": chip}
         with _progress("measuring") as tell:
-            found = measure.characterize(
-                device, imports=imports or (), backend=backend, seed=seed, progress=tell, **told
-            )
+            found = library(device, imports=imports or (), backend=backend, seed=seed, progress=tell, **told)
     print_json(found) if json else draw_characterization(found, console())
 
 
@@ -106,7 +105,7 @@ def preflight(
     Exit code 1 when something is wrong.
     """
     from ridgeline.report.run import draw_preflight
-    from ridgeline.runtime.preflight import preflight as library
+    from ridgeline.runtime import preflight as library
 
     found = library(device, reference=reference, drill=drill, imports=imports or (), backend=backend)
     if found is None:  # rank 0 speaks for all
@@ -118,7 +117,7 @@ def preflight(
 
 def _write_standalone(path: Path, json: bool) -> None:
     from ridgeline.core.files import refuse_unwritable
-    from ridgeline.runtime.measure import write_standalone
+    from ridgeline.runtime import write_standalone
 
     refuse_unwritable(path)
     written = write_standalone(path)

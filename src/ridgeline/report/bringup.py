@@ -13,10 +13,19 @@ from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.report.cells import DASH, blocks, clean, facts, header_table, list_lines, percent
 from ridgeline.report.html import HOUSE, document, escape_text, svg, table
 from ridgeline.report.html import facts as html_facts
-from ridgeline.runtime.bringup.compare import ReportDiff
-from ridgeline.runtime.bringup.findings import BringUp, Check, FaultsReport, FingerprintReport, OpFinding, SpeedReport
-from ridgeline.runtime.bringup.msprobe.imported import ImportedDump
-from ridgeline.runtime.bringup.observations import Inventory, OpSpeed, Remark
+from ridgeline.runtime import (
+    BringUp,
+    Check,
+    FaultsReport,
+    FingerprintReport,
+    ImportedDump,
+    Inventory,
+    OpFinding,
+    OpSpeed,
+    Remark,
+    ReportDiff,
+    SpeedReport,
+)
 
 SHOWN = 8  # ops of a list on a page
 LISTS = {

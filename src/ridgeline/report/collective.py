@@ -28,7 +28,7 @@ from ridgeline.comm import (
 from ridgeline.core.units import format_quantity
 from ridgeline.report import html
 from ridgeline.report.cells import DASH, Axis, Dot, blocks, clean, facts, header_table, list_lines, percent, scatter
-from ridgeline.runtime.collective_run import CollectiveRun
+from ridgeline.runtime import CollectiveRun
 
 METHODS: dict[Method, str] = {
     "exact": "max-min rates at every start and end",

@@ -8,9 +8,15 @@ from rich.table import Table
 from ridgeline.core.units import format_quantity, signed_share
 from ridgeline.ir.op_comparison import DryRun
 from ridgeline.report.cells import clean, percent
-from ridgeline.runtime.measure import Characterization
-from ridgeline.runtime.preflight import Preflight, PreflightFinding
-from ridgeline.runtime.train.request import RunMemory, RunOutcome, StepRow, Verification
+from ridgeline.runtime import (
+    Characterization,
+    Preflight,
+    PreflightFinding,
+    RunMemory,
+    RunOutcome,
+    StepRow,
+    Verification,
+)
 
 GIB = 1 << 30
 SHOWN = 5  # diverged parameters named

@@ -27,7 +27,7 @@ from ridgeline.runtime.collective_ranks import (
     transfers_of,
     wrong_chunks,
 )
-from ridgeline.runtime.collective_run import _from_file, _sizes, collective_run
+from ridgeline.runtime.run_collective import _from_file, _sizes, collective_run
 
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[3]

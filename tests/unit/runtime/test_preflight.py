@@ -14,8 +14,8 @@ import pytest
 
 from ridgeline.core.errors import InputError
 from ridgeline.runtime.peers import Limit, deviation, outliers, slow_links
-from ridgeline.runtime.preflight import Report, figures_of, judge, preflight, problems, warnings
 from ridgeline.runtime.probe.ranks import World, find_world
+from ridgeline.runtime.rank_check import Report, figures_of, judge, preflight, problems, warnings
 from ridgeline.runtime.rank_figures import turns
 
 pytest.importorskip("torch")

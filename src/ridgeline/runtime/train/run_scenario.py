@@ -157,7 +157,7 @@ def run(
         return execute(request, listener, replan)  # type: ignore[no-any-return]
 
 
-def trace(scenario: Scenario) -> tuple[TracedStage, ...]:
+def trace_plan(scenario: Scenario) -> tuple[TracedStage, ...]:
     """Trace one step of the scenario's plan on this CPU, for any number of ranks: ops by size, nothing computed."""
     need_torch("run --dry")
     problems = (*check(scenario), *refusals(scenario))
