@@ -24,20 +24,17 @@ RESULTS: Mapping[str, str] = MappingProxyType(
         "export": "targets.target.Export",
         "import": "targets.target.Imported",
         "query": "trace.span_query.QueryAnswer",
-        "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff "
-        "runtime.bringup.compare.ReportDiff",
+        "diff": "trace.diff.Diff trace.diff.DiffRuns cost.profile_compare.ProfileDiff runtime.ReportDiff",
         "profile": "cost.profile_compare.ProfileReport",
         "roofline": "sim.roofline.Roofline",
         "collective": "comm.answer.CollectiveTime comm.comparisons.AlgorithmList comm.libraries.choice.LibraryChoice "
-        "comm.formats.files.CollectiveFile runtime.collective_run.CollectiveRun",
+        "comm.formats.files.CollectiveFile runtime.CollectiveRun",
         "explain": "calibrate.explain.Explanation calibrate.explain_bench.BenchExplanation serving.why_slow.WhySlow",
-        "pack": "runtime.train.token_files.Packed",
-        "run": "runtime.train.request.RunOutcome runtime.train.verification.Verification ir.op_comparison.DryRun "
-        "runtime.train.request.SbatchScript",
-        "characterize": "runtime.measure.Characterization runtime.standalone.StandaloneFile",
-        "bringup": "runtime.bringup.findings.BringUp runtime.bringup.findings.FaultsReport "
-        "runtime.bringup.msprobe.imported.ImportedDump",
-        "preflight": "runtime.preflight.Preflight",
+        "pack": "runtime.Packed",
+        "run": "runtime.RunOutcome runtime.Verification ir.op_comparison.DryRun runtime.SbatchScript",
+        "characterize": "runtime.Characterization runtime.StandaloneFile",
+        "bringup": "runtime.BringUp runtime.FaultsReport runtime.ImportedDump",
+        "preflight": "runtime.Preflight",
     }
 )
 """The classes of a verb's results. Where there are several they differ in `kind` or `possible`."""

@@ -30,6 +30,7 @@ from ridgeline.runtime.bringup.target import target_of as target_of
 from ridgeline.runtime.capture import capture
 from ridgeline.runtime.capture import capture_config as capture_config
 from ridgeline.runtime.measure import Characterization as Characterization
+from ridgeline.runtime.measure import StandaloneFile as StandaloneFile
 from ridgeline.runtime.measure import best_measured as best_measured
 from ridgeline.runtime.measure import characterize as characterize
 from ridgeline.runtime.measure import merge_profiles as merge_profiles
@@ -50,6 +51,7 @@ from ridgeline.runtime.train.request import StepRow as StepRow
 from ridgeline.runtime.train.request import Verification as Verification
 from ridgeline.runtime.train.run_scenario import run as run
 from ridgeline.runtime.train.run_scenario import trace_plan as trace_plan
+from ridgeline.runtime.train.token_files import Packed as Packed
 from ridgeline.runtime.train.token_files import pack as pack
 
 bring_up = bringup  # the packages have the plain names
