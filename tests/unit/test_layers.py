@@ -36,15 +36,13 @@ ONLY_WHERE_ARRAYS_ARE = {
 }
 INTERIOR = {
     "trace": (
-        ("arrays",),
-        ("side_tables", "intervals"),
         ("timeline",),
-        ("call_stack", "policy", "chrome_writer"),
+        ("intervals", "chrome_writer"),
         ("classes",),
         ("read",),
         ("graph",),
         ("analysis",),
-        ("findings", "time_entries"),
+        ("findings",),
         ("analyze_traces", "diff", "span_query"),
     ),
     "comm": (

@@ -16,9 +16,9 @@ from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.breakdown import breakdown
 from ridgeline.trace.analysis.phases import PHASES, by_arrows, layers, phases
 from ridgeline.trace.analyze_traces import analyze
-from ridgeline.trace.policy import POLICIES, counted_rows
+from ridgeline.trace.classes import POLICIES, counted_rows
 from ridgeline.trace.read.readers import read_timeline
-from ridgeline.trace.side_tables import Sparse
+from ridgeline.trace.timeline import Sparse
 
 FOLDER = Path(__file__).parents[3] / "shared" / "traces" / "kineto"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no real traces in {FOLDER}")

@@ -1,10 +1,8 @@
 """Predicted or measured, one type: a Timeline of spans and counters, read from files, analysed, written to files.
 
-    timeline, side_tables    the columns every span has (`arrays`), and the tables of what few carry
-    call_stack               the innermost host span around each
-    classes                  what a span is: by the op that launched it, by its name and kind
-    policy                   which spans a number counts
+    timeline                 the columns every span has, and the side tables of what few carry
     intervals                unions and overlaps of times, exact to the nanosecond
+    classes                  what a span is: by the op that launched it, by its name and kind; which spans count
     read/                    files -> Timeline: one reader a format, all of them in `read.readers.READERS`
     graph/                   Timeline -> what had to happen before what, across streams, hosts and ranks; replayed
     analysis/                Timeline -> breakdown, idle causes, critical path, stragglers, roofline, phases, what-ifs

@@ -12,30 +12,24 @@ from ridgeline.core.arrays import Mask
 from ridgeline.core.encode import NANOSECONDS_PER_US
 from ridgeline.hardware.chip import Chip
 from ridgeline.trace.analysis.breakdown import Breakdown, breakdown
-from ridgeline.trace.analysis.chip_names import chip_of
 from ridgeline.trace.analysis.collectives import CollectiveSize, collective_sizes, talk_of
 from ridgeline.trace.analysis.critical_path import CriticalPaths, critical_path
-from ridgeline.trace.analysis.graph_captures import captures, replayed_spans
-from ridgeline.trace.analysis.idle import Gaps, IdleCause, gaps_of, idle_causes
+from ridgeline.trace.analysis.idle import Gaps, IdleCause, Launches, gaps_of, idle_causes, launches
 from ridgeline.trace.analysis.inference import Inference, inference
 from ridgeline.trace.analysis.join_counters import JoinedCounters, join_counters
-from ridgeline.trace.analysis.launches import Launches, launches
 from ridgeline.trace.analysis.memory_peaks import MemoryPeak, memory_peaks
 from ridgeline.trace.analysis.patterns import patterns_of
-from ridgeline.trace.analysis.roofline import OpRate, op_rates
-from ridgeline.trace.analysis.served_shapes import PricedSpan, ServedModel, priced_spans
+from ridgeline.trace.analysis.roofline import OpRate, chip_of, op_rates
+from ridgeline.trace.analysis.served_shapes import PricedSpan, ServedModel, captures, priced_spans, replayed_spans
 from ridgeline.trace.analysis.stragglers import RankReport, rank_report
 from ridgeline.trace.analysis.what_if import WhatIfAnswer
 from ridgeline.trace.analysis.what_if import what_if as answers
-from ridgeline.trace.classes import Rules, classify, read_rules
-from ridgeline.trace.findings.finding import Facts, Finding
-from ridgeline.trace.findings.gains import LARGEST, Gains, sizes_of
+from ridgeline.trace.classes import ALL, Rules, classify, counted_rows, read_rules
+from ridgeline.trace.findings.finding import LARGEST, Facts, Finding, Gains, sizes_of, software_of
+from ridgeline.trace.findings.idle import outlier_numbers
 from ridgeline.trace.findings.rules import findings
-from ridgeline.trace.findings.software import software_of
-from ridgeline.trace.findings.steps import outlier_numbers
 from ridgeline.trace.graph.dependency_graph import Graph, graph_of
 from ridgeline.trace.graph.match_collectives import communication_rows, match_collectives
-from ridgeline.trace.policy import ALL, counted_rows
 from ridgeline.trace.read.folder import files_of, tables_of
 from ridgeline.trace.read.kernel_counters import KernelCounters, read_counters
 from ridgeline.trace.read.readers import read_timeline

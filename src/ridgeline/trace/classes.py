@@ -1,4 +1,4 @@
-"""Turn spans into classes by an open table of patterns (`classes.toml`), each distinct name once.
+"""Turn spans into classes by an open table of patterns (`classes.toml`), and a policy into the rows that count as work.
 
     copies, predictions    by their kind
     communication          by the kernel's name
@@ -6,7 +6,14 @@
                            there is one; else by their own name; else by an op around the launch that does many things
 
 A class has a group: compute, communication, copy or waiting. What no pattern matches is `unknown`, counts as compute
-and is listed by name, never hidden. A user's patterns of names go before all of this.
+and is listed by name, never hidden. A user's patterns of names go before all of this. There is no number without a
+policy:
+
+    all       every kernel, memcpy and memset
+    linked    only those whose launch is in the trace, so that a window has no work from before it began
+
+A trace without any device counts the host ops that ran instead, of each rank those of its busiest process: others, as
+the workers of a data loader, are no ranks of their own.
 """
 
 from __future__ import annotations
@@ -22,12 +29,116 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError, Problem, not_among
 from ridgeline.core.files import Table, read_table
 from ridgeline.core.table import Doc, decode
-from ridgeline.trace.arrays import Classes
-from ridgeline.trace.call_stack import parents
-from ridgeline.trace.timeline import HOST, KERNEL, NOT_WORK, Timeline
+from ridgeline.trace.timeline import HOST, KERNEL, NOT_WORK, RUNTIME, Classes, Codes, Timeline
+
+Rows = NDArray[np.intp]
+
+
+def parents(line: Timeline, *kinds: str) -> Codes:
+    """For every row of these kinds, the row of the innermost enclosing one of them on its thread; -1 for none.
+
+    Without kinds: host ops and calls of the runtime, so that a launch has the op that made it. Spans that cross
+    another's end without being inside it count as enclosed by whatever encloses both.
+    """
+    rows = np.flatnonzero(line.of_kind(*(kinds or (HOST, RUNTIME))))
+    parent = np.full(len(line), -1, np.int32)
+    if not len(rows):
+        return parent
+    track = line.tracks(rows)
+    start, end = line.start_ns[rows], line.end_ns[rows]
+    order = np.lexsort((-end, start, track))  # of two that start together the longer is outside
+    rows, track, end = rows[order], track[order], end[order]
+    above = _previous_reaching(track, end)
+    parent[rows] = np.where(above >= 0, rows[above], -1)
+    return parent
+
+
+def _previous_reaching(track: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each entry the nearest earlier one of its track that ends no earlier: jumps double, so few rounds are needed.
+
+    >>> _previous_reaching(np.zeros(4, np.int64), np.array([10, 4, 3, 9])).tolist()
+    [-1, 0, 1, 0]
+    """
+    above = np.arange(len(end), dtype=np.int64) - 1
+    first = np.concatenate([[True], track[1:] != track[:-1]])
+    above[first] = -1
+    short = np.flatnonzero((above >= 0) & (end[np.maximum(above, 0)] < end))
+    while len(short):
+        above[short] = above[above[short]]
+        still = (above[short] >= 0) & (end[np.maximum(above[short], 0)] < end[short])
+        short = short[still]
+    return above
+
+
+def launching_ops(line: Timeline, work: Rows, above: Codes | None = None) -> Codes:
+    """For each row of work the host op whose call launched it: the innermost one around the call; -1 when unknown."""
+    above = parents(line) if above is None else above
+    call = line.launch[work]
+    return np.where(call >= 0, above[np.maximum(call, 0)], -1).astype(np.int32)
+
+
+ALL, LINKED = POLICIES = ("all", "linked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which spans a number counts, said beside the number."""
+
+    name: str
+    counted: int
+    of: int
+    statement: str
+
+
+def counted_rows(line: Timeline, policy: str = ALL) -> Mask:
+    """Which rows a policy counts. A trace without any device counts the host ops that ran instead."""
+    if policy not in POLICIES:
+        raise InputError(not_among("policy", policy, POLICIES))
+    work = line.is_work
+    if not work.any():
+        return _busiest(line)
+    return work & (line.launch >= 0) if policy == LINKED and _launches(line) else work
+
+
+def _busiest(line: Timeline) -> Mask:
+    """Host ops of the process of each rank that has most of them, in time."""
+    ops = line.of_kind(HOST)
+    ranks = np.array(line.tables.ranks or (0,))
+    time = np.bincount(line.process[ops], weights=line.durations_ns(np.flatnonzero(ops)), minlength=len(ranks))
+    chosen = [
+        int(candidates[np.argmax(time[candidates])])
+        for candidates in (np.flatnonzero(ranks == rank) for rank in np.unique(ranks))
+    ]
+    mask: Mask = ops & np.isin(line.process, chosen)
+    return mask
+
+
+def _launches(line: Timeline) -> bool:
+    return bool((line.launch >= 0).any())
+
+
+def policy_of(line: Timeline, name: str) -> Policy:
+    """The policy with what it came to on this timeline."""
+    rows = counted_rows(line, name)
+    all_rows = counted_rows(line, ALL)
+    counted_spans, of = int(rows.sum()), int(all_rows.sum())
+    if not line.is_work.any():
+        text = "no device in the trace: host ops of the busiest process count as the work, nested ones once"
+    elif name == LINKED and not _launches(line):
+        text = "every span of work: the timeline has no launches to link to"
+    elif name == LINKED:
+        text = f"kernels, memcpy and memset whose launch is in the trace: {counted_spans:,} of {of:,}"
+    else:
+        stray = int((all_rows & (line.launch < 0)).sum()) if _launches(line) else 0
+        text = f"every kernel, memcpy and memset of the trace: {of:,}" + (
+            f", of which {stray:,} were launched outside the trace" if stray else ""
+        )
+    return Policy(name=name, counted=counted_spans, of=of, statement=f"{text}; all steps and what lies between them")
+
 
 COMPUTE, COMMUNICATION, COPY, WAITING = GROUPS = ("compute", "communication", "copy", "waiting")
 UNKNOWN = "unknown"

@@ -25,10 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.core.errors import InputError
-from ridgeline.trace.analysis.exclusive_time import ExclusiveTime, exclusive_time
-from ridgeline.trace.classes import COPY, WAITING, Rules, built_in
-from ridgeline.trace.policy import ALL
-from ridgeline.trace.time_entries import BUBBLE, TimeEntry, entries_of, op_labels
+from ridgeline.trace.analysis.exclusive_time import (
+    BUBBLE,
+    ExclusiveTime,
+    TimeEntry,
+    entries_of,
+    exclusive_time,
+    op_labels,
+)
+from ridgeline.trace.classes import ALL, COPY, WAITING, Rules, built_in
 from ridgeline.trace.timeline import NO_LAYER, Timeline
 
 SLOWER, DIFFERENT, OVERLAP, GAPS, COPIES, IMBALANCE, OTHER = CAUSES = (

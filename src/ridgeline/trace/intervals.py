@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ridgeline.trace.arrays import Longs
+from ridgeline.trace.timeline import Longs
 
 
 def _empty() -> Longs:

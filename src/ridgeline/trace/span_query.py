@@ -23,8 +23,7 @@ import numpy as np
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import BINARY
-from ridgeline.trace.call_stack import launching_ops
-from ridgeline.trace.classes import built_in
+from ridgeline.trace.classes import built_in, launching_ops
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.read.source import Progress
 from ridgeline.trace.timeline import Timeline

@@ -20,9 +20,19 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.core.errors import InputError
-from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, GROUPS, Rules, built_in
+from ridgeline.trace.classes import (
+    ALL,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    GROUPS,
+    Policy,
+    Rules,
+    built_in,
+    counted_rows,
+    policy_of,
+)
 from ridgeline.trace.intervals import Cover, cover, union
-from ridgeline.trace.policy import ALL, Policy, counted_rows, policy_of
 from ridgeline.trace.timeline import Timeline
 
 NAMES = 12  # longest list of ops in a breakdown

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
-from ridgeline.trace.arrays import Longs
 from ridgeline.trace.graph.match_collectives import WORD, MatchedCollectives
-from ridgeline.trace.side_tables import RecordedCollective
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.timeline import Longs, RecordedCollective, Timeline
 
 WIDTHS = {
     "Byte": 1, "Char": 1, "Bool": 1, "Half": 2, "BFloat16": 2, "Float": 4, "Int": 4, "Long": 8, "Double": 8,

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.arrays import Longs
+from ridgeline.trace.graph.dependencies import LONGEST_DELAY_NS
 from ridgeline.trace.graph.dependency_graph import NEVER, EdgeCount, Graph, by_parts
-from ridgeline.trace.graph.device_edges import LONGEST_DELAY_NS
 from ridgeline.trace.graph.edges import (
     BODY,
     CALL,
@@ -39,6 +38,7 @@ from ridgeline.trace.graph.edges import (
     STREAM,
     SYNC,
 )
+from ridgeline.trace.timeline import Longs
 
 HOST_PARTS = {
     CALL: "host call", ORDER: "host work", HAND_OVER: "host work", LAUNCH: "launch", DEVICE_SYNC: "synchronisation",

@@ -6,24 +6,27 @@
     own time of waiting          (of predictions) not under anything else
     gap                          nothing runs; its cause as `idle` tells it, its place that of the span that ended it
 
-Own times and gaps of a chip sum to its span exactly. hidden = duration - own time.
+Own times and gaps of a chip sum to its span exactly. hidden = duration - own time. Entries of a step, one a phase,
+class and name, and one a cause of gaps, sum to it. Names are those of kernels, or of what does not depend on chip or
+library: ops with their operands (`op_labels`); without names, classes are as coarse as a prediction's (`coarse`).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.trace.analysis.idle import CAUSES as IDLE
 from ridgeline.trace.analysis.idle import gaps_of_chip
 from ridgeline.trace.analysis.phases import mark_phases
-from ridgeline.trace.arrays import Bytes, Layers, Longs
-from ridgeline.trace.classes import GROUPS, Rules
+from ridgeline.trace.classes import ALL, COMMUNICATION, COPY, GROUPS, Rules, built_in, counted_rows, launching_ops
 from ridgeline.trace.graph.match_collectives import MatchedCollectives, match_collectives
 from ridgeline.trace.intervals import Cover, cover, covered_ns, union
-from ridgeline.trace.policy import ALL, counted_rows
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.timeline import PHASES, Bytes, Layers, Longs, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,3 +141,131 @@ def _exclusive_spans(
         late[chosen] = end - prompt - covered_ns(above, prompt, end)
         above = union(above, cover(start, end))
     return own_ns, late
+
+
+BUBBLE = "pipeline bubble"
+COARSE = {
+    "matmul": "matmul", "convolution": "matmul", "attention": "attention", "optimizer": "optimizer",
+    "per-kernel": "per-kernel", "waiting": "waiting",
+}  # fmt: skip
+MEMORY_BOUND = "memory-bound"
+KERNELS, OPERANDS = 3, 4  # named of an op
+VENDOR = re.compile(r"(?<=aten::)(cudnn_|miopen_|mkldnn_|_cudnn_)")
+"""What an op is called by one vendor's library only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeEntry:
+    """One place: all spans of a phase, class and name, per step and chip; or the gaps of a cause."""
+
+    phase: str
+    class_: str
+    name: str
+    group: str
+    calls: float
+    duration_ns: float
+    own_ns: float
+    late_ns: float
+    kernels: tuple[str, ...] = ()
+    """Kernels of an op, the longest first, where places are ops."""
+
+
+def entries_of(
+    one: ExclusiveTime, *, by_name: bool = True, labels: tuple[NDArray[np.int64], tuple[str, ...]] | None = None
+) -> Iterator[TimeEntry]:
+    """Exclusive time by place, per step and chip; it sums to the step. Without names, classes are coarse.
+
+    ``labels`` are other names of the rows: codes, and the texts behind them.
+    """
+    line, counts = one.line, one.counts
+    ids = np.array([line.classes[code] if by_name else coarse(line, code) for code in range(len(line.classes))])
+    codes = {id: place for place, id in enumerate(dict.fromkeys(ids.tolist()))}
+    class_ = np.array([codes[id] for id in ids.tolist()])[line.class_[one.rows]]
+    label_codes = labels[0] if labels else line.name[one.rows].astype(np.int64)
+    texts = labels[1] if labels else line.names
+    name = label_codes if by_name else np.zeros(len(one.rows), np.int64)
+    key = (one.phase.astype(np.int64) * (len(codes) + 1) + class_) * (len(texts) + 1) + name
+    table = list(codes)
+    for place in _groups(key, counts):
+        first = place[0]
+        text = table[int(class_[first])]
+        yield TimeEntry(
+            phase=PHASES[int(one.phase[first])], class_=text or "host",
+            name=texts[int(label_codes[first])] if by_name else text,
+            group=GROUPS[int(one.group[first])], calls=len(place) / one.shares,
+            duration_ns=int(one.duration_ns[place].sum()) / one.shares,
+            own_ns=int(one.own_ns[place].sum()) / one.shares,
+            late_ns=int(one.late_ns[place].sum()) / one.shares,
+            kernels=_kernels(line, one.rows[place]) if labels else (),
+        )  # fmt: skip
+    yield from _gap_entries(one, counts)
+
+
+def _kernels(line: Timeline, rows: NDArray[np.intp]) -> tuple[str, ...]:
+    """The names of some kernels, longest in all first."""
+    codes, place = np.unique(line.name[rows], return_inverse=True)
+    time = np.bincount(place, weights=line.durations_ns(rows))
+    return tuple(line.names[int(codes[at])] for at in np.argsort(-time, kind="stable")[:KERNELS].tolist())
+
+
+def op_labels(line: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """For each row a name that does not depend on chip or library: its op and operands, or its kernel's name.
+
+    The op is the outermost of the framework around the launch whose operands were recorded, below autograd's.
+    """
+    op = launching_ops(line, rows)
+    shape = np.where(op >= 0, line.detail.shape.at(np.maximum(op, 0)), -1)
+    texts: dict[str, int] = {}
+    code_of_op: dict[tuple[int, int, int], int] = {}
+    codes = np.zeros(len(rows), np.int64)
+    keys = (np.where(op >= 0, line.name[np.maximum(op, 0)], -1), shape, np.where(op >= 0, -1, line.name[rows]))
+    for place, key in enumerate(zip(*(part.tolist() for part in keys), strict=True)):
+        code = code_of_op.get(key)
+        if code is None:
+            text = _op_text(line, *key)
+            code = code_of_op[key] = texts.setdefault(text, len(texts))
+        codes[place] = code
+    return codes, tuple(texts)
+
+
+def _op_text(line: Timeline, op: int, shape: int, kernel: int) -> str:
+    if op < 0:
+        return line.names[kernel]
+    name = VENDOR.sub("", line.names[op])
+    if shape < 0:
+        return name
+    dims = [dim for dim in line.detail.shapes[shape].dims if dim and not isinstance(dim[0], tuple)]
+    return " ".join([name, *("x".join(map(str, dim)) for dim in dims[:OPERANDS])])
+
+
+def coarse(line: Timeline, code: int) -> str:
+    """The class a prediction would put a class in."""
+    id = line.classes[code]
+    group = built_in().group_of(id)
+    if group in (COMMUNICATION, COPY):
+        return group
+    return COARSE.get(id, MEMORY_BOUND)
+
+
+def _gap_entries(one: ExclusiveTime, kept: NDArray[np.bool_]) -> Iterator[TimeEntry]:
+    inside = kept[one.gap_row]
+    cause = np.zeros_like(one.gap_cause) if one.line.predicted else one.gap_cause  # a predicted gap has one name
+    key = one.phase[one.gap_row].astype(np.int64) * len(IDLE) + cause
+    for place in _groups(key, inside):
+        total = int(one.gap_ns[place].sum()) / one.shares
+        yield TimeEntry(
+            phase=PHASES[int(one.phase[one.gap_row[place[0]]])], class_="idle",
+            name=_gap_name(one, int(one.gap_cause[place[0]])),
+            group="idle", calls=len(place) / one.shares, duration_ns=total, own_ns=total, late_ns=0.0,
+        )  # fmt: skip
+
+
+def _gap_name(one: ExclusiveTime, cause: int) -> str:
+    """The cause of a gap; a predicted stage that idles waits for the others."""
+    return BUBBLE if one.line.predicted else IDLE[cause]
+
+
+def _groups(key: NDArray[np.int64], kept: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    rows = np.flatnonzero(kept)
+    order = rows[np.argsort(key[rows], kind="stable")]
+    return [part for part in np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(part)]

@@ -29,12 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.arrays import Longs
 from ridgeline.trace.classes import COMMUNICATION, COPY, Rules
-from ridgeline.trace.graph.edges import WAITS
-from ridgeline.trace.graph.host_waits import host_waits
+from ridgeline.trace.graph.edges import WAITS, host_waits
 from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps, union
-from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Timeline
+from ridgeline.trace.timeline import ANNOTATION, HOST, PYTHON, RUNTIME, Longs, Timeline
 
 CAUSES = (
     "host", "synchronisation", "data loading", "start-up", "communication", "copy", "between kernels", "dependency",
@@ -196,3 +194,142 @@ def _cover_of_names(line: Timeline, pattern: re.Pattern[str], chosen: Mask) -> C
     matching = [code for code in names.tolist() if pattern.search(line.names[code][:200])]
     rows = np.flatnonzero(chosen & np.isin(line.name, matching))
     return cover(line.start_ns[rows], line.end_ns[rows])
+
+
+NOT_TELLING = re.compile(
+    r"^(ProfilerStep|Iteration|step|PyTorch Profiler|ThreadPool)\b|^(ProfilerStep)#", re.IGNORECASE
+)
+LAUNCHES = re.compile(r"launch", re.IGNORECASE)
+LONGEST = 70  # characters of a name
+LOOKED_AT = 24  # of the longest times, each of which costs a pass over the timeline
+NAMES = 60  # annotations compared
+
+
+def host_activity(line: Timeline, start: Longs, end: Longs, rank: int) -> dict[str, int]:
+    """Nanoseconds by what the host of a rank did in the longest of these times, most first; "" where nothing tells."""
+    kinds = line.of_kind(HOST, RUNTIME, PYTHON, ANNOTATION) & (line.rank == rank)
+    rows = np.flatnonzero(kinds)
+    begin, until = line.start_ns[rows], line.end_ns[rows]
+    total: dict[str, int] = {}
+    for place in np.argsort(start - end, kind="stable")[:LOOKED_AT].tolist():
+        low, high = int(start[place]), int(end[place])
+        inside = np.minimum(until, high) - np.maximum(begin, low)
+        inside_rows = rows[inside * 2 >= high - low]
+        name = _innermost(line, inside_rows)
+        total[name] = total.get(name, 0) + high - low
+    return dict(sorted(total.items(), key=lambda entry: -entry[1]))
+
+
+def _innermost(line: Timeline, rows: NDArray[np.intp]) -> str:
+    order = rows[np.argsort(line.durations_ns(rows), kind="stable")]
+    names = (line.names[int(line.name[row])] for row in order.tolist())
+    return next((short(name) for name in names if not NOT_TELLING.search(name) and not LAUNCHES.search(name)), "")
+
+
+def short(name: str) -> str:
+    """A name without what differs from call to call, and not too long.
+
+    >>> short("autograd::engine::evaluate_function: MulBackward0"), short("broadcast#17")
+    ('autograd::engine::evaluate_function: MulBackward0', 'broadcast')
+    """
+    plain = re.sub(r"#\d+\b.*$", "", " ".join(name.split()))
+    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+
+
+def scopes(line: Timeline, start: Longs, end: Longs) -> dict[str, int]:
+    """Nanoseconds of these times under each annotation of the host, most first; annotations may nest."""
+    rows = np.flatnonzero(line.of_kind(ANNOTATION))
+    scope_ns: dict[str, int] = {}
+    names, place = np.unique(line.name[rows], return_inverse=True)
+    time = np.bincount(place, weights=line.durations_ns(rows), minlength=len(names))
+    for code in np.argsort(-time, kind="stable")[:NAMES].tolist():
+        name = line.names[int(names[code])]
+        scope_rows = rows[place == code]
+        if not NOT_TELLING.search(name):
+            under = covered_ns(cover(line.start_ns[scope_rows], line.end_ns[scope_rows]), start, end)
+            scope_ns[short(name)] = scope_ns.get(short(name), 0) + int(under.sum())
+    return dict(sorted(scope_ns.items(), key=lambda entry: -entry[1]))
+
+
+GRAPH = re.compile(r"graph_?launch", re.IGNORECASE)
+SHORT_NS = 10_000  # a span shorter than this costs about as much to launch as to run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """Launches of one chip, in nanoseconds."""
+
+    process: str
+    rank: int
+    spans: int
+    calls: int
+    unlinked: int
+    """Spans whose launch is not in the trace."""
+    call_ns: int
+    """Median time of a launching call on the host."""
+    calls_total_ns: int
+    delay_ns: int
+    """Median."""
+    delay_p99_ns: int
+    queue_depth: float
+    """Mean over the linked spans."""
+    empty_queue: float
+    """Share of linked spans that started when nothing else was queued."""
+    graph_replays: int
+    graph_spans: int
+    short_spans: int
+    short_ns: int
+    """Spans shorter than 10 us, and their time together."""
+
+    JSON = "* -empty_queue empty_queue_share=empty_queue"
+
+
+def launches(line: Timeline, counted: Mask) -> tuple[Launches, ...]:
+    """Statistics of every chip that has work; chips of a prediction have no launches and are left out."""
+    graphs = np.array([bool(GRAPH.search(name)) for name in line.names], np.bool_)
+    chips = []
+    for process in np.unique(line.process[counted]).tolist():
+        rows = np.flatnonzero(counted & (line.process == process))
+        if (line.launch[rows] >= 0).any():
+            chips.append(_of_chip(line, process, rows, graphs))
+    return tuple(chips)
+
+
+def _of_chip(line: Timeline, process: int, rows: NDArray[np.intp], graphs: NDArray[np.bool_]) -> Launches:
+    launched_rows = rows[line.launch[rows] >= 0]
+    calls, first = np.unique(line.launch[launched_rows], return_index=True)
+    start_ns, end_ns = line.start_ns, line.end_ns
+    cost = (end_ns - start_ns)[calls]
+    delay = np.maximum(start_ns[launched_rows[first]] - start_ns[calls], 0)
+    depth = queue_depth(start_ns[line.launch[launched_rows]], start_ns[launched_rows])
+    replays = graphs[line.name[calls]]
+    length = (end_ns - start_ns)[rows]
+    return Launches(
+        process=line.processes[process],
+        rank=line.tables.ranks[process],
+        spans=len(rows),
+        calls=len(calls),
+        unlinked=len(rows) - len(launched_rows),
+        call_ns=int(np.median(cost)),
+        calls_total_ns=int(cost.sum()),
+        delay_ns=int(np.median(delay)),
+        delay_p99_ns=int(np.quantile(delay, 0.99)),
+        queue_depth=float(depth.mean()),
+        empty_queue=float((depth == 0).mean()),
+        graph_replays=int(replays.sum()),
+        graph_spans=int(graphs[line.name[line.launch[launched_rows]]].sum()),
+        short_spans=int((length < SHORT_NS).sum()),
+        short_ns=int(length[length < SHORT_NS].sum()),
+    )
+
+
+def queue_depth(launched: NDArray[np.int64], started: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many others were launched and not started at each start.
+
+    >>> queue_depth(np.array([0, 1, 2]), np.array([5, 6, 7])).tolist()
+    [2, 1, 0]
+    """
+    before = np.searchsorted(np.sort(launched), started, side="right")
+    begun = np.searchsorted(np.sort(started), started, side="right")
+    depth: NDArray[np.int64] = np.maximum(before - begun, 0)
+    return depth

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
 from ridgeline.trace.analysis.phases import phases_at
-from ridgeline.trace.arrays import Longs
-from ridgeline.trace.call_stack import parents
-from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Timeline
+from ridgeline.trace.classes import parents
+from ridgeline.trace.timeline import HOST, NOT_WORK, PHASES, Counter, Longs, Timeline
 
 NAMES = ("allocated bytes", "memory")
 RESERVED = "reserved bytes"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.call_stack import launching_ops, parents
+from ridgeline.trace.classes import launching_ops, parents
 from ridgeline.trace.intervals import cover, covered_ns
 from ridgeline.trace.timeline import ANNOTATION, KERNEL, PYTHON, Timeline
 

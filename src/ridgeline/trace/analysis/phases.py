@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.arrays import Bytes, Layers, Longs
+from ridgeline.trace.classes import counted_rows
 from ridgeline.trace.intervals import cover, covered_ns
-from ridgeline.trace.policy import counted_rows
 from ridgeline.trace.timeline import (
     ANNOTATION,
     BACKWARD,
@@ -39,6 +38,9 @@ from ridgeline.trace.timeline import (
     PHASES,
     PYTHON,
     UNKNOWN,
+    Bytes,
+    Layers,
+    Longs,
     Timeline,
 )
 

@@ -3,6 +3,9 @@
     achieved      flops / t and bytes / t, with t the time of all kernels the op launched
     roof          t_min = max(flops / peak, bytes / bandwidth);   efficiency = t_min / t
     bound         compute or memory, whichever term of the roof is larger
+    reachable     0.92 of the best rate anybody measured on the chip, as a share of its peak (`reachable.toml`, written
+                  by `python -m tools docs reachable`): shapes of real steps are seldom the best ones. Without a
+                  measurement 75 % of the compute roof, 80 % of the memory roof
 
 An efficiency above 1 says that less was moved than counted: operands shared or still in a cache. The peak is the data
 sheet's dense one for the format of the first operand; fp32 products run on the matrix unit's tf32
@@ -12,22 +15,64 @@ when the kernel's name says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
+from ridgeline.core.documents import JsonObject
 from ridgeline.core.units import DECIMAL
 from ridgeline.hardware.chip import Chip
+from ridgeline.hardware.device_names import chip_id, unnamed_chip_id
+from ridgeline.hardware.load import chip as catalog_chip
 from ridgeline.ir.kernel import Kernel
 from ridgeline.trace.analysis.op_kernels import op_kernel
-from ridgeline.trace.analysis.reachable import reachable
 from ridgeline.trace.analysis.served_shapes import PricedSpan
-from ridgeline.trace.arrays import Codes
-from ridgeline.trace.call_stack import parents
-from ridgeline.trace.timeline import KERNEL, Timeline
+from ridgeline.trace.classes import parents
+from ridgeline.trace.timeline import KERNEL, About, Codes, Timeline
+
+LARGEST_MEMORY = 2**62  # bytes
+
+
+def chip_of(about: About, named: str | None = None) -> Chip | None:
+    """The chip a trace ran on: the one named, else the one its device name means, else None."""
+    if named is not None:
+        return catalog_chip(named)
+    properties = about.properties.get("deviceProperties")
+    first = properties[0] if isinstance(properties, list) and properties else None
+    device: JsonObject = first if isinstance(first, dict) else {}
+    size = device.get("totalGlobalMem")
+    memory = size if isinstance(size, int) and 0 < size < LARGEST_MEMORY else 0
+    if about.chips:
+        id = chip_id(about.chips[0], memory)
+    else:
+        version = (device.get("computeMajor"), device.get("computeMinor"))
+        id = unnamed_chip_id(version, device.get("numSms"), memory)
+    return catalog_chip(id) if id else None
+
+
+TABLE = Path(__file__).parent / "reachable.toml"
+ASSUMED = {"compute": 0.75, "memory": 0.8}  # of the roof: what good kernels reach
+USUAL = 0.92  # of the best shape
+SAME = {"fp16": "bf16", "bf16": "fp16"}  # one unit, one rate
+
+
+@cache
+def _shares() -> Mapping[str, Mapping[str, float]]:
+    return {id: entry["share"] for id, entry in tomllib.loads(TABLE.read_text(encoding="utf-8"))["chip"].items()}
+
+
+def reachable(chip: str | None, dtype: str, bound: str) -> float:
+    """Efficiency good kernels reach on a chip (its id) in a format, where this bounds them."""
+    shares = _shares().get(chip or "", {})
+    best = shares.get("memory") if bound == "memory" else shares.get(dtype, shares.get(SAME.get(dtype, ""), None))
+    return ASSUMED[bound] if best is None else USUAL * best
+
 
 TF32 = re.compile(r"tf32|s1688|16816", re.IGNORECASE)
 FEW_TOKENS = 0.5  # of the memory roof: attention over few tokens

@@ -3,22 +3,221 @@
     skew       last arrival - first arrival at one collective
     caused     of a rank: what the others waited for it where it came last, until the next but last was there
 
-`bubbles` has the pipeline's.
+    bubble     of a stage: time in the window of all stages in which it neither computes nor takes part in a collective
+    waiting    of a gap that a receive ends: from its start until the sender began to send
+    transfer   from then until the receive ended
+    cool down  behind the last work of the stage
+    other      gaps that no receive ends, and what passes between a receive and the work it feeds
+
+    c[k, r]    compute of rank r between collectives k - 1 and k, both of all ranks
+    uneven     mean over k of max over r of c[k, r]  /  mean over k and r of c[k, r]  -  1
+
+A receive that spins until its message comes is waiting, so it counts as bubble; the parts of a bubble add up to it.
+Where c differs, all wait at k for whoever has most, though sums may be even: work that were even at every k would take
+mean over r of c[k, r].
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.core.arrays import Mask
-from ridgeline.trace.analysis.between_collectives import Between, compute_between
-from ridgeline.trace.analysis.pipeline_bubbles import Bubble, bubbles
-from ridgeline.trace.arrays import Longs
-from ridgeline.trace.classes import Rules
-from ridgeline.trace.graph.match_collectives import MatchedCollective, MatchedCollectives, match_collectives
-from ridgeline.trace.timeline import Timeline
+from ridgeline.trace.classes import COMMUNICATION, COMPUTE, COPY, Rules
+from ridgeline.trace.graph.match_collectives import (
+    EXCHANGE,
+    MatchedCollective,
+    MatchedCollectives,
+    communication_rows,
+    is_pairwise,
+    match_collectives,
+)
+from ridgeline.trace.intervals import Cover, cover, covered_ns, gaps
+from ridgeline.trace.timeline import Longs, Timeline
+
+Times = tuple[Longs, Longs]
+CLOSE_NS = 50_000  # from the end of a receive to the work it feeds: an event and a launch lie between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a stage waited for one other rank."""
+
+    rank: int
+    waiting_ns: int
+    transfer_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubble:
+    """Idle time of one pipeline stage in the window of all."""
+
+    process: str
+    rank: int
+    window_ns: int
+    busy_ns: int
+    warm_up_ns: int
+    """Before its first work."""
+    cool_down_ns: int
+    """Behind its last work."""
+    waits: tuple[Wait, ...] = ()
+    """Longest first; empty where sends could not be matched with receives."""
+
+    JSON = "process rank window_us bubble_us bubble_share=share warm_up_us cool_down_us waits other_us"
+
+    @property
+    def bubble_ns(self) -> int:
+        return self.window_ns - self.busy_ns
+
+    @property
+    def share(self) -> float:
+        return self.bubble_ns / self.window_ns if self.window_ns else 0.0
+
+    @property
+    def other_ns(self) -> int:
+        """What neither a receive nor the end of the window explains."""
+        return self.bubble_ns - self.cool_down_ns - sum(wait.waiting_ns + wait.transfer_ns for wait in self.waits)
+
+
+def bubbles(
+    line: Timeline, rules: Rules, counted: Mask, matched: MatchedCollectives, times: Times
+) -> tuple[Bubble, ...]:
+    """Bubbles of every chip; none where nothing is sent. ``times`` are starts and ends on the common clock."""
+    start, end = times
+    talk = communication_rows(line, rules, counted)
+    pairs = talk[is_pairwise(line, talk)]
+    chips = np.unique(line.process[counted]).tolist()
+    if not len(pairs) or len(chips) < 2:
+        return ()
+    window = int(start[counted].min()), int(end[counted].max())
+    groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
+    busy = counted & np.isin(groups, (COMPUTE, COPY, COMMUNICATION))
+    busy[pairs] = False
+    receives = _receives(matched)
+    return tuple(
+        _bubble(line, chip, np.flatnonzero(busy & (line.process == chip)), receives, (times, window)) for chip in chips
+    )
+
+
+def _receives(matched: MatchedCollectives) -> Longs:
+    """Rows of receives beside the rows of their sends; of an exchange, each is both."""
+    rows = [pair.rows for pair in matched.pairs] + [pair.rows[::-1] for pair in matched.pairs if pair.name == EXCHANGE]
+    return np.array(rows, np.int64).reshape(-1, 2)[:, ::-1]
+
+
+def _bubble(
+    line: Timeline, chip: int, rows: NDArray[np.intp], received: Longs, given: tuple[Times, tuple[int, int]]
+) -> Bubble:
+    times, window = given
+    works = cover(times[0][rows], times[1][rows])
+    inside = covered_ns(works, np.array(window[:1]), np.array(window[1:]))
+    between = gaps(works)
+    if len(works):  # what comes before the first work is a gap too
+        between = Cover(
+            start=np.concatenate([[window[0]], between.start]), end=np.concatenate([[works.first], between.end])
+        )
+    stage_receives = received[line.process[received[:, 0]] == chip]
+    return Bubble(
+        process=line.processes[chip],
+        rank=line.tables.ranks[chip],
+        window_ns=window[1] - window[0],
+        busy_ns=int(inside[0]),
+        warm_up_ns=works.first - window[0] if len(works) else window[1] - window[0],
+        cool_down_ns=window[1] - works.last if len(works) else 0,
+        waits=tuple(
+            sorted(_waits(line, stage_receives, between, times), key=lambda one: -one.waiting_ns - one.transfer_ns)
+        ),
+    )
+
+
+def _waits(line: Timeline, received: Longs, between: Cover, times: Times) -> Iterator[Wait]:
+    """Gaps by the rank whose message ended them."""
+    if not len(received) or not len(between):
+        return
+    start, end = times
+    received = received[np.argsort(end[received[:, 0]], kind="stable")]
+    came = end[received[:, 0]]
+    place = np.searchsorted(came, between.end, side="right") - 1
+    has_receive = (place >= 0) & (came[np.maximum(place, 0)] > between.start)
+    has_receive &= between.end - came[np.maximum(place, 0)] <= CLOSE_NS
+    message, begun = received[place[has_receive]], between.start[has_receive]
+    sent = np.clip(start[message[:, 1]], begun, end[message[:, 0]])
+    rank = line.rank[message[:, 1]]
+    for number in np.unique(rank).tolist():
+        of_rank = rank == number
+        yield Wait(
+            rank=number,
+            waiting_ns=int((sent - begun)[of_rank].sum()),
+            transfer_ns=int((end[message[:, 0]] - sent)[of_rank].sum()),
+        )
+
+
+FEWEST = 4  # collectives to speak of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Between:
+    """Compute between collectives of all ranks."""
+
+    compute_ns: NDArray[np.float64]
+    """By collective and rank."""
+    rows: NDArray[np.intp]
+    """Spans of compute that stand before one of them."""
+    at: NDArray[np.int64]
+    """Which collective each stands before."""
+    rank: NDArray[np.int64]
+    """Whose each is, as a column."""
+
+    @property
+    def uneven(self) -> float:
+        """How much longer the longest rank computes than the mean, from one collective to the next."""
+        return float(self.compute_ns.max(axis=1).sum() / max(1.0, self.compute_ns.mean(axis=1).sum()) - 1)
+
+    @property
+    def even(self) -> float:
+        """The same for the sums of ranks."""
+        total = self.compute_ns.sum(axis=0)
+        return float(total.max() / max(1.0, total.mean()) - 1)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Of each row: how long it would be if all ranks computed as long before each collective."""
+        share = self.compute_ns.mean(axis=1, keepdims=True) / np.maximum(1.0, self.compute_ns)
+        return np.asarray(share[self.at, self.rank])
+
+
+def compute_between(
+    line: Timeline, rules: Rules, counted: Mask, found: Sequence[MatchedCollective]
+) -> Between | None:  # fmt: skip
+    """The compute between collectives that every rank takes part in, in the order of their starts."""
+    world = max((len(match.ranks) for match in found), default=0)
+    world_matches = [match for match in found if len(match.ranks) == world]
+    if world < 2 or len(world_matches) < FEWEST or len({match.ranks for match in world_matches}) != 1:
+        return None
+    world_matches.sort(key=lambda one: int(line.start_ns[one.rows[0]]))
+    groups = np.array([rules.group_of(id) == COMPUTE for id in line.classes], np.bool_)
+    time = np.zeros((len(world_matches), world))
+    rows, at, rank = [], [], []
+    for column in range(world):
+        ends = np.array([line.start_ns[match.rows[column]] for match in world_matches])
+        if (np.diff(ends) < 0).any():
+            return None  # ranks disagree about the order
+        process = line.process[world_matches[0].rows[column]]
+        compute_rows = np.flatnonzero(counted & groups[line.class_] & (line.process == process))
+        place = np.searchsorted(ends, line.start_ns[compute_rows], side="right")
+        compute_rows, place = compute_rows[place < len(world_matches)], place[place < len(world_matches)]
+        np.add.at(time[:, column], place, line.durations_ns(compute_rows))
+        rows.append(compute_rows)
+        at.append(place)
+        rank.append(np.full(len(compute_rows), column))
+    return Between(
+        compute_ns=time, rows=np.concatenate(rows), at=np.concatenate(at).astype(np.int64),
+        rank=np.concatenate(rank).astype(np.int64),
+    )  # fmt: skip
+
 
 LISTED = 50  # collectives a report names, by skew
 

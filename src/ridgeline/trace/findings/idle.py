@@ -1,21 +1,21 @@
-"""Rules about idle chips: launch-bound steps, pauses, synchronisation, data loading and held-back work."""
+"""Rules about idle chips (launch-bound steps, pauses, synchronisation, start-up, held-back work) and outlier steps."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.analysis.host_activity import host_activity, scopes, short
-from ridgeline.trace.analysis.idle import MEANING
-from ridgeline.trace.analysis.launches import GRAPH
-from ridgeline.trace.call_stack import parents
+from ridgeline.trace.analysis.breakdown import BreakdownRow
+from ridgeline.trace.analysis.idle import BEGINS, CAUSES, COMPILES, GRAPH, MEANING, host_activity, scopes, short
+from ridgeline.trace.classes import parents
 from ridgeline.trace.findings.finding import Facts, Finding, Gain, count
 from ridgeline.trace.graph.edges import WAITS
-from ridgeline.trace.timeline import RUNTIME, SYNC
+from ridgeline.trace.intervals import cover, covered_ns
+from ridgeline.trace.timeline import PYTHON, RUNTIME, SYNC
 
 REPLAY_GAP_NS = 1500  # what remains between kernels of a replayed graph
 PAUSE_NS = 1_000_000  # no launch takes this long: the host did something else
@@ -31,14 +31,14 @@ ACTIONS = {
 }
 RECORDED = {"record_shapes": "shapes", "profile_memory": "memory", "with_stack": "stacks"}  # what costs the host time
 FUSED_STEP = re.compile(r"^aten::(_fused_(adam|sgd|adagrad)|_foreach_)")
-COMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
+RECOMPILES = "compile(?!d)|dynamo|inductor.*compil|triton.*(jit|compile)"
 CURES = (  # what the host was in -> what helps
     ("zero_grad", "zero_grad(set_to_none=True)"),
     ("unflatten_dense|_broadcast_coalesced|broadcast", "broadcast_buffers=False, or synchronised norms instead"),
     ("clip_grad", "clip_grad_norm_(foreach=True), and read the norm later"),
     ("optimizer|_foreach|\\.step", "a fused optimizer (fused=True, or foreach=True), or compile its step"),
     (
-        COMPILES,
+        RECOMPILES,
         "warm up; fixed or marked dynamic shapes, so that nothing recompiles",
     ),
     ("\\bgc\\b|gc_collect|garbage", "gc.disable() or gc.freeze() after warm-up; collect between steps"),
@@ -280,3 +280,201 @@ def held_back(facts: Facts) -> Iterator[Finding]:
             facts.gaps.ended[places].tolist(), lost, Gain(lost - REPLAY_GAP_NS * len(places)), action,
         )  # fmt: skip
         yield replace(finding, capture=single_gap, gap=facts.gap(places))
+
+
+CONTEXT_NS = 50_000_000  # a call that frees nothing takes this long only where it makes a context first
+STARTS = (
+    ("compilation", re.compile(r"compile(?!d)|inductor|dynamo|autotune", re.IGNORECASE), ""),
+    ("instantiating graphs", re.compile("graphinstantiate", re.IGNORECASE), "capture once, replay often"),
+    ("allocation", re.compile("malloc|hostalloc|memcreate|memaddress|free", re.IGNORECASE),
+     "the allocator asks the driver for memory, or gives it back and asks again (retries; empty_cache): "
+     "keep memory below the limit, expandable_segments:True, equal shapes in every step"),
+    ("first use", re.compile("module|library|funcgetattr|lazy|kernelgetattr", re.IGNORECASE),
+     "code is loaded at a kernel's first use: warm up before measuring, or CUDA_MODULE_LOADING=EAGER"),
+)  # fmt: skip
+
+
+def start_up(facts: Facts) -> Iterator[Finding]:
+    """Gain: all gaps spent loading code, allocating memory or compiling, each of them apart."""
+    places = facts.gaps.of("start-up")
+    if not facts.worth(int(facts.gaps.length[places].sum())):
+        return
+    line = facts.line
+    python = np.flatnonzero(line.of_kind(PYTHON))
+    calls = np.union1d(np.flatnonzero(line.named(BEGINS) & ~line.of_kind(PYTHON)), python[line.named(COMPILES, python)])
+    end = line.start_ns[facts.gaps.ended[places]]
+    start = end - facts.gaps.length[places]
+    kind = _kinds(facts, calls)
+    inside = np.array(
+        [_main_kind(line.start_ns, line.end_ns, calls, kind, span) for span in zip(start, end, strict=True)]
+    )
+    for code in dict.fromkeys(inside.tolist()):
+        kind_places = places[inside == code]
+        lost = int(facts.gaps.length[kind_places].sum())
+        kind_calls = calls[kind == code]
+        kind_calls = kind_calls[
+            covered_ns(
+                cover(start[inside == code], end[inside == code]), line.start_ns[kind_calls], line.end_ns[kind_calls]
+            )
+            > 0
+        ]
+        if facts.worth(lost) and len(kind_calls):
+            yield _start_up_finding(facts, int(code), kind_places, kind_calls, lost)
+
+
+def _kinds(facts: Facts, calls: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Which sort of start-up each call is; one that frees for very long makes a library's context."""
+    line = facts.line
+    names = [
+        next((code for code, (_, pattern, _) in enumerate(STARTS) if pattern.search(name[:200])), len(STARTS) - 1)
+        for name in line.names
+    ]
+    kind = np.array(names)[line.name[calls]]
+    frees = line.named(re.compile("free", re.IGNORECASE), calls) & (line.durations_ns(calls) > CONTEXT_NS)
+    return np.where(frees, len(STARTS) - 1, kind)
+
+
+def _main_kind(
+    start: NDArray[np.int64], end: NDArray[np.int64], calls: NDArray[np.intp], kind: NDArray[np.int64],
+    span: tuple[int, int],
+) -> int:  # fmt: skip
+    """The sort that fills most of a gap."""
+    time = np.maximum(0, np.minimum(end[calls], span[1]) - np.maximum(start[calls], span[0]))
+    return int(np.bincount(kind, weights=time, minlength=len(STARTS)).argmax())
+
+
+def _start_up_finding(facts: Facts, code: int, places: NDArray[np.intp], seen: NDArray[np.intp], lost: int) -> Finding:
+    line = facts.line
+    what, _, action = STARTS[code]
+    by: dict[str, int] = {}
+    for row in seen.tolist():
+        text = short(line.names[int(line.name[row])])
+        by[text] = by.get(text, 0) + int(line.end_ns[row] - line.start_ns[row])
+    name = max(by, key=lambda one: by[one])
+    steps = np.unique(line.step[facts.gaps.ended[places]])
+    every = {row.step for row in facts.parts.steps}
+    once = len(every) > 1 and len(steps) * 3 <= len(every) + 1
+    when = f"; only in {count(len(steps), 'step')} of {len(every)}" if once else ""
+    steady_remark = (
+        "; it is no part of a steady step: leave these steps out, and read the other findings" if once else ""
+    )
+    finding = facts.finding(
+        f"idle, start-up: {what} inside the measured time ({count(len(places), 'gap')}; "
+        f"{name}{_enclosing_frame(facts, seen)}){when}",
+        [*facts.longest(seen), *facts.gaps.ended[places].tolist()], lost, Gain(lost),
+        (action or facts.software.says("compile")) + steady_remark,
+    )  # fmt: skip
+    return replace(finding, gap=facts.gap(places))
+
+
+def _enclosing_frame(facts: Facts, seen: NDArray[np.intp]) -> str:
+    """The outermost op around the longest of these calls."""
+    line, above = facts.line, parents(facts.line)
+    at = call = int(seen[int(line.durations_ns(seen).argmax())])
+    while above[at] >= 0:
+        at = int(above[at])
+    return f" of {short(line.names[int(line.name[at])])}" if at != call else ""
+
+
+FEWEST = 3  # steps to know what is usual
+LONGER = 1.35  # than the median
+
+
+def outlier_numbers(steps: Sequence[BreakdownRow]) -> tuple[int, ...]:
+    """Steps far longer than the median one on their chip, as numbers; few of many, or none is usual.
+
+    >>> from types import SimpleNamespace as S
+    >>> rows = [S(step=n, process="0", times=S(span_ns=length)) for n, length in enumerate((5, 5, 12, 5))]
+    >>> outlier_numbers(rows)
+    (2,)
+    """
+    times: dict[int, list[int]] = {}
+    for row in steps:
+        if row.step is not None:
+            times.setdefault(row.step, []).append(row.times.span_ns)
+    if len(times) < FEWEST:
+        return ()
+    mean = {step: float(np.mean(values)) for step, values in times.items()}
+    usual = float(np.median(list(mean.values())))
+    outliers = tuple(step for step, length in mean.items() if length > LONGER * usual)
+    return outliers if 3 * len(outliers) <= len(times) else ()
+
+
+def outlier_steps(facts: Facts) -> Iterator[Finding]:
+    """Gain: outlier steps as long as the median one. Where one idle cause makes most of it, that rule says it."""
+    line, chosen = facts.line, facts.outliers
+    if not chosen:
+        return
+    inside = np.isin(line.step, chosen)
+    work = np.flatnonzero(facts.counted & inside)
+    steps = {row.step for row in facts.parts.steps}
+    usual, took = _spans(facts, chosen)
+    over = took - usual * len(chosen)
+    if not facts.worth(over * len(facts.parts.chips)):
+        return
+    why, part = _why(facts, chosen, len(steps))
+    if part > 0.6 * over and why in CAUSES:
+        return
+    replayed_gain = None
+    if facts.gains is not None and why not in CAUSES:
+        replayed_gain = facts.gains.faster_rows(work, took / max(1.0, usual * len(chosen)))
+    numbers = ", ".join(map(str, chosen[:5]))
+    finding = facts.finding(
+        f"outlier steps: {numbers} of {len(steps)} took {took / max(1.0, usual * len(chosen)):.1f} times the median"
+        f"{f'; most more in {why}' if why else ''}{_prefills(facts, chosen)}",
+        facts.longest(work), over * len(facts.parts.chips), Gain(over * len(facts.parts.chips), replayed_gain),
+        _advice(facts),
+    )  # fmt: skip
+    first = min((step for step in steps if step is not None), default=0)
+    yield replace(finding, capture=chosen == (first,))  # the first of a capture is often longer: ranks begin apart
+
+
+def _spans(facts: Facts, chosen: Sequence[int]) -> tuple[float, float]:
+    """The median step, and all chosen ones together; mean over chips."""
+    rows = [row for row in facts.parts.steps if row.step is not None]
+    chips = max(1, len(facts.parts.chips))
+    usual = float(np.median([row.times.span_ns for row in rows if row.step not in chosen]))
+    return usual, sum(row.times.span_ns for row in rows if row.step in chosen) / chips
+
+
+def _why(facts: Facts, chosen: Sequence[int], steps: int) -> tuple[str, float]:
+    """The class of work, or cause of idle time, of which outlier steps have most more than the others, and how much."""
+    line = facts.line
+    usual_steps = max(1, steps - len(chosen))
+    more: dict[str, float] = {}
+    for of, names, rows, weights in (
+        (line.class_, line.classes, np.flatnonzero(facts.counted), None),
+        (None, CAUSES, facts.gaps.ended, facts.gaps.length),
+    ):
+        codes = of[rows] if of is not None else facts.gaps.cause
+        time = line.durations_ns(rows) if weights is None else weights
+        step = line.step[rows]
+        for code in np.unique(codes).tolist():
+            of_class = codes == code
+            outlier_ns = float(time[of_class & np.isin(step, chosen)].sum())
+            usual_ns = float(time[of_class & (step >= 0) & ~np.isin(step, chosen)].sum())
+            more[names[code]] = outlier_ns - usual_ns / usual_steps * len(chosen)
+    name = max(more, key=lambda one: more[one], default="")
+    return name, more.get(name, 0.0) / max(1, len(facts.parts.chips))
+
+
+def _prefills(facts: Facts, chosen: Sequence[int]) -> str:
+    """What the host says of an outlier step, where it says something."""
+    line = facts.line
+    rows = np.flatnonzero(facts.counted & (line.step == chosen[0]))
+    if not len(rows):
+        return ""
+    start, end = line.start_ns[rows].min(), line.end_ns[rows].max()
+    activity = host_activity(line, np.array([start]), np.array([end]), int(line.rank[rows[0]]))
+    name = next(iter(activity), "")
+    return f"; the host was in {name}" if name and "Synchronize" not in name else ""
+
+
+def _advice(facts: Facts) -> str:
+    if facts.software.engine:
+        return (
+            "steps with long prompts hold up those that decode: chunk them (max_num_batched_tokens), or prefill apart"
+        )
+    return (
+        "look at what differs in them: clocks (throttling), another program, longer sequences; leave them out of rates"
+    )

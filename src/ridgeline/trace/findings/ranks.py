@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.trace.analysis.breakdown import BreakdownRow
-from ridgeline.trace.analysis.host_activity import short
-from ridgeline.trace.analysis.idle import CAUSES, PAUSE_NS
+from ridgeline.trace.analysis.idle import CAUSES, PAUSE_NS, short
 from ridgeline.trace.analysis.stragglers import Straggler
 from ridgeline.trace.classes import COMPUTE
-from ridgeline.trace.findings.finding import Facts, Finding, Gain, GapEvidence
-from ridgeline.trace.findings.gains import Gains
+from ridgeline.trace.findings.finding import Facts, Finding, Gain, Gains, GapEvidence
 
 STAGGERED = 0.01  # of the window: stages that begin this close to each other are no pipeline
 LONGER = 1.03  # than the others compute: less is no imbalance

@@ -8,21 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from ridgeline.trace.classes import UNKNOWN
-from ridgeline.trace.findings.communication import exposed_communication, slow_links, small_collectives
-from ridgeline.trace.findings.copies import exposed_copies
+from ridgeline.trace.findings.communication import exposed_communication, exposed_copies, slow_links, small_collectives
 from ridgeline.trace.findings.finding import LEAST, Facts, Finding, Gain, Rule
-from ridgeline.trace.findings.fusion import fusible_chains, layout_changes, unfused_attention, unfused_optimizer
-from ridgeline.trace.findings.idle import held_back, launches_late, pauses, waits
+from ridgeline.trace.findings.idle import held_back, launches_late, outlier_steps, pauses, start_up, waits
 from ridgeline.trace.findings.kernels import (
+    fusible_chains,
+    layout_changes,
     slow_attention,
     slow_products,
     slow_traffic,
+    unfused_attention,
+    unfused_optimizer,
     unpacked_weights,
     without_matrix_unit,
 )
 from ridgeline.trace.findings.ranks import late_in_turn, late_ranks, moving_imbalance, pipeline_bubble, uneven_ranks
-from ridgeline.trace.findings.start_up import start_up
-from ridgeline.trace.findings.steps import outlier_steps
 
 NOISE, LARGE = 0.002, 0.04  # a gain this small is said only of what takes this much
 REAL = 0.05  # a gain from which on a finding goes before what is only of the capture

@@ -1,10 +1,7 @@
 """Turn a Timeline into a graph of dependencies between starts and ends of spans, and replay it with changes.
 
-edges                       the points, and the kinds of dependency
-host_waits                  silences of a host that waited for its last launch
-device_, host_, rank_edges  who finds them: on chips' streams, on hosts' threads, between ranks
-match_collectives           the parts of one collective on all ranks, and how far the ranks' clocks are apart
-match_p2p                   sends with their receives
-toposort                    an order in which every edge goes forward
-dependency_graph            all of it together; `replay`
+edges                the points, the kinds of dependency, and silences of a host that waited for its last launch
+match_collectives    the parts of one collective on all ranks, sends with their receives, and how far clocks are apart
+dependencies         who finds edges: on chips' streams, on hosts' threads, between ranks
+dependency_graph     all of it together, in an order in which every edge goes forward; `replay`
 """

@@ -1,31 +1,91 @@
-"""Turn a Chakra execution trace (protobuf, one node a message) into columns, with its dependencies beside them.
+"""Turn execution traces into columns: Chakra's (protobuf, one node a message) and PyTorch's (JSON).
 
-    metadata     the first message, then nodes: id, name, type, control and data dependencies, start, duration, operands
+    Chakra       metadata, then nodes: id, name, type, control and data dependencies, start, duration, operands
     host or chip by the attribute `is_cpu_op`; where it is missing, everything is work of a chip
     stream       the attribute `tid`; where it is missing, one for compute, communication and memory each
 
-Converters often leave out the starts. Nodes are then laid out as early as their dependencies and their streams allow,
-which a warning says: such a timeline has the durations and the order of the run, not its waiting times.
+    PyTorch      nodes of `ExecutionTraceObserver`: id, name, parent (`ctrl_deps`, before schema 1.0.1 `parent`),
+                 operands by value, shape and type, attributes
+
+Chakra's converters often leave out the starts. Nodes are then laid out as early as their dependencies and their streams
+allow, which a warning says: such a timeline has the durations and the order of the run, not its waiting times. PyTorch
+records neither times nor devices, only which op called which, in order: ops become spans of the host that last a
+microsecond for each op without children in them, and a warning says that these are no times.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from heapq import heappop, heappush
 
 import msgspec
 import numpy as np
 
-from ridgeline.trace.read.chakra_layout import earliest
-from ridgeline.trace.read.join import TracePart
-from ridgeline.trace.read.protobuf import Damaged, fields, messages, numbers, signed_int, varint
-from ridgeline.trace.read.row_columns import RowColumns
+from ridgeline.core.units import BINARY
+from ridgeline.trace.read.join import Interned, RowColumns, TracePart
+from ridgeline.trace.read.protobuf import Damaged, fields, messages, numbers, readable_fields, signed_int, varint
 from ridgeline.trace.read.source import Source, refuse
 from ridgeline.trace.read.timestamps import LARGEST, NANOS
-from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape
-from ridgeline.trace.timeline import HOST, KERNEL, MEMCPY, MEMSET, RUNTIME
+from ridgeline.trace.timeline import (
+    ANNOTATION,
+    HOST,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    RUNTIME,
+    Dims,
+    Longs,
+    RecordedCollective,
+    RecordedShape,
+)
+
+
+def earliest(duration: Longs, lanes: Longs, rows: Longs, after: Longs) -> tuple[Longs, int]:
+    """Starts, and how many nodes had to ignore a dependency because they waited for each other.
+
+        start(i) = max(end of what i waits for, end of what its stream did before)
+
+    ``rows[k]`` waits for ``after[k]``. Of what could start at the same instant, what stands first goes first.
+
+    >>> start, circular = earliest(np.array([5, 3, 2]), np.array([0, 1, 0]), np.array([1, 2]), np.array([0, 1]))
+    >>> start.tolist(), circular
+    ([0, 5, 8], 0)
+    """
+    count = len(duration)
+    waits = np.bincount(rows, minlength=count).tolist()
+    order = np.argsort(after, kind="stable")
+    followers, first = rows[order].tolist(), np.searchsorted(after[order], np.arange(count + 1)).tolist()
+    ready = [0] * count
+    start = [0] * count
+    done = [False] * count
+    lengths, lane = duration.tolist(), lanes.tolist()
+    free: dict[int, int] = {}
+    heap = [(0, row) for row in range(count) if not waits[row]]
+    circular = unplaced_nodes = 0
+    while True:
+        if not heap:
+            while unplaced_nodes < count and done[unplaced_nodes]:
+                unplaced_nodes += 1
+            if unplaced_nodes == count:
+                return np.array(start, np.int64), circular
+            circular += 1
+            heappush(heap, (ready[unplaced_nodes], unplaced_nodes))
+        at, row = heappop(heap)
+        if done[row]:
+            continue
+        begin = max(at, free.get(lane[row], 0))
+        if heap and begin > heap[0][0]:  # its stream is busy: what can start earlier goes first
+            heappush(heap, (begin, row))
+            continue
+        start[row], done[row] = begin, True
+        free[lane[row]] = end = begin + lengths[row]
+        for follower in followers[first[row] : first[row + 1]]:
+            ready[follower] = max(ready[follower], end)
+            waits[follower] -= 1
+            if waits[follower] == 0:
+                heappush(heap, (ready[follower], follower))
+
 
 FORMAT = "Chakra execution trace"
 MOST_NODES = 5_000_000
@@ -57,25 +117,14 @@ def recognises(head: bytes) -> bool:
             return False
         length, at = varint(head, at + length)
         first = head[at : at + min(length, 4096)]
-        numbers = _numbers_of(first)
     except Damaged:
         return False
+    numbers = [number for number, _ in readable_fields(first)]
     return length > 0 and bool(numbers) and numbers[0] in (1, 2) and all(number <= 16 for number in numbers)
 
 
-def _numbers_of(message: bytes) -> list[int]:
-    """Numbers of the fields of a message of which the end may be missing."""
-    numbers = []
-    try:
-        for number, _ in fields(message):
-            numbers.append(number)
-    except Damaged:
-        pass
-    return numbers
-
-
 @dataclass(slots=True)
-class Node:
+class ChakraNode:
     """One node as it stands in the file; attributes by name, numbers and texts only."""
 
     id: int = 0
@@ -91,7 +140,7 @@ class Node:
 
 def read(source: Source) -> TracePart:
     """One file as columns; an `InputError` when it holds no node."""
-    reading = _Reading(source)
+    reading = _ChakraNodes(source)
     try:
         for place, message in enumerate(messages(source.chunks())):
             if place:
@@ -102,17 +151,15 @@ def read(source: Source) -> TracePart:
                 reading.rows.warnings.append(f"more than {MOST_NODES:,} nodes; the rest of the file was not read")
                 break
     except Damaged as wrong:
-        why = source.damage or f"the file is damaged or cut ({wrong})"
-        reading.rows.warnings.insert(0, f"{why}; the {len(reading.ids):,} nodes before that are kept")
-    else:
-        if source.damage:
-            reading.rows.warnings.insert(0, f"{source.damage}; the {len(reading.ids):,} nodes before that are kept")
+        source.damage = source.damage or f"the file is damaged or cut ({wrong})"
+    if source.damage:
+        reading.rows.warnings.insert(0, f"{source.damage}; the {len(reading.ids):,} nodes before that are kept")
     if not reading.ids:
         raise refuse(source.path, "no node that can be read", FORMAT, "check that the converter finished writing it")
     return reading.part()
 
 
-class _Reading:
+class _ChakraNodes:
     """Collects the nodes of one file."""
 
     def __init__(self, source: Source) -> None:
@@ -121,12 +168,11 @@ class _Reading:
         self.ids: dict[int, int] = {}
         self.after: list[tuple[int, int]] = []
         self.times: list[tuple[int, int]] = []
-        self.codes: list[tuple[int, int, int, int]] = []
-        self.edges = 0
+        self.places: list[tuple[str, str, str, str]] = []
 
     @property
     def full(self) -> bool:
-        return len(self.times) >= MOST_NODES or self.edges >= MOST_EDGES
+        return len(self.times) >= MOST_NODES or len(self.after) >= MOST_EDGES
 
     def take(self, message: bytes) -> None:
         """Add one node."""
@@ -145,37 +191,30 @@ class _Reading:
         row = len(self.times)
         self.ids[node.id] = row
         self.after += [(row, parent) for parent in node.after]
-        self.edges += len(node.after)
         self.times.append((node.start, node.duration))
-        process, stream, name, kind = _place(node)
-        rows = self.rows
-        self.codes.append((rows.processes[process], rows.streams[stream], rows.names[name], rows.kinds[kind]))
-        self._details(row, node)
-
-    def _details(self, row: int, node: Node) -> None:
-        size = _as_int(node.attributes.get("comm_size", node.attributes.get("tensor_size")))
+        self.places.append(_place(node))
         if node.type in (SEND, RECEIVE, COLLECTIVE):
-            what = _collective(node)
-            self.rows.collectives.add(row, self.rows.collective_table[what])
-        if size:
+            self.rows.collectives.add(row, self.rows.collective_table[_collective(node)])
+        if size := _as_int(node.attributes.get("comm_size", node.attributes.get("tensor_size"))):
             self.rows.sizes.add(row, size)
-        shape = _shape(node)
-        if shape is not None:
-            self.rows.shapes.add(row, self.rows.shape_table[shape])
+        self.rows.add_shape(row, _shape(node))
 
     def part(self) -> TracePart:
         nanos = self.source.nanos or NANOS
         start, duration = (np.array(self.times, np.int64).reshape(-1, 2) * nanos).T
         rows, edges = self._edges()
         start, duration = self._laid_out(start, duration, rows, edges)
-        process, stream, name, kind = np.array(self.codes, np.int32).reshape(-1, 4).T
         self.rows.after.rows, self.rows.after.values = rows.tolist(), edges.tolist()
-        self.rows.add(start, duration=duration, process=process, stream=stream, name=name, kind=kind)
+        self.rows.add_places(start, duration, self.places)
+        for what in ("unreadable nodes", "nodes without a readable time"):
+            if self.rows.dropped[what]:
+                self.rows.warnings.append(f"{self.rows.dropped[what]:,} {what} are left out")
         rank_match = _RANK.search(self.source.name)
         rank = _as_int(self.facts["rank"]) if "rank" in self.facts else int(rank_match[1]) if rank_match else None
-        return self.rows.part(self._about(), {}, rank=rank)
+        properties = {key: _plain(value) for key, value in list(self.facts.items())[:32]}
+        return self.rows.part(self.source.name, FORMAT, rank=rank, properties=properties)
 
-    def _edges(self) -> tuple[Any, Any]:
+    def _edges(self) -> tuple[Longs, Longs]:
         """Dependencies as rows, without those on nodes that are not here."""
         pairs = sorted({(row, self.ids[parent]) for row, parent in self.after if self.ids.get(parent, row) != row})
         missing = sum(parent not in self.ids for _, parent in self.after)
@@ -183,7 +222,7 @@ class _Reading:
         edge_rows = np.array(pairs, np.int64).reshape(-1, 2)
         return edge_rows[:, 0], edge_rows[:, 1]
 
-    def _laid_out(self, start: Any, duration: Any, rows: Any, edges: Any) -> tuple[Any, Any]:
+    def _laid_out(self, start: Longs, duration: Longs, rows: Longs, edges: Longs) -> tuple[Longs, Longs]:
         warnings = self.rows.warnings
         if not duration.any():
             warnings.append("the trace records no durations: only the order of its nodes is kept, a nanosecond apart")
@@ -195,29 +234,16 @@ class _Reading:
         warnings.append(
             "the trace records no start times: nodes are laid out as early as their dependencies and streams allow"
         )
-        lanes = np.array([process * len(self.rows.streams) + stream for process, stream, _, _ in self.codes], np.int64)
+        lane_codes: Interned[tuple[str, str]] = Interned()
+        lanes = np.array([lane_codes[process, stream] for process, stream, _, _ in self.places], np.int64)
         laid, circular = earliest(duration, lanes, rows, edges)
         if circular:
             warnings.append(f"{circular:,} nodes wait for each other in circles; there the order of the file decides")
         return laid, duration
 
-    def _about(self) -> About:
-        dropped_counts = {what: count for what, count in self.rows.dropped.items() if count}
-        for what in ("unreadable nodes", "nodes without a readable time"):
-            if what in dropped_counts:
-                self.rows.warnings.append(f"{dropped_counts[what]:,} {what} are left out")
-        return About(
-            sources=(self.source.name,),
-            format=FORMAT,
-            kept=self.rows.kept(),
-            dropped=dropped_counts,
-            warnings=tuple(self.rows.warnings),
-            properties={key: _plain(value) for key, value in list(self.facts.items())[:32]},
-        )
 
-
-def _node(message: bytes) -> Node:
-    node, attributes = Node(), list[bytes]()
+def _node(message: bytes) -> ChakraNode:
+    node, attributes = ChakraNode(), list[bytes]()
     for number, value in fields(message):
         if number in DEPENDENCIES:
             node.after += numbers(value)
@@ -238,8 +264,7 @@ def _node(message: bytes) -> Node:
 def _operands(message: bytes) -> tuple[bytes, bytes]:
     operands = dict[int, int | bytes](fields(message))
     shapes, types = operands.get(2, b""), operands.get(3, b"")
-    good = isinstance(shapes, bytes) and isinstance(types, bytes)
-    return (shapes, types) if good else (b"", b"")  # type: ignore[return-value]
+    return (shapes, types) if isinstance(shapes, bytes) and isinstance(types, bytes) else (b"", b"")
 
 
 def _attributes(raw: list[bytes]) -> dict[str, int | bytes]:
@@ -247,7 +272,7 @@ def _attributes(raw: list[bytes]) -> dict[str, int | bytes]:
     attributes: dict[str, int | bytes] = {}
     for message in raw:
         name, content = "", None
-        for number, value in _safely(message):
+        for number, value in readable_fields(message):
             if number == 1 and isinstance(value, bytes):
                 name = value[:100].decode("utf-8", "replace")
             elif number > 2:
@@ -257,14 +282,7 @@ def _attributes(raw: list[bytes]) -> dict[str, int | bytes]:
     return attributes
 
 
-def _safely(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    try:
-        yield from fields(message)
-    except Damaged:
-        return
-
-
-def _place(node: Node) -> tuple[str, str, str, str]:
+def _place(node: ChakraNode) -> tuple[str, str, str, str]:
     """Process, stream, name and kind of a node."""
     cpu_op = node.attributes.get("is_cpu_op")
     lane = node.attributes.get("tid")
@@ -279,13 +297,13 @@ def _place(node: Node) -> tuple[str, str, str, str]:
     return "chip 0", stream, node.name, kind
 
 
-def _node_label(node: Node) -> str:
+def _node_label(node: ChakraNode) -> str:
     """The name of communication or memory traffic that nobody ran: what it is, then what it was called."""
     what = {LOAD: "load", STORE: "store", SEND: "send", RECEIVE: "recv"}.get(node.type) or _collective(node).name
     return f"{what}: {node.name}"
 
 
-def _collective(node: Node) -> RecordedCollective:
+def _collective(node: ChakraNode) -> RecordedCollective:
     code = node.attributes.get("comm_type")
     name = {SEND: "send", RECEIVE: "recv"}.get(node.type, "")
     if node.type == COLLECTIVE and isinstance(code, int) and code < len(COLLECTIVES):
@@ -303,11 +321,11 @@ def _collective(node: Node) -> RecordedCollective:
     )
 
 
-def _shape(node: Node) -> RecordedShape | None:
+def _shape(node: ChakraNode) -> RecordedShape | None:
     if not node.shapes or len(node.shapes) + len(node.types) > LONGEST_SHAPES or not node.attributes.get("is_cpu_op"):
         return None
     try:
-        dims = msgspec.json.decode(node.shapes, type=list[Any])
+        dims = msgspec.json.decode(node.shapes, type=list[object])
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     types = _QUOTED.findall(node.types.decode("utf-8", "replace"))
@@ -319,12 +337,10 @@ def _shape(node: Node) -> RecordedShape | None:
     )
 
 
-def _dims(value: Any, depth: int = 3) -> tuple[Any, ...]:
+def _dims(value: object, depth: int = 3) -> Dims:
     if not isinstance(value, list) or depth == 0:
         return ()
-    return tuple(
-        entry if isinstance(entry, int) and not isinstance(entry, bool) else _dims(entry, depth - 1) for entry in value
-    )
+    return tuple(entry if type(entry) is int else _dims(entry, depth - 1) for entry in value)
 
 
 def _as_int(value: int | bytes | None) -> int:
@@ -339,3 +355,104 @@ def _rank(value: int | bytes | None) -> int:
 
 def _plain(value: int | bytes | None) -> int | str:
     return value[:100].decode("utf-8", "replace") if isinstance(value, bytes) else signed_int(value or 0)
+
+
+# -- PyTorch's execution traces ----------------------------------------------------------------------------------------
+
+
+EXECUTION_TRACE = "PyTorch execution trace"
+LARGEST_FILE = int(2 * BINARY["Gi"])
+STEP = 1000  # nanoseconds of an op without children
+_TENSOR = re.compile(r"^Tensor\((.*)\)$")
+_MARK = re.compile(r"^(\[pytorch\||##|ProfilerStep#|Optimizer\.|nccl:|gloo:)")
+
+
+class _Node(msgspec.Struct, gc=False):
+    id: int = 0
+    name: str = ""
+    ctrl_deps: object = None
+    parent: object = None
+    inputs: object = None
+    input_shapes: object = None
+    input_types: object = None
+    attrs: object = None
+    tid: object = None
+
+
+class _File(msgspec.Struct, gc=False):
+    schema: str = ""
+    nodes: list[_Node] = []
+
+
+def recognises_execution_trace(head: bytes) -> bool:
+    """Whether a file begins like such JSON: a schema and nodes, no events."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return text[:1] == b"{" and bool(re.search(rb'"schema"\s*:\s*"', text[:4096])) and b'"nodes"' in text[:65536]
+
+
+def read_execution_trace(source: Source) -> TracePart:
+    """One file as columns; an `InputError` when it holds no op."""
+    data = source.read_all(LARGEST_FILE, EXECUTION_TRACE, "record fewer steps")
+    try:
+        file = msgspec.json.decode(data, type=_File, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
+        why = source.damage or str(wrong)[:200]
+        unreadable = f"an execution trace that cannot be read ({why})"
+        raise refuse(source.path, unreadable, EXECUTION_TRACE, "write it again") from None
+    nodes = [node for node in file.nodes if not node.name.startswith("[pytorch|profiler|execution_")][:MOST_NODES]
+    if not nodes:
+        raise refuse(source.path, "an execution trace without ops", EXECUTION_TRACE, "was anything running?")
+    rows = RowColumns()
+    place = {node.id: row for row, node in enumerate(nodes)}
+    threads = [_thread(node) for node in nodes]
+    parent = [place.get(_int(node.ctrl_deps if node.ctrl_deps is not None else node.parent), -1) for node in nodes]
+    for row, node in enumerate(nodes):
+        rows.add_shape(row, _recorded_shape(node))
+    places = (
+        ("host", f"thread {thread}", node.name[:LONGEST], ANNOTATION if _MARK.match(node.name) else HOST)
+        for thread, node in zip(threads, nodes, strict=True)
+    )
+    rows.add_places(*_nested_times(parent, threads), places)
+    rows.warnings = [f"the trace records no times: its {len(nodes):,} ops are laid out in order, a microsecond each"]
+    return rows.part(source.name, EXECUTION_TRACE, properties={"schema": file.schema})
+
+
+def _nested_times(parent: list[int], threads: list[int]) -> tuple[Longs, Longs]:
+    """Starts and lengths in which a child lies in its parent and what stands later in the file starts later."""
+    many = len(parent)
+    inner = {above for row, above in enumerate(parent) if 0 <= above < row}
+    leaves = [int(row not in inner) for row in range(many)]
+    for row in range(many - 1, -1, -1):
+        above = parent[row]
+        if 0 <= above < row and threads[above] == threads[row]:
+            leaves[above] += leaves[row]
+    start, used, free = [0] * many, [0] * many, dict[int, int]()
+    for row in range(many):
+        above = parent[row]
+        if 0 <= above < row and threads[above] == threads[row]:
+            start[row] = start[above] + used[above]
+            used[above] += max(1, leaves[row])
+        else:
+            start[row] = max(free.get(threads[row], 0), start[above] if 0 <= above < row else 0)
+            free[threads[row]] = start[row] + max(1, leaves[row])
+    return np.array(start, np.int64) * STEP, np.maximum(np.array(leaves, np.int64), 1) * STEP
+
+
+def _thread(node: _Node) -> int:
+    if node.tid is not None:
+        return _int(node.tid)
+    attrs = node.attrs if isinstance(node.attrs, list) else []
+    return next((_int(attr.get("value")) for attr in attrs if isinstance(attr, dict) and attr.get("name") == "tid"), 0)
+
+
+def _recorded_shape(node: _Node) -> RecordedShape | None:
+    inputs = node.inputs if isinstance(node.inputs, dict) else {}
+    shapes, types = inputs.get("shapes", node.input_shapes), inputs.get("types", node.input_types)
+    if not isinstance(shapes, list) or not isinstance(types, list) or len(shapes) > 1000:
+        return None
+    words = (_TENSOR.sub(r"\1", str(type_)[:200]) for type_ in types)
+    return RecordedShape(dims=tuple(_dims(shape) for shape in shapes), types=tuple(words))
+
+
+def _int(value: object) -> int:
+    return value if type(value) is int and abs(value) < 2**62 else 0

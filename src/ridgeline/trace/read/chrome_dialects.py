@@ -8,14 +8,14 @@ Ascend: `Ascend Hardware` runs kernels, `CANN` is the runtime, `HCCL` or `Commun
 planes, the transfers each is made of, which become marks; collectives belong to the chip beside them. Streams of the
 hardware that carry nothing but notifications, reductions and copies are those transfers once more, and marks too. The
 thread `Step Trace` holds steps. MindSpore's own timeline has the same under other names: `AI Core Op`, `AI CPU Op`,
-`Communication Op`, `Host CPU Op`. Both sum up what overlaps in a process of its own, which is no work, see
-`vendor_check`.
+`Communication Op`, `Host CPU Op`. Both sum up what overlaps in a process of its own: a second opinion on the very spans
+that were read, so it must agree to 1 % of the span, or 10 us; where it does not, a warning says so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -23,9 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.documents import JsonObject
+from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.trace.classes import COMMUNICATION, COMPUTE, Rules
+from ridgeline.trace.intervals import cover, union
 from ridgeline.trace.read.chrome_columns import ChromeColumns, Track
-from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC
+from ridgeline.trace.read.join import OVERLAP
+from ridgeline.trace.read.timestamps import MISSING
+from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, MEMCPY, MEMSET, PYTHON, RUNTIME, SYNC, Timeline
 
 KINETO, XLA, ASCEND, MINDSPORE = "Kineto JSON", "XLA trace JSON", "Ascend trace_view", "MindSpore timeline"
 XLA_LIMIT = 1_000_000  # events: the exporter of XLA's trace JSON keeps no more
@@ -225,3 +229,62 @@ def _mindspore(found: ChromeColumns, parts: Mapping[Any, str]) -> Dialect:
     ]
     chips = dict.fromkeys(kernel_pids, cores[0]) if len(cores) == 1 else {}
     return Dialect(format=MINDSPORE, kinds=kinds, chips=chips, steps=frozenset(steps))
+
+
+COMPUTING, TALKING, EXPOSED, FREE = "computing", "communication", "communication not overlapped", "free"
+WORDS = {
+    "computing": COMPUTING, "merged computation op": COMPUTING, "communication": TALKING,
+    "merged communication op": TALKING, "communication(not overlapped)": EXPOSED, "pure communication op": EXPOSED,
+    "free": FREE, "free time": FREE,
+}  # fmt: skip
+SHARE, LEAST_NS = 0.01, 10_000
+
+
+def overlap_told(
+    found: ChromeColumns, track: NDArray[np.int32], name: NDArray[np.int32], duration: NDArray[np.int64]
+) -> Mapping[str, int]:
+    """Nanoseconds by part, of the spans that sum up; those of other processes among these are passed over."""
+    tracks, names = list(found.tracks), list(found.names)
+    sums: dict[str, int] = {}
+    for place in np.unique(track).tolist():
+        pid, tid = tracks[place]
+        if not any(SUMMED.match(text.get(pid, "")) for text in (found.processes, found.labels)):
+            continue
+        on_track = (track == place) & (duration != MISSING)
+        thread = WORDS.get(found.threads.get((pid, tid), "").strip().lower())
+        for code in np.unique(name[on_track]).tolist():
+            part = WORDS.get(names[code].strip().lower()) or thread
+            if part is not None:
+                sums[part] = sums.get(part, 0) + int(duration[on_track & (name == code)].sum())
+    return sums
+
+
+def overlap_doubts(line: Timeline, rules: Rules) -> Sequence[str]:
+    """What to say about every rank whose sums differ from those of its vendor's tool."""
+    overlap = line.about.properties.get(OVERLAP)
+    return list(_doubts(line, rules, overlap)) if isinstance(overlap, Mapping) else []
+
+
+def _doubts(line: Timeline, rules: Rules, told: JsonMapping) -> Iterator[str]:
+    groups = np.array([rules.group_of(id) for id in line.classes])[line.class_]
+    for rank, theirs in told.items():
+        rows = line.is_work & (line.rank == int(rank))
+        if not rows.any():
+            continue
+        parts = {
+            group: cover(line.start_ns[rows & (groups == group)], line.end_ns[rows & (groups == group)])
+            for group in (COMPUTE, COMMUNICATION)
+        }
+        busy = union(parts[COMPUTE], parts[COMMUNICATION])
+        ours = {
+            COMPUTING: parts[COMPUTE].length, TALKING: parts[COMMUNICATION].length,
+            EXPOSED: busy.length - parts[COMPUTE].length,
+        }  # fmt: skip
+        allowed_ns = max(LEAST_NS, SHARE * (busy.last - busy.first))
+        differ = [
+            f"{part} {theirs[part] / 1000:,.1f} us, here {ours[part] / 1000:,.1f}"
+            for part in ours
+            if part in theirs and abs(ours[part] - theirs[part]) > allowed_ns
+        ]
+        if differ:
+            yield f"rank {rank}: the vendor's Overlap Analysis in the file says {'; '.join(differ)}"

@@ -1,26 +1,51 @@
 """Turn what readers found in files into one Timeline: ranks numbered, tables joined, launches linked, steps marked.
 
 A reader gives one `TracePart` a file: columns in any order, codes into the part's own tables, times in whole
-nanoseconds on the clock of the trace. Joining puts the parts behind each other and the rows in the order of a Timeline.
+nanoseconds on the clock of the trace; `RowColumns` makes it of rows found a few at a time. Joining puts the parts
+behind each other and the rows in the order of a Timeline. A profiler that was switched on twice is not two ranks:
+
+    the same rank     both files say so, or their names are alike up to the time (`worker0.1694128201545.pt.trace.json`)
+    another capture   one ended before the other began; the last is read
+
+Files of the same rank that overlap in time are what they look like: several ranks of which two give the same number.
+Files that tell no rank and do not overlap may be either: they are read as ranks, and a warning says so.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.core.documents import JsonObject
-from ridgeline.trace.arrays import Bytes, Codes, Layers, Longs
-from ridgeline.trace.read.mark_steps import mark_steps
-from ridgeline.trace.side_tables import About, RecordedCollective, RecordedShape, SideTables, Sparse
-from ridgeline.trace.timeline import NO_LAYER, RUNTIME, UNKNOWN, Counter, Tables, Timeline
+from ridgeline.core.arrays import Mask
+from ridgeline.core.documents import JsonMapping, JsonObject
+from ridgeline.trace.read.host_marks import mark_steps
+from ridgeline.trace.timeline import (
+    NO_LAYER,
+    RUNTIME,
+    UNKNOWN,
+    About,
+    Bytes,
+    Codes,
+    Counter,
+    Layers,
+    Longs,
+    RecordedCollective,
+    RecordedShape,
+    SideTables,
+    Sparse,
+    Tables,
+    Timeline,
+)
 
+K = TypeVar("K")
 OVERLAP = "overlapAnalysis"
 """Property of a timeline: by rank, what the vendor's own tool says of it."""
 
@@ -343,3 +368,206 @@ def _missing(parts: Sequence[TracePart], world: int) -> tuple[str, ...]:
 
 def _sorted_counts(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(((key, count) for key, count in counts.items() if count), key=lambda item: -item[1]))
+
+
+STAMPED = re.compile(r"^(?:.*/)?(.+?)[._-](\d{10,19})(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
+MINUTE = 60 * 10**9
+
+
+def last_captures(parts: Sequence[TracePart]) -> tuple[list[TracePart], list[str]]:
+    """Of the captures of every rank the last, in the order given; and what to say about the others."""
+    owners: dict[object, list[int]] = {}
+    for place, part in enumerate(parts):
+        owner = _owner(part)
+        if owner is not None:
+            owners.setdefault(owner, []).append(place)
+    left_out: dict[int, str] = {}
+    for places in owners.values():
+        if len(places) < 2 or len({_length(parts[place]) > 0 for place in places}) != 1:
+            continue
+        by_time = sorted(places, key=lambda place: int(parts[place].start_ns.min()))
+        windows = [_window(parts[place]) for place in by_time]
+        if any(after[0] < before[1] for before, after in pairwise(windows)):
+            continue
+        kept_source = parts[by_time[-1]].about.sources[0]
+        for place, window in zip(by_time[:-1], windows, strict=False):
+            distance_ns = windows[-1][0] - window[0]
+            when = (
+                f"{distance_ns / MINUTE:.0f} minutes" if distance_ns >= MINUTE else f"{distance_ns / 10**9:.3g} seconds"
+            )
+            left_out[place] = (
+                f"{parts[place].about.sources[0]} is another capture of the rank of {kept_source}, {when} "
+                "before it, and is "
+                "left out: name it alone to analyse it"
+            )
+    kept_parts = [part for place, part in enumerate(parts) if place not in left_out]
+    return kept_parts, [left_out[place] for place in sorted(left_out)] + _separate_captures(kept_parts)
+
+
+def _separate_captures(parts: Sequence[TracePart]) -> list[str]:
+    """A doubt about files without ranks that ran one after the other."""
+    silent = [part for part in parts if part.rank is None and not part.piece and not part.tables.ranks]
+    windows = sorted(_window(part) for part in silent if len(part.start_ns))
+    if len(windows) < 2 or len(silent) < len(parts) or any(two[0] < earlier[1] for earlier, two in pairwise(windows)):
+        return []
+    return [
+        f"none of the {len(silent)} files says its rank, and no two overlap in time: they are read as ranks; if they "
+        "are captures of one, or several runs, name one alone or compare them with ridgeline diff"
+    ]
+
+
+def _owner(part: TracePart) -> object:
+    """What says whose capture this is; None for nothing."""
+    if part.piece or part.tables.ranks or not part.about.sources or not len(part.start_ns):
+        return None
+    stamp = STAMPED.match(part.about.sources[0])
+    if part.rank is not None:
+        return part.rank
+    return stamp[1] if stamp else None
+
+
+def _length(part: TracePart) -> int:
+    return len(part.start_ns)
+
+
+def _window(part: TracePart) -> tuple[int, int]:
+    return int(part.start_ns.min()), int((part.start_ns + part.duration_ns).max())
+
+
+# -- rows of a reader as columns ---------------------------------------------------------------------------------------
+
+
+COLUMNS = ("start", "duration", "process", "stream", "name", "kind", "correlation")
+MOST_SPANS = 100_000_000
+Values = NDArray[np.integer] | Sequence[int] | int
+
+
+class Interned(dict[K, int]):
+    """Numbers for things in the order they first appear."""
+
+    def __missing__(self, key: K) -> int:
+        self[key] = code = len(self)
+        return code
+
+
+@dataclass(slots=True)
+class SideColumn:
+    """A side table while it grows."""
+
+    rows: list[int] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+    def add(self, row: int, value: int) -> None:
+        self.rows.append(row)
+        self.values.append(value)
+
+    def done(self, place: NDArray[np.integer]) -> Sparse:
+        """The table, rows that were dropped left out: row ``r`` is now ``place[r]``, gone when negative."""
+        return Sparse(rows=np.array(self.rows, np.int32), values=np.array(self.values, np.int64)).moved(place)
+
+
+class RowColumns:
+    """Rows of one file while they are read; texts get their codes from the tables `processes` to `kinds`."""
+
+    def __init__(self) -> None:
+        self.processes, self.streams, self.names, self.kinds = (Interned[str]() for _ in range(4))
+        self.sizes, self.shapes, self.collectives, self.after = SideColumn(), SideColumn(), SideColumn(), SideColumn()
+        self.shape_table: Interned[RecordedShape] = Interned()
+        self.collective_table: Interned[RecordedCollective] = Interned()
+        self.dropped: Tally[str] = Tally()
+        self.warnings: list[str] = []
+        self.count = 0
+        self._pieces: dict[str, list[NDArray[np.integer]]] = {column: [] for column in COLUMNS}
+
+    @property
+    def full(self) -> bool:
+        return self.count >= MOST_SPANS
+
+    def add(self, start: Longs, **columns: Values) -> None:
+        """Add rows: starts in nanoseconds, and the other columns as arrays, or as one value for all of these rows."""
+        for column in COLUMNS:
+            values = start if column == "start" else columns.get(column, 0)
+            wide = np.int64 if column in ("start", "duration", "correlation") else np.int32
+            self._pieces[column].append(np.broadcast_to(np.asarray(values, wide), start.shape))
+        self.count += len(start)
+
+    def add_places(
+        self, start: Longs, duration: Values, places: Iterable[tuple[str, str, str, str]], correlation: Values = 0
+    ) -> None:
+        """Add rows by the texts of their process, stream, name and kind."""
+        tables = (self.processes, self.streams, self.names, self.kinds)
+        codes = [[table[text] for table, text in zip(tables, place, strict=True)] for place in places]
+        process, stream, name, kind = np.array(codes, np.int32).reshape(-1, 4).T
+        self.add(
+            start, duration=duration, process=process, stream=stream, name=name, kind=kind, correlation=correlation
+        )
+
+    def add_shape(self, row: int, shape: RecordedShape | None) -> None:
+        if shape is not None:
+            self.shapes.add(row, self.shape_table[shape])
+
+    def readable(self, start: Longs, end: Longs, what: str = "spans") -> Mask:
+        """Which rows have times that can be; the others are counted as dropped."""
+        good: Mask = (start >= 0) & (end >= start)
+        self.dropped[f"{what} without a readable time"] += int((~good).sum())
+        return good
+
+    def column(self, name: str) -> NDArray[np.integer]:
+        """A column, whole."""
+        pieces = self._pieces[name]
+        return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+    def chip_ranks(self, order: Callable[[str], int | str | tuple[int, str]]) -> tuple[int, ...]:
+        """A rank for every process: chips in an order of their names, hosts with the first; none for a single chip."""
+        chips = sorted((process for process in self.processes if process.startswith("chip")), key=order)
+        place = {chip: rank for rank, chip in enumerate(chips)}
+        return tuple(place.get(process, 0) for process in self.processes) if len(chips) > 1 else ()
+
+    def part(
+        self,
+        source: str,
+        format: str,
+        *,
+        chips: Iterable[str] = (),
+        ranks: tuple[int, ...] = (),
+        rank: int | None = None,
+        properties: JsonMapping = MappingProxyType({}),
+        texts: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> TracePart:
+        """Everything as a part; ``texts`` gives the tables whose codes stand for something else than their texts."""
+        counts = np.bincount(self.column("kind"), minlength=len(self.kinds)).tolist()
+        place = np.arange(self.count)
+        return TracePart(
+            start_ns=self.column("start").astype(np.int64, copy=False),
+            duration_ns=self.column("duration").astype(np.int64, copy=False),
+            process=self.column("process").astype(np.int32, copy=False),
+            stream=self.column("stream").astype(np.int32, copy=False),
+            name=self.column("name").astype(np.int32, copy=False),
+            kind=self.column("kind").astype(np.int32, copy=False),
+            correlation=self.column("correlation").astype(np.int64, copy=False),
+            tables=Tables(
+                processes=tuple(texts.get("processes", tuple(self.processes))),
+                streams=tuple(texts.get("streams", tuple(self.streams))),
+                names=tuple(texts.get("names", tuple(self.names))),
+                kinds=tuple(self.kinds),
+                ranks=ranks,
+            ),
+            rank=rank,
+            detail=SideTables(
+                size_bytes=self.sizes.done(place),
+                shape=self.shapes.done(place),
+                shapes=tuple(self.shape_table),
+                collective=self.collectives.done(place),
+                collectives=tuple(self.collective_table),
+                after=Sparse(rows=np.array(self.after.rows, np.int32), values=np.array(self.after.values, np.int64)),
+            ),
+            about=About(
+                sources=(source,),
+                format=format,
+                chips=tuple(chips),
+                kept={kind: count for kind, count in zip(self.kinds, counts, strict=True) if count},
+                dropped={what: count for what, count in self.dropped.items() if count},
+                warnings=tuple(self.warnings),
+                properties=properties,
+            ),
+        )

@@ -14,8 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ridgeline.core.units import DECIMAL
-from ridgeline.trace.read import ascend
-from ridgeline.trace.read.csv_rows import first, number, rows_of
+from ridgeline.trace.read.kernel_tables import (
+    DURATION,
+    KERNEL_DETAILS,
+    NAME,
+    first,
+    number,
+    recognises_ascend,
+    records,
+    rows_of,
+)
 from ridgeline.trace.read.source import Source, refuse
 
 FORMAT = "Nsight Compute CSV"
@@ -109,7 +117,7 @@ def _is_header(line: str) -> bool:
 
 def read_counter_file(path: Path) -> CounterFile:
     """A file of counters with its format."""
-    format = ascend.FORMAT if ascend.recognises(Source(path).head()) else FORMAT
+    format = KERNEL_DETAILS if recognises_ascend(Source(path).head()) else FORMAT
     return CounterFile(sources=(path.name,), format=format, kernels=read_counters(path))
 
 
@@ -119,13 +127,13 @@ def read_counters(path: Path | str) -> tuple[KernelCounters, ...]:
     if not source.path.is_file():
         raise refuse(source.path, "no such file", FORMAT, "check the path")
     head = source.head()
-    if ascend.recognises(head):
+    if recognises_ascend(head):
         launches = _ascend(source)
     elif recognises(head):
         launches = _ncu(source)
     else:
         raise refuse(
-            source.path, "a file without counters of kernels", f"{FORMAT} or {ascend.FORMAT}",
+            source.path, "a file without counters of kernels", f"{FORMAT} or {KERNEL_DETAILS}",
             "write it with: ncu --csv --page raw -o, or ncu --import REPORT --csv --page raw",
         )  # fmt: skip
     groups: dict[str, _Sum] = {}
@@ -285,9 +293,9 @@ def _flops(name: str, count: float) -> float:
 
 
 def _ascend(source: Source) -> Iterator[_Launch]:
-    for row in ascend.records(source):
-        duration = number(first(row, ascend.DURATION))
-        name = first(row, ascend.NAME)
+    for row in records(source):
+        duration = number(first(row, DURATION))
+        name = first(row, NAME)
         if not name or duration is None or duration < 0:
             continue
         values = {"duration": duration * 1e3}

@@ -19,20 +19,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.documents import JsonMapping, JsonObject
-from ridgeline.trace.read.chrome_columns import MOST_SPANS, ChromeColumns
-from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of
-from ridgeline.trace.read.chrome_events import EventDecoder, decode_one
-from ridgeline.trace.read.chrome_flows import BACKWARD as BACKWARD_ARROW
-from ridgeline.trace.read.chrome_flows import LAUNCH as LAUNCH_ARROW
-from ridgeline.trace.read.chrome_flows import Spans
-from ridgeline.trace.read.join import CounterChanges, TracePart
-from ridgeline.trace.read.json_stream import UNREADABLE, EventBatch, Fate, JsonStream, NotJson
+from ridgeline.trace.read.chrome_columns import BACKWARD as BACKWARD_ARROW
+from ridgeline.trace.read.chrome_columns import LAUNCH as LAUNCH_ARROW
+from ridgeline.trace.read.chrome_columns import ChromeColumns, Spans
+from ridgeline.trace.read.chrome_dialects import KINETO, SUMMED, XLA, XLA_LIMIT, dialect_of, overlap_told
+from ridgeline.trace.read.chrome_events import (
+    UNREADABLE,
+    EventBatch,
+    EventDecoder,
+    Fate,
+    JsonStream,
+    NotJson,
+    decode_one,
+)
+from ridgeline.trace.read.join import MOST_SPANS, CounterChanges, TracePart
 from ridgeline.trace.read.source import Source, refuse
-from ridgeline.trace.read.timestamps import LARGEST, MISSING, NANOS
-from ridgeline.trace.read.unit_check import LAUNCH, doubt_unit
-from ridgeline.trace.read.vendor_check import overlap_told
-from ridgeline.trace.side_tables import About, SideTables, Sparse
-from ridgeline.trace.timeline import ANNOTATION, HOST, KERNEL, MARKER, NOT_WORK, RUNTIME, Tables
+from ridgeline.trace.read.timestamps import LARGEST, LAUNCH, MISSING, NANOS, doubt_unit
+from ridgeline.trace.timeline import (
+    ANNOTATION,
+    HOST,
+    KERNEL,
+    MARKER,
+    NOT_WORK,
+    RUNTIME,
+    About,
+    SideTables,
+    Sparse,
+    Tables,
+)
 
 FORMAT = KINETO
 ARROWS = 2**53  # correlation ids that stand for arrows begin here

@@ -71,6 +71,14 @@ def fields(message: bytes) -> Iterator[Field]:
         yield number, raw if wire == BYTES else int.from_bytes(raw, "little")
 
 
+def readable_fields(message: bytes) -> Iterator[Field]:
+    """The fields of a message up to where it is damaged or cut."""
+    try:
+        yield from fields(message)
+    except Damaged:
+        return
+
+
 def numbers(value: int | bytes) -> list[int]:
     """The numbers of a repeated field's entry, packed or single.
 

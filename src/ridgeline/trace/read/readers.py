@@ -9,27 +9,22 @@ from pathlib import Path
 from ridgeline.core.errors import InputError
 from ridgeline.trace.classes import Rules, built_in, classify
 from ridgeline.trace.read import (
-    ascend,
     chakra,
-    execution_trace,
+    kernel_counters,
+    kernel_tables,
     kineto,
     memory_snapshot,
-    rocprof_csv,
     sqlite_files,
     xplane,
 )
-from ridgeline.trace.read.archive import unzip_traces
-from ridgeline.trace.read.captures import last_captures
-from ridgeline.trace.read.folder import Found, files_of
-from ridgeline.trace.read.join import TracePart, join
+from ridgeline.trace.read.chrome_dialects import overlap_doubts
+from ridgeline.trace.read.folder import TraceFile, files_of, unzip_traces
+from ridgeline.trace.read.host_marks import name_collectives
+from ridgeline.trace.read.join import TracePart, join, last_captures
 from ridgeline.trace.read.kernel_counters import CounterFile
 from ridgeline.trace.read.memory_snapshot import MemoryRecord
-from ridgeline.trace.read.name_collectives import name_collectives
-from ridgeline.trace.read.source import Progress, Source, refuse
-from ridgeline.trace.read.unit_check import WORDS, nanos_of
-from ridgeline.trace.read.unproven import doubt
-from ridgeline.trace.read.unreadable import what_it_is
-from ridgeline.trace.read.vendor_check import overlap_doubts
+from ridgeline.trace.read.source import Progress, Source, doubt, refuse, what_it_is
+from ridgeline.trace.read.timestamps import WORDS, nanos_of
 from ridgeline.trace.timeline import Timeline
 
 
@@ -45,11 +40,18 @@ class Reader:
 
 
 READERS: tuple[Reader, ...] = (
-    Reader(name=execution_trace.FORMAT, recognises=execution_trace.recognises, read=execution_trace.read),
+    Reader(name=chakra.EXECUTION_TRACE, recognises=chakra.recognises_execution_trace, read=chakra.read_execution_trace),
     Reader(name=kineto.FORMAT, recognises=kineto.recognises, read=kineto.read),
     Reader(name=sqlite_files.FORMAT, recognises=sqlite_files.recognises, read=sqlite_files.read, any_unit=False),
-    Reader(name=rocprof_csv.FORMAT, recognises=rocprof_csv.recognises, read=rocprof_csv.read, any_unit=False),
-    Reader(name=ascend.FORMAT, recognises=ascend.recognises, read=ascend.read),
+    Reader(
+        name=kernel_tables.ROCPROF,
+        recognises=kernel_tables.recognises_rocprof,
+        read=kernel_tables.read_rocprof,
+        any_unit=False,
+    ),
+    Reader(
+        name=kernel_tables.KERNEL_DETAILS, recognises=kernel_tables.recognises_ascend, read=kernel_tables.read_ascend
+    ),
     Reader(name=xplane.FORMAT, recognises=xplane.recognises, read=xplane.read, any_unit=False),
     Reader(name=chakra.FORMAT, recognises=chakra.recognises, read=chakra.read),
 )
@@ -75,7 +77,7 @@ def read_timeline(
     return _add_warnings(line, overlap_doubts(line, rules or built_in()))
 
 
-def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
+def _parts(files: Sequence[TraceFile], nanos: int, progress: Progress | None) -> tuple[list[TracePart], list[str]]:
     """What the files hold, and what to say about those that are passed over or left out."""
     total = sum(_size(file.path) for file in files)
     done = 0
@@ -100,7 +102,7 @@ def _parts(files: Sequence[Found], nanos: int, progress: Progress | None) -> tup
     return kept_parts, warnings + [f"not read: {wrong}" for wrong in passed_over]
 
 
-def _place_part(part: TracePart, found: Found) -> TracePart:
+def _place_part(part: TracePart, found: TraceFile) -> TracePart:
     """The part with what its folder says: its rank, the table of kernels beside it."""
     if found.label:
         part = replace(part, about=replace(part.about, sources=(found.label,)))
@@ -109,7 +111,7 @@ def _place_part(part: TracePart, found: Found) -> TracePart:
     if found.beside is None:
         return part
     try:
-        return ascend.attach_shapes(part, Source(found.beside))
+        return kernel_tables.attach_shapes(part, Source(found.beside))
     except InputError as wrong:
         return _with_warnings(part, f"not read: {wrong}")
 
@@ -160,8 +162,6 @@ def _size(path: Path) -> int:
 
 def read_untimed(path: Path) -> CounterFile | MemoryRecord | None:
     """Counters of kernels, or a record of an allocator, where a file holds one instead of a timeline; else None."""
-    from ridgeline.trace.read import kernel_counters, memory_snapshot
-
     if not path.is_file():
         return None
     head = Source(path).head()

@@ -1,4 +1,4 @@
-"""Turn a file into a stream of byte chunks, inflated on the way when it is compressed.
+"""Turn a file into a stream of byte chunks, inflated on the way when it is compressed; and say what unread files are.
 
 Input is hostile: a compressed file that grows more than `MOST_RATIO` times is refused (real traces compress 13 to 30
 times, a bomb a thousand), and damage ends the stream with a reason instead of an exception, so that what came before it
@@ -7,12 +7,14 @@ can be kept.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from ridgeline.core.errors import InputError, Problem
 from ridgeline.core.units import BINARY
@@ -59,6 +61,15 @@ class Source:
                 yield from self._inflate_chunks(raw, size) if magic == GZIP else raw
         except OSError as wrong:
             raise refuse(self.path, wrong.strerror or "unreadable", "a readable file", "check the path") from None
+
+    def read_all(self, most: int, expected: str, todo: str) -> bytes:
+        """The whole content; an `InputError` when it is larger than a format can be."""
+        data = bytearray()
+        for chunk in self.chunks():
+            data += chunk
+            if len(data) > most:
+                raise refuse(self.path, f"more than {most:,} bytes", expected, todo)
+        return bytes(data)
 
     @contextmanager
     def unpacked_file(self) -> Iterator[Path]:
@@ -164,3 +175,70 @@ def _salvage_bytes(inflate: zlib._Decompress, rest: bytes) -> bytes:
 
 def _plain(wrong: zlib.error) -> str:
     return str(wrong).rpartition(": ")[2]
+
+
+ENDINGS = {
+    ".nsys-rep": ("a report of Nsight Systems", "nsys export --type sqlite FILE"),
+    ".qdrep": ("a report of Nsight Systems", "nsys export --type sqlite FILE"),
+    ".ncu-rep": ("a report of Nsight Compute", "ncu --import FILE --csv --page raw > FILE.csv, as --counters"),
+    ".pftrace": ("a Perfetto trace", "write the profiler's own format: rocprofv3 --output-format rocpd, or JSON"),
+    ".perfetto-trace": ("a Perfetto trace", "write the profiler's own format, or JSON"),
+    ".tar": ("a tar archive", "unpack it and name the folder"),
+    ".tgz": ("a tar archive", "unpack it and name the folder"),
+    ".rpd": ("an RPD database", "rpd2tracing.py FILE OUT.json"),
+}  # fmt: skip
+BEGINNINGS: tuple[tuple[re.Pattern[bytes], str, str], ...] = (
+    (re.compile(rb"^\x28\xb5\x2f\xfd"), "a file packed with Zstandard", "unzstd it first"),
+    (re.compile(rb"^\xfd7zXZ"), "a file packed with xz", "unxz it first"),
+    (re.compile(rb"^BZh"), "a file packed with bzip2", "bunzip2 it first"),
+    (re.compile(rb"^(\xff\xfe|\xfe\xff)"), "text in UTF-16", "save it as UTF-8"),
+    (re.compile(rb"^PAR1"), "a Parquet table", "export JSON or SQLite"),
+    (re.compile(rb"^\x93NUMPY"), "an array of NumPy", "this is no trace"),
+    (re.compile(rb"^\x7fELF"), "a program", "this is no trace"),
+    (re.compile(rb"^\s*<(!DOCTYPE|html)", re.IGNORECASE), "a page of HTML", "name the trace it was made from"),
+    (re.compile(rb"^.{257}ustar", re.DOTALL), "a tar archive", "unpack it and name the folder"),
+    (re.compile(rb"^version https://git-lfs"), "a pointer of Git LFS, not the file", "git lfs pull"),
+    (re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"'), "JSON of rocprofv3", "rocprofv3 --output-format rocpd"),
+    (re.compile(rb"^\x80[\x02-\x05]"), "a pickle", "a memory snapshot is read alone: ridgeline analyze FILE.pickle"),
+    (re.compile(rb"^\x0a"), "a protobuf, perhaps of Perfetto", "write the profiler's own format, or JSON"),
+)
+
+
+def what_it_is(path: Path, head: bytes) -> tuple[str, str]:
+    """What a file is, and what to do; empty where nobody knows.
+
+    >>> what_it_is(Path("run.nsys-rep"), b"...")
+    ('a report of Nsight Systems', 'nsys export --type sqlite FILE')
+    """
+    for ending, description in ENDINGS.items():
+        if path.name.lower().endswith(ending):
+            return description
+    return next(((what, todo) for pattern, what, todo in BEGINNINGS if pattern.match(head)), ("", ""))
+
+
+UNPROVEN: Mapping[str, str] = MappingProxyType(
+    {
+        "msprof database": "msprof's tables as CANN documents them",
+        "msprof summary": "the columns CANN documents for op_summary and task_time",
+        "MindSpore timeline": "the processes and threads MindSpore names in its timeline",
+        "rocpd database": "the schema of rocprofv3's rocpd",
+        "rocprofv3 table": "the columns of rocprofv3's kernel_trace.csv",
+        "Kineto JSON of MTIA": "the categories Kineto has for MTIA",
+        "PyTorch memory snapshot": "the keys of torch.cuda.memory._dump_snapshot",
+    }
+)
+"""By format: what the reader was built from."""
+
+
+def doubt(format: str) -> tuple[str, ...]:
+    """The warning about a format whose reader is unproven; none about others.
+
+    >>> doubt("rocpd database")[0][:40], doubt("Kineto JSON")
+    ('unproven reader: rocpd database is read ', ())
+    """
+    if format not in UNPROVEN:
+        return ()
+    return (
+        f"unproven reader: {format} is read by {UNPROVEN[format]}; no file of the profiler was at hand to check it: "
+        "hold the first figures against the profiler's own",
+    )

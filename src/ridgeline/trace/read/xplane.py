@@ -20,11 +20,10 @@ from typing import Any
 from ridgeline.core.documents import JsonObject
 from ridgeline.core.units import BINARY
 from ridgeline.trace.read.chrome_columns import ChromeColumns
-from ridgeline.trace.read.chrome_events import Args, Event
+from ridgeline.trace.read.chrome_events import Args, Event, Fate
 from ridgeline.trace.read.join import TracePart
-from ridgeline.trace.read.json_stream import Fate
 from ridgeline.trace.read.kineto import Finish
-from ridgeline.trace.read.protobuf import Damaged, fields, signed_int, varint
+from ridgeline.trace.read.protobuf import Damaged, fields, readable_fields, signed_int, varint
 from ridgeline.trace.read.source import Source, refuse
 
 FORMAT = "XLA xplane"
@@ -62,7 +61,7 @@ def recognises(head: bytes) -> bool:
         return False
     if tag != PLANE << 3 | 2:
         return False
-    for number, value in _safely(head[at:]):
+    for number, value in readable_fields(head[at:]):
         if number == 2 and isinstance(value, bytes):
             return value.startswith(BEGINS)
         if number > 2:
@@ -72,7 +71,7 @@ def recognises(head: bytes) -> bool:
 
 def read(source: Source) -> TracePart:
     """One profile as columns; an `InputError` when it holds no span."""
-    data = b"".join(_bounded_chunks(source))
+    data = source.read_all(LARGEST, "one XSpace, below 2 GiB", "profile fewer steps")
     columns, fate = ChromeColumns(1), Fate()
     fate.listed = fate.closed = True
     facts: JsonObject = {}
@@ -93,26 +92,19 @@ def read(source: Source) -> TracePart:
 
 def _name_planes(gathered: ChromeColumns, data: bytes) -> None:
     """Tell all processes before the first span: whether the host is the device depends on the others."""
-    for number, plane in _safely(data):
-        plane_name = next((value for at, value in _safely(plane) if at == 2), b"") if isinstance(plane, bytes) else b""
-        if number == PLANE and isinstance(plane_name, bytes) and plane_name.decode("utf-8", "replace") not in PASSED:
-            name = plane_name[:LONGEST].decode("utf-8", "replace")
-            gathered.take([_metadata("process_name", name, "", name)])
-
-
-def _bounded_chunks(source: Source) -> Iterator[bytes]:
-    total_bytes = 0
-    for chunk in source.chunks():
-        total_bytes += len(chunk)
-        if total_bytes > LARGEST:
-            raise refuse(source.path, f"more than {LARGEST:,} bytes", "one XSpace, below 2 GiB", "profile fewer steps")
-        yield chunk
+    for number, plane in readable_fields(data):
+        if number != PLANE or not isinstance(plane, bytes):
+            continue
+        name = next((value for at, value in readable_fields(plane) if at == 2), b"")
+        if isinstance(name, bytes) and name.decode("utf-8", "replace") not in PASSED:
+            text = name[:LONGEST].decode("utf-8", "replace")
+            gathered.take([_metadata("process_name", text, "", text)])
 
 
 def _take_plane(gathered: ChromeColumns, plane: bytes, facts: JsonObject) -> None:
     """Add the lines of a plane: a process named like it, its lines as threads."""
     names, lines, stats, title = Names(), list[bytes](), list[bytes](), ""
-    for number, value in _safely(plane):
+    for number, value in readable_fields(plane):
         if not isinstance(value, bytes):
             continue
         if number == 2:
@@ -132,13 +124,13 @@ def _take_plane(gathered: ChromeColumns, plane: bytes, facts: JsonObject) -> Non
 
 def _take_name(names: Names, number: int, entry: bytes) -> None:
     """An entry of the plane's tables: 4 has the names of events, 5 those of statistics."""
-    entry_fields = dict[int, int | bytes](_safely(entry))
+    entry_fields = dict[int, int | bytes](readable_fields(entry))
     key, value = entry_fields.get(1, 0), entry_fields.get(2, b"")
     if not isinstance(key, int) or not isinstance(value, bytes):
         return
     metadata: dict[int, int | bytes] = {}
     shared = []
-    for field_number, content in _safely(value):
+    for field_number, content in readable_fields(value):
         metadata[field_number] = content
         if number == 4 and field_number == 5 and isinstance(content, bytes):
             shared.append(content)
@@ -159,7 +151,7 @@ def _properties(names: Names, stats: list[bytes], title: str, facts: JsonObject)
 
 def _take_line(gathered: ChromeColumns, names: Names, line: bytes, pid: str) -> None:
     tid, begin, title, events = 0, 0, "", list[bytes]()
-    for number, value in _safely(line):
+    for number, value in readable_fields(line):
         if isinstance(value, int):
             tid, begin = (value, begin) if number == 1 else (tid, signed_int(value)) if number == 3 else (tid, begin)
         elif number in (2, 11):
@@ -174,7 +166,7 @@ def _take_line(gathered: ChromeColumns, names: Names, line: bytes, pid: str) -> 
 def _event(names: Names, raw: bytes, pid: str, tid: int, begin: int) -> Event:
     key = offset = length = 0
     stats = []
-    for number, value in _safely(raw):
+    for number, value in readable_fields(raw):
         if isinstance(value, int):
             if number == 1:
                 key = value
@@ -202,7 +194,7 @@ def _stats(names: Names, raw: list[bytes], only: frozenset[str] = frozenset()) -
     """Statistics by name: numbers, texts, and texts that stand in the table of names."""
     for stat in raw:
         name, value = "", None
-        for number, content in _safely(stat):
+        for number, content in readable_fields(stat):
             if number == 1 and isinstance(content, int):
                 name = names.stats.get(content, "")
                 if only and name not in only:
@@ -224,11 +216,3 @@ def _value(names: Names, number: int, told: int | bytes) -> Any:
 
 def _metadata(what: str, pid: str, tid: int | str, name: str) -> Event:
     return Event(ph="M", name=what, pid=pid, tid=tid, args=Args(name=name))
-
-
-def _safely(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message as far as they can be read."""
-    try:
-        yield from fields(message)
-    except Damaged:
-        return

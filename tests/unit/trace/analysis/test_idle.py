@@ -47,7 +47,7 @@ class TestIdle:
 def run_spans(after: str) -> tuple[object, ...]:
     """A kernel launched at 0 that starts 50 us after another ended."""
     from ridgeline.trace.analysis.idle import gaps_of, idle_causes
-    from ridgeline.trace.policy import counted_rows
+    from ridgeline.trace.classes import counted_rows
 
     spans = [
         Span(process="host", stream="t", name="cudaLaunchKernel", kind="runtime", start_ns=0, duration_ns=1_000),
@@ -57,3 +57,21 @@ def run_spans(after: str) -> tuple[object, ...]:
     line = Timeline.of(spans)
     line = classify(replace(line, launch=np.array([-1, 0, 0], np.int32)))
     return idle_causes(gaps_of(line, built_in(), counted_rows(line)))
+
+
+class TestLaunches:
+    def test_queue_and_delay(self, tmp_path: Path) -> None:
+        recipe = Recipe(gap_us=60.0)
+        (found,) = run(recipe, tmp_path).launches
+        many = recipe.steps * recipe.layers
+        assert (found.spans, found.calls, found.unlinked) == (3 * many, 3 * many, 0)
+        assert found.call_ns == 1500
+        # launched -4.5, -1 and 1.5 us before or after the product starts at 0; the reduction starts at 60, the
+        # elementwise kernel at 100: of the three only the last starts with nothing queued behind it
+        assert found.empty_queue == pytest.approx(1 / 3)
+        assert found.queue_depth == pytest.approx(2 / 3)
+
+    def test_replays(self, tmp_path: Path) -> None:
+        recipe = Recipe(graph=True)
+        (found,) = run(recipe, tmp_path).launches
+        assert (found.graph_replays, found.graph_spans) == (recipe.steps, 3 * recipe.steps * recipe.layers)

@@ -10,12 +10,11 @@ from traces import write
 
 import ridgeline
 from ridgeline.core.errors import InputError
-from ridgeline.trace.analysis.graph_captures import captures
-from ridgeline.trace.analysis.library_op_kernels import library_op_kernel
-from ridgeline.trace.analysis.served_shapes import ServedModel
+from ridgeline.trace.analysis.op_kernels import library_op_kernel
+from ridgeline.trace.analysis.served_shapes import ServedModel, captures
 from ridgeline.trace.analyze_traces import Analysis, analyze
 from ridgeline.trace.read.readers import read_timeline
-from ridgeline.trace.side_tables import RecordedShape
+from ridgeline.trace.timeline import RecordedShape
 
 SHARED = Path(__file__).parents[5] / "shared" / "traces" / "kineto"
 BF16, FP8 = "c10::BFloat16", "c10::Float8_e4m3fn"

@@ -12,8 +12,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analysis.op_kernels import op_kernel
 from ridgeline.trace.analyze_traces import Analysis, analyze
-from ridgeline.trace.call_stack import parents
-from ridgeline.trace.side_tables import RecordedShape
+from ridgeline.trace.classes import parents
+from ridgeline.trace.timeline import RecordedShape
 
 HEADS = ((1, 4, 8, 16),) * 4
 IMAGE = ((2, 3, 8, 8), (6, 3, 3, 3), ())

@@ -9,8 +9,7 @@ from traces import Recipe, make, straggling, write
 
 from ridgeline.trace import Span, Timeline
 from ridgeline.trace.analysis.stragglers import RankReport, rank_report
-from ridgeline.trace.classes import built_in, classify
-from ridgeline.trace.policy import counted_rows
+from ridgeline.trace.classes import built_in, classify, counted_rows
 from ridgeline.trace.read.readers import read_timeline
 
 

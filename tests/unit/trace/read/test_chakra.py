@@ -12,7 +12,7 @@ from exports import CHIP, NODES, attribute, block, chakra, node, varint
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.breakdown import breakdown
-from ridgeline.trace.read.chakra_layout import earliest
+from ridgeline.trace.read.chakra import earliest
 from ridgeline.trace.read.readers import read_timeline
 
 

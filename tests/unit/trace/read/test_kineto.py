@@ -18,9 +18,8 @@ from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline, write_chrome
 from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
 from ridgeline.trace.analyze_traces import analyze
-from ridgeline.trace.classes import classify
-from ridgeline.trace.policy import ALL, LINKED
-from ridgeline.trace.read.json_stream import EventBatch, JsonStream, Member, mend
+from ridgeline.trace.classes import ALL, LINKED, classify
+from ridgeline.trace.read.chrome_events import EventBatch, JsonStream, Member, mend
 from ridgeline.trace.read.readers import read_timeline
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "llama3-70b-64xh100.toml"

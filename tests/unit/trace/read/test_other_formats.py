@@ -20,8 +20,7 @@ from traces import Recipe, known, make, write
 from ridgeline.core.errors import InputError
 from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.breakdown import BusyTimes, breakdown
-from ridgeline.trace.read.memory_snapshot import read_snapshot
-from ridgeline.trace.read.plain_pickle import NotPlain, plain
+from ridgeline.trace.read.memory_snapshot import NotPlain, plain, read_snapshot
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.span_query import query
 

@@ -10,7 +10,7 @@ from spans import Sketch
 
 from ridgeline.trace.analysis.phases import PHASES, layers, phases
 from ridgeline.trace.classes import classify
-from ridgeline.trace.read.chrome_flows import BACKWARD, LAUNCH, Flows
+from ridgeline.trace.read.chrome_columns import BACKWARD, LAUNCH, Flows
 from ridgeline.trace.read.readers import read_timeline
 from ridgeline.trace.timeline import Timeline
 

@@ -10,7 +10,7 @@ from traces import write
 
 from ridgeline.trace.analyze_traces import analyze
 from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of
-from ridgeline.trace.graph.host_waits import host_waits
+from ridgeline.trace.graph.edges import host_waits
 from ridgeline.trace.read.readers import read_timeline
 
 

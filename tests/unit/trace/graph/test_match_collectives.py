@@ -14,10 +14,9 @@ from ridgeline.trace import Timeline
 from ridgeline.trace.analysis.critical_path import critical_path
 from ridgeline.trace.analysis.what_if import GraphChange, Question, chosen_rows, faster
 from ridgeline.trace.analyze_traces import Analysis, analyze
-from ridgeline.trace.classes import built_in, classify
+from ridgeline.trace.classes import built_in, classify, counted_rows
 from ridgeline.trace.graph.dependency_graph import deviation_ns, graph_of, replay
 from ridgeline.trace.graph.match_collectives import match_collectives
-from ridgeline.trace.policy import counted_rows
 from ridgeline.trace.read.readers import read_timeline
 
 FOUR = Pipeline()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.trace import Span, Timeline
-from ridgeline.trace.findings.software import ADVICE, Software, software_of
+from ridgeline.trace.findings.finding import ADVICE, Software, software_of
 
 
 def named(*names: str) -> Timeline:

@@ -1,30 +1,85 @@
-"""Turn kernel_details.csv of the Ascend profiler into columns, or into shapes for the trace_view.json beside it.
+"""Turn CSV tables of kernels into columns: of the Ascend profiler, of msprof, of rocprofv3.
 
-op_summary_*.csv and task_time_*.csv of msprof are such tables too, with other names of columns, of several devices.
+    Ascend, msprof    kernel_details.csv, op_summary_*.csv, task_time_*.csv: name, type, core, start,
+                      duration, stream, step, shapes of its operands; those on HCCL are collectives and have a stream of
+                      their own. Beside a trace_view.json, which is a Chrome trace, only the shapes are taken
+    rocprofv3         *_kernel_trace.csv, *_memory_copy_trace.csv, *_hip_api_trace.csv, in nanoseconds; every agent is a
+                      chip. Rows are told apart by their columns: `Kernel_Name`, `Direction`, `Function`. Built from the
+                      published columns, not yet proven on tables that a profiler wrote
 
-A kernel has a name, a type, the core it ran on, start, duration, stream, step, and the shapes of its operands; those on
-HCCL are collectives and have a stream of their own. `trace_view.json` is a Chrome trace and read as one.
+Profilers put messages of their own around a table (`==PROF== …`) and repeat its header; rows are as they stand.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.trace.read.csv_rows import first, rows_of
-from ridgeline.trace.read.join import TracePart
-from ridgeline.trace.read.row_columns import RowColumns
+from ridgeline.core.units import BINARY
+from ridgeline.trace.read.join import RowColumns, TracePart
 from ridgeline.trace.read.source import Source, refuse
-from ridgeline.trace.read.timestamps import MISSING, NANOS, nanoseconds
-from ridgeline.trace.side_tables import About, RecordedShape, Sparse
-from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, SYNC
+from ridgeline.trace.read.timestamps import NANOS, nanoseconds
+from ridgeline.trace.timeline import KERNEL, MARKER, MEMCPY, RUNTIME, SYNC, RecordedShape, Sparse
 
-FORMAT, SUMMARY = "Ascend kernel_details", "msprof summary"
+LONGEST_LINE = int(4 * BINARY["Mi"])
+
+
+def rows_of(source: Source) -> Iterator[list[str]]:
+    """Rows of a file; a line that is too long or no CSV ends them, and ``source.damage`` says so."""
+    reader = csv.reader(_lines(source))
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error as wrong:
+            source.damage = source.damage or f"line {reader.line_num:,} is no CSV ({wrong})"
+            return
+
+
+def _lines(source: Source) -> Iterator[str]:
+    decode = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    remainder = ""
+    for chunk in source.chunks():
+        *complete_lines, remainder = (remainder + decode.decode(chunk)).split("\n")
+        yield from complete_lines
+        if len(remainder) > LONGEST_LINE:
+            source.damage = f"a line of more than {LONGEST_LINE:,} characters"
+            return
+    if remainder:
+        yield remainder
+
+
+def number(text: str) -> float | None:
+    """The number in a cell, with commas between thousands; None for N/A and everything else that is none.
+
+    >>> number("1,215,000.50"), number("N/A"), number("nan")
+    (1215000.5, None, None)
+    """
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if abs(value) < 1e60 else None
+
+
+def first(row: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """The first of these columns that has something in it.
+
+    >>> first({"Name": "", "Op Name": "MatMul"}, ("Name", "Op Name"))
+    'MatMul'
+    """
+    return next((row[name] for name in names if row.get(name, "").strip() not in ("", "N/A")), "")
+
+
+KERNEL_DETAILS, SUMMARY = "Ascend kernel_details", "msprof summary"
 START = ("Start Time(us)", "Task Start Time(us)", "task_start(us)")
 DURATION = ("Duration(us)", "Task Duration(us)", "task_time(us)")
 NAME = ("Name", "Op Name", "Kernel Name", "kernel_name")
@@ -35,8 +90,6 @@ NETWORK = ("HCCL", "COMMUNICATION", "HCCL_SQE", "MIX_COMMUNICATION")
 BATCH = 10_000
 MOST_SHAPES = 4096  # characters of the operands of a kernel that are still looked at
 NEAR = 1000  # nanoseconds two files may differ about the start of a kernel
-OUTPUT = "ASCEND_PROFILER_OUTPUT"
-_INFO = re.compile(r"^profiler_info_(\d{1,7})\.json$")
 TYPES = {
     "FLOAT": "float", "FLOAT32": "float", "FLOAT16": "c10::Half", "DT_BF16": "c10::BFloat16", "BF16": "c10::BFloat16",
     "BFLOAT16": "c10::BFloat16", "INT8": "signed char", "UINT8": "unsigned char", "INT32": "int", "INT64": "long int",
@@ -44,16 +97,7 @@ TYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """What one rank's profiler left: its trace, its table of kernels, its number."""
-
-    trace: Path | None
-    details: Path | None
-    rank: int | None
-
-
-def recognises(head: bytes) -> bool:
+def recognises_ascend(head: bytes) -> bool:
     """Whether a file begins with the header of a table of kernels with their starts."""
     columns = _header(head)
     return any(name in columns for name in START) and any(name in columns for name in DURATION)
@@ -64,58 +108,25 @@ def _header(head: bytes) -> list[str]:
     return [name.strip(' \r\t"') for name in line.split(",")]
 
 
-def outputs(folder: Path) -> list[Output]:
-    """The profiler's outputs in a folder: in itself, in its output folder, or one of each per rank."""
-    runs = [
-        folder,
-        *sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name.endswith("_ascend_pt")),
-    ]
-    places = [place for run in runs for place in (run, run / OUTPUT) if place.is_dir()]
-    return [output for place in places if (output := _output(place)) is not None]
-
-
-def _output(folder: Path) -> Output | None:
-    inside = {file.name: file for file in folder.iterdir() if file.is_file()}
-    trace = inside.get("trace_view.json") or inside.get("trace_view.json.gz")
-    details = inside.get("kernel_details.csv") or inside.get("kernel_details.csv.gz")
-    if trace is None and details is None:
-        return None
-    info = [file.name for place in (folder, folder.parent) for file in place.iterdir() if _INFO.match(file.name)]
-    ranks = {int(match[1]) for name in info if (match := _INFO.match(name))}
-    return Output(trace=trace, details=details, rank=ranks.pop() if len(ranks) == 1 else None)
-
-
-def read(source: Source) -> TracePart:
+def read_ascend(source: Source) -> TracePart:
     """A table of kernels as a timeline of its own, its steps as marks."""
-    rows = RowColumns()
-    steps: dict[str, tuple[int, int]] = {}
+    rows, steps = RowColumns(), dict[str, tuple[int, int]]()
     for batch in _batches(source):
-        _take(rows, batch, steps, source.nanos or NANOS)
+        _take_kernels(rows, batch, steps, source.nanos or NANOS)
         if rows.full:
             break
     if not rows.count:
-        raise refuse(source.path, "a table without kernels", FORMAT, "was anything running while the profiler was on?")
+        todo = "was anything running while the profiler was on?"
+        raise refuse(source.path, "a table without kernels", KERNEL_DETAILS, todo)
     if source.damage:
         rows.warnings.insert(0, f"{source.damage}; the {rows.count:,} kernels before that are kept")
-    lost = rows.dropped["kernels without a readable time"]
-    if lost:
+    if lost := rows.dropped["kernels without a readable time"]:
         rows.warnings.append(f"{lost:,} kernels without a readable time are left out")
+    chip = next(iter(rows.processes))
     for step, (start, end) in steps.items():
-        rows.add(
-            np.array([start], np.int64), duration=end - start, name=rows.names[f"step {step}"], kind=rows.kinds[MARKER],
-            stream=rows.streams["steps"], process=0,
-        )  # fmt: skip
-    about = About(
-        sources=(source.name,),
-        format=FORMAT if START[0] in _header(source.head()) else SUMMARY,
-        kept=rows.kept(),
-        dropped={what: count for what, count in rows.dropped.items() if count},
-        warnings=tuple(rows.warnings),
-    )
-    chips = sorted(rows.processes, key=lambda one: (len(one), one))
-    return rows.part(
-        about, {}, ranks=tuple(chips.index(process) for process in rows.processes) if len(chips) > 1 else ()
-    )
+        rows.add_places(np.array([start], np.int64), end - start, [(chip, "steps", f"step {step}", MARKER)])
+    format = KERNEL_DETAILS if START[0] in _header(source.head()) else SUMMARY
+    return rows.part(source.name, format, ranks=rows.chip_ranks(lambda name: (len(name), name)))
 
 
 def records(source: Source) -> Iterator[dict[str, str]]:
@@ -129,42 +140,25 @@ def records(source: Source) -> Iterator[dict[str, str]]:
 
 
 def _batches(source: Source) -> Iterator[list[dict[str, str]]]:
-    batch = []
-    for row in records(source):
-        batch.append(row)
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    table = records(source)
+    return iter(lambda: list(islice(table, BATCH)), [])
 
 
-def _take(rows: RowColumns, batch: list[dict[str, str]], steps: dict[str, tuple[int, int]], nanos: int) -> None:
-    start = nanoseconds([first(row, START).strip() for row in batch], nanos)
-    length = nanoseconds([first(row, DURATION).strip() for row in batch], nanos)
-    good = (start != MISSING) & (length != MISSING) & (length >= 0) & (start >= 0)
-    rows.dropped["kernels without a readable time"] += int((~good).sum())
-    kept_rows = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
+def _take_kernels(rows: RowColumns, batch: list[dict[str, str]], steps: dict[str, tuple[int, int]], nanos: int) -> None:
+    start, length = (nanoseconds([first(row, of).strip() for row in batch], nanos) for of in (START, DURATION))
+    good = rows.readable(start, start + length, "kernels")
+    kernels = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
     start, length = start[good], length[good]
-    if not kept_rows:
-        return
-    for place, row in enumerate(kept_rows):
-        shape = shape_of(row)
-        if shape is not None:
-            rows.shapes.add(rows.count + place, rows.shape_table[shape])
+    for place, row in enumerate(kernels):
+        rows.add_shape(rows.count + place, shape_of(row))
         step = row.get("Step Id", "").strip()
         if step.isdecimal() and len(step) < 10:
             begin, end = int(start[place]), int(start[place] + length[place])
             step_span = steps.get(step, (begin, end))
             steps[step] = min(step_span[0], begin), max(step_span[1], end)
-    rows.add(
-        start,
-        duration=length,
-        process=[rows.processes[f"chip {first(row, DEVICE)[:20] or 0}"] for row in kept_rows],
-        stream=[rows.streams[_stream(row)] for row in kept_rows],
-        name=[rows.names[_name(row)] for row in kept_rows],
-        kind=[rows.kinds[_kind(row)] for row in kept_rows],
-    )
+    chips = (f"chip {first(row, DEVICE)[:20] or 0}" for row in kernels)
+    places = ((chip, _stream(row), _name(row), _kind(row)) for chip, row in zip(chips, kernels, strict=True))
+    rows.add_places(start, length, places)
 
 
 def _name(row: Mapping[str, str]) -> str:
@@ -203,7 +197,7 @@ def shape_of(row: Mapping[str, str]) -> RecordedShape | None:
 
 def attach_shapes(part: TracePart, source: Source) -> TracePart:
     """The part of a trace with the shapes of the table beside it: kernels of equal name and, within 1 us, start."""
-    table = read(source)
+    table = read_ascend(source)
     kernels = np.flatnonzero(part.kind == part.tables.kinds.index(KERNEL)) if KERNEL in part.tables.kinds else ()
     rows, theirs = _matches(part, np.asarray(kernels, np.intp), table)
     many = int((table.kind == table.tables.kinds.index(KERNEL)).sum()) if KERNEL in table.tables.kinds else 0
@@ -248,3 +242,52 @@ def _matches(part: TracePart, kernels: NDArray[np.intp], table: TracePart) -> tu
         matches.append(named_kernels[near])
         theirs.append(rows[place[near]])
     return np.concatenate(matches), np.concatenate(theirs)
+
+
+# -- rocprofv3 ---------------------------------------------------------------------------------------------------------
+
+
+ROCPROF = "rocprofv3 table"
+TIMES = ("Start_Timestamp", "End_Timestamp")
+NAMES = {"Kernel_Name": KERNEL, "Direction": MEMCPY, "Function": RUNTIME}
+
+
+def recognises_rocprof(head: bytes) -> bool:
+    """Whether a file begins with the header of such a table."""
+    columns = ",".join(_header(head))
+    return "Start_Timestamp" in columns and "End_Timestamp" in columns and any(name in columns for name in NAMES)
+
+
+def read_rocprof(source: Source) -> TracePart:
+    """One table as columns; an `InputError` when it holds no span."""
+    rows = RowColumns()
+    for batch in _batches(source):
+        start, end = (nanoseconds([row.get(of, "").strip() for row in batch], 1) for of in TIMES)
+        good = rows.readable(start, end, "rows")
+        spans = [row for row, keep in zip(batch, good.tolist(), strict=True) if keep]
+        correlation = [_number(row.get("Correlation_Id", "").strip()) for row in spans]
+        rows.add_places(start[good], (end - start)[good], map(_place, spans), correlation)
+        if rows.full:
+            break
+    if not rows.count:
+        raise refuse(source.path, "a table without spans", ROCPROF, "was anything running?")
+    if source.damage:
+        rows.warnings.insert(0, f"{source.damage}; the {rows.count:,} rows before that are kept")
+    return rows.part(source.name, ROCPROF, ranks=rows.chip_ranks(str))
+
+
+def _place(row: Mapping[str, str]) -> tuple[str, str, str, str]:
+    """Process, stream, name and kind of a row."""
+    kind = next((kind for column, kind in NAMES.items() if row.get(column, "").strip()), KERNEL)
+    if kind == RUNTIME:
+        process, thread = (first(row, (id,)) or "0" for id in ("Process_Id", "Thread_Id"))
+        return f"host {process}", f"thread {thread}", row["Function"][:4096], kind
+    agent = first(row, ("Agent_Id", "Destination_Agent_Id", "Source_Agent_Id")).replace("Agent ", "") or "0"
+    lane = first(row, ("Stream_Id", "Queue_Id")) or "0"
+    if kind == MEMCPY:
+        return f"chip {agent[:40]}", f"copies {lane[:40]}", f"Memcpy {row['Direction'][:200]}", kind
+    return f"chip {agent[:40]}", f"stream {lane[:40]}", row.get("Kernel_Name", "")[:4096], kind
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 18 else 0
